@@ -1,0 +1,114 @@
+use std::sync::Arc;
+
+use super::{BlockKey, LoraId, Plan, SeqId};
+
+/// How a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// All planned tokens were released.
+    Finished,
+    /// Somebody gave it up: the client went away.
+    Aborted,
+    /// The engine itself gave it up (pause, sleep): the client is told `abort`.
+    Cancelled,
+    /// Too little of the prompt was cached (`cache_hit_threshold`).
+    Threshold,
+}
+
+/// What happened, stamped by the outbox with the instant it was due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A sequence left the waiting queue for the first time.
+    Scheduled {
+        /// Which.
+        id: SeqId,
+        /// Prompt tokens found in this engine's prefix cache.
+        cached: u32,
+        /// Prompt tokens fetched from another engine.
+        external: u32,
+    },
+    /// Output tokens came out.
+    Tokens {
+        /// Whose.
+        id: SeqId,
+        /// How many, at least one.
+        n: u32,
+    },
+    /// A running sequence lost its blocks and waits again.
+    Preempted {
+        /// Which.
+        id: SeqId,
+    },
+    /// A sequence is over; its slot and blocks are free.
+    Ended {
+        /// Which.
+        id: SeqId,
+        /// Why.
+        end: End,
+    },
+    /// Blocks `from..to` of a plan entered the prefix cache; the parent of the first is block
+    /// `from - 1` of the same plan.
+    Stored {
+        /// Whose blocks.
+        plan: Arc<Plan>,
+        /// First block.
+        from: u32,
+        /// One past the last block.
+        to: u32,
+    },
+    /// Blocks left the prefix cache.
+    Removed {
+        /// Which; the whole hash where the plan had one.
+        keys: Vec<(BlockKey, Option<[u8; 32]>)>,
+    },
+    /// The prefix cache was emptied.
+    Cleared,
+    /// One batch ran (batching schedulers only).
+    Step {
+        /// Prompt tokens computed, cached ones not counted.
+        prompt_tokens: u32,
+        /// Output tokens made.
+        output_tokens: u32,
+    },
+    /// A sequence waits for its adapter to load.
+    LoraLoading {
+        /// Which adapter.
+        lora: LoraId,
+    },
+}
+
+/// What an operator does to an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Scheduling stops; nothing is lost.
+    Pause,
+    /// Scheduling goes on.
+    Resume,
+    /// Every sequence, waiting or running, ends with [`End::Cancelled`].
+    CancelAll,
+    /// Forget the prefix cache (blocks in use stay, unreachable).
+    ResetPrefixCache,
+    /// Delays from now on (pool scheduler); sequences keep the instants already set.
+    Delays(Box<super::Delays>),
+}
+
+/// Gauges of one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Sequences in the running batch.
+    pub running: usize,
+    /// Sequences that wait for capacity.
+    pub waiting: usize,
+    /// Sequences that wait for something else (an adapter, a transfer).
+    pub deferred: usize,
+    /// Blocks referenced by sequences.
+    pub used_blocks: u32,
+    /// Blocks that can be used.
+    pub total_blocks: u32,
+    /// Prefix-cache tokens looked up since the start.
+    pub cache_queries: u64,
+    /// Of these, tokens found.
+    pub cache_hits: u64,
+    /// Preemptions since the start.
+    pub preemptions: u64,
+}

@@ -1,0 +1,97 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names a sequence within one engine; given by the driver, never reused while it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqId(pub u64);
+
+/// Names an adapter within one engine; 0 is never used (vLLM's `lora_int_id` starts at 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoraId(pub u32);
+
+/// Identity of one full block of tokens, with all that precedes it: the low 64 bits of its hash,
+/// or the hash id of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockKey(pub u64);
+
+/// The blocks a sequence will fill, prompt first, then planned output.
+///
+/// The script is finished before it is played, so every hash is known at submission and the
+/// engine never hashes. The engine reads `keys` only; the rest is for KV events.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One key for each full block of prompt + output, in order.
+    pub keys: Vec<BlockKey>,
+    /// The whole hash of each block, when events carry bytes; otherwise empty.
+    pub hashes: Vec<[u8; 32]>,
+    /// Prompt and planned output token ids; empty when nobody listens to events.
+    pub tokens: Vec<u32>,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Adapter, as events show it.
+    pub lora: Option<(LoraId, Arc<str>)>,
+    /// Per block: the extra keys that went into its hash (vLLM's `extra_keys`, as JSON), if any.
+    pub extra_keys: Vec<Option<Arc<str>>>,
+}
+
+/// Where the KV cache of the prompt comes from and goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transfer {
+    /// Computed here, used here.
+    #[default]
+    Local,
+    /// Computed elsewhere: the prompt is fetched instead of computed (`do_remote_prefill`).
+    RemotePrefill,
+    /// Computed here for somebody else (`do_remote_decode`).
+    RemoteDecode,
+}
+
+/// What the engine plays: lengths and keys, no text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sequence {
+    /// Its name, given by the driver.
+    pub id: SeqId,
+    /// Prompt tokens, at least one.
+    pub prompt: u32,
+    /// Planned output tokens, at least one. The sequence ends when they are all released.
+    pub output: u32,
+    /// Key of its random streams: a function of the request, not of its arrival.
+    pub key: u64,
+    /// Lower runs first under the priority policy; ties by arrival.
+    pub priority: i64,
+    /// Adapter, if any.
+    pub lora: Option<LoraId>,
+    /// Where its prompt comes from.
+    pub transfer: Transfer,
+    /// Its blocks, when the prefix cache is on.
+    pub plan: Option<Arc<Plan>>,
+    /// Whether to skip the prefix-cache look-up (vLLM does for prompt logprobs).
+    pub skip_cache_read: bool,
+    /// End at once with [`super::End::Threshold`] when cached / prompt is below this share.
+    pub hit_threshold: Option<f64>,
+    /// Output positions that follow their predecessor without a gap (the first token of each
+    /// further tool call, llm-d-inference-sim `latencies.go`). Sorted.
+    pub no_gap: Box<[u32]>,
+    /// Delay after the last token, before the end (image generation).
+    pub tail: Duration,
+}
+
+impl Sequence {
+    /// A plain sequence of `prompt` and `output` tokens.
+    pub fn new(id: SeqId, prompt: u32, output: u32) -> Self {
+        Self {
+            id,
+            prompt,
+            output,
+            key: id.0,
+            priority: 0,
+            lora: None,
+            transfer: Transfer::Local,
+            plan: None,
+            skip_cache_read: false,
+            hit_threshold: None,
+            no_gap: Box::default(),
+            tail: Duration::ZERO,
+        }
+    }
+}

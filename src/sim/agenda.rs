@@ -1,0 +1,95 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::SimTime;
+
+/// Timers in the order they are due; at one instant, in the order they were set.
+///
+/// A timer cannot be cancelled: its owner recognises a stale one when it fires.
+#[derive(Debug, Clone)]
+pub struct Agenda<T> {
+    heap: BinaryHeap<Reverse<Entry<T>>>,
+    set: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Entry<T> {
+    due: SimTime,
+    order: u64,
+    item: T,
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.due, self.order) == (other.due, other.order)
+    }
+}
+impl<T> Eq for Entry<T> {}
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.order).cmp(&(other.due, other.order))
+    }
+}
+
+impl<T> Default for Agenda<T> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            set: 0,
+        }
+    }
+}
+
+impl<T> Agenda<T> {
+    /// Sets a timer.
+    pub fn set(&mut self, due: SimTime, item: T) {
+        let order = self.set;
+        self.set += 1;
+        self.heap.push(Reverse(Entry { due, order, item }));
+    }
+
+    /// When the next timer is due.
+    pub fn next_due(&self) -> Option<SimTime> {
+        self.heap.peek().map(|Reverse(e)| e.due)
+    }
+
+    /// Takes the next timer that is due at or before `now`.
+    pub fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, T)> {
+        if self.next_due()? > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(e)| (e.due, e.item))
+    }
+
+    /// How many timers are set.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether no timer is set.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_at_one_instant_fire_in_the_order_they_were_set() {
+        let mut agenda = Agenda::default();
+        let at = SimTime::from_millis;
+        agenda.set(at(2), 'c');
+        agenda.set(at(1), 'a');
+        agenda.set(at(1), 'b');
+        assert_eq!(agenda.pop_due(at(0)), None);
+        let fired: Vec<_> = std::iter::from_fn(|| agenda.pop_due(at(2))).collect();
+        assert_eq!(fired, [(at(1), 'a'), (at(1), 'b'), (at(2), 'c')]);
+    }
+}
