@@ -116,6 +116,11 @@ impl Delays {
         scale(delay, 1.0 / self.speedup)
     }
 
+    /// Delay before a further token when its standard deviation is zero.
+    pub fn exact_gap(&self, load: f64) -> Duration {
+        scale(self.itl.0, load / self.speedup)
+    }
+
     /// Whether no delay is random, so that no random stream is needed.
     pub fn is_exact(&self) -> bool {
         [

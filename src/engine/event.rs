@@ -77,6 +77,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The sequence it is about, if it is about one.
+    pub fn sequence(&self) -> Option<SeqId> {
+        match self {
+            Self::Scheduled { id, .. }
+            | Self::Tokens { id, .. }
+            | Self::Preempted { id }
+            | Self::Ended { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 /// What an operator does to an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {

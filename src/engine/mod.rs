@@ -19,6 +19,8 @@
 //! 8. a stored block's parent was stored before it;
 //! 9. a removed block was stored and is referenced by no one.
 
+pub mod sched;
+
 mod delays;
 mod event;
 mod sequence;

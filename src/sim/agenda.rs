@@ -66,6 +66,15 @@ impl<T> Agenda<T> {
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
+    /// Moves every timer `by` later; their order stays.
+    pub fn postpone(&mut self, by: std::time::Duration) {
+        let entries = std::mem::take(&mut self.heap).into_vec();
+        self.heap = entries
+            .into_iter()
+            .map(|Reverse(e)| Reverse(Entry { due: e.due + by, ..e }))
+            .collect();
+    }
+
     /// How many timers are set.
     pub fn len(&self) -> usize {
         self.heap.len()

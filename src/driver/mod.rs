@@ -1,0 +1,8 @@
+//! Loops around an engine: in real time behind a server, or jumping through virtual time.
+
+pub mod live;
+pub mod offline;
+mod progress;
+
+pub use live::{Group, Handle, Live, Observer, Planned, Record, Tag, Ticket, Tune};
+pub use progress::{Progress, State};

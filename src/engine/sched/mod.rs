@@ -1,0 +1,3 @@
+//! The schedulers: siblings behind [`Scheduler`](super::Scheduler).
+
+pub mod pool;

@@ -1,0 +1,386 @@
+//! Slots without a batch: each sequence has a timeline of its own.
+//!
+//! A sequence holds one of `slots` from its start to its end; the others wait in a FIFO queue.
+//! Its first token comes after the first-token delay, each further one after a gap, all on an
+//! absolute schedule. Load stretches the delays; it is counted here, at the instant a delay is
+//! drawn. Source of the semantics: llm-d-inference-sim `simulator.go`, `worker.go`,
+//! `latencies.go`, `lora.go`.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::engine::{
+    Command, Delays, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+    Transfer,
+};
+use crate::sim::{Agenda, Purpose, SimTime, stream};
+
+/// Settings of the pool.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// Sequences that run at once, at least one.
+    pub slots: usize,
+    /// Sequences that may wait; `None`: any number.
+    pub queue: Option<usize>,
+    /// Delays.
+    pub delays: Delays,
+    /// Seed of the random delays.
+    pub seed: u64,
+    /// Adapters that may be loaded at once; `None`: any number.
+    pub max_loras: Option<usize>,
+    /// Time to load an adapter that holds no slot.
+    pub lora_load: Duration,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            slots: 5,
+            queue: Some(1000),
+            delays: Delays::default(),
+            seed: 0,
+            max_loras: None,
+            lora_load: Duration::ZERO,
+        }
+    }
+}
+
+/// How often a waiting sequence may be passed by later ones whose adapter is ready, before it
+/// gets the next adapter slot.
+const PASSES: u32 = 16;
+
+/// The pool scheduler.
+pub struct Pool {
+    config: PoolConfig,
+    agenda: Agenda<Timer>,
+    slots: Vec<Option<Running>>,
+    free: Vec<u32>,
+    place: HashMap<SeqId, Place>,
+    waiting: VecDeque<Waiting>,
+    loras: HashMap<LoraId, Adapter>,
+    epoch: u32,
+    paused: Option<SimTime>,
+    stats: Stats,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Timer {
+    slot: u32,
+    epoch: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Slot(u32),
+}
+
+struct Waiting {
+    seq: Sequence,
+    passed: u32,
+}
+
+struct Running {
+    seq: Sequence,
+    released: u32,
+    next_no_gap: u32,
+    epoch: u32,
+    rng: Option<Box<ChaCha8Rng>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Adapter {
+    users: u32,
+    last_used: SimTime,
+}
+
+impl Pool {
+    /// An idle pool.
+    pub fn new(config: PoolConfig) -> Self {
+        Self {
+            config,
+            agenda: Agenda::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            place: HashMap::new(),
+            waiting: VecDeque::new(),
+            loras: HashMap::new(),
+            epoch: 0,
+            paused: None,
+            stats: Stats::default(),
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn has_slot(&self) -> bool {
+        self.running() < self.config.slots
+    }
+
+    /// Whether the adapter of a sequence is ready, or can be made so by dropping an idle one.
+    fn lora_fits(&self, lora: Option<LoraId>) -> Fit {
+        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
+            return Fit::Ready;
+        };
+        if self.loras.contains_key(&lora) {
+            return Fit::Ready;
+        }
+        if self.loras.len() < max || self.loras.values().any(|a| a.users == 0) {
+            return Fit::Loadable;
+        }
+        Fit::No
+    }
+
+    /// Takes a place for the adapter; the time until it is loaded.
+    fn take_lora(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
+        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
+            return Duration::ZERO;
+        };
+        if let Some(adapter) = self.loras.get_mut(&lora) {
+            adapter.users += 1;
+            return Duration::ZERO;
+        }
+        if self.loras.len() >= max {
+            let idle = self.loras.iter().filter(|(_, a)| a.users == 0);
+            if let Some(oldest) = idle.min_by_key(|(id, a)| (a.last_used, **id)).map(|(id, _)| *id) {
+                self.loras.remove(&oldest);
+            }
+        }
+        self.loras.insert(lora, Adapter { users: 1, last_used: now });
+        self.config.lora_load
+    }
+
+    fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) {
+        let id = seq.id;
+        if seq.hit_threshold.is_some_and(|share| share > 0.0) {
+            out.push_back((now, Event::Scheduled { id, cached: 0, external: 0 }));
+            out.push_back((now, Event::Ended { id, end: End::Threshold }));
+            self.place.remove(&id);
+            return;
+        }
+        let load_time = self.take_lora(now, seq.lora);
+        let external = if seq.transfer == Transfer::RemotePrefill { seq.prompt } else { 0 };
+        out.push_back((now, Event::Scheduled { id, cached: 0, external }));
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.place.insert(id, Place::Slot(index));
+        self.epoch = self.epoch.wrapping_add(1);
+        let mut running = Running {
+            released: 0,
+            next_no_gap: 0,
+            epoch: self.epoch,
+            rng: None,
+            seq,
+        };
+        let load = self.config.delays.load(self.running(), self.config.slots);
+        let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
+        let first = self.draw(&mut running, |d, rng| d.first(prompt, 0, transfer, load, rng));
+        let (due, epoch) = (now + load_time + first, running.epoch);
+        self.slots[index as usize] = Some(running);
+        if due == now {
+            self.release(now, index, out);
+        } else {
+            self.agenda.set(due, Timer { slot: index, epoch });
+        }
+    }
+
+    /// Draws a delay; a random stream exists only where some delay is random.
+    fn draw(
+        &self,
+        running: &mut Running,
+        f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
+    ) -> Duration {
+        let (seed, key) = (self.config.seed, running.seq.key);
+        let rng = running
+            .rng
+            .get_or_insert_with(|| Box::new(stream(seed, key, Purpose::Latency)));
+        let delay = f(&self.config.delays, rng);
+        if self.config.delays.is_exact() {
+            running.rng = None;
+        }
+        delay
+    }
+
+    /// Releases the tokens of a slot that are due now and sets its next timer.
+    fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
+        let Some(mut running) = self.slots[index as usize].take() else { return };
+        let id = running.seq.id;
+        let (mut released, mut due) = (0u32, None);
+        while running.released < running.seq.output {
+            released += 1;
+            running.released += 1;
+            if running.released == running.seq.output {
+                break;
+            }
+            let gap = self.gap(&mut running);
+            if !gap.is_zero() {
+                due = Some(now + gap);
+                break;
+            }
+        }
+        if released > 0 {
+            out.push_back((now, Event::Tokens { id, n: released }));
+            if due.is_none() && !running.seq.tail.is_zero() {
+                due = Some(now + running.seq.tail);
+            }
+        }
+        let epoch = running.epoch;
+        self.slots[index as usize] = Some(running);
+        match due {
+            Some(at) => self.agenda.set(at, Timer { slot: index, epoch }),
+            None => self.finish(now, index, End::Finished, out),
+        }
+    }
+
+    fn gap(&mut self, running: &mut Running) -> Duration {
+        let no_gap = &running.seq.no_gap;
+        if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
+            running.next_no_gap += 1;
+            return Duration::ZERO;
+        }
+        if self.config.delays.itl.0.is_zero() {
+            return Duration::ZERO;
+        }
+        let load = self.config.delays.load(self.running(), self.config.slots);
+        if self.config.delays.itl.1.is_zero() {
+            return self.config.delays.exact_gap(load);
+        }
+        self.draw(running, |d, rng| d.gap(load, rng))
+    }
+
+    /// Ends what holds a slot and lets the next ones in.
+    fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
+        let Some(running) = self.slots[index as usize].take() else { return };
+        self.free.push(index);
+        self.place.remove(&running.seq.id);
+        if let Some(adapter) = running.seq.lora.and_then(|l| self.loras.get_mut(&l)) {
+            adapter.users = adapter.users.saturating_sub(1);
+            adapter.last_used = now;
+        }
+        out.push_back((now, Event::Ended { id: running.seq.id, end }));
+        self.admit(now, out);
+    }
+
+    /// Starts waiting sequences while there are slots: the first whose adapter is loaded, else
+    /// the first whose adapter can be. One that was passed too often goes before all others.
+    fn admit(&mut self, now: SimTime, out: &mut Outbox) {
+        while self.paused.is_none() && self.has_slot() {
+            let Some(index) = self.next_waiting() else { return };
+            for passed in self.waiting.range_mut(..index) {
+                passed.passed += 1;
+            }
+            let Some(next) = self.waiting.remove(index) else { return };
+            self.start(now, next.seq, out);
+        }
+    }
+
+    fn next_waiting(&self) -> Option<usize> {
+        let mut loadable = None;
+        for (index, waiting) in self.waiting.iter().enumerate() {
+            let fit = self.lora_fits(waiting.seq.lora);
+            if fit == Fit::Ready || (fit == Fit::Loadable && waiting.passed >= PASSES) {
+                return Some(index);
+            }
+            if waiting.passed >= PASSES {
+                // Nobody passes it any more: the adapters in use drain until it fits.
+                return loadable;
+            }
+            if fit == Fit::Loadable {
+                loadable = loadable.or(Some(index));
+            }
+        }
+        loadable
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Ready,
+    Loadable,
+    No,
+}
+
+impl Scheduler for Pool {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+        let startable = self.paused.is_none()
+            && self.has_slot()
+            && self.waiting.is_empty()
+            && self.lora_fits(seq.lora) != Fit::No;
+        if startable {
+            self.start(now, seq, out);
+            return Ok(());
+        }
+        if let Some(limit) = self.config.queue.filter(|limit| self.waiting.len() >= *limit) {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        self.place.insert(seq.id, Place::Waiting);
+        self.waiting.push_back(Waiting { seq, passed: 0 });
+        self.admit(now, out);
+        Ok(())
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        match self.place.get(&id).copied() {
+            None => {}
+            Some(Place::Slot(index)) => self.finish(now, index, End::Aborted, out),
+            Some(Place::Waiting) => {
+                self.place.remove(&id);
+                self.waiting.retain(|w| w.seq.id != id);
+                out.push_back((now, Event::Ended { id, end: End::Aborted }));
+                self.admit(now, out);
+            }
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        if self.paused.is_some() { None } else { self.agenda.next_due() }
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.paused.is_some() {
+            return;
+        }
+        while let Some((due, timer)) = self.agenda.pop_due(now) {
+            let slot = self.slots.get(timer.slot as usize).and_then(Option::as_ref);
+            if slot.is_some_and(|running| running.epoch == timer.epoch) {
+                self.release(due, timer.slot, out);
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) {
+        match command {
+            Command::Pause => {
+                self.paused.get_or_insert(now);
+            }
+            Command::Resume => {
+                if let Some(since) = self.paused.take() {
+                    self.agenda.postpone(now - since);
+                    self.admit(now, out);
+                }
+            }
+            Command::CancelAll => {
+                for waiting in std::mem::take(&mut self.waiting) {
+                    self.place.remove(&waiting.seq.id);
+                    let id = waiting.seq.id;
+                    out.push_back((now, Event::Ended { id, end: End::Cancelled }));
+                }
+                for index in 0..self.slots.len() as u32 {
+                    self.finish(now, index, End::Cancelled, out);
+                }
+            }
+            Command::ResetPrefixCache => {}
+            Command::Delays(delays) => self.config.delays = *delays,
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { running: self.running(), waiting: self.waiting.len(), ..self.stats }
+    }
+}
