@@ -1,0 +1,108 @@
+//! From arguments to an exit code. Only this module prints.
+
+use std::process::ExitCode;
+
+use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
+use crate::server::Server;
+
+/// Wrong arguments or configuration.
+const BAD_CONFIG: u8 = 2;
+/// Anything else that failed.
+const FAILED: u8 = 1;
+
+/// Runs the program named by `args[0]` with the arguments behind it.
+pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let loaded = match config::load(args, env) {
+        Ok(loaded) => loaded,
+        Err(error) => return complain(&error, BAD_CONFIG),
+    };
+    match loaded.command {
+        Command::Print(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Command::Serve => serve(loaded),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the user asked for")]
+fn print(text: &str) {
+    println!("{}", text.trim_end());
+}
+
+#[expect(clippy::print_stderr, reason = "a failed start has no log yet")]
+fn complain(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(code)
+}
+
+fn serve(loaded: Loaded) -> ExitCode {
+    start_log(&loaded.config);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    if !loaded.ignored.is_empty() {
+        tracing::info!(flags = loaded.ignored.join(" "), "accepted, without effect here");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&error, FAILED),
+    };
+    let code = runtime.block_on(until_signalled(loaded.config));
+    // What still blocks (a long prompt being encoded) is not waited for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn until_signalled(config: Config) -> ExitCode {
+    let name = config.model.served_names.first().cloned().unwrap_or_default();
+    let server = match Server::start(config).await {
+        Ok(server) => server,
+        Err(error) => return complain(&error, FAILED),
+    };
+    match server.address {
+        Some(address) => tracing::info!(%address, model = name, "listening"),
+        None => tracing::info!(model = name, "listening on the Unix socket"),
+    }
+    signal().await;
+    tracing::info!("shutting down; a second signal ends at once");
+    tokio::select! {
+        () = server.shutdown() => ExitCode::SUCCESS,
+        () = signal() => ExitCode::from(FAILED),
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminate = signal(SignalKind::terminate());
+    let interrupt = signal(SignalKind::interrupt());
+    let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {
+        // Without handlers a signal ends the process anyway.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+fn start_log(config: &Config) {
+    let log = &config.server.log;
+    let level = match log.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("warn,vllm_sim={level}")));
+    // A second start in one process (tests) keeps the first log.
+    let _ = match log.format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+}

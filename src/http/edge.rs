@@ -1,0 +1,209 @@
+//! What every request passes on its way in and every response on its way out.
+//!
+//! From outside in, as vLLM stacks its middleware: request id, API key, CORS, then the router.
+//! One service instead of a stack of layers: each step is a few instructions, a layer is a box.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::uri::{PathAndQuery, Uri};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use tower::ServiceExt;
+
+use super::app::{App, unix_now};
+use super::{error, routes};
+use crate::metrics::http::Observation;
+
+/// The outermost service of a connection.
+#[derive(Clone)]
+pub struct Edge {
+    app: Arc<App>,
+    router: Router,
+    fixed: Arc<[(HeaderName, HeaderValue)]>,
+}
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl Edge {
+    /// The routes of `app` behind everything that all of them share.
+    pub fn new(app: Arc<App>) -> Self {
+        let pod = &app.config.server.pod;
+        let mut fixed = Vec::new();
+        let mut set = |name: &'static str, value: Option<&str>| {
+            if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
+                fixed.push((HeaderName::from_static(name), value));
+            }
+        };
+        set("server", Some("uvicorn"));
+        set("x-inference-pod", pod.name.as_deref());
+        let port = pod.name.as_ref().map(|_| app.port.to_string());
+        set("x-inference-port", port.as_deref());
+        set("x-inference-namespace", pod.namespace.as_deref());
+        let router = routes::router(app.clone());
+        Self { app, router, fixed: fixed.into() }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// None: every failure is an answer.
+    pub async fn call<B>(self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = axum::body::Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let started = unix_now();
+        let mut request = request.map(Body::new);
+        self.strip_root_path(&mut request);
+        let id = self.app.config.server.request_id_headers.then(|| {
+            request.headers().get(REQUEST_ID).cloned().unwrap_or_else(fresh_id)
+        });
+        let observed = Observation::begin(request.method(), request.uri().path(), request.headers());
+        let mut response = if self.is_guarded(&request) {
+            let body = "{\"error\":\"Unauthorized\"}".to_owned();
+            error::json(StatusCode::UNAUTHORIZED, body)
+        } else {
+            let origin = request.headers().get(header::ORIGIN).cloned();
+            let mut response = match self.preflight(&request, origin.as_ref()) {
+                Some(response) => response,
+                None => {
+                    let response = self.route(request).await;
+                    self.app.metrics.http().observe(&observed, &response, unix_now() - started);
+                    response
+                }
+            };
+            self.allow_origin(origin.as_ref(), &mut response);
+            response
+        };
+        let headers = response.headers_mut();
+        for (name, value) in self.fixed.iter() {
+            headers.insert(name.clone(), value.clone());
+        }
+        if let Some(id) = id {
+            headers.insert(REQUEST_ID, id);
+        }
+        Ok(response)
+    }
+
+    async fn route(&self, request: Request<Body>) -> Response<Body> {
+        if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
+            return routes::no_head(request.uri().path());
+        }
+        match self.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    /// `/prefix/x` is `/x`; both exist.
+    fn strip_root_path(&self, request: &mut Request<Body>) {
+        let root = self.app.config.server.root_path.as_str();
+        if root.is_empty() {
+            return;
+        }
+        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+        let Some(rest) = target.strip_prefix(root).filter(|r| r.starts_with('/')) else { return };
+        if let Ok(uri) = rest.parse::<Uri>() {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    /// Whether the request lacks a key that it needs.
+    fn is_guarded(&self, request: &Request<Body>) -> bool {
+        let keys = &self.app.config.server.api_keys;
+        if keys.is_empty() || request.method() == Method::OPTIONS {
+            return false;
+        }
+        let path = request.uri().path();
+        if !["/v1", "/v2", "/inference", "/cohere"].iter().any(|p| path.starts_with(p)) {
+            return false;
+        }
+        let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let Some((scheme, key)) = given.and_then(|g| {
+            let blank = g.iter().position(|b| *b == b' ')?;
+            Some((&g[..blank], &g[blank + 1..]))
+        }) else {
+            return true;
+        };
+        !(scheme.eq_ignore_ascii_case(b"bearer")
+            && keys.iter().fold(false, |found, k| found | same(k.as_bytes(), key)))
+    }
+
+    /// The answer to a CORS preflight, as Starlette's middleware gives it.
+    fn preflight(
+        &self,
+        request: &Request<Body>,
+        origin: Option<&HeaderValue>,
+    ) -> Option<Response<Body>> {
+        let headers = request.headers();
+        let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let (origin, wanted) = match (origin, wanted) {
+            (Some(origin), Some(wanted)) if request.method() == Method::OPTIONS => (origin, wanted),
+            _ => return None,
+        };
+        let cors = &self.app.config.server.cors;
+        let mut failed = Vec::new();
+        if !allows(&cors.origins, origin) {
+            failed.push("origin");
+        }
+        let known = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"];
+        let every = cors.methods.iter().any(|m| m == "*");
+        let methods = if every { known.join(", ") } else { cors.methods.join(", ") };
+        if !methods.split(", ").any(|m| m.as_bytes() == wanted.as_bytes()) {
+            failed.push("method");
+        }
+        let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+        let text = match failed.as_slice() {
+            [] => "OK".to_owned(),
+            failed => format!("Disallowed CORS {}", failed.join(", ")),
+        };
+        let mut response = Response::new(Body::from(text));
+        if !failed.is_empty() {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        let out = response.headers_mut();
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        out.insert(header::CONTENT_TYPE, plain);
+        if let Ok(methods) = HeaderValue::from_str(&methods) {
+            out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+        out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+        if let Some(asked) = asked {
+            out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+        }
+        let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
+        out.insert(header::VARY, HeaderValue::from_static(vary));
+        Some(response)
+    }
+
+    fn allow_origin(&self, origin: Option<&HeaderValue>, response: &mut Response<Body>) {
+        let cors = &self.app.config.server.cors;
+        let headers = response.headers_mut();
+        if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
+            let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
+            let shown = if any { HeaderValue::from_static("*") } else { origin.clone() };
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
+            if cors.credentials {
+                let yes = HeaderValue::from_static("true");
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
+            }
+        }
+        headers.entry(header::VARY).or_insert(HeaderValue::from_static("Origin"));
+    }
+}
+
+fn allows(origins: &[String], origin: &HeaderValue) -> bool {
+    origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
+
+/// Compares in time that depends on the lengths alone.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+fn fresh_id() -> HeaderValue {
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+}

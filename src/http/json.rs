@@ -1,0 +1,76 @@
+//! JSON text, written straight into a buffer: compact, non-ASCII as it is, the escapes of
+//! Python's `json` and pydantic.
+
+use std::fmt::Write;
+
+/// Appends `text` as the inside of a JSON string.
+pub(super) fn escape(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|b| b < 0x20 || b == b'"' || b == b'\\') {
+        out.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x08 => out.push_str("\\b"),
+            0x0c => out.push_str("\\f"),
+            control => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\\u{control:04x}");
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    out.push_str(rest);
+}
+
+/// Appends `text` as a JSON string.
+pub(super) fn string(out: &mut String, text: &str) {
+    out.push('"');
+    escape(out, text);
+    out.push('"');
+}
+
+/// Appends a JSON string or `null`.
+pub(super) fn optional(out: &mut String, text: Option<&str>) {
+    match text {
+        Some(text) => string(out, text),
+        None => out.push_str("null"),
+    }
+}
+
+/// Appends a number.
+pub(super) fn int(out: &mut String, number: impl itoa::Integer) {
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends numbers as a list.
+pub(super) fn ints(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
+    out.push('[');
+    for (index, number) in numbers.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        int(out, number);
+    }
+    out.push(']');
+}
+
+/// Appends a float the way Python prints it: the shortest text that reads back, `1.0` not `1`.
+pub(super) fn float(out: &mut String, number: f64) {
+    if number.is_finite() {
+        let mut buffer = ryu::Buffer::new();
+        let text = buffer.format_finite(number);
+        out.push_str(text);
+    } else {
+        out.push_str("null");
+    }
+}
+
+/// Appends any JSON value.
+pub(super) fn value(out: &mut String, value: &serde_json::Value) {
+    // A Value always serialises.
+    out.push_str(&serde_json::to_string(value).unwrap_or_default());
+}

@@ -1,0 +1,15 @@
+//! How it looks over HTTP: one endpoint, one file: parse, call, render.
+
+mod app;
+mod body;
+mod edge;
+mod error;
+mod json;
+mod openai;
+mod ops;
+mod routes;
+mod stream;
+mod tokenize;
+
+pub use app::{App, Parts};
+pub use edge::Edge;

@@ -1,0 +1,10 @@
+//! OpenAI's API as vLLM speaks it.
+
+pub(super) mod chat;
+mod chat_render;
+pub(super) mod completion;
+mod completion_render;
+mod logprobs;
+pub(super) mod models;
+mod prepare;
+pub(super) mod view;

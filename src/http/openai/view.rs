@@ -1,0 +1,228 @@
+//! What a reply's shape depends on, resolved once per request.
+
+use std::sync::Arc;
+
+use crate::driver::{Progress, State};
+use crate::engine::End;
+use crate::generate::{Reason, StopReason};
+use crate::http::json;
+use crate::service::{Choice, Reply};
+use crate::tokenizer::Tokenizer;
+
+/// Which release's fields are sent (vllm-http-api.md, section 20).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::http) enum Wire {
+    /// vLLM 0.32.
+    V032,
+    /// vLLM 0.33.
+    V033,
+}
+
+/// What a reply's shape depends on.
+#[derive(Clone)]
+pub(in crate::http) struct View {
+    pub(in crate::http) id: Arc<str>,
+    pub(in crate::http) created: u64,
+    pub(in crate::http) model: Arc<str>,
+    pub(in crate::http) wire: Wire,
+    pub(in crate::http) fingerprint: Option<Arc<str>>,
+    pub(in crate::http) tokenizer: Arc<Tokenizer>,
+    pub(in crate::http) include_usage: bool,
+    pub(in crate::http) continuous_usage: bool,
+    /// `prompt_tokens_details` in usage.
+    pub(in crate::http) prompt_details: bool,
+    /// `completion_tokens_details` in usage.
+    pub(in crate::http) reasoning_details: bool,
+    pub(in crate::http) logprobs: Option<u32>,
+    pub(in crate::http) tokens_as_ids: bool,
+    pub(in crate::http) return_token_ids: bool,
+    /// Whether the reply carries timings.
+    pub(in crate::http) metrics: bool,
+    /// The answer's `kv_transfer_params`, as JSON.
+    pub(in crate::http) kv_transfer_params: Option<Arc<str>>,
+    /// Whether the prompt was prefilled for another server (llm-d's finish reason).
+    pub(in crate::http) llmd: bool,
+}
+
+/// Tokens of a reply so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::http) struct Counts {
+    pub(in crate::http) prompt: u32,
+    pub(in crate::http) completion: u32,
+    pub(in crate::http) cached: u32,
+    pub(in crate::http) created: u32,
+    pub(in crate::http) reasoning: u32,
+}
+
+impl Counts {
+    /// Counts of a whole reply.
+    pub(in crate::http) fn of(reply: &Reply) -> Self {
+        let mut counts = Self { prompt: reply.prompt_tokens(), ..Self::default() };
+        for choice in &reply.choices {
+            counts.completion += choice.released();
+            counts.cached = choice.progress().cached();
+            counts.reasoning += reasoning_tokens(choice);
+        }
+        counts
+    }
+}
+
+/// Reasoning tokens among the released ones of a choice.
+pub(in crate::http) fn reasoning_tokens(choice: &Choice) -> u32 {
+    if !choice.script.has_reasoning() {
+        return 0;
+    }
+    let released = choice.released() as usize;
+    let reasoning = |t: &crate::generate::Token<'_>| {
+        t.channel == crate::generate::Channel::Reasoning
+    };
+    choice.script.tokens().take(released).filter(reasoning).count() as u32
+}
+
+impl View {
+    /// Appends a unary answer's `usage` object; `full` fills the members only chat fills.
+    pub(in crate::http) fn usage(&self, out: &mut String, counts: Counts, full: bool) {
+        counters(out, counts);
+        out.push_str(",\"prompt_tokens_details\":");
+        if self.prompt_details {
+            out.push_str("{\"cached_tokens\":");
+            json::int(out, counts.cached);
+            out.push_str(",\"created_cache_tokens\":");
+            if full { json::int(out, counts.created) } else { out.push_str("null") }
+            out.push_str(",\"multimodal_tokens\":null}");
+        } else {
+            out.push_str("null");
+        }
+        out.push_str(",\"completion_tokens_details\":");
+        self.completion_details(out, counts, full);
+        out.push('}');
+    }
+
+    fn completion_details(&self, out: &mut String, counts: Counts, full: bool) {
+        if self.reasoning_details && full {
+            out.push_str("{\"reasoning_tokens\":");
+            json::int(out, counts.reasoning);
+            out.push('}');
+        } else {
+            out.push_str("null");
+        }
+    }
+
+    /// Appends `,"usage":{…}` of a chunk, when every chunk has one.
+    pub(in crate::http) fn chunk_usage(&self, out: &mut String, counts: Counts, chat: bool) {
+        if !self.continuous_usage {
+            return;
+        }
+        out.push_str(",\"usage\":");
+        counters(out, counts);
+        if chat {
+            out.push_str(",\"completion_tokens_details\":");
+            self.completion_details(out, counts, true);
+        }
+        out.push('}');
+    }
+
+    /// Appends the last chunk's usage, fingerprint and timings: nothing null is sent.
+    pub(in crate::http) fn final_usage(&self, out: &mut String, counts: Counts, reply: &Reply, chat: bool) {
+        out.push_str("\"usage\":");
+        counters(out, counts);
+        if self.prompt_details {
+            out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
+            json::int(out, counts.cached);
+            if chat {
+                out.push_str(",\"created_cache_tokens\":");
+                json::int(out, counts.created);
+            }
+            out.push('}');
+        }
+        if self.reasoning_details && chat {
+            out.push_str(",\"completion_tokens_details\":");
+            self.completion_details(out, counts, true);
+        }
+        out.push('}');
+        self.fingerprint(out);
+        if self.metrics && reply.choices.len() == 1 {
+            out.push_str(",\"metrics\":");
+            self.timings(out, reply);
+        }
+    }
+
+    /// Appends `,"system_fingerprint":"…"` unless there is none.
+    pub(in crate::http) fn fingerprint(&self, out: &mut String) {
+        if let Some(fingerprint) = &self.fingerprint {
+            out.push_str(",\"system_fingerprint\":");
+            json::string(out, fingerprint);
+        }
+    }
+
+    /// Appends the `metrics` object of a reply with one choice, or `null`.
+    pub(in crate::http) fn timings(&self, out: &mut String, reply: &Reply) {
+        let [choice] = reply.choices.as_slice() else { return out.push_str("null") };
+        if !self.metrics {
+            return out.push_str("null");
+        }
+        let progress: &Progress = choice.progress();
+        let [scheduled, first, last] = progress.instants();
+        let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
+        let tokens = f64::from(choice.released());
+        let generation = ms(last - first);
+        out.push_str("{\"time_to_first_token_ms\":");
+        json::float(out, ms(first - scheduled));
+        out.push_str(",\"generation_time_ms\":");
+        json::float(out, generation);
+        out.push_str(",\"queue_time_ms\":");
+        json::float(out, ms(scheduled - progress.arrived));
+        out.push_str(",\"mean_itl_ms\":");
+        if tokens > 1.0 { json::float(out, generation / (tokens - 1.0)) } else { out.push_str("null") }
+        out.push_str(",\"tokens_per_second\":");
+        let busy = ms(last - scheduled) / 1e3;
+        if busy > 0.0 { json::float(out, tokens / busy) } else { out.push_str("0.0") }
+        out.push_str(",\"speculative_decoding\":null}");
+    }
+
+    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
+    pub(in crate::http) fn finish(&self, out: &mut String, choice: &Choice, end: End, tool_calls: bool) {
+        out.push_str("\"finish_reason\":\"");
+        out.push_str(self.finish_reason(choice, end, tool_calls));
+        out.push_str("\",\"stop_reason\":");
+        match &choice.script.finish.stop {
+            Some(StopReason::Token(id)) if end == End::Finished => json::int(out, *id),
+            Some(StopReason::Text(text)) if end == End::Finished => json::string(out, text),
+            _ => out.push_str("null"),
+        }
+    }
+
+    /// Why an ended choice ended, in the API's word; `tool_calls`: it made calls that count.
+    pub(in crate::http) fn finish_reason(&self, choice: &Choice, end: End, tool_calls: bool) -> &'static str {
+        match (end, choice.script.finish.reason) {
+            (End::Aborted | End::Cancelled, _) => "abort",
+            (End::Threshold, _) => "cache_threshold",
+            (End::Finished, _) if self.llmd && self.kv_transfer_params.is_some() => "remote_decode",
+            (End::Finished, Reason::Length) => "length",
+            (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
+            (End::Finished, Reason::Stop) => "stop",
+        }
+    }
+
+    /// Appends the answer's `kv_transfer_params`.
+    pub(in crate::http) fn transfer(&self, out: &mut String) {
+        out.push_str(self.kv_transfer_params.as_deref().unwrap_or("null"));
+    }
+}
+
+fn counters(out: &mut String, counts: Counts) {
+    out.push_str("{\"prompt_tokens\":");
+    json::int(out, counts.prompt);
+    out.push_str(",\"total_tokens\":");
+    json::int(out, counts.prompt + counts.completion);
+    out.push_str(",\"completion_tokens\":");
+    json::int(out, counts.completion);
+}
+
+/// How a choice that has ended did so.
+pub(in crate::http) fn end_of(choice: &Choice) -> End {
+    match choice.state() {
+        State::Ended(end) => end,
+        _ => End::Finished,
+    }
+}

@@ -1,0 +1,47 @@
+//! Health, readiness, version, load, metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+
+use super::app::{App, unix_now};
+use super::{error, json};
+
+/// `GET /health`, `GET|POST /ping`: an empty 200; 503 once the server shuts down.
+pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+    error::empty(if app.is_stopping() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
+}
+
+/// `GET /health/ready`, `GET /ready`: 503 until the simulated start-up is over.
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+    let ready = app.is_ready() && !app.is_stopping();
+    error::empty(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+}
+
+/// `GET /version`: the release that is imitated.
+pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
+    let mut body = String::from("{\"version\":");
+    json::string(&mut body, &app.config.model.vllm_version);
+    body.push('}');
+    error::json(StatusCode::OK, body)
+}
+
+/// `GET /load`: requests in flight, or 0 when nobody counts.
+pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
+    let counted = app.config.server.load_tracking;
+    let load = if counted { app.load.load(Ordering::Relaxed) } else { 0 };
+    error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+    let mut text = String::new();
+    app.metrics.encode(&mut text, unix_now());
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

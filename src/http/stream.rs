@@ -1,0 +1,177 @@
+//! A reply as a body of server-sent events.
+//!
+//! One frame carries everything that became due since the last one: one event per token while
+//! paced, many at once when the client or the clock fell behind. A slow client costs nothing but
+//! the frame it has not read.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep};
+
+use crate::driver::State;
+use crate::engine::End;
+use crate::service::{Choice, Reply};
+
+/// Most bytes of one frame; more waits for the next one.
+const FRAME: usize = 48 * 1024;
+
+/// What one choice did in one step.
+pub(super) struct Step {
+    /// Its index.
+    pub(super) index: usize,
+    /// New tokens, to be taken from the choice's script at its cursor; 0 only at an early end.
+    pub(super) tokens: u32,
+    /// Whether these are its first ones.
+    pub(super) first: bool,
+    /// How it ended, when this is its last step.
+    pub(super) end: Option<End>,
+}
+
+/// Writes the events of one wire shape.
+pub(super) trait Render: Send + 'static {
+    /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step);
+    /// Writes what follows the last choice.
+    fn close(&mut self, out: &mut String, reply: &Reply);
+    /// What a silent stream says from time to time.
+    fn keep_alive(&self) -> &'static str {
+        ": keep-alive\n\n"
+    }
+}
+
+/// Something to hold until the stream has ended.
+pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
+
+/// The body.
+pub(super) struct EventStream<R> {
+    reply: Reply,
+    render: R,
+    interval: u32,
+    open: usize,
+    closed: bool,
+    ended: Vec<bool>,
+    silence: Option<(Duration, Pin<Box<Sleep>>)>,
+    _guard: Guard,
+}
+
+impl<R: Render> EventStream<R> {
+    /// Streams `reply` in groups of `interval` tokens.
+    pub(super) fn new(
+        reply: Reply,
+        render: R,
+        interval: u32,
+        keep_alive: Option<Duration>,
+        guard: Guard,
+    ) -> Self {
+        let open = reply.choices.len();
+        Self {
+            ended: vec![false; open],
+            reply,
+            render,
+            interval: interval.max(1),
+            open,
+            closed: false,
+            silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
+            _guard: guard,
+        }
+    }
+
+    /// Writes all that is due, up to the size of a frame.
+    fn write(&mut self, out: &mut String) {
+        for index in 0..self.reply.choices.len() {
+            if !self.ended[index] {
+                self.write_choice(index, out);
+            }
+        }
+        if self.open == 0 && !self.closed && out.len() < FRAME {
+            self.closed = true;
+            self.render.close(out, &self.reply);
+        }
+    }
+
+    fn write_choice(&mut self, index: usize, out: &mut String) {
+        let choice = &mut self.reply.choices[index];
+        // The state first: an ended sequence has released all it ever will.
+        let state = choice.state();
+        let released = choice.released();
+        let total = choice.script.len();
+        while out.len() < FRAME {
+            let due = released - choice.sent;
+            let ended = match state {
+                State::Ended(end) => Some(end),
+                // The last token is out, so the end is certain.
+                _ if released == total => Some(End::Finished),
+                _ => None,
+            };
+            let first = choice.sent == 0;
+            let group = if first { 1 } else { self.interval };
+            let tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
+            let last = ended.filter(|_| tokens == due);
+            if tokens == 0 && last.is_none() {
+                return;
+            }
+            let step = Step { index, tokens, first, end: last };
+            choice.sent += tokens;
+            self.render.step(out, choice, &step);
+            if last.is_some() {
+                self.ended[index] = true;
+                self.open -= 1;
+                return;
+            }
+        }
+    }
+
+    fn register(&self, cx: &Context<'_>) {
+        for (choice, ended) in self.reply.choices.iter().zip(&self.ended) {
+            if !ended {
+                choice.register(cx);
+            }
+        }
+    }
+
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        let (every, sleep) = self.silence.as_mut()?;
+        if sleep.as_mut().poll(cx).is_pending() {
+            return None;
+        }
+        sleep.as_mut().reset(Instant::now() + *every);
+        // Registers the new deadline; it cannot have passed yet.
+        let _ = sleep.as_mut().poll(cx);
+        Some(self.render.keep_alive())
+    }
+}
+
+impl<R: Render + Unpin> Body for EventStream<R> {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        if this.closed {
+            return Poll::Ready(None);
+        }
+        let mut out = String::new();
+        this.write(&mut out);
+        if out.is_empty() {
+            this.register(cx);
+            this.write(&mut out);
+        }
+        if !out.is_empty() {
+            if let Some((every, sleep)) = &mut this.silence {
+                sleep.as_mut().reset(Instant::now() + *every);
+            }
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+        }
+        match this.poll_silence(cx) {
+            Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(comment.as_bytes()))))),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Composition: from a [`Config`] to a running server, and its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::config::{self, Config, ConfigError};
+use crate::driver::{Live, Tune};
+use crate::engine::Command;
+use crate::engine::sched::pool::{Pool, PoolConfig};
+use crate::generate::{Generator, Mode};
+use crate::generate::tools::ToolSettings;
+use crate::http::{App, Edge, Parts};
+use crate::metrics::Metrics;
+use crate::service::{Admission, Models, Service, Settings};
+use crate::tls::{Acceptor, TlsError};
+use crate::tokenizer::{Source, Tokenizer, TokenizerError};
+
+/// Pending connections that the kernel keeps.
+const BACKLOG: u32 = 4096;
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        /// Address and port, or path.
+        address: String,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// TLS files.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A setting that only start-up can check.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A thread could not be started.
+    #[error("cannot start the engine thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running server.
+pub struct Server {
+    /// Where it listens; `None` on a Unix socket.
+    pub address: Option<SocketAddr>,
+    app: Arc<App>,
+    live: Vec<Live>,
+    stop: watch::Sender<bool>,
+    accepting: JoinSet<()>,
+    shutdown_timeout: Duration,
+    socket: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts everything that `config` asks for. Answers requests when it returns.
+    ///
+    /// # Errors
+    /// [`StartError`], with nothing left running.
+    #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let started = Instant::now();
+        let config = Arc::new(config);
+        let (tokenizer, why) = open_tokenizer(&config)?;
+        tracing::info!(tokenizer = why, "tokenizer");
+        let acceptor = match &config.server.tls {
+            Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
+            None => None,
+        };
+        let bound = Bound::new(&config).await?;
+        let port = bound.address().map_or(config.server.port, |a| a.port());
+        let metrics = Metrics::new(crate::metrics::Settings::of(&config));
+        let seed = config.content.seed.unwrap_or_else(clock_seed);
+        tracing::info!(seed, "seed");
+        let live = start_engines(&config, seed, started, &metrics).map_err(StartError::Thread)?;
+        let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
+        let parts = Parts { config: config.clone(), service, metrics, port, started };
+        let app = Arc::new(App::new(parts));
+        let (stop, stopping) = watch::channel(false);
+        let mut accepting = JoinSet::new();
+        let edge = Edge::new(app.clone());
+        let address = bound.address();
+        let socket = config.server.uds.clone();
+        let keep_alive = config.server.keep_alive;
+        if let Some((acceptor, tls)) = &acceptor {
+            accepting.spawn(acceptor.clone().watch(tls.clone()));
+        }
+        let acceptor = acceptor.map(|(acceptor, _)| acceptor);
+        accepting.spawn(bound.accept(edge, acceptor, stopping, keep_alive));
+        let shutdown_timeout = config.server.shutdown_timeout;
+        Ok(Self { address, app, live, stop, accepting, shutdown_timeout, socket })
+    }
+
+    /// The state its handlers see.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// Ends it: `/health` says 503, no new work, what runs may end within the shutdown timeout,
+    /// then is cut.
+    pub async fn shutdown(mut self) {
+        self.app.stop();
+        let service = self.app.service().clone();
+        let drained = async {
+            while service.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(self.shutdown_timeout, drained).await.is_err() {
+            for live in &self.live {
+                live.command(Command::CancelAll);
+            }
+        }
+        let _ = self.stop.send(true);
+        let ended = async {
+            self.stop.closed().await;
+        };
+        // Connections that stay idle or stall are cut.
+        let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
+        self.accepting.shutdown().await;
+        for live in &self.live {
+            live.stop();
+        }
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+fn open_tokenizer(config: &Config) -> Result<(Arc<Tokenizer>, String), StartError> {
+    let (tokenizer, why) = Tokenizer::open(&Source::of(&config.model))?;
+    Ok((Arc::new(tokenizer), why))
+}
+
+fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live>) -> Service {
+    let models = Models::new(&config.model.served_names, config.api.skip_model_name_validation);
+    for module in &config.lora.modules {
+        let base = module.base_model_name.clone();
+        if let Err(error) = models.load(&module.name, &module.path, base, false) {
+            tracing::warn!(%error, "adapter not loaded");
+        }
+    }
+    let mode = match config.content.mode {
+        config::Mode::Random => Mode::Random,
+        config::Mode::Echo => Mode::Echo,
+    };
+    let admission = Admission {
+        requests: config.engine.max_num_queued_reqs,
+        tokens: config.engine.max_num_queued_tokens,
+    };
+    let settings = Settings {
+        max_model_len: config.model.max_model_len,
+        seed,
+        repeatable: config.content.seed_given,
+        admission,
+        tools: ToolSettings::of(&config.content.tools),
+    };
+    Service::new(models, Generator::new(mode, seed, tokenizer), live, settings)
+}
+
+fn start_engines(
+    config: &Config,
+    seed: u64,
+    epoch: Instant,
+    metrics: &Arc<Metrics>,
+) -> io::Result<Vec<Live>> {
+    let (first, count) = config.engine.parallel.local_ranks;
+    (first..first + count)
+        .enumerate()
+        .map(|(index, rank)| {
+            let pool = Pool::new(PoolConfig {
+                slots: config.engine.max_num_seqs as usize,
+                queue: config.engine.max_waiting_queue_length.map(|n| n as usize),
+                delays: config.engine.delays.clone(),
+                seed,
+                max_loras: config.lora.enabled.then_some(config.lora.max_loras as usize),
+                lora_load: config.lora.load_time,
+            });
+            let observer = crate::metrics::Observer::new(metrics.engine(index), hearing(config));
+            let name = format!("engine-{rank}");
+            Live::start(&name, epoch, Box::new(pool), Box::new(observer), Tune::default())
+        })
+        .collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
+fn clock_seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Names a self-signed certificate is good for.
+fn certificate_names(config: &Config) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let pod = &config.server.pod;
+    let given = [config.server.host.clone(), pod.ip.clone(), pod.name.clone(), hostname];
+    for name in given.into_iter().flatten() {
+        let name = name.trim().to_owned();
+        if !name.is_empty() && name != "0.0.0.0" && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// A socket that listens.
+enum Bound {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Bound {
+    async fn new(config: &Config) -> Result<Self, StartError> {
+        if let Some(path) = &config.server.uds {
+            let listen =
+                |why| StartError::Listen { address: path.display().to_string(), why };
+            // A socket left by an earlier run; anything else stays.
+            if tokio::net::UnixStream::connect(path).await.is_err() {
+                use std::os::unix::fs::FileTypeExt;
+                let is_socket = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+            return UnixListener::bind(path).map(Self::Unix).map_err(listen);
+        }
+        let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
+        let port = config.server.port;
+        let failed = |why| StartError::Listen { address: format!("{host}:{port}"), why };
+        let addresses = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
+        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
+        for address in addresses {
+            match listen(address) {
+                Ok(listener) => return Ok(Self::Tcp(listener)),
+                Err(error) => last = error,
+            }
+        }
+        Err(StartError::Listen { address: format!("{host}:{port}"), why: last })
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    async fn accept(
+        self,
+        edge: Edge,
+        acceptor: Option<Acceptor>,
+        mut stopping: watch::Receiver<bool>,
+        keep_alive: Duration,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.next() => accepted,
+                _ = stopping.changed() => return,
+            };
+            let connection = match accepted {
+                Ok(connection) => connection,
+                Err(error) => {
+                    // Out of descriptors, most likely: let some close.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            };
+            let (edge, stopping) = (edge.clone(), stopping.clone());
+            let tls = acceptor.as_ref().map(Acceptor::current);
+            tokio::spawn(async move {
+                match (connection, tls) {
+                    (Connection::Tcp(stream), None) => {
+                        let Some(protocol) = detect(&stream, keep_alive).await else { return };
+                        serve(stream, protocol, edge, stopping, keep_alive).await;
+                    }
+                    (Connection::Tcp(stream), Some(tls)) => {
+                        let Some(stream) = handshake(tls, stream, keep_alive).await else { return };
+                        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
+                        serve(*stream, protocol, edge, stopping, keep_alive).await;
+                    }
+                    (Connection::Unix(stream), _) => {
+                        serve(stream, Protocol::Http1, edge, stopping, keep_alive).await;
+                    }
+                }
+            });
+        }
+    }
+
+    async fn next(&self) -> io::Result<Connection> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Connection::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// The TLS stream of a connection, unless the client fails or dawdles.
+async fn handshake(
+    tls: tokio_rustls::TlsAcceptor,
+    stream: tokio::net::TcpStream,
+    within: Duration,
+) -> Option<Box<tokio_rustls::server::TlsStream<tokio::net::TcpStream>>> {
+    match tokio::time::timeout(within * 2, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(Box::new(stream)),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+    None
+}
+
+enum Connection {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Which protocol a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Looks at the first bytes without taking them: HTTP/2 with prior knowledge starts `PRI `.
+///
+/// hyper-util's own detection reads them instead and gives them back one read later, which makes
+/// hyper double its read buffer: 8 KiB for each connection.
+async fn detect(stream: &tokio::net::TcpStream, within: Duration) -> Option<Protocol> {
+    const PREFACE: &[u8] = b"PRI ";
+    let look = async {
+        let mut first = [0; PREFACE.len()];
+        loop {
+            let seen = stream.peek(&mut first).await.ok().filter(|n| *n > 0)?;
+            if first[..seen] != PREFACE[..seen] {
+                return Some(Protocol::Http1);
+            }
+            if seen == PREFACE.len() {
+                return Some(Protocol::Http2);
+            }
+            // A part of the preface; the rest is on its way.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(within, look).await.ok().flatten()
+}
+
+/// Serves one connection until it closes or the server stops.
+async fn serve<S>(
+    stream: S,
+    protocol: Protocol,
+    edge: Edge,
+    mut stopping: watch::Receiver<bool>,
+    keep_alive: Duration,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = TokioIo::new(stream);
+    // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
+    let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
+    macro_rules! run {
+        ($connection:expr) => {{
+            let mut connection = Box::pin($connection);
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                _ = stopping.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }};
+    }
+    let ended = match protocol {
+        Protocol::Http1 => run!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(keep_alive)
+                // Half the CPU per small chunk: one copy beats a vectored write.
+                .writev(false)
+                .serve_connection(stream, service)
+        ),
+        Protocol::Http2 => run!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .serve_connection(stream, service)
+        ),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "connection ended early");
+    }
+}

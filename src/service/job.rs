@@ -1,0 +1,80 @@
+use std::sync::Arc;
+
+use crate::generate::structured::Compiled;
+use crate::generate::tools::{ToolChoice, ToolDef};
+use crate::job::{Bias, Prompt, Stops, Target};
+use crate::sim::SimTime;
+
+/// A request: prompts times choices, each one sequence.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The id the client knows (`chatcmpl-…`).
+    pub id: Arc<str>,
+    /// Who answers.
+    pub target: Target,
+    /// Prompts, at least one.
+    pub prompts: Vec<Prompt>,
+    /// Choices per prompt, at least one.
+    pub n: u32,
+    /// Most tokens per choice; the context limits it further.
+    pub max_tokens: Option<u32>,
+    /// Seed of the request itself.
+    pub seed: Option<i64>,
+    /// Whether equal requests are to give equal answers (temperature 0 or a seed).
+    pub greedy: bool,
+    /// How a sequence may end.
+    pub stops: Stops,
+    /// What steers the choice of tokens.
+    pub bias: Bias,
+    /// What each choice is made of.
+    pub content: Content,
+    /// Share of reasoning before the content.
+    pub reasoning: Option<f64>,
+    /// Whether special tokens show no text.
+    pub skip_special_tokens: bool,
+    /// Lower runs first under the priority policy.
+    pub priority: i64,
+    /// Data-parallel rank asked for.
+    pub rank: Option<i64>,
+    /// Where the KV cache of the prompt comes from and goes to.
+    pub transfer: Transfer,
+    /// Keeps prompts of different tenants apart in the prefix cache.
+    pub cache_salt: Option<Arc<str>>,
+    /// Least share of the prompt that must be cached.
+    pub hit_threshold: Option<f64>,
+    /// Whether the prefix cache may not be read.
+    pub skip_cache_read: bool,
+    /// When the request arrived.
+    pub arrived: SimTime,
+}
+
+/// What a choice is made of, before chance has spoken.
+#[derive(Debug, Clone, Default)]
+pub enum Content {
+    /// Free text.
+    #[default]
+    Text,
+    /// Text under a constraint.
+    Constrained(Arc<Compiled>),
+    /// Calls of tools, or free text where the choice allows it.
+    Tools {
+        /// What may be called.
+        tools: Arc<[ToolDef]>,
+        /// Whether something must be.
+        choice: ToolChoice,
+        /// Whether more than one call is allowed.
+        parallel: bool,
+    },
+}
+
+/// Where the KV cache of a prompt comes from and goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transfer {
+    /// Computed here, used here.
+    #[default]
+    Local,
+    /// Fetched from another server.
+    FromRemote,
+    /// Computed for another server.
+    ForRemote,
+}

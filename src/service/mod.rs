@@ -1,0 +1,313 @@
+//! Use cases without protocol: what every edge (HTTP, gRPC) calls.
+
+mod job;
+mod models;
+mod reply;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::driver::{Group, Live, Planned, Tag, Ticket};
+use crate::engine::{LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
+use crate::generate::structured::ConstraintError;
+use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
+use crate::generate::{Generator, Reason, Script};
+use crate::job::{Brief, Call, Form, Prompt, Target};
+use crate::sim::{Purpose, SimTime, mix, stream};
+
+pub use job::{Content, Job, Transfer};
+pub use models::{Adapter, LoadError, Models};
+pub use reply::{Choice, Reply};
+
+/// Why a job was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The engine's queue is full (llm-d's bound).
+    #[error("Failed to enqueue request, waiting requests queue is full")]
+    QueueFull,
+    /// More requests than the server admits (vLLM's bound).
+    #[error("The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.")]
+    TooManyRequests,
+    /// More prompt tokens than the server admits (vLLM's bound).
+    #[error("The engine has reached its prefill token backlog limit. Please try again later or on a different instance.")]
+    TooManyTokens,
+    /// The server shuts down.
+    #[error("server is shutting down")]
+    Draining,
+    /// Generation is paused.
+    #[error("Generation is paused. Please retry after it resumes.")]
+    Paused,
+    /// No such rank.
+    #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
+    Rank {
+        /// What was asked for.
+        rank: i64,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// The prompt can never fit into the cache.
+    #[error("the prompt needs {needed} cache blocks, there are {total}")]
+    TooLarge {
+        /// Blocks needed.
+        needed: u32,
+        /// Blocks that exist.
+        total: u32,
+    },
+    /// The constraint has no text that satisfies it.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+    /// The tools cannot be called.
+    #[error(transparent)]
+    Tools(#[from] ToolError),
+}
+
+/// Bounds on what is in flight.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Admission {
+    /// Sequences, waiting and running.
+    pub requests: Option<u32>,
+    /// Prompt tokens not yet computed.
+    pub tokens: Option<u64>,
+}
+
+/// Settings of the service.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Longest prompt plus output.
+    pub max_model_len: u32,
+    /// Root of the random streams.
+    pub seed: u64,
+    /// Whether equal requests always give equal answers (somebody chose the seed).
+    pub repeatable: bool,
+    /// Bounds.
+    pub admission: Admission,
+    /// How tools are called.
+    pub tools: ToolSettings,
+}
+
+/// The server behind its edges.
+pub struct Service {
+    /// Who answers to which name.
+    pub models: Models,
+    /// What is said.
+    pub generator: Generator,
+    ranks: Vec<Live>,
+    settings: Settings,
+    arrivals: AtomicU64,
+    in_flight: Arc<AtomicU32>,
+    draining: std::sync::atomic::AtomicBool,
+}
+
+impl Service {
+    /// A service over started engines, one per data-parallel rank (at least one).
+    pub fn new(
+        models: Models,
+        generator: Generator,
+        ranks: Vec<Live>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            models,
+            generator,
+            ranks,
+            settings,
+            arrivals: AtomicU64::new(0),
+            in_flight: Arc::default(),
+            draining: false.into(),
+        }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Its engines.
+    pub fn ranks(&self) -> &[Live] {
+        &self.ranks
+    }
+
+    /// The engines' clock.
+    pub fn now(&self) -> SimTime {
+        self.ranks[0].now()
+    }
+
+    /// Sequences in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// From now on jobs are refused.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether jobs are refused because the server shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether another job of `sequences` would be admitted.
+    ///
+    /// # Errors
+    /// [`ServeError::Draining`] or [`ServeError::TooManyRequests`].
+    pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
+        if self.is_draining() {
+            return Err(ServeError::Draining);
+        }
+        match self.settings.admission.requests {
+            Some(max) if self.in_flight().saturating_add(sequences) > max => {
+                Err(ServeError::TooManyRequests)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Room for output behind a prompt of `prompt` tokens.
+    pub fn room(&self, prompt: usize) -> u32 {
+        self.settings.max_model_len.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
+    }
+
+    /// Writes the scripts of a job and lets the engine play them.
+    ///
+    /// # Errors
+    /// [`ServeError`]; nothing of the job stays behind.
+    pub fn generate(&self, job: &Job) -> Result<Reply, ServeError> {
+        let sequences = job.n.saturating_mul(job.prompts.len() as u32);
+        self.admits(sequences)?;
+        let rank = self.rank(job.rank)?;
+        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let group = Arc::new(Group {
+            n: job.n,
+            open: sequences.into(),
+            longest: AtomicU32::new(0),
+        });
+        let mut scripts = Vec::with_capacity(sequences as usize);
+        let mut tickets = Vec::with_capacity(sequences as usize);
+        for prompt in &job.prompts {
+            let key = self.key(job, prompt, arrival);
+            for choice in 0..job.n {
+                let key = mix(key, u64::from(choice));
+                let script = self.script(job, prompt, key)?;
+                tickets.push(self.ticket(job, prompt, key, &script, group.clone()));
+                scripts.push(script);
+            }
+        }
+        let handles = self.ranks[rank].submit(tickets).map_err(|error| match error {
+            SubmitError::QueueFull { .. } => ServeError::QueueFull,
+            SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
+        })?;
+        let prompts = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        Ok(Reply::new(scripts, handles, prompts, job.n, self.in_flight.clone()))
+    }
+
+    /// Key of the random streams of a prompt: its content and the request's seed, and the number
+    /// of its arrival unless the answer is to repeat.
+    fn key(&self, job: &Job, prompt: &Prompt, arrival: u64) -> u64 {
+        let mut key = prompt.tokens.iter().fold(0x5eed, |key, token| mix(key, u64::from(*token)));
+        key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
+        if let Target::Lora { name, .. } = &job.target {
+            key = name.bytes().fold(key, |key, byte| mix(key, u64::from(byte)));
+        }
+        match job.seed {
+            Some(seed) => mix(key, seed as u64),
+            None if self.settings.repeatable || job.greedy => key,
+            None => mix(key, arrival),
+        }
+    }
+
+    fn script(&self, job: &Job, prompt: &Prompt, key: u64) -> Result<Script, ServeError> {
+        let room = self.room(prompt.tokens.len()).max(1);
+        let limit = job.max_tokens.map_or(room, |max| max.min(room)).max(1);
+        let form = match &job.content {
+            Content::Text => Form::Text,
+            Content::Constrained(compiled) => {
+                let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+                Form::Exact(compiled.sample(&mut rng, &Default::default())?.into())
+            }
+            Content::Tools { tools, choice, parallel } => {
+                let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+                let mut calls = plan_calls(tools, choice, &self.settings.tools, &mut rng)?;
+                if !parallel {
+                    calls.truncate(1);
+                }
+                let calls = calls.into_iter();
+                let calls: Vec<_> =
+                    calls.map(|c| Call { name: c.name, arguments: c.arguments }).collect();
+                if calls.is_empty() { Form::Text } else { Form::Calls(calls) }
+            }
+        };
+        Ok(self.generator.script(&Brief {
+            key,
+            limit,
+            limited: job.max_tokens.is_some(),
+            echo: prompt.echo.clone(),
+            stops: job.stops.clone(),
+            bias: job.bias.clone(),
+            form,
+            reasoning: job.reasoning,
+            skip_special_tokens: job.skip_special_tokens,
+            arrived: job.arrived,
+        }))
+    }
+
+    fn ticket(
+        &self,
+        job: &Job,
+        prompt: &Prompt,
+        key: u64,
+        script: &Script,
+        group: Arc<Group>,
+    ) -> Ticket {
+        let tokens = prompt.tokens.len().max(1) as u32;
+        let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
+        sequence.key = key;
+        sequence.priority = job.priority;
+        sequence.skip_cache_read = job.skip_cache_read;
+        sequence.hit_threshold = job.hit_threshold;
+        sequence.transfer = match job.transfer {
+            Transfer::Local => EngineTransfer::Local,
+            Transfer::FromRemote => EngineTransfer::RemotePrefill,
+            Transfer::ForRemote => EngineTransfer::RemoteDecode,
+        };
+        let lora = match &job.target {
+            Target::Base => None,
+            Target::Lora { name, id } => {
+                sequence.lora = Some(LoraId(*id));
+                Some(name.clone())
+            }
+        };
+        let planned = match (script.finish.reason, job.transfer) {
+            (_, Transfer::ForRemote) => Planned::RemoteDecode,
+            (Reason::Length, _) => Planned::Length,
+            (Reason::Stop, _) if !script.calls.is_empty() => Planned::ToolCalls,
+            (Reason::Stop, _) => Planned::Stop,
+        };
+        let room = self.room(prompt.tokens.len()).max(1);
+        let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
+        Ticket {
+            sequence,
+            arrived: job.arrived,
+            tag: Tag { request: job.id.clone(), max_tokens, planned, lora, group: Some(group) },
+        }
+    }
+
+    /// The rank asked for, or the one with the least to do.
+    fn rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
+        let ranks = self.ranks.len();
+        match asked {
+            Some(rank) => usize::try_from(rank)
+                .ok()
+                .filter(|rank| *rank < ranks)
+                .ok_or(ServeError::Rank { rank, ranks }),
+            None if ranks == 1 => Ok(0),
+            None => {
+                let load = |rank: &usize| {
+                    let stats = self.ranks[*rank].stats();
+                    (stats.waiting * 4 + stats.running, *rank)
+                };
+                Ok((0..ranks).min_by_key(load).unwrap_or(0))
+            }
+        }
+    }
+}

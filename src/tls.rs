@@ -1,0 +1,136 @@
+//! Certificates: from files (picked up again when they change) or made at start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+use crate::config::{Certificate, ClientCerts, Tls};
+
+/// How often certificate files are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Why TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is missing or not PEM.
+    #[error("cannot read {what} {path}: {why}")]
+    File {
+        /// What it should hold.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Certificate, key and authorities do not fit together.
+    #[error("TLS: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// The authorities cannot check anybody.
+    #[error("TLS client certificates: {0}")]
+    Verifier(String),
+    /// No certificate could be made.
+    #[error("cannot make a self-signed certificate: {0}")]
+    SelfSigned(#[from] rcgen::Error),
+}
+
+/// The current TLS configuration of a server.
+#[derive(Clone)]
+pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
+
+impl Acceptor {
+    /// Loads or makes the certificate; `names` go into a self-signed one.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(tls: &Tls, names: Vec<String>) -> Result<Self, TlsError> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(load(tls, names)?))))
+    }
+
+    /// The acceptor for one connection.
+    pub fn current(&self) -> tokio_rustls::TlsAcceptor {
+        self.0.load_full().into()
+    }
+
+    /// Takes over changed files until dropped. A broken file is logged; the old certificate stays.
+    pub async fn watch(self, tls: Tls) {
+        let Certificate::Files { cert, key } = &tls.certificate else { return };
+        let mut seen = (modified(cert), modified(key));
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = (modified(cert), modified(key));
+            if now == seen {
+                continue;
+            }
+            // Both files change one after the other: let them settle.
+            tokio::time::sleep(LOOK / 2).await;
+            seen = (modified(cert), modified(key));
+            match load(&tls, Vec::new()) {
+                Ok(config) => {
+                    self.0.store(Arc::new(config));
+                    tracing::info!(cert = %cert.display(), "certificate reloaded");
+                }
+                Err(error) => tracing::warn!(%error, "certificate not reloaded"),
+            }
+        }
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
+    let (chain, key) = match &tls.certificate {
+        Certificate::Files { cert, key } => (certificates(cert)?, private_key(key)?),
+        Certificate::SelfSigned => self_signed(names)?,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(rustls::DEFAULT_VERSIONS)?;
+    let builder = match (&tls.ca_certs, tls.client_certs) {
+        (Some(path), wanted) if wanted != ClientCerts::None => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate)?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            let verifier = match wanted {
+                ClientCerts::Optional => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            let verifier = verifier.build().map_err(|e| TlsError::Verifier(e.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |why: String| TlsError::File { what: "certificates", path: path.into(), why };
+    let read = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
+    let chain: Vec<_> = read.collect::<Result<_, _>>().map_err(|e| failed(e.to_string()))?;
+    if chain.is_empty() { Err(failed("no certificate in it".into())) } else { Ok(chain) }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path)
+        .map_err(|e| TlsError::File { what: "private key", path: path.into(), why: e.to_string() })
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn self_signed(names: Vec<String>) -> Result<Identity, TlsError> {
+    let made = rcgen::generate_simple_self_signed(names)?;
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    Ok((vec![made.cert.der().clone()], key))
+}
