@@ -6,6 +6,7 @@
 //! own error text. A request type is declared once, field by field in upstream's order, by
 //! `wire_model!`; its [`schema`] follows from the types.
 
+pub mod body;
 pub mod check;
 pub mod fault;
 mod lax;
