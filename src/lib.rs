@@ -6,3 +6,4 @@
 pub mod driver;
 pub mod engine;
 pub mod sim;
+pub mod wire;

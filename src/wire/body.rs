@@ -1,0 +1,80 @@
+//! From the bytes of a request to JSON, with the refusals that come before any schema.
+//!
+//! Source: FastAPI `routing.py` (`get_request_handler`), `validate_json_request` of
+//! `vllm/entrypoints/serve/utils/api_utils.py`.
+
+use serde_json::Value;
+
+use super::fault::{Fault, Kind};
+use super::python_json;
+
+/// Reads the body of a route that takes JSON; an empty one reads as null.
+///
+/// Broken JSON is reported before a wrong media type, but only where the media type is some
+/// kind of JSON at all.
+///
+/// # Errors
+/// vLLM's 400 for a body that is not JSON or does not say that it is.
+pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
+    let content_type = content_type.unwrap_or_default();
+    let value = if body.is_empty() || !is_some_json(content_type) {
+        Value::Null
+    } else {
+        python_json::parse(body)?
+    };
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    if media_type.eq_ignore_ascii_case("application/json") {
+        return Ok(value);
+    }
+    Err(Fault::new(
+        400,
+        Kind::BadRequestPhrase,
+        "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+    ))
+}
+
+/// Whether a content type is `application/json` or `application/…+json`, as Python's mail
+/// parser reads it.
+fn is_some_json(content_type: &str) -> bool {
+    let kind = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    match kind.split_once('/') {
+        Some(("application", subtype)) => {
+            !subtype.contains('/') && (subtype == "json" || subtype.ends_with("+json"))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_and_its_media_type_are_both_required() {
+        let text = |content_type, body: &str| {
+            read(content_type, body.as_bytes()).map_err(|fault| fault.message)
+        };
+        let media = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is \
+                     allowed";
+        assert_eq!(text(Some("application/json"), "{}"), Ok(json!({})));
+        assert_eq!(
+            text(Some("Application/JSON; charset=utf-8"), "{}"),
+            Ok(json!({}))
+        );
+        assert_eq!(text(Some("application/json"), ""), Ok(Value::Null));
+        assert_eq!(text(None, "{"), Err(media.to_owned()));
+        assert_eq!(text(Some("text/plain"), "{"), Err(media.to_owned()));
+        assert_eq!(
+            text(Some("application/x+json"), "{}"),
+            Err(media.to_owned())
+        );
+        assert!(text(Some("application/x+json"), "{").is_err_and(|m| m.contains("json_invalid")));
+    }
+}

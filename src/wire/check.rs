@@ -1,0 +1,568 @@
+//! Schema validation with pydantic's manners.
+//!
+//! Lax mode (numbers from strings, `"yes"` for true), every error of a body collected in
+//! declaration order, a union's failure listing each of its branches, and the text vLLM makes
+//! of the list.
+//!
+//! Source: pydantic-core `src/validators/*.rs`, `src/input/{input_python,shared}.rs`;
+//! `vllm/entrypoints/serve/exception_handling/handlers/validation.py` for the text.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::fault::{Fault, Kind};
+use super::python::{self, Py};
+use super::schema::{Bounds, Length, Model, Refusal, Schema, Shape, Wire};
+use super::{lax, lax::Words};
+
+/// Errors that are spelled out; the rest is counted.
+const MAX_REPORTED: usize = 10;
+/// Characters of a string input that are shown.
+const MAX_INPUT: usize = 200;
+/// Characters of one error's line that are shown.
+const MAX_LINE: usize = 1000;
+
+/// Checks a request body against its class and reads it.
+///
+/// # Errors
+/// The 400 that vLLM answers: a validator's own refusal, else all schema errors in one text.
+pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
+    let checked = checked(&T::SCHEMA, value)?;
+    T::read(&checked).ok_or_else(|| Fault::bad_request("The request could not be read."))
+}
+
+/// Checks a request body and returns it with its values coerced.
+///
+/// # Errors
+/// As [`body`].
+pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
+    if value.is_null() {
+        let line = Line::new(
+            Words::new("missing", "Field required"),
+            &[Step::Key("body")],
+            value,
+        );
+        return Err(fault(&[line]));
+    }
+    let mut checker = Checker {
+        path: vec![Step::Key("body")],
+        ..Checker::default()
+    };
+    match checker.check(schema, value) {
+        Ok(Some(changed)) => Ok(Cow::Owned(changed)),
+        Ok(None) => Ok(Cow::Borrowed(value)),
+        Err(Failed::Lines(lines)) => Err(fault(&lines)),
+        Err(Failed::Raised(fault)) => Err(fault),
+    }
+}
+
+/// The answer to a list of schema errors that a handler made itself.
+fn fault(lines: &[Line]) -> Fault {
+    let s = if lines.len() == 1 { "" } else { "s" };
+    let mut message = format!("{} validation error{s}:\n", lines.len());
+    for line in lines.iter().take(MAX_REPORTED) {
+        let _ = writeln!(message, "  {}", line.text());
+    }
+    if lines.len() > MAX_REPORTED {
+        let _ = writeln!(
+            message,
+            "  ...and {} more error{s}",
+            lines.len() - MAX_REPORTED
+        );
+    }
+    message.truncate(message.trim_end().len());
+    Fault {
+        param: lines.first().map(|line| line.loc.clone()),
+        ..Fault::new(400, Kind::BadRequestPhrase, message)
+    }
+}
+
+/// One step into a body.
+#[derive(Debug, Clone, Copy)]
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+/// One schema error.
+#[derive(Debug)]
+struct Line {
+    words: Words,
+    loc: String,
+    input: String,
+}
+
+impl Line {
+    fn new(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+        Self {
+            words,
+            loc: clean(path),
+            input: summary(input),
+        }
+    }
+
+    /// `str()` of the error's dict.
+    fn text(&self) -> String {
+        let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
+        python::push_repr_str(&mut text, &self.loc);
+        text.push_str(", 'msg': ");
+        python::push_repr_str(&mut text, &self.words.message);
+        text.push_str(", 'input': ");
+        python::push_repr_str(&mut text, &self.input);
+        if !self.words.context.is_empty() {
+            let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
+        }
+        text.push('}');
+        truncated(text, MAX_LINE)
+    }
+}
+
+fn truncated(mut text: String, limit: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(limit) {
+        text.truncate(end);
+        text.push_str("...[truncated]");
+    }
+    text
+}
+
+/// `_summarize_error_input`.
+fn summary(input: &Value) -> String {
+    let text = match Py::of(input) {
+        Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
+        Py::List(items) => return format!("<list of {} items>", items.len()),
+        Py::Dict(map) => return format!("<dict of {} items>", map.len()),
+        _ => python::repr(input),
+    };
+    truncated(text, MAX_INPUT)
+}
+
+/// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
+/// internal names, whoever wrote them.
+fn clean(path: &[Step<'_>]) -> String {
+    let text = |step: &Step<'_>| match step {
+        Step::Key(key) => (*key).to_owned(),
+        Step::Index(i) => i.to_string(),
+    };
+    let kept: Vec<String> = path
+        .iter()
+        .map(text)
+        .filter(|step| !is_internal(step))
+        .collect();
+    if kept.is_empty() {
+        return path.iter().map(text).collect::<Vec<_>>().join(".");
+    }
+    kept.join(".")
+}
+
+fn is_internal(step: &str) -> bool {
+    const MARKERS: [&str; 29] = [
+        "function-wrap",
+        "function-after",
+        "function-before",
+        "function-plain",
+        "json-or-python",
+        "lax-or-strict",
+        "chain",
+        "default",
+        "nullable",
+        "tagged-union",
+        "union",
+        "call",
+        "arguments",
+        "is-instance",
+        "is-subclass",
+        "callable",
+        "str",
+        "int",
+        "float",
+        "bool",
+        "bytes",
+        "bytearray",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "frozenset",
+        "complex",
+        "none",
+    ];
+    let lower = step.to_lowercase();
+    step.contains(['[', ']', '{', '}', '(', ')'])
+        || lower == "nonetype"
+        || MARKERS.contains(&lower.as_str())
+}
+
+/// How closely a value met a schema; a union takes the branch it meets best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum Exactness {
+    /// Only by coercion.
+    Lax,
+    /// As strict mode would take it.
+    Strict,
+    /// The type itself.
+    #[default]
+    Exact,
+}
+
+/// Why a check did not succeed.
+enum Failed {
+    /// Schema errors.
+    Lines(Vec<Line>),
+    /// A validator's own exception, which ends everything.
+    Raised(Fault),
+}
+
+/// `None` when the value may stay as it is.
+type Outcome = Result<Option<Value>, Failed>;
+
+#[derive(Default)]
+struct Checker<'a> {
+    path: Vec<Step<'a>>,
+    exactness: Exactness,
+    fields_set: Option<usize>,
+}
+
+impl<'a> Checker<'a> {
+    fn check(&mut self, schema: &Schema, value: &'a Value) -> Outcome {
+        match schema {
+            Schema::Any => {
+                self.floor(Exactness::Lax);
+                Ok(None)
+            }
+            Schema::Bool => self.scalar(lax::bool(value), value),
+            Schema::Int(bounds) => self.int(*bounds, value),
+            Schema::Float(bounds) => self.float(*bounds, value),
+            Schema::Str(length) => self.scalar(lax::str(value, *length), value),
+            Schema::Bytes => self.scalar(lax::bytes(value), value),
+            Schema::Literal(choices) => self.scalar(lax::literal(value, choices), value),
+            Schema::Enum(choices) => self.scalar(lax::member(value, choices), value),
+            Schema::List(item, length) => self.list(item, *length, value),
+            Schema::Iterable(_) => self.scalar(lax::iterable(value), value),
+            Schema::Dict(key, item) => self.dict(key, item, value),
+            Schema::Nullable(inner) => {
+                if value.is_null() {
+                    Ok(None)
+                } else {
+                    self.check(inner, value)
+                }
+            }
+            Schema::Union(branches) => self.union(branches, value),
+            Schema::Tagged { by, choices } => self.tagged(by, choices, value),
+            Schema::Model(model) => self.model(model, value),
+            Schema::Before(function, inner) => match function(value).map_err(Failed::Raised)? {
+                None => self.check(inner, value),
+                Some(new) => Ok(Some(self.detached(inner, &new)?.unwrap_or(new))),
+            },
+            Schema::Late(inner) => self.check(&inner(), value),
+        }
+    }
+
+    fn fail(&self, words: Words, value: &Value) -> Outcome {
+        Err(Failed::Lines(vec![Line::new(words, &self.path, value)]))
+    }
+
+    fn floor(&mut self, exactness: Exactness) {
+        self.exactness = self.exactness.min(exactness);
+    }
+
+    /// Takes over a scalar's outcome; a changed value was a coercion.
+    fn scalar(&mut self, outcome: Result<Option<Value>, Words>, value: &Value) -> Outcome {
+        match outcome {
+            Ok(None) => Ok(None),
+            Ok(changed) => {
+                self.floor(Exactness::Lax);
+                Ok(changed)
+            }
+            Err(words) => self.fail(words, value),
+        }
+    }
+
+    fn int(&mut self, bounds: Bounds<i128>, value: &Value) -> Outcome {
+        let outcome = lax::int(value).and_then(|changed| {
+            lax::int_bounds(changed.as_ref().unwrap_or(value), bounds)?;
+            Ok(changed)
+        });
+        self.scalar(outcome, value)
+    }
+
+    fn float(&mut self, bounds: Bounds<f64>, value: &Value) -> Outcome {
+        if matches!(Py::of(value), Py::Int(_) | Py::BigInt(_)) {
+            self.floor(Exactness::Strict);
+        }
+        let outcome = lax::float(value).and_then(|changed| {
+            lax::float_bounds(changed.as_ref().unwrap_or(value), bounds)?;
+            Ok(changed)
+        });
+        match outcome {
+            Ok(changed) if value.is_number() => Ok(changed),
+            outcome => self.scalar(outcome, value),
+        }
+    }
+
+    fn list(&mut self, item: &Schema, length: Length, value: &'a Value) -> Outcome {
+        let Py::List(items) = Py::of(value) else {
+            return self.fail(
+                Words::new("list_type", "Input should be a valid list"),
+                value,
+            );
+        };
+        let mut lines = Vec::new();
+        let mut changes = Vec::new();
+        for (i, element) in items.iter().enumerate() {
+            self.path.push(Step::Index(i));
+            let outcome = self.check(item, element);
+            self.path.pop();
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(new)) => changes.push((i, new)),
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        if let Some(words) = lax::list_length(items.len(), length, lines.is_empty()) {
+            return self.fail(words, value);
+        }
+        if !lines.is_empty() {
+            return Err(Failed::Lines(lines));
+        }
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        let mut new = items.to_vec();
+        for (i, change) in changes {
+            new[i] = change;
+        }
+        Ok(Some(Value::Array(new)))
+    }
+
+    fn dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> Outcome {
+        let Py::Dict(map) = Py::of(value) else {
+            return self.fail(
+                Words::new("dict_type", "Input should be a valid dictionary"),
+                value,
+            );
+        };
+        let mut lines = Vec::new();
+        let mut changes = Vec::new();
+        for (name, element) in map {
+            if !matches!(key, Schema::Str(_)) {
+                let text = Value::from(name.as_str());
+                self.path.extend([Step::Key(name), Step::Key("[key]")]);
+                let outcome = self.detached(key, &text);
+                self.path.truncate(self.path.len() - 2);
+                match outcome {
+                    Ok(_) => {}
+                    Err(Failed::Lines(more)) => lines.extend(more),
+                    Err(raised) => return Err(raised),
+                }
+            }
+            self.path.push(Step::Key(name));
+            let outcome = self.check(item, element);
+            self.path.pop();
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(new)) => changes.push((name, new)),
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        if lines.is_empty() {
+            Ok(patched(map, changes))
+        } else {
+            Err(Failed::Lines(lines))
+        }
+    }
+
+    fn union(&mut self, branches: &[Schema], value: &'a Value) -> Outcome {
+        let (outer, outer_set) = (self.exactness, self.fields_set);
+        let mut best: Option<(Option<Value>, Exactness, Option<usize>)> = None;
+        let mut lines = Vec::new();
+        for branch in branches {
+            self.exactness = Exactness::Exact;
+            self.fields_set = None;
+            let label = label(branch);
+            self.path.extend(label.map(Step::Key));
+            let outcome = self.check(branch, value);
+            self.path
+                .truncate(self.path.len() - usize::from(label.is_some()));
+            let (exactness, set) = (self.exactness, self.fields_set);
+            match outcome {
+                Ok(new) => {
+                    let better =
+                        best.as_ref()
+                            .is_none_or(|(_, old, old_set)| match (old_set, set) {
+                                (Some(old_set), Some(set)) if *old_set != set => *old_set < set,
+                                _ => *old < exactness,
+                            });
+                    if better {
+                        best = Some((new, exactness, set));
+                    }
+                    if exactness == Exactness::Exact && set.is_none() {
+                        break;
+                    }
+                }
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        (self.exactness, self.fields_set) = (outer, outer_set);
+        let Some((new, exactness, set)) = best else {
+            return Err(Failed::Lines(lines));
+        };
+        self.floor(exactness);
+        if let Some(set) = set {
+            *self.fields_set.get_or_insert(0) += set;
+        }
+        Ok(new)
+    }
+
+    fn tagged(
+        &mut self,
+        by: &'static str,
+        choices: &[(&'static str, &'static Schema)],
+        value: &'a Value,
+    ) -> Outcome {
+        let Py::Dict(map) = Py::of(value) else {
+            return self.fail(lax::not_attributes(), value);
+        };
+        let Some(tag) = map.get(by) else {
+            return self.fail(lax::tag_missing(by), value);
+        };
+        let found = tag
+            .as_str()
+            .and_then(|tag| choices.iter().find(|(name, _)| *name == tag));
+        let Some((name, schema)) = found else {
+            let names = choices.iter().map(|(name, _)| *name);
+            return self.fail(lax::tag_unknown(by, tag, names), value);
+        };
+        self.path.push(Step::Key(name));
+        let outcome = self.check(schema, value);
+        self.path.pop();
+        outcome
+    }
+
+    fn model(&mut self, model: &Model, value: &'a Value) -> Outcome {
+        let Py::Dict(map) = Py::of(value) else {
+            return self.fail(lax::not_a_model(model), value);
+        };
+        if model.before.is_empty() {
+            return self.fields(model, map, value);
+        }
+        let mut new = map.clone();
+        for before in model.before {
+            if let Err(refusal) = before(&mut new) {
+                return self.refused(refusal, value);
+            }
+        }
+        let new = Value::Object(new);
+        let mut inner = self.fork();
+        let outcome = match &new {
+            Value::Object(map) => inner.fields(model, map, &new),
+            _ => Ok(None),
+        };
+        (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
+        Ok(Some(outcome?.unwrap_or(new)))
+    }
+
+    /// Checks a value that lives shorter than the body.
+    fn detached(&mut self, schema: &Schema, value: &Value) -> Outcome {
+        let mut inner = self.fork();
+        let outcome = inner.check(schema, value);
+        (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
+        outcome
+    }
+
+    /// A checker at the same place for a value of another lifetime.
+    fn fork<'b>(&self) -> Checker<'b>
+    where
+        'a: 'b,
+    {
+        Checker {
+            path: self.path.clone(),
+            exactness: self.exactness,
+            fields_set: self.fields_set,
+        }
+    }
+
+    fn refused(&self, refusal: Refusal, value: &Value) -> Outcome {
+        match refusal {
+            Refusal::Fault(fault) => Err(Failed::Raised(fault)),
+            Refusal::ValueError(text) => self.fail(lax::value_error(&text), value),
+        }
+    }
+
+    fn fields(&mut self, model: &Model, map: &'a Map<String, Value>, value: &'a Value) -> Outcome {
+        let mut lines = Vec::new();
+        let mut changes = Vec::new();
+        let mut set = 0;
+        for field in model.fields {
+            let Some((name, element)) = map.get_key_value(field.name) else {
+                if field.required {
+                    self.path.push(Step::Key(field.name));
+                    lines.push(Line::new(
+                        Words::new("missing", "Field required"),
+                        &self.path,
+                        value,
+                    ));
+                    self.path.pop();
+                }
+                continue;
+            };
+            self.path.push(Step::Key(name));
+            let outcome = self.check(&field.schema, element);
+            self.path.pop();
+            match outcome {
+                Ok(new) => {
+                    set += 1;
+                    changes.extend(new.map(|new| (name, new)));
+                }
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        if model.shape == Shape::Strict {
+            for (name, element) in map {
+                if !model.fields.iter().any(|field| field.name == name) {
+                    self.path.push(Step::Key(name));
+                    lines.push(Line::new(lax::extra_forbidden(), &self.path, element));
+                    self.path.pop();
+                }
+            }
+        }
+        if !lines.is_empty() {
+            return Err(Failed::Lines(lines));
+        }
+        *self.fields_set.get_or_insert(0) += set;
+        let new = patched(map, changes);
+        if let Some(after) = model.after {
+            let map = new.as_ref().and_then(Value::as_object).unwrap_or(map);
+            if let Err(refusal) = after(map) {
+                return self.refused(refusal, value);
+            }
+        }
+        Ok(new)
+    }
+}
+
+/// The name a union's branch adds to the path of its errors, where vLLM lets it show.
+fn label(branch: &Schema) -> Option<&'static str> {
+    match branch {
+        Schema::Model(model) if model.shape != Shape::Wrapped && model.after.is_none() => {
+            Some(model.name)
+        }
+        _ => None,
+    }
+}
+
+fn patched(map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Option<Value> {
+    if changes.is_empty() {
+        return None;
+    }
+    let mut new = map.clone();
+    for (name, value) in changes {
+        new.insert(name.clone(), value);
+    }
+    Some(Value::Object(new))
+}

@@ -1,0 +1,427 @@
+//! Scalar coercions of pydantic's lax mode, and the words of its refusals.
+//!
+//! Each function answers `Ok(None)` when the value is already of the type, `Ok(Some(new))` when
+//! it was coerced, `Err(words)` when it cannot be.
+//!
+//! Source: pydantic-core `src/errors/types.rs` (texts), `src/input/shared.rs` (`str_as_int`,
+//! `str_as_float`, `str_as_bool`), `src/input/input_python.rs`.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::python::{self, Py};
+use super::schema::{Bounds, Length, Model, Shape};
+
+/// Longest integer text that pydantic parses.
+const MAX_INT_DIGITS: usize = 4300;
+
+/// The fixed part of a schema error: what it is called and what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Words {
+    /// The `type` member.
+    pub(super) kind: &'static str,
+    /// The `msg` member.
+    pub(super) message: Cow<'static, str>,
+    /// Python's spelling of what stands between the braces of `ctx`; empty for no `ctx`.
+    pub(super) context: String,
+}
+
+impl Words {
+    pub(super) fn new(kind: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            context: String::new(),
+        }
+    }
+
+    fn with(self, context: String) -> Self {
+        Self { context, ..self }
+    }
+}
+
+pub(super) type Coerced = Result<Option<Value>, Words>;
+
+pub(super) fn bool(value: &Value) -> Coerced {
+    let unreadable = || {
+        Words::new(
+            "bool_parsing",
+            "Input should be a valid boolean, unable to interpret input",
+        )
+    };
+    let read = match Py::of(value) {
+        Py::Bool(_) => return Ok(None),
+        Py::Str(text) => match text.to_ascii_lowercase().as_str() {
+            "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
+            "1" | "on" | "t" | "true" | "y" | "yes" => Some(true),
+            _ => return Err(unreadable()),
+        },
+        Py::Int(i) if i64::try_from(i).is_err() => None,
+        Py::Int(0) => Some(false),
+        Py::Int(1) => Some(true),
+        Py::Int(_) => return Err(unreadable()),
+        Py::Float(f) if f.fract() == 0.0 && in_i64(f) => match f {
+            0.0 => Some(false),
+            1.0 => Some(true),
+            _ => return Err(unreadable()),
+        },
+        _ => None,
+    };
+    read.map(|b| Some(Value::Bool(b)))
+        .ok_or_else(|| Words::new("bool_type", "Input should be a valid boolean"))
+}
+
+/// Whether pydantic takes a float for a 64-bit integer.
+fn in_i64(value: f64) -> bool {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    -LIMIT < value && value < LIMIT
+}
+
+pub(super) fn int(value: &Value) -> Coerced {
+    match Py::of(value) {
+        Py::Int(_) | Py::BigInt(_) => Ok(None),
+        Py::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
+        Py::Float(f) if !f.is_finite() => Err(Words::new(
+            "finite_number",
+            "Input should be a finite number",
+        )),
+        Py::Float(f) if f.fract() != 0.0 => Err(Words::new(
+            "int_from_float",
+            "Input should be a valid integer, got a number with a fractional part",
+        )),
+        Py::Float(f) if !in_i64(f) => Err(too_large()),
+        #[expect(clippy::cast_possible_truncation, reason = "whole and within 64 bits")]
+        Py::Float(f) => Ok(Some(Value::from(f as i64))),
+        Py::Str(text) => int_from_text(text).map(Some),
+        _ => Err(Words::new("int_type", "Input should be a valid integer")),
+    }
+}
+
+fn too_large() -> Words {
+    Words::new(
+        "int_parsing_size",
+        "Unable to parse input string as an integer, exceeded maximum size",
+    )
+}
+
+fn int_from_text(text: &str) -> Result<Value, Words> {
+    let text = text.trim();
+    if text.len() > MAX_INT_DIGITS {
+        return Err(too_large());
+    }
+    let (sign, digits) = match text.as_bytes().first() {
+        Some(b'-') => ("-", &text[1..]),
+        Some(b'+') => ("", &text[1..]),
+        _ => ("", text),
+    };
+    let whole = match digits.split_once('.') {
+        Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|b| b == b'0') => whole,
+        Some(_) => "",
+        None => digits,
+    };
+    let plain = underscored(whole).ok_or_else(|| {
+        Words::new(
+            "int_parsing",
+            "Input should be a valid integer, unable to parse string as an integer",
+        )
+    })?;
+    let trimmed = plain.trim_start_matches('0');
+    let number = if trimmed.is_empty() {
+        "0".to_owned()
+    } else {
+        format!("{sign}{trimmed}")
+    };
+    Ok(number
+        .parse()
+        .map_or_else(|_| python::exotic(&number), python::int))
+}
+
+/// Digits with single underscores between them, without the underscores.
+fn underscored(text: &str) -> Option<String> {
+    let parts = text
+        .split('_')
+        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    parts.then(|| text.replace('_', ""))
+}
+
+pub(super) fn float(value: &Value) -> Coerced {
+    match Py::of(value) {
+        Py::Float(_) => Ok(None),
+        Py::Bool(b) => Ok(Some(python::float(f64::from(u8::from(b))))),
+        #[expect(clippy::cast_precision_loss, reason = "Python's float() rounds too")]
+        Py::Int(i) => Ok(Some(python::float(i as f64))),
+        Py::BigInt(digits) => match digits.parse::<f64>() {
+            Ok(f) if f.is_finite() => Ok(Some(python::float(f))),
+            _ => Err(Words::new("float_type", "Input should be a valid number")),
+        },
+        Py::Str(text) => float_from_text(text)
+            .map(|f| Some(python::float(f)))
+            .ok_or_else(|| {
+                Words::new(
+                    "float_parsing",
+                    "Input should be a valid number, unable to parse string as a number",
+                )
+            }),
+        _ => Err(Words::new("float_type", "Input should be a valid number")),
+    }
+}
+
+fn float_from_text(text: &str) -> Option<f64> {
+    let text = text.trim();
+    if let Ok(value) = text.parse() {
+        return Some(value);
+    }
+    let bytes = text.as_bytes();
+    let between_digits = |i: usize| {
+        i > 0 && bytes[i - 1].is_ascii_digit() && bytes.get(i + 1).is_some_and(u8::is_ascii_digit)
+    };
+    let fair = (0..bytes.len())
+        .filter(|i| bytes[*i] == b'_')
+        .all(between_digits);
+    if fair {
+        text.replace('_', "").parse().ok()
+    } else {
+        None
+    }
+}
+
+pub(super) fn str(value: &Value, length: Length) -> Coerced {
+    let Py::Str(text) = Py::of(value) else {
+        return Err(Words::new("string_type", "Input should be a valid string"));
+    };
+    if length.min == 0 && length.max == usize::MAX {
+        return Ok(None);
+    }
+    let count = text.chars().count();
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    if count < length.min {
+        let n = length.min;
+        return Err(Words::new(
+            "string_too_short",
+            format!("String should have at least {n} character{}", plural(n)),
+        )
+        .with(format!("'min_length': {n}")));
+    }
+    if count > length.max {
+        let n = length.max;
+        return Err(Words::new(
+            "string_too_long",
+            format!("String should have at most {n} character{}", plural(n)),
+        )
+        .with(format!("'max_length': {n}")));
+    }
+    Ok(None)
+}
+
+pub(super) fn bytes(value: &Value) -> Coerced {
+    if value.is_string() {
+        return Ok(None);
+    }
+    Err(Words::new("bytes_type", "Input should be a valid bytes"))
+}
+
+pub(super) fn iterable(value: &Value) -> Coerced {
+    match Py::of(value) {
+        Py::Str(_) | Py::List(_) | Py::Dict(_) => Ok(None),
+        _ => Err(Words::new("iterable_type", "Input should be iterable")),
+    }
+}
+
+pub(super) fn literal(value: &Value, choices: &[&str]) -> Coerced {
+    one_of("literal_error", value, choices)
+}
+
+pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
+    one_of("enum", value, choices)
+}
+
+fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
+    if value.as_str().is_some_and(|text| choices.contains(&text)) {
+        return Ok(None);
+    }
+    let expected = either(
+        choices.iter().map(|choice| python::repr_str(choice)),
+        " or ",
+    );
+    let context = format!("'expected': {}", python::repr_str(&expected));
+    Err(Words::new(kind, format!("Input should be {expected}")).with(context))
+}
+
+/// `a, b or c`.
+fn either(names: impl Iterator<Item = String>, last: &str) -> String {
+    let names: Vec<String> = names.collect();
+    match names.split_last() {
+        Some((end, start)) if !start.is_empty() => format!("{}{last}{end}", start.join(", ")),
+        Some((end, _)) => end.clone(),
+        None => String::new(),
+    }
+}
+
+pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), Words> {
+    let below = |limit: i128| match Py::of(value) {
+        Py::Int(i) => i < limit,
+        Py::BigInt(text) => text.starts_with('-'),
+        _ => false,
+    };
+    let above = |limit: i128| match Py::of(value) {
+        Py::Int(i) => i > limit,
+        Py::BigInt(text) => !text.starts_with('-'),
+        _ => false,
+    };
+    if let Some(limit) = bounds.le.filter(|limit| above(*limit)) {
+        return Err(at_most(&limit.to_string()));
+    }
+    if let Some(limit) = bounds.ge.filter(|limit| below(*limit)) {
+        return Err(at_least(&limit.to_string()));
+    }
+    match bounds.gt {
+        Some(limit) if !above(limit) => Err(more_than(&limit.to_string())),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), Words> {
+    let number = Py::of(value).number().unwrap_or(f64::NAN);
+    let text = python::repr_float;
+    match bounds {
+        Bounds {
+            le: Some(limit), ..
+        } if !(number <= limit) => Err(float_words(at_most, limit, text)),
+        Bounds {
+            ge: Some(limit), ..
+        } if !(number >= limit) => Err(float_words(at_least, limit, text)),
+        Bounds {
+            gt: Some(limit), ..
+        } if !(number > limit) => Err(float_words(more_than, limit, text)),
+        _ => Ok(()),
+    }
+}
+
+/// The message drops the `.0` that the context keeps.
+fn float_words(words: fn(&str) -> Words, limit: f64, text: fn(f64) -> String) -> Words {
+    let full = text(limit);
+    let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
+    let Words {
+        kind,
+        message,
+        context,
+    } = words(&short);
+    Words {
+        kind,
+        message,
+        context: context.replace(&short, &full),
+    }
+}
+
+fn at_most(limit: &str) -> Words {
+    Words::new(
+        "less_than_equal",
+        format!("Input should be less than or equal to {limit}"),
+    )
+    .with(format!("'le': {limit}"))
+}
+
+fn at_least(limit: &str) -> Words {
+    Words::new(
+        "greater_than_equal",
+        format!("Input should be greater than or equal to {limit}"),
+    )
+    .with(format!("'ge': {limit}"))
+}
+
+fn more_than(limit: &str) -> Words {
+    Words::new(
+        "greater_than",
+        format!("Input should be greater than {limit}"),
+    )
+    .with(format!("'gt': {limit}"))
+}
+
+/// Too many items are refused at once, too few only when all of them are good.
+pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Words> {
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    if count > length.max {
+        let n = length.max;
+        let text = format!(
+            "List should have at most {n} item{} after validation, not {count}",
+            plural(n)
+        );
+        let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
+        return Some(Words::new("too_long", text).with(context));
+    }
+    if good && count < length.min {
+        let n = length.min;
+        let text = format!(
+            "List should have at least {n} item{} after validation, not {count}",
+            plural(n)
+        );
+        let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
+        return Some(Words::new("too_short", text).with(context));
+    }
+    None
+}
+
+pub(super) fn not_attributes() -> Words {
+    Words::new(
+        "model_attributes_type",
+        "Input should be a valid dictionary or object to extract fields from",
+    )
+}
+
+pub(super) fn not_a_model(model: &Model) -> Words {
+    match model.shape {
+        Shape::Wrapped | Shape::Plain | Shape::Strict => not_attributes(),
+        Shape::TypedDict => Words::new("dict_type", "Input should be a valid dictionary"),
+        Shape::Dataclass => Words::new(
+            "dataclass_type",
+            format!(
+                "Input should be a dictionary or an instance of {}",
+                model.name
+            ),
+        )
+        .with(format!("'class_name': {}", python::repr_str(model.name))),
+    }
+}
+
+pub(super) fn extra_forbidden() -> Words {
+    Words::new("extra_forbidden", "Extra inputs are not permitted")
+}
+
+pub(super) fn value_error(text: &str) -> Words {
+    let context = format!("'error': ValueError({})", python::repr_str(text));
+    Words::new("value_error", format!("Value error, {text}")).with(context)
+}
+
+pub(super) fn tag_missing(by: &str) -> Words {
+    Words::new(
+        "union_tag_not_found",
+        format!("Unable to extract tag using discriminator '{by}'"),
+    )
+    .with(format!(
+        "'discriminator': {}",
+        python::repr_str(&format!("'{by}'"))
+    ))
+}
+
+pub(super) fn tag_unknown<'n>(
+    by: &str,
+    tag: &Value,
+    names: impl Iterator<Item = &'n str>,
+) -> Words {
+    let expected = names.map(python::repr_str).collect::<Vec<_>>().join(", ");
+    let tag = python::str(tag);
+    Words::new(
+        "union_tag_invalid",
+        format!(
+            "Input tag '{tag}' found using '{by}' does not match any of the expected tags: \
+             {expected}"
+        ),
+    )
+    .with(format!(
+        "'discriminator': {}, 'tag': {}, 'expected_tags': {}",
+        python::repr_str(&format!("'{by}'")),
+        python::repr_str(&tag),
+        python::repr_str(&expected)
+    ))
+}

@@ -1,0 +1,510 @@
+//! Chat messages: the union vLLM checks them against, and access to what they say.
+//!
+//! Source: `vllm/renderers/chat_utils/types.py` (`ChatCompletionMessageParam`), the `*Param`
+//! classes of the openai SDK, `openai_harmony.Message`.
+
+use serde_json::Value;
+
+use crate::wire::schema::{ANY_LENGTH, FLOAT, INT, Model, STR, Schema, Wire, optional, required};
+
+/// One message of a conversation, kept as it was sent (with `reasoning_content` renamed).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message(Value);
+
+/// What a message says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Content<'a> {
+    /// Absent or null.
+    None,
+    /// One text.
+    Text(&'a str),
+    /// Typed parts.
+    Parts(&'a [Value]),
+}
+
+/// A call that an assistant message made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ToolCall<'a> {
+    /// Its id.
+    pub id: Option<&'a str>,
+    /// The function's name.
+    pub name: &'a str,
+    /// Its arguments, as the JSON text that was sent.
+    pub arguments: &'a str,
+}
+
+impl Message {
+    /// The message as JSON.
+    pub fn raw(&self) -> &Value {
+        &self.0
+    }
+
+    /// Who speaks.
+    pub fn role(&self) -> &str {
+        self.text_of("role").unwrap_or_default()
+    }
+
+    /// The speaker's or function's name.
+    pub fn name(&self) -> Option<&str> {
+        self.text_of("name")
+    }
+
+    /// The call that a tool message answers.
+    pub fn tool_call_id(&self) -> Option<&str> {
+        self.text_of("tool_call_id")
+    }
+
+    /// The reasoning of an assistant message.
+    pub fn reasoning(&self) -> Option<&str> {
+        self.text_of("reasoning")
+    }
+
+    /// What is said.
+    pub fn content(&self) -> Content<'_> {
+        match self.0.get("content") {
+            Some(Value::String(text)) => Content::Text(text),
+            Some(Value::Array(parts)) => Content::Parts(parts),
+            _ => Content::None,
+        }
+    }
+
+    /// All text of the content, parts joined with a line feed as vLLM joins them for templates
+    /// that want a string.
+    pub fn text(&self) -> String {
+        match self.content() {
+            Content::None => String::new(),
+            Content::Text(text) => text.to_owned(),
+            Content::Parts(parts) => parts
+                .iter()
+                .filter_map(part_text)
+                .collect::<Vec<_>>()
+                .join("\n"),
+        }
+    }
+
+    /// The calls an assistant message made.
+    pub fn tool_calls(&self) -> impl Iterator<Item = ToolCall<'_>> {
+        let calls = self.0.get("tool_calls").and_then(Value::as_array);
+        calls.into_iter().flatten().filter_map(|call| {
+            let function = call.get("function")?;
+            Some(ToolCall {
+                id: call.get("id").and_then(Value::as_str),
+                name: function.get("name")?.as_str()?,
+                arguments: function
+                    .get("arguments")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+            })
+        })
+    }
+
+    /// The type of the first part that is not text, when there is one.
+    pub fn media_part(&self) -> Option<&str> {
+        let Content::Parts(parts) = self.content() else {
+            return None;
+        };
+        parts.iter().find_map(|part| match part {
+            Value::Object(_) if part_text(part).is_some() => None,
+            Value::Object(map) => Some(map.get("type").and_then(Value::as_str).unwrap_or_default()),
+            _ => None,
+        })
+    }
+
+    fn text_of(&self, key: &str) -> Option<&str> {
+        self.0.get(key).and_then(Value::as_str)
+    }
+}
+
+impl Wire for Message {
+    const SCHEMA: Schema = Schema::Union(MESSAGE);
+
+    fn read(value: &Value) -> Option<Self> {
+        Some(Self(value.clone()))
+    }
+}
+
+/// The text of one part, for the kinds that are text.
+fn part_text(part: &Value) -> Option<&str> {
+    match part {
+        Value::String(text) => Some(text),
+        Value::Object(map) => {
+            let key = match map.get("type").and_then(Value::as_str) {
+                Some("refusal") => "refusal",
+                Some("thinking") => "thinking",
+                Some("text" | "input_text" | "output_text") | None => "text",
+                Some(_) => return None,
+            };
+            map.get(key)?.as_str()
+        }
+        _ => None,
+    }
+}
+
+const fn literal(choices: &'static [&'static str]) -> Schema {
+    Schema::Literal(choices)
+}
+
+/// `ChatCompletionMessageParam`.
+static MESSAGE: &[Schema] = &[
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionDeveloperMessageParam",
+        &[
+            required("content", Schema::Union(TEXT_OR_PARTS)),
+            required("role", literal(&["developer"])),
+            optional("name", STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionSystemMessageParam",
+        &[
+            required("content", Schema::Union(TEXT_OR_PARTS)),
+            required("role", literal(&["system"])),
+            optional("name", STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionUserMessageParam",
+        &[
+            required("content", Schema::Union(TEXT_OR_PARTS)),
+            required("role", literal(&["user"])),
+            optional("name", STR),
+        ],
+    )),
+    Schema::Model(&ASSISTANT),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionToolMessageParam",
+        &[
+            required("content", Schema::Union(TEXT_OR_PARTS)),
+            required("role", literal(&["tool"])),
+            required("tool_call_id", STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionFunctionMessageParam",
+        &[
+            required("content", Schema::Nullable(&STR)),
+            required("name", STR),
+            required("role", literal(&["function"])),
+        ],
+    )),
+    Schema::Model(&CUSTOM),
+    Schema::Model(&HARMONY),
+];
+
+/// `str | Iterable[…]`: the parts are only looked at when the template asks for them.
+static TEXT_OR_PARTS: &[Schema] = &[STR, Schema::Iterable(&Schema::Any)];
+
+static ASSISTANT: Model = Model::typed_dict(
+    "ChatCompletionAssistantMessageParam",
+    &[
+        required("role", literal(&["assistant"])),
+        optional(
+            "audio",
+            Schema::Nullable(&Schema::Model(&Model::typed_dict(
+                "Audio",
+                &[required("id", STR)],
+            ))),
+        ),
+        optional("content", Schema::Nullable(&Schema::Union(TEXT_OR_PARTS))),
+        optional(
+            "function_call",
+            Schema::Nullable(&Schema::Model(&Model::typed_dict(
+                "FunctionCall",
+                &[required("arguments", STR), required("name", STR)],
+            ))),
+        ),
+        optional("name", STR),
+        optional("refusal", Schema::Nullable(&STR)),
+        optional("tool_calls", Schema::Iterable(&Schema::Union(TOOL_CALL))),
+    ],
+);
+
+static CUSTOM: Model = Model::typed_dict(
+    "CustomChatCompletionMessageParam",
+    &[
+        required("role", STR),
+        optional(
+            "content",
+            Schema::Union(&[STR, Schema::List(&Schema::Union(PART), ANY_LENGTH)]),
+        ),
+        optional("name", STR),
+        optional("tool_call_id", Schema::Nullable(&STR)),
+        optional(
+            "tool_calls",
+            Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_CALL), ANY_LENGTH)),
+        ),
+        optional("reasoning", Schema::Nullable(&STR)),
+        optional(
+            "tools",
+            Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_TOOL), ANY_LENGTH)),
+        ),
+        optional("task", Schema::Nullable(&STR)),
+    ],
+);
+
+static FUNCTION_CALL: Model = Model::typed_dict(
+    "ChatCompletionMessageFunctionToolCallParam",
+    &[
+        required("id", STR),
+        required(
+            "function",
+            Schema::Model(&Model::typed_dict(
+                "Function",
+                &[required("arguments", STR), required("name", STR)],
+            )),
+        ),
+        required("type", literal(&["function"])),
+    ],
+);
+
+/// `ChatCompletionMessageToolCallUnionParam`.
+static TOOL_CALL: &[Schema] = &[
+    Schema::Model(&FUNCTION_CALL),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionMessageCustomToolCallParam",
+        &[
+            required("id", STR),
+            required(
+                "custom",
+                Schema::Model(&Model::typed_dict(
+                    "Custom",
+                    &[required("input", STR), required("name", STR)],
+                )),
+            ),
+            required("type", literal(&["custom"])),
+        ],
+    )),
+];
+
+static FUNCTION_TOOL: Model = Model::typed_dict(
+    "ChatCompletionFunctionToolParam",
+    &[
+        required(
+            "function",
+            Schema::Model(&Model::typed_dict(
+                "FunctionDefinition",
+                &[
+                    required("name", STR),
+                    optional("description", STR),
+                    optional("parameters", Schema::Dict(&STR, &Schema::Any)),
+                    optional("strict", Schema::Nullable(&Schema::Bool)),
+                ],
+            )),
+        ),
+        required("type", literal(&["function"])),
+    ],
+);
+
+const CACHE_BREAKPOINT: Schema = Schema::Model(&Model::typed_dict(
+    "PromptCacheBreakpoint",
+    &[
+        required("mode", literal(&["explicit"])),
+        optional("ttl", literal(&["30m", "12h"])),
+    ],
+));
+
+static TEXT_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartTextParam",
+    &[
+        required("text", STR),
+        required("type", literal(&["text"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+const NULLABLE_STR: Schema = Schema::Nullable(&STR);
+
+/// `str | dict[str, str | list[int | float]] | None`.
+const EMBEDS: Schema = Schema::Nullable(&Schema::Union(&[
+    STR,
+    Schema::Dict(
+        &STR,
+        &Schema::Union(&[STR, Schema::List(&Schema::Union(&[INT, FLOAT]), ANY_LENGTH)]),
+    ),
+]));
+
+/// `ChatCompletionContentPartParam`.
+static PART: &[Schema] = &[
+    Schema::Model(&TEXT_PART),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartImageParam",
+        &[
+            required(
+                "image_url",
+                Schema::Model(&Model::typed_dict(
+                    "ImageURL",
+                    &[
+                        required("url", STR),
+                        optional("detail", literal(&["auto", "low", "high", "original"])),
+                    ],
+                )),
+            ),
+            required("type", literal(&["image_url"])),
+            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartInputAudioParam",
+        &[
+            required(
+                "input_audio",
+                Schema::Model(&Model::typed_dict(
+                    "InputAudio",
+                    &[
+                        required("data", STR),
+                        required("format", literal(&["wav", "mp3"])),
+                    ],
+                )),
+            ),
+            required("type", literal(&["input_audio"])),
+            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "File",
+        &[
+            required(
+                "file",
+                Schema::Model(&Model::typed_dict(
+                    "FileFile",
+                    &[
+                        optional("file_data", STR),
+                        optional("file_id", STR),
+                        optional("filename", STR),
+                    ],
+                )),
+            ),
+            required("type", literal(&["file"])),
+            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartAudioParam",
+        &[
+            required(
+                "audio_url",
+                Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
+            ),
+            required("type", literal(&["audio_url"])),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartVideoParam",
+        &[
+            required(
+                "video_url",
+                Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
+            ),
+            required("type", literal(&["video_url"])),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartRefusalParam",
+        &[
+            required("refusal", STR),
+            required("type", literal(&["refusal"])),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "CustomChatCompletionContentPILImageParam",
+        &[
+            optional("image_pil", Schema::Nullable(&Schema::Model(&PIL_IMAGE))),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "CustomChatCompletionContentSimpleImageParam",
+        &[
+            optional("image_url", NULLABLE_STR),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartImageEmbedsParam",
+        &[
+            optional("image_embeds", EMBEDS),
+            required("type", literal(&["image_embeds"])),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartAudioEmbedsParam",
+        &[
+            optional("audio_embeds", EMBEDS),
+            required("type", literal(&["audio_embeds"])),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartVideoEmbedsParam",
+        &[
+            optional("video_embeds", EMBEDS),
+            required("type", literal(&["video_embeds"])),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "ChatCompletionContentPartPromptEmbedsParam",
+        &[
+            required("data", STR),
+            required("type", literal(&["prompt_embeds"])),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "CustomChatCompletionContentSimpleAudioParam",
+        &[optional("audio_url", NULLABLE_STR)],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "CustomChatCompletionContentSimpleVideoParam",
+        &[
+            optional("video_url", NULLABLE_STR),
+            optional("uuid", NULLABLE_STR),
+        ],
+    )),
+    Schema::Model(&Model::typed_dict(
+        "CustomChatCompletionContentToolReferenceParam",
+        &[
+            optional("name", STR),
+            optional("type", literal(&["tool_reference"])),
+        ],
+    )),
+    STR,
+    Schema::Model(&Model::typed_dict(
+        "CustomThinkCompletionContentParam",
+        &[
+            required("thinking", STR),
+            optional("closed", Schema::Bool),
+            required("type", literal(&["thinking"])),
+        ],
+    )),
+];
+
+/// No JSON value is a PIL image.
+static PIL_IMAGE: Model = Model::plain("PILImage", &[required("image_pil", Schema::Enum(&[]))]);
+
+/// `openai_harmony.Message`.
+static HARMONY: Model = Model::plain(
+    "Message",
+    &[
+        required(
+            "author",
+            Schema::Model(&Model::plain(
+                "Author",
+                &[
+                    required(
+                        "role",
+                        Schema::Enum(&["user", "assistant", "system", "developer", "tool"]),
+                    ),
+                    optional("name", NULLABLE_STR),
+                ],
+            )),
+        ),
+        optional(
+            "content",
+            Schema::List(&Schema::Model(&Model::plain("Content", &[])), ANY_LENGTH),
+        ),
+        optional("channel", NULLABLE_STR),
+        optional("recipient", NULLABLE_STR),
+        optional("content_type", NULLABLE_STR),
+    ],
+);

@@ -1,0 +1,497 @@
+//! Python's JSON decoder.
+//!
+//! vLLM reads bodies with `json.loads`, which takes more than JSON (NaN, infinities, integers
+//! of any length, about a thousand levels of nesting) and words its refusals in its own way.
+//! [`parse`] lets `serde_json` read what both agree on and falls back to a scanner that follows
+//! CPython's `_json.c` step by step.
+//!
+//! Source: CPython 3.11/3.12 `Modules/_json.c`, `Lib/json/decoder.py`, `Lib/json/__init__.py`
+//! (`detect_encoding`); FastAPI `routing.py` for what becomes of a failure.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::fault::{Fault, Kind};
+use super::python;
+
+/// Deepest nesting that is read. CPython refuses at its recursion limit of 1000 frames, of which
+/// the server's own stack takes some.
+const MAX_DEPTH: usize = 960;
+
+/// Longest integer that Python converts from text (`sys.get_int_max_str_digits()`).
+const MAX_INT_DIGITS: usize = 4300;
+
+/// Digits that an integer needs before it may not fit 64 bits.
+const LONG_INT_DIGITS: usize = 19;
+
+/// Why a body could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyError {
+    /// `json.JSONDecodeError`: the message and the position in characters.
+    Decode {
+        /// Python's words.
+        message: &'static str,
+        /// Characters before the fault.
+        position: usize,
+    },
+    /// Anything else: not UTF-8, nested too deeply, an integer too long to convert.
+    Unreadable,
+}
+
+impl From<BodyError> for Fault {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Unreadable => {
+                Self::new(400, Kind::Detail, "There was an error parsing the body")
+            }
+            BodyError::Decode { message, position } => {
+                let error = python::repr_str(message);
+                let text = format!(
+                    "1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', \
+                     'msg': 'JSON decode error', 'input': '<dict of 0 items>', \
+                     'ctx': {{'error': {error}}}}}"
+                );
+                Self {
+                    param: Some(format!("body.{position}")),
+                    ..Self::new(400, Kind::BadRequestPhrase, text)
+                }
+            }
+        }
+    }
+}
+
+/// Reads a body as Python's `json.loads` does.
+///
+/// A repeated key keeps its first place and its last value. Numbers that JSON lacks come back
+/// as [`python::exotic`]; a lone surrogate as U+FFFD.
+///
+/// # Errors
+/// [`BodyError`] when Python refuses the text.
+pub fn parse(body: &[u8]) -> Result<Value, BodyError> {
+    if !has_long_integer(body)
+        && let Ok(value) = serde_json::from_slice(body)
+    {
+        return Ok(value);
+    }
+    let text = decode(body)?;
+    let chars: Vec<char> = text.chars().collect();
+    let mut scanner = Scanner {
+        chars: &chars,
+        at: 0,
+    };
+    scanner.skip_blanks();
+    let value = scanner.value(0)?;
+    scanner.skip_blanks();
+    if scanner.at < chars.len() {
+        return Err(BodyError::Decode {
+            message: "Extra data",
+            position: scanner.at,
+        });
+    }
+    Ok(value)
+}
+
+/// Whether any run of digits is long enough that `serde_json` might round it.
+fn has_long_integer(body: &[u8]) -> bool {
+    let mut run = 0;
+    body.iter().any(|byte| {
+        run = if byte.is_ascii_digit() { run + 1 } else { 0 };
+        run >= LONG_INT_DIGITS
+    })
+}
+
+/// The text of a body: UTF-8, or UTF-16/32 told by the marks and zeros at its start.
+fn decode(body: &[u8]) -> Result<Cow<'_, str>, BodyError> {
+    match body {
+        [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
+        [0, 0, 0xfe, 0xff, rest @ ..] => utf32(rest, u32::from_be_bytes),
+        [0xff, 0xfe, 0, 0, rest @ ..] => utf32(rest, u32::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0, 0, _, _, ..] => utf32(body, u32::from_be_bytes),
+        [0, _, _, _, ..] => utf16(body, u16::from_be_bytes),
+        [_, 0, 0, 0, ..] => utf32(body, u32::from_le_bytes),
+        [_, 0, _, _, ..] => utf16(body, u16::from_le_bytes),
+        [0, _] => utf16(body, u16::from_be_bytes),
+        [_, 0] => utf16(body, u16::from_le_bytes),
+        _ => utf8(body),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, BodyError> {
+    std::str::from_utf8(bytes)
+        .map(Cow::Borrowed)
+        .map_err(|_| BodyError::Unreadable)
+}
+
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, BodyError> {
+    let (units, rest) = bytes.as_chunks();
+    if !rest.is_empty() {
+        return Err(BodyError::Unreadable);
+    }
+    char::decode_utf16(units.iter().map(|u| unit(*u)))
+        .collect::<Result<String, _>>()
+        .map(Cow::Owned)
+        .map_err(|_| BodyError::Unreadable)
+}
+
+fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, BodyError> {
+    let (units, rest) = bytes.as_chunks();
+    if !rest.is_empty() {
+        return Err(BodyError::Unreadable);
+    }
+    units
+        .iter()
+        .map(|u| char::from_u32(unit(*u)))
+        .collect::<Option<String>>()
+        .map(Cow::Owned)
+        .ok_or(BodyError::Unreadable)
+}
+
+/// A reader over the characters of a text; positions are Python's, in characters.
+struct Scanner<'a> {
+    chars: &'a [char],
+    at: usize,
+}
+
+impl Scanner<'_> {
+    fn peek(&self) -> Option<char> {
+        self.chars.get(self.at).copied()
+    }
+
+    fn skip_blanks(&mut self) {
+        while matches!(self.peek(), Some(' ' | '\t' | '\n' | '\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn fail<T>(&self, message: &'static str) -> Result<T, BodyError> {
+        Err(BodyError::Decode {
+            message,
+            position: self.at,
+        })
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        let found = word
+            .chars()
+            .enumerate()
+            .all(|(i, c)| self.chars.get(self.at + i) == Some(&c));
+        if found {
+            self.at += word.len();
+        }
+        found
+    }
+
+    /// `scan_once`: one value, starting exactly here.
+    fn value(&mut self, depth: usize) -> Result<Value, BodyError> {
+        match self.peek() {
+            Some('"') => self.string().map(Value::String),
+            Some('{' | '[') if depth >= MAX_DEPTH => Err(BodyError::Unreadable),
+            Some('{') => self.object(depth + 1),
+            Some('[') => self.array(depth + 1),
+            Some('n') if self.take("null") => Ok(Value::Null),
+            Some('t') if self.take("true") => Ok(Value::Bool(true)),
+            Some('f') if self.take("false") => Ok(Value::Bool(false)),
+            Some('N') if self.take("NaN") => Ok(python::exotic("NaN")),
+            Some('I') if self.take("Infinity") => Ok(python::exotic("Infinity")),
+            Some('-') if self.take("-Infinity") => Ok(python::exotic("-Infinity")),
+            _ => self.number(),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Value, BodyError> {
+        let mut map = Map::new();
+        self.at += 1;
+        self.skip_blanks();
+        if self.peek() == Some('}') {
+            self.at += 1;
+            return Ok(Value::Object(map));
+        }
+        loop {
+            if self.peek() != Some('"') {
+                return self.fail("Expecting property name enclosed in double quotes");
+            }
+            let key = self.string()?;
+            self.skip_blanks();
+            if self.peek() != Some(':') {
+                return self.fail("Expecting ':' delimiter");
+            }
+            self.at += 1;
+            self.skip_blanks();
+            let value = self.value(depth)?;
+            map.insert(key, value);
+            self.skip_blanks();
+            match self.peek() {
+                Some('}') => break,
+                Some(',') => self.at += 1,
+                _ => return self.fail("Expecting ',' delimiter"),
+            }
+            self.skip_blanks();
+        }
+        self.at += 1;
+        Ok(Value::Object(map))
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Value, BodyError> {
+        let mut items = Vec::new();
+        self.at += 1;
+        self.skip_blanks();
+        if self.peek() == Some(']') {
+            self.at += 1;
+            return Ok(Value::Array(items));
+        }
+        loop {
+            items.push(self.value(depth)?);
+            self.skip_blanks();
+            match self.peek() {
+                Some(']') => break,
+                Some(',') => self.at += 1,
+                _ => return self.fail("Expecting ',' delimiter"),
+            }
+            self.skip_blanks();
+        }
+        self.at += 1;
+        Ok(Value::Array(items))
+    }
+
+    /// `scanstring_unicode`: the text after an opening quote.
+    fn string(&mut self) -> Result<String, BodyError> {
+        let begin = self.at;
+        let unterminated = BodyError::Decode {
+            message: "Unterminated string starting at",
+            position: begin,
+        };
+        let mut out = String::new();
+        self.at += 1;
+        loop {
+            match self.peek() {
+                None => return Err(unterminated),
+                Some('"') => {
+                    self.at += 1;
+                    return Ok(out);
+                }
+                Some('\\') => {
+                    self.at += 1;
+                    let Some(escape) = self.peek() else {
+                        return Err(unterminated);
+                    };
+                    out.push(self.escape(escape)?);
+                }
+                Some('\0'..='\u{1f}') => return self.fail("Invalid control character at"),
+                Some(c) => {
+                    out.push(c);
+                    self.at += 1;
+                }
+            }
+        }
+    }
+
+    /// One escape; the reader stands on the character after the backslash.
+    fn escape(&mut self, letter: char) -> Result<char, BodyError> {
+        let plain = match letter {
+            '"' | '\\' | '/' => letter,
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'u' => return self.unicode_escape(),
+            _ => {
+                self.at -= 1;
+                return self.fail("Invalid \\escape");
+            }
+        };
+        self.at += 1;
+        Ok(plain)
+    }
+
+    fn unicode_escape(&mut self) -> Result<char, BodyError> {
+        let digits = self.at + 1;
+        let end = digits + 4;
+        if end >= self.chars.len() {
+            return self.fail("Invalid \\uXXXX escape");
+        }
+        let invalid = BodyError::Decode {
+            message: "Invalid \\uXXXX escape",
+            position: end.saturating_sub(5),
+        };
+        let first = self.hex(digits).ok_or(invalid)?;
+        self.at = end;
+        let pair = (0xd800..0xdc00).contains(&first)
+            && end + 6 < self.chars.len()
+            && self.chars[end] == '\\'
+            && self.chars[end + 1] == 'u';
+        if pair {
+            let invalid = BodyError::Decode {
+                message: "Invalid \\uXXXX escape",
+                position: end + 1,
+            };
+            let second = self.hex(end + 2).ok_or(invalid)?;
+            if (0xdc00..0xe000).contains(&second) {
+                self.at = end + 6;
+                let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+                return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+        }
+        Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn hex(&self, start: usize) -> Option<u32> {
+        self.chars
+            .get(start..start + 4)?
+            .iter()
+            .try_fold(0, |code, c| Some(code * 16 + c.to_digit(16)?))
+    }
+
+    /// `_match_number_unicode`: an integer, or a float when a fraction or an exponent follows.
+    fn number(&mut self) -> Result<Value, BodyError> {
+        let start = self.at;
+        let mut at = start;
+        let digit = |i: usize| self.chars.get(i).is_some_and(char::is_ascii_digit);
+        if self.chars.get(at) == Some(&'-') {
+            at += 1;
+        }
+        if !digit(at) {
+            return self.fail("Expecting value");
+        }
+        if self.chars[at] == '0' {
+            at += 1;
+        } else {
+            while digit(at) {
+                at += 1;
+            }
+        }
+        let whole = at;
+        if self.chars.get(at) == Some(&'.') && digit(at + 1) {
+            at += 2;
+            while digit(at) {
+                at += 1;
+            }
+        }
+        if matches!(self.chars.get(at), Some('e' | 'E')) {
+            let mut exponent = at + 1;
+            if matches!(self.chars.get(exponent), Some('+' | '-')) {
+                exponent += 1;
+            }
+            if digit(exponent) {
+                while digit(exponent) {
+                    exponent += 1;
+                }
+                at = exponent;
+            }
+        }
+        let text: String = self.chars[start..at].iter().collect();
+        self.at = at;
+        if at > whole {
+            return Ok(python::float(text.parse().unwrap_or(f64::NAN)));
+        }
+        if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
+            return Err(BodyError::Unreadable);
+        }
+        Ok(text
+            .parse()
+            .map_or_else(|_| python::exotic(&text), python::int))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn error(body: &str) -> (&'static str, usize) {
+        match parse(body.as_bytes()) {
+            Err(BodyError::Decode { message, position }) => (message, position),
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn refusals_are_worded_and_placed_as_python_does() {
+        let name = "Expecting property name enclosed in double quotes";
+        let cases = [
+            ("", "Expecting value", 0),
+            ("  ", "Expecting value", 2),
+            ("{", name, 1),
+            ("{bad", name, 1),
+            ("{\"a\":1,}", name, 7),
+            ("{\"a\" 1}", "Expecting ':' delimiter", 5),
+            ("{\"a\":}", "Expecting value", 5),
+            ("{\"a\":1 \"b\"}", "Expecting ',' delimiter", 7),
+            ("[", "Expecting value", 1),
+            ("[1,]", "Expecting value", 3),
+            ("[1 2]", "Expecting ',' delimiter", 3),
+            ("{} x", "Extra data", 3),
+            ("01", "Extra data", 1),
+            ("1.", "Extra data", 1),
+            ("-", "Expecting value", 0),
+            ("\"abc", "Unterminated string starting at", 0),
+            ("[\"é\", \"a\nb\"]", "Invalid control character at", 8),
+            ("\"\\x\"", "Invalid \\escape", 1),
+            ("\"\\u12\"", "Invalid \\uXXXX escape", 2),
+            ("\"\\u12zz\"", "Invalid \\uXXXX escape", 2),
+            ("nul", "Expecting value", 0),
+        ];
+        for (body, message, position) in cases {
+            assert_eq!(error(body), (message, position), "{body}");
+        }
+    }
+
+    #[test]
+    fn python_takes_more_than_json() {
+        let value = parse(br#"{"a":NaN,"b":-Infinity,"c":1180591620717411303424,"d":1e999}"#);
+        assert_eq!(
+            python::repr(&value.expect("accepted")),
+            "{'a': nan, 'b': -inf, 'c': 1180591620717411303424, 'd': inf}"
+        );
+        assert_eq!(
+            parse(b"\"\\ud83d\\ude00 \\ud800\""),
+            Ok(json!("\u{1f600} \u{fffd}"))
+        );
+        assert_eq!(parse(b"\xef\xbb\xbf{}"), Ok(json!({})));
+        assert_eq!(parse(b"[\0]\0"), Ok(json!([])));
+        assert_eq!(
+            parse(b"{\"a\":1,\"b\":2,\"a\":3}"),
+            Ok(json!({"a": 3, "b": 2}))
+        );
+    }
+
+    #[test]
+    fn what_python_cannot_read_at_all_has_its_own_answer() {
+        assert_eq!(parse(b"\"\xff\""), Err(BodyError::Unreadable));
+        assert_eq!(
+            parse("9".repeat(5000).as_bytes()),
+            Err(BodyError::Unreadable)
+        );
+        assert_eq!(
+            parse("[".repeat(100_000).as_bytes()),
+            Err(BodyError::Unreadable)
+        );
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        assert!(parse(deep.as_bytes()).is_ok());
+        assert_eq!(
+            Fault::from(BodyError::Unreadable).to_json(),
+            r#"{"detail":"There was an error parsing the body"}"#
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_scanner_agrees_with_serde_json(text in r#"[\[\]{}",:0-9a-eE.\\+\- ntruflsNI]{0,24}"#) {
+            let chars: Vec<char> = text.chars().collect();
+            let mut scanner = Scanner { chars: &chars, at: 0 };
+            scanner.skip_blanks();
+            let ours = scanner.value(0).ok().filter(|_| {
+                scanner.skip_blanks();
+                scanner.at == chars.len()
+            });
+            if let Ok(theirs) = serde_json::from_str::<Value>(&text) {
+                prop_assert_eq!(ours, Some(theirs));
+            }
+        }
+    }
+}
