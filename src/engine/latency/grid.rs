@@ -347,7 +347,10 @@ mod tests {
         assert_eq!(ms(&[100; 5]), 4.0);
         // 1000 tokens of mean length 142, rounded down.
         assert!((ms(&[150, 150, 100, 200, 150, 150, 100]) - 7.26).abs() < 1e-12);
-        let low = Grid { decode_ms: vec![0.1; 4], ..grid() };
+        let low = Grid {
+            decode_ms: vec![0.1; 4],
+            ..grid()
+        };
         let mut batch = Batch::default();
         batch.add_decode(100, 1, None);
         assert_eq!(low.decode(&batch), 1.0);
