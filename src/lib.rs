@@ -6,4 +6,5 @@
 pub mod driver;
 pub mod engine;
 pub mod sim;
+pub mod tools;
 pub mod wire;

@@ -1,3 +1,63 @@
+<<<<<<< HEAD
 //! The schedulers: siblings behind [`Scheduler`](super::Scheduler).
 
 pub mod pool;
+=======
+//! Batching schedulers: each a [`Scheduler`](super::Scheduler) whose steps last as long as a
+//! [`LatencyModel`](super::latency::LatencyModel) says.
+
+pub mod sglang;
+pub mod vllm;
+
+/// A setting that cannot work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A count is zero.
+    #[error("{field} is 0, must be at least 1")]
+    Zero {
+        /// Which setting.
+        field: &'static str,
+    },
+    /// A share or rate is out of its range.
+    #[error("{field} is {value}, must be between {low} and {high}")]
+    Range {
+        /// Which setting.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+        /// Least value.
+        low: f64,
+        /// Greatest value.
+        high: f64,
+    },
+    /// Two numbers do not fit together.
+    #[error("{field} is {value}, must be a multiple of {of}")]
+    Multiple {
+        /// Which setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// What it must be a multiple of.
+        of: u32,
+    },
+}
+
+fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {
+    if value == 0 {
+        return Err(ConfigError::Zero { field });
+    }
+    Ok(())
+}
+
+fn within(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::Range {
+        field,
+        value,
+        low,
+        high,
+    })
+}
+>>>>>>> eng

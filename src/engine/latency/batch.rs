@@ -1,0 +1,56 @@
+/// What one step computes, as sums over its sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Batch {
+    /// Sequences that decode.
+    pub decodes: u32,
+    /// Tokens fed for them; more than one each with speculative decoding.
+    pub decode_tokens: u32,
+    /// Sum of their context lengths, the token being computed included.
+    pub context: u64,
+    /// The same, each clipped to the sliding window.
+    pub clipped: u64,
+    /// Prompt chunks.
+    pub chunks: u32,
+    /// Tokens computed for them.
+    pub chunk_tokens: u64,
+    /// Tokens that stand before them, cached or computed earlier.
+    pub chunk_past: u64,
+    /// Twice the (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
+    pub chunk_pairs: u64,
+}
+
+impl Batch {
+    /// Adds a sequence with `context` tokens that feeds `tokens` of them.
+    #[inline]
+    pub fn add_decode(&mut self, context: u32, tokens: u32, window: Option<u32>) {
+        self.decodes += 1;
+        self.decode_tokens += tokens;
+        self.context += u64::from(context);
+        self.clipped += u64::from(window.map_or(context, |w| context.min(w)));
+    }
+
+    /// Adds a chunk of `new` prompt tokens after `past` others.
+    #[inline]
+    pub fn add_chunk(&mut self, new: u32, past: u32) {
+        let (new, past) = (u64::from(new), u64::from(past));
+        self.chunks += 1;
+        self.chunk_tokens += new;
+        self.chunk_past += past;
+        self.chunk_pairs += new * (2 * past + new);
+    }
+
+    /// Tokens of the step.
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.decode_tokens) + self.chunk_tokens
+    }
+
+    /// Sequences that take part.
+    pub fn sequences(&self) -> u32 {
+        self.decodes + self.chunks
+    }
+
+    /// Whether there is nothing to compute.
+    pub fn is_empty(&self) -> bool {
+        self.sequences() == 0
+    }
+}

@@ -1,0 +1,446 @@
+/// What is known of a GPU: its data sheet and how much of it kernels reach.
+///
+/// Efficiencies: fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
+/// server runs; GPUs without a fit take [`FALLBACK`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// Name.
+    pub name: &'static str,
+    /// Other names, compared without case, blanks and punctuation.
+    pub aliases: &'static [&'static str],
+    /// Dense bf16 peak, TFLOP/s.
+    pub bf16_tflops: f64,
+    /// Dense fp8 peak, TFLOP/s; 0: no fp8 units.
+    pub fp8_tflops: f64,
+    /// Memory bandwidth, TB/s.
+    pub bandwidth_tbs: f64,
+    /// Memory that the engine sees, GiB.
+    pub memory_gib: f64,
+    /// Matrix products.
+    pub gemm: Fit,
+    /// The same with fp8 weights and activations.
+    pub gemm_fp8: Fit,
+    /// The same with a scale per block of weights.
+    pub gemm_fp8_block: Fit,
+    /// Decode attention: `(us, share of bandwidth)`.
+    pub decode_attention: (f64, f64),
+    /// Prefill attention: `(us, share of peak)`.
+    pub prefill_attention: (f64, f64),
+    /// All-reduce over 2, 4 and 8 GPUs: `(us, GB/s)`.
+    pub all_reduce: [(f64, f64); 3],
+    /// Expert kernels.
+    pub experts: Experts,
+}
+
+/// A kernel: launch time, and the shares of bandwidth and of peak that it reaches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fit {
+    /// Fixed time, us.
+    pub fixed: f64,
+    /// Share of the memory bandwidth.
+    pub memory: f64,
+    /// Share of the arithmetic peak.
+    pub compute: f64,
+}
+
+/// Expert kernels by weight format: up to 16 experts, and 64 or more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// bf16 weights.
+    pub bf16: [Fit; 2],
+    /// fp8 weights.
+    pub fp8: [Fit; 2],
+    /// 4-bit weights.
+    pub int4: [Fit; 2],
+}
+
+const fn fit(fixed: f64, memory: f64, compute: f64) -> Fit {
+    Fit {
+        fixed,
+        memory,
+        compute,
+    }
+}
+
+const NVLINK: [(f64, f64); 3] = [(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)];
+const PCIE: [(f64, f64); 3] = [(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)];
+
+const EXPERTS: Experts = Experts {
+    bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
+    fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
+    int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
+};
+
+/// Used where nothing was measured.
+const FALLBACK: Gpu = Gpu {
+    name: "",
+    aliases: &[],
+    bf16_tflops: 0.0,
+    fp8_tflops: 0.0,
+    bandwidth_tbs: 0.0,
+    memory_gib: 0.0,
+    gemm: fit(4.5, 0.80, 0.55),
+    gemm_fp8: fit(14.0, 0.75, 0.30),
+    gemm_fp8_block: fit(30.0, 0.60, 0.30),
+    decode_attention: (14.0, 0.82),
+    prefill_attention: (20.0, 0.45),
+    all_reduce: NVLINK,
+    experts: EXPERTS,
+};
+
+/// A GPU of which only the data sheet is known.
+const fn sheet(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    (bf16_tflops, fp8_tflops): (f64, f64),
+    bandwidth_tbs: f64,
+    memory_gib: f64,
+    all_reduce: [(f64, f64); 3],
+) -> Gpu {
+    Gpu {
+        name,
+        aliases,
+        bf16_tflops,
+        fp8_tflops,
+        bandwidth_tbs,
+        memory_gib,
+        all_reduce,
+        ..FALLBACK
+    }
+}
+
+const H100: Gpu = Gpu {
+    gemm: fit(3.9, 0.924, 0.591),
+    gemm_fp8: fit(14.8, 0.84, 0.30),
+    gemm_fp8_block: fit(29.8, 0.73, 0.29),
+    decode_attention: (13.0, 0.934),
+    prefill_attention: (22.4, 0.435),
+    all_reduce: [(4.7, 136.0), (5.4, 88.0), (5.9, 71.0)],
+    ..sheet(
+        "H100-SXM-80GB",
+        &[
+            "H100",
+            "H100-SXM",
+            "H100-SXM5",
+            "H100-80GB",
+            "H100-80GB-HBM3",
+            "H100-SXM5-80GB",
+        ],
+        (989.5, 1979.0),
+        3.35,
+        79.2,
+        NVLINK,
+    )
+};
+
+const H200: Gpu = Gpu {
+    gemm: fit(4.2, 0.865, 0.572),
+    gemm_fp8: fit(14.5, 0.81, 0.31),
+    gemm_fp8_block: fit(32.7, 0.56, 0.31),
+    decode_attention: (14.6, 0.882),
+    prefill_attention: (22.7, 0.452),
+    all_reduce: [(4.9, 139.0), (5.4, 91.0), (6.0, 45.0)],
+    experts: Experts {
+        bf16: EXPERTS.bf16,
+        fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
+        int4: [fit(43.0, 0.71, 0.26), fit(56.0, 0.64, 0.17)],
+    },
+    ..sheet(
+        "H200-SXM-141GB",
+        &["H200", "H200-SXM", "H200-141GB"],
+        (989.5, 1979.0),
+        4.8,
+        139.8,
+        NVLINK,
+    )
+};
+
+const A100: Gpu = Gpu {
+    gemm: fit(6.2, 0.758, 0.518),
+    decode_attention: (26.3, 0.838),
+    prefill_attention: (23.2, 0.467),
+    all_reduce: [(5.6, 94.0), (6.4, 52.0), (8.2, 46.0)],
+    ..sheet(
+        "A100-SXM-80GB",
+        &[
+            "A100",
+            "A100-80GB",
+            "A100-SXM",
+            "A100-SXM4-80GB",
+            "A100-SXM4",
+        ],
+        (312.0, 0.0),
+        2.039,
+        79.15,
+        NVLINK,
+    )
+};
+
+const L40S: Gpu = Gpu {
+    gemm: fit(0.0, 0.800, 0.501),
+    gemm_fp8: fit(7.2, 0.71, 0.30),
+    decode_attention: (13.2, 0.899),
+    prefill_attention: (12.8, 0.408),
+    ..sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE)
+};
+
+const B200: Gpu = Gpu {
+    gemm: fit(3.8, 0.813, 0.493),
+    gemm_fp8: fit(6.1, 0.61, 0.31),
+    gemm_fp8_block: fit(12.3, 0.53, 0.35),
+    decode_attention: (4.7, 0.915),
+    prefill_attention: (17.3, 0.486),
+    all_reduce: [(7.8, 116.0), (8.5, 118.0), (9.7, 144.0)],
+    experts: Experts {
+        bf16: [fit(28.0, 0.72, 0.60), fit(32.0, 0.76, 0.13)],
+        fp8: [fit(40.0, 0.68, 0.45), fit(96.0, 0.70, 0.13)],
+        int4: EXPERTS.int4,
+    },
+    ..sheet(
+        "B200-SXM-180GB",
+        &["B200", "B200-SXM"],
+        (2250.0, 4500.0),
+        8.0,
+        178.0,
+        NVLINK,
+    )
+};
+
+/// The GPUs that are known by name.
+pub const GPUS: &[Gpu] = &[
+    H100,
+    H200,
+    A100,
+    L40S,
+    B200,
+    Gpu {
+        name: "A100-SXM-40GB",
+        aliases: &["A100-40GB", "A100-SXM4-40GB"],
+        bandwidth_tbs: 1.555,
+        memory_gib: 39.4,
+        ..A100
+    },
+    Gpu {
+        name: "A100-PCIe-80GB",
+        aliases: &["A100-PCIe", "A100-80GB-PCIe"],
+        bandwidth_tbs: 1.935,
+        memory_gib: 79.15,
+        all_reduce: PCIE,
+        ..A100
+    },
+    Gpu {
+        name: "H100-PCIe-80GB",
+        aliases: &["H100-PCIe"],
+        bf16_tflops: 756.0,
+        fp8_tflops: 1513.0,
+        bandwidth_tbs: 2.0,
+        all_reduce: PCIE,
+        ..H100
+    },
+    Gpu {
+        name: "H100-NVL-94GB",
+        aliases: &["H100-NVL"],
+        bf16_tflops: 835.5,
+        fp8_tflops: 1671.0,
+        bandwidth_tbs: 3.9,
+        memory_gib: 93.1,
+        ..H100
+    },
+    Gpu {
+        name: "GH200-96GB",
+        aliases: &["GH200"],
+        bandwidth_tbs: 4.0,
+        memory_gib: 94.5,
+        ..H100
+    },
+    Gpu {
+        name: "GH200-144GB",
+        aliases: &[],
+        bandwidth_tbs: 4.9,
+        memory_gib: 141.0,
+        ..H200
+    },
+    Gpu {
+        name: "RTX-PRO-6000-96GB",
+        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell"],
+        bf16_tflops: 503.8,
+        fp8_tflops: 1007.6,
+        bandwidth_tbs: 1.792,
+        memory_gib: 94.97,
+        ..L40S
+    },
+    Gpu {
+        name: "L40-48GB",
+        aliases: &["L40"],
+        bf16_tflops: 181.0,
+        fp8_tflops: 362.0,
+        ..L40S
+    },
+    Gpu {
+        name: "RTX-6000-Ada-48GB",
+        aliases: &["RTX-6000-Ada", "RTX6000"],
+        bandwidth_tbs: 0.96,
+        memory_gib: 47.4,
+        ..L40S
+    },
+    Gpu {
+        name: "L4-24GB",
+        aliases: &["L4"],
+        bf16_tflops: 121.0,
+        fp8_tflops: 242.0,
+        bandwidth_tbs: 0.3,
+        memory_gib: 22.0,
+        ..L40S
+    },
+    Gpu {
+        name: "RTX-4090-24GB",
+        aliases: &["RTX-4090", "4090"],
+        bf16_tflops: 165.2,
+        fp8_tflops: 330.3,
+        bandwidth_tbs: 1.008,
+        memory_gib: 23.6,
+        ..L40S
+    },
+    Gpu {
+        name: "RTX-5090-32GB",
+        aliases: &["RTX-5090", "5090"],
+        bf16_tflops: 209.5,
+        fp8_tflops: 419.0,
+        bandwidth_tbs: 1.792,
+        memory_gib: 31.4,
+        ..L40S
+    },
+    Gpu {
+        name: "B300-SXM-288GB",
+        aliases: &["B300"],
+        memory_gib: 268.0,
+        ..B200
+    },
+    Gpu {
+        name: "GB200-186GB",
+        aliases: &["GB200"],
+        bf16_tflops: 2500.0,
+        fp8_tflops: 5000.0,
+        memory_gib: 184.0,
+        ..B200
+    },
+    Gpu {
+        name: "GB300-288GB",
+        aliases: &["GB300"],
+        bf16_tflops: 2500.0,
+        fp8_tflops: 5000.0,
+        memory_gib: 276.0,
+        ..B200
+    },
+    sheet(
+        "MI300X-192GB",
+        &["MI300X", "MI300"],
+        (1307.0, 2615.0),
+        5.3,
+        191.0,
+        NVLINK,
+    ),
+    sheet(
+        "MI325X-256GB",
+        &["MI325X"],
+        (1307.0, 2615.0),
+        6.0,
+        255.0,
+        NVLINK,
+    ),
+    sheet(
+        "MI355X-288GB",
+        &["MI355X"],
+        (2516.0, 5033.0),
+        8.0,
+        287.0,
+        NVLINK,
+    ),
+    sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK),
+    sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE),
+    sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE),
+    sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE),
+    sheet(
+        "A6000-48GB",
+        &["A6000", "RTX-A6000"],
+        (154.8, 0.0),
+        0.768,
+        47.4,
+        PCIE,
+    ),
+    sheet(
+        "V100-SXM-32GB",
+        &["V100", "V100-32GB"],
+        (125.0, 0.0),
+        0.9,
+        31.7,
+        NVLINK,
+    ),
+    sheet(
+        "T4-16GB",
+        &["T4", "Tesla-T4"],
+        (65.0, 0.0),
+        0.32,
+        14.6,
+        PCIE,
+    ),
+    sheet(
+        "RTX-3090-24GB",
+        &["RTX-3090", "3090"],
+        (71.0, 0.0),
+        0.936,
+        23.5,
+        PCIE,
+    ),
+];
+
+/// The GPU of that name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, ….
+pub fn gpu(name: &str) -> Option<&'static Gpu> {
+    let wanted = plain(name);
+    GPUS.iter().find(|gpu| {
+        std::iter::once(&gpu.name)
+            .chain(gpu.aliases)
+            .any(|known| plain(known) == wanted)
+    })
+}
+
+/// Letters and digits only, without the makers' names.
+fn plain(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    let lower = lower
+        .replace("nvidia", "")
+        .replace("geforce", "")
+        .replace("amd", "")
+        .replace("instinct", "");
+    lower.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_answers_to_many_names() {
+        for name in ["H100", "h100-sxm-80gb", "NVIDIA H100 80GB HBM3", "H100_SXM"] {
+            assert_eq!(gpu(name).map(|g| g.name), Some("H100-SXM-80GB"), "{name}");
+        }
+        assert_eq!(
+            gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name),
+            Some("A100-SXM-80GB")
+        );
+        assert_eq!(gpu("Cray-1"), None);
+    }
+
+    #[test]
+    fn no_two_gpus_share_a_name() {
+        let mut names: Vec<_> = GPUS
+            .iter()
+            .flat_map(|g| std::iter::once(&g.name).chain(g.aliases))
+            .map(|name| plain(name))
+            .collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

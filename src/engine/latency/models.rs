@@ -1,0 +1,299 @@
+use super::{Mla, ModelShape, Moe, Quantization, Scheme, Window};
+
+/// A family member: how its repository is called, and its sizes.
+struct Known {
+    /// Found in the last part of a repository name, lower case, between word ends.
+    name: &'static str,
+    shape: ModelShape,
+}
+
+const fn dense(
+    name: &'static str,
+    (hidden, layers): (u32, u32),
+    (heads, kv_heads, head_dim): (u32, u32, u32),
+    (intermediate, vocab): (u32, u32),
+    max_context: u32,
+) -> Known {
+    Known {
+        name,
+        shape: ModelShape {
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            intermediate,
+            vocab,
+            tied: false,
+            gated: true,
+            mla: None,
+            moe: None,
+            window: None,
+            quantization: Quantization::all(Scheme::None),
+            max_context,
+        },
+    }
+}
+
+const fn tied(mut known: Known) -> Known {
+    known.shape.tied = true;
+    known
+}
+
+const fn plain_mlp(mut known: Known) -> Known {
+    known.shape.gated = false;
+    known
+}
+
+const fn window(mut known: Known, tokens: u32, layers: u32) -> Known {
+    known.shape.window = Some(Window { tokens, layers });
+    known
+}
+
+const fn stored(mut known: Known, quantization: Quantization) -> Known {
+    known.shape.quantization = quantization;
+    known
+}
+
+/// (experts, per token), (width of an expert, of the shared one), layers that have them.
+const fn moe(
+    mut known: Known,
+    (experts, per_token): (u32, u32),
+    (intermediate, shared): (u32, u32),
+    layers: u32,
+) -> Known {
+    known.shape.moe = Some(Moe {
+        experts,
+        per_token,
+        intermediate,
+        shared,
+        layers,
+    });
+    known
+}
+
+const fn mla(mut known: Known, q_rank: u32) -> Known {
+    known.shape.mla = Some(Mla {
+        q_rank,
+        kv_rank: 512,
+        rope_dim: 64,
+        nope_dim: 128,
+        v_dim: 128,
+    });
+    known
+}
+
+/// Sizes as in the `config.json` of each repository.
+#[rustfmt::skip]
+static KNOWN: &[Known] = &[
+    // Llama
+    dense("llama-7b", (4096, 32), (32, 32, 128), (11008, 32000), 2048),
+    dense("llama-13b", (5120, 40), (40, 40, 128), (13824, 32000), 2048),
+    dense("llama-2-7b", (4096, 32), (32, 32, 128), (11008, 32000), 4096),
+    dense("llama-2-13b", (5120, 40), (40, 40, 128), (13824, 32000), 4096),
+    dense("llama-2-70b", (8192, 80), (64, 8, 128), (28672, 32000), 4096),
+    dense("llama-3-8b", (4096, 32), (32, 8, 128), (14336, 128256), 8192),
+    dense("llama-3-70b", (8192, 80), (64, 8, 128), (28672, 128256), 8192),
+    dense("llama-3.1-8b", (4096, 32), (32, 8, 128), (14336, 128256), 131072),
+    dense("llama-3.1-70b", (8192, 80), (64, 8, 128), (28672, 128256), 131072),
+    dense("llama-3.1-405b", (16384, 126), (128, 8, 128), (53248, 128256), 131072),
+    tied(dense("llama-3.2-1b", (2048, 16), (32, 8, 64), (8192, 128256), 131072)),
+    tied(dense("llama-3.2-3b", (3072, 28), (24, 8, 128), (8192, 128256), 131072)),
+    dense("llama-3.2-11b", (4096, 40), (32, 8, 128), (14336, 128256), 131072),
+    dense("llama-3.2-90b", (8192, 100), (64, 8, 128), (28672, 128256), 131072),
+    dense("llama-3.3-70b", (8192, 80), (64, 8, 128), (28672, 128256), 131072),
+    window(moe(dense("llama-4-scout-17b-16e", (5120, 48), (40, 8, 128), (16384, 202048), 10485760),
+        (16, 1), (8192, 8192), 48), 8192, 36),
+    window(moe(dense("llama-4-maverick-17b-128e", (5120, 48), (40, 8, 128), (16384, 202048), 1048576),
+        (128, 1), (8192, 8192), 24), 8192, 36),
+    dense("tinyllama-1.1b", (2048, 22), (32, 4, 64), (5632, 32000), 2048),
+    dense("codellama-7b", (4096, 32), (32, 32, 128), (11008, 32016), 16384),
+    dense("codellama-13b", (5120, 40), (40, 40, 128), (13824, 32016), 16384),
+    dense("codellama-34b", (8192, 48), (64, 8, 128), (22016, 32000), 16384),
+    dense("codellama-70b", (8192, 80), (64, 8, 128), (28672, 32016), 4096),
+    dense("deepseek-r1-distill-llama-8b", (4096, 32), (32, 8, 128), (14336, 128256), 131072),
+    dense("deepseek-r1-distill-llama-70b", (8192, 80), (64, 8, 128), (28672, 128256), 131072),
+    // Mistral
+    window(dense("mistral-7b-v0.1", (4096, 32), (32, 8, 128), (14336, 32000), 32768), 4096, 32),
+    window(dense("mistral-7b-instruct-v0.1", (4096, 32), (32, 8, 128), (14336, 32000), 32768), 4096, 32),
+    dense("mistral-7b-instruct-v0.2", (4096, 32), (32, 8, 128), (14336, 32000), 32768),
+    dense("mistral-7b", (4096, 32), (32, 8, 128), (14336, 32768), 32768),
+    dense("mistral-nemo", (5120, 40), (32, 8, 128), (14336, 131072), 131072),
+    dense("ministral-8b", (4096, 36), (32, 8, 128), (12288, 131072), 32768),
+    dense("mistral-small-24b", (5120, 40), (32, 8, 128), (32768, 131072), 32768),
+    dense("mistral-small", (5120, 40), (32, 8, 128), (32768, 131072), 131072),
+    dense("mistral-large", (12288, 88), (96, 8, 128), (28672, 32768), 131072),
+    moe(dense("mixtral-8x7b", (4096, 32), (32, 8, 128), (14336, 32000), 32768), (8, 2), (14336, 0), 32),
+    moe(dense("mixtral-8x22b", (6144, 56), (48, 8, 128), (16384, 32768), 65536), (8, 2), (16384, 0), 56),
+    // Qwen
+    tied(dense("qwen2-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
+    tied(dense("qwen2-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
+    dense("qwen2-7b", (3584, 28), (28, 4, 128), (18944, 152064), 32768),
+    dense("qwen2-72b", (8192, 80), (64, 8, 128), (29568, 152064), 32768),
+    moe(dense("qwen2-57b-a14b", (3584, 28), (28, 4, 128), (18944, 151936), 32768), (64, 8), (2560, 20480), 28),
+    tied(dense("qwen2.5-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
+    tied(dense("qwen2.5-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
+    tied(dense("qwen2.5-3b", (2048, 36), (16, 2, 128), (11008, 151936), 32768)),
+    dense("qwen2.5-7b", (3584, 28), (28, 4, 128), (18944, 152064), 32768),
+    dense("qwen2.5-14b", (5120, 48), (40, 8, 128), (13824, 152064), 32768),
+    dense("qwen2.5-32b", (5120, 64), (40, 8, 128), (27648, 152064), 32768),
+    dense("qwen2.5-72b", (8192, 80), (64, 8, 128), (29568, 152064), 32768),
+    tied(dense("qwen2.5-coder-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
+    tied(dense("qwen2.5-coder-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
+    tied(dense("qwen2.5-coder-3b", (2048, 36), (16, 2, 128), (11008, 151936), 32768)),
+    dense("qwen2.5-coder-7b", (3584, 28), (28, 4, 128), (18944, 152064), 32768),
+    dense("qwen2.5-coder-14b", (5120, 48), (40, 8, 128), (13824, 152064), 32768),
+    dense("qwen2.5-coder-32b", (5120, 64), (40, 8, 128), (27648, 152064), 32768),
+    tied(dense("qwen2.5-vl-3b", (2048, 36), (16, 2, 128), (11008, 151936), 128000)),
+    dense("qwen2.5-vl-7b", (3584, 28), (28, 4, 128), (18944, 152064), 128000),
+    dense("qwen2.5-vl-72b", (8192, 80), (64, 8, 128), (29568, 152064), 128000),
+    dense("qwq-32b", (5120, 64), (40, 8, 128), (27648, 152064), 131072),
+    dense("deepseek-r1-distill-qwen-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 131072),
+    dense("deepseek-r1-distill-qwen-7b", (3584, 28), (28, 4, 128), (18944, 152064), 131072),
+    dense("deepseek-r1-distill-qwen-14b", (5120, 48), (40, 8, 128), (13824, 152064), 131072),
+    dense("deepseek-r1-distill-qwen-32b", (5120, 64), (40, 8, 128), (27648, 152064), 131072),
+    tied(dense("qwen3-0.6b", (1024, 28), (16, 8, 128), (3072, 151936), 40960)),
+    tied(dense("qwen3-1.7b", (2048, 28), (16, 8, 128), (6144, 151936), 40960)),
+    tied(dense("qwen3-4b", (2560, 36), (32, 8, 128), (9728, 151936), 40960)),
+    dense("qwen3-8b", (4096, 36), (32, 8, 128), (12288, 151936), 40960),
+    dense("qwen3-14b", (5120, 40), (40, 8, 128), (17408, 151936), 40960),
+    dense("qwen3-32b", (5120, 64), (64, 8, 128), (25600, 151936), 40960),
+    moe(dense("qwen3-30b-a3b", (2048, 48), (32, 4, 128), (6144, 151936), 40960), (128, 8), (768, 0), 48),
+    moe(dense("qwen3-30b-a3b-instruct-2507", (2048, 48), (32, 4, 128), (6144, 151936), 262144), (128, 8), (768, 0), 48),
+    moe(dense("qwen3-30b-a3b-thinking-2507", (2048, 48), (32, 4, 128), (6144, 151936), 262144), (128, 8), (768, 0), 48),
+    moe(dense("qwen3-coder-30b-a3b", (2048, 48), (32, 4, 128), (6144, 151936), 262144), (128, 8), (768, 0), 48),
+    moe(dense("qwen3-235b-a22b", (4096, 94), (64, 4, 128), (12288, 151936), 40960), (128, 8), (1536, 0), 94),
+    moe(dense("qwen3-coder-480b-a35b", (6144, 62), (96, 8, 128), (8192, 151936), 262144), (160, 8), (2560, 0), 62),
+    // Gemma
+    tied(dense("gemma-2b", (2048, 18), (8, 1, 256), (16384, 256000), 8192)),
+    tied(dense("gemma-7b", (3072, 28), (16, 16, 256), (24576, 256000), 8192)),
+    tied(window(dense("gemma-2-2b", (2304, 26), (8, 4, 256), (9216, 256000), 8192), 4096, 13)),
+    tied(window(dense("gemma-2-9b", (3584, 42), (16, 8, 256), (14336, 256000), 8192), 4096, 21)),
+    tied(window(dense("gemma-2-27b", (4608, 46), (32, 16, 128), (36864, 256000), 8192), 4096, 23)),
+    tied(window(dense("gemma-3-1b", (1152, 26), (4, 1, 256), (6912, 262144), 32768), 512, 22)),
+    tied(window(dense("gemma-3-4b", (2560, 34), (8, 4, 256), (10240, 262208), 131072), 1024, 29)),
+    tied(window(dense("gemma-3-12b", (3840, 48), (16, 8, 256), (15360, 262208), 131072), 1024, 40)),
+    tied(window(dense("gemma-3-27b", (5376, 62), (32, 16, 128), (21504, 262208), 131072), 1024, 52)),
+    // Phi
+    plain_mlp(dense("phi-2", (2560, 32), (32, 32, 80), (10240, 51200), 2048)),
+    window(dense("phi-3-mini-4k", (3072, 32), (32, 32, 96), (8192, 32064), 4096), 2047, 32),
+    dense("phi-3-mini-128k", (3072, 32), (32, 32, 96), (8192, 32064), 131072),
+    dense("phi-3-medium-4k", (5120, 40), (40, 10, 128), (17920, 32064), 4096),
+    dense("phi-3-medium-128k", (5120, 40), (40, 10, 128), (17920, 32064), 131072),
+    dense("phi-3.5-mini", (3072, 32), (32, 32, 96), (8192, 32064), 131072),
+    moe(dense("phi-3.5-moe", (4096, 32), (32, 8, 128), (6400, 32064), 131072), (16, 2), (6400, 0), 32),
+    dense("phi-4", (5120, 40), (40, 10, 128), (17920, 100352), 16384),
+    tied(dense("phi-4-mini", (3072, 32), (24, 8, 128), (8192, 200064), 131072)),
+    // DeepSeek and kin
+    mla(moe(dense("deepseek-v2-lite", (2048, 27), (16, 16, 128), (10944, 102400), 163840), (64, 6), (1408, 2816), 26), 0),
+    mla(moe(dense("deepseek-v2", (5120, 60), (128, 128, 128), (12288, 102400), 163840), (160, 6), (1536, 3072), 59), 1536),
+    mla(moe(dense("deepseek-v2.5", (5120, 60), (128, 128, 128), (12288, 102400), 8192), (160, 6), (1536, 3072), 59), 1536),
+    stored(mla(moe(dense("deepseek-v3", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
+        Quantization::all(Scheme::Fp8Block)),
+    stored(mla(moe(dense("deepseek-v3.1", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
+        Quantization::all(Scheme::Fp8Block)),
+    stored(mla(moe(dense("deepseek-r1", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
+        Quantization::all(Scheme::Fp8Block)),
+    stored(mla(moe(dense("kimi-k2", (7168, 61), (64, 64, 128), (18432, 163840), 131072), (384, 8), (2048, 2048), 60), 1536),
+        Quantization::all(Scheme::Fp8Block)),
+    // Others
+    stored(window(moe(dense("gpt-oss-20b", (2880, 24), (64, 8, 64), (2880, 201088), 131072), (32, 4), (2880, 0), 24), 128, 12),
+        Quantization::experts(Scheme::Int4)),
+    stored(window(moe(dense("gpt-oss-120b", (2880, 36), (64, 8, 64), (2880, 201088), 131072), (128, 4), (2880, 0), 36), 128, 18),
+        Quantization::experts(Scheme::Int4)),
+    moe(dense("glm-4.5-air", (4096, 46), (96, 8, 128), (10944, 151552), 131072), (128, 8), (1408, 1408), 45),
+    moe(dense("glm-4.5", (5120, 92), (96, 8, 128), (12288, 151552), 131072), (160, 8), (1536, 1536), 89),
+    dense("yi-6b", (4096, 32), (32, 4, 128), (11008, 64000), 4096),
+    dense("yi-34b", (7168, 60), (56, 8, 128), (20480, 64000), 4096),
+    dense("granite-3.1-8b", (4096, 40), (32, 8, 128), (12800, 49155), 131072),
+    tied(dense("smollm2-135m", (576, 30), (9, 3, 64), (1536, 49152), 8192)),
+    tied(dense("smollm2-1.7b", (2048, 24), (32, 32, 64), (8192, 49152), 8192)),
+    plain_mlp(tied(dense("opt-125m", (768, 12), (12, 12, 64), (3072, 50272), 2048))),
+    plain_mlp(tied(dense("opt-1.3b", (2048, 24), (32, 32, 64), (8192, 50272), 2048))),
+    plain_mlp(tied(dense("gpt2", (768, 12), (12, 12, 64), (3072, 50257), 1024))),
+    plain_mlp(dense("falcon-7b", (4544, 32), (71, 1, 64), (18176, 65024), 2048)),
+    plain_mlp(dense("falcon-40b", (8192, 60), (128, 8, 64), (32768, 65024), 2048)),
+];
+
+/// Names of the built-in models.
+pub fn known_models() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|known| known.name)
+}
+
+/// The sizes of a well-known repository (`meta-llama/Llama-3.1-8B-Instruct`), found by the longest
+/// known name in it; words such as `FP8` or `AWQ` add the quantisation.
+pub fn model(repo: &str) -> Option<ModelShape> {
+    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
+    let name = name.replace('_', "-");
+    let known = KNOWN
+        .iter()
+        .filter(|known| contains_word(&name, known.name))
+        .max_by_key(|known| known.name.len())?;
+    let mut shape = known.shape.clone();
+    if let Some(quantization) = Quantization::from_name(&name) {
+        shape.quantization = quantization;
+        // Llama-4's published FP8 checkpoints quantise the experts only.
+        shape.quantization.keep_attention = name.contains("llama-4");
+    }
+    Some(shape)
+}
+
+/// Whether sampling is truncated by a repository's `generation_config.json` (top-p or top-k),
+/// from general knowledge of the families.
+pub fn samples_truncated(repo: &str) -> bool {
+    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
+    ["llama", "qwen", "gemma", "qwq", "deepseek-r1"]
+        .iter()
+        .any(|family| name.contains(family))
+}
+
+fn contains_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
+        let before = text[..at].chars().next_back();
+        let mut rest = text[at + word.len()..].chars();
+        let after = rest.next();
+        // "phi-4" is not in "phi-4.5", "qwen2-7b" not in "qwen2-7b5".
+        let decimal = after == Some('.') && rest.next().is_some_and(|c| c.is_ascii_digit());
+        edge(before) && edge(after) && !decimal
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repositories_are_found_by_name() {
+        let layers = |repo| model(repo).map(|shape| shape.layers);
+        assert_eq!(layers("meta-llama/Llama-3.1-8B-Instruct"), Some(32));
+        assert_eq!(layers("meta-llama/Meta-Llama-3.1-70B"), Some(80));
+        assert_eq!(layers("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"), Some(28));
+        assert_eq!(layers("codellama/CodeLlama-34b-Instruct-hf"), Some(48));
+        assert_eq!(layers("microsoft/Phi-4.5"), None);
+        assert_eq!(layers("somebody/else"), None);
+    }
+
+    #[test]
+    fn words_of_the_name_say_how_weights_are_stored() {
+        let quantization = |repo| model(repo).unwrap().quantization;
+        let scout = quantization("RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic");
+        assert_eq!(
+            scout,
+            Quantization {
+                keep_attention: true,
+                ..Quantization::all(Scheme::Fp8)
+            }
+        );
+        let awq = quantization("Qwen/Qwen2.5-7B-Instruct-AWQ");
+        assert_eq!(awq, Quantization::all(Scheme::Int4));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = known_models().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KNOWN.len());
+    }
+}

@@ -1,0 +1,171 @@
+use serde_json::Value;
+
+/// How weights are stored and multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheme {
+    /// bf16 or fp16.
+    #[default]
+    None,
+    /// 8-bit floats, one scale per tensor or channel, activations quantised on the fly.
+    Fp8,
+    /// 8-bit floats with a scale per block of weights (DeepSeek).
+    Fp8Block,
+    /// 8-bit integers with quantised activations.
+    Int8,
+    /// 4-bit weights, bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
+    Int4,
+}
+
+/// Which weights are quantised and how; embeddings, router and output head never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quantization {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Attention projections stay bf16.
+    pub keep_attention: bool,
+    /// Dense MLP stays bf16.
+    pub keep_mlp: bool,
+    /// The shared expert stays bf16.
+    pub keep_shared: bool,
+}
+
+impl Quantization {
+    /// Everything that can be is quantised.
+    pub const fn all(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            keep_attention: false,
+            keep_mlp: false,
+            keep_shared: false,
+        }
+    }
+
+    /// Only the experts are.
+    pub const fn experts(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            keep_attention: true,
+            keep_mlp: true,
+            keep_shared: false,
+        }
+    }
+
+    /// From the `quantization_config` of a `config.json`; an unknown method counts as none.
+    pub fn from_config(config: &Value) -> Self {
+        let method = config["quant_method"].as_str().unwrap_or_default();
+        let scheme = match method {
+            "fp8" | "fbgemm_fp8" | "modelopt" if !config["weight_block_size"].is_null() => {
+                Scheme::Fp8Block
+            }
+            "fp8" | "fbgemm_fp8" | "modelopt" => Scheme::Fp8,
+            "awq" | "gptq" | "gptq_marlin" | "awq_marlin" => match config["bits"].as_u64() {
+                Some(8) => Scheme::Int8,
+                _ => Scheme::Int4,
+            },
+            "mxfp4" | "modelopt_fp4" | "nvfp4" => Scheme::Int4,
+            "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => Scheme::Int8,
+            "bitsandbytes" => Scheme::Int4,
+            "compressed-tensors" => compressed_tensors(config),
+            _ => Scheme::None,
+        };
+        let kept: Vec<&str> = ["ignore", "modules_to_not_convert", "ignored_layers"]
+            .iter()
+            .filter_map(|key| config[*key].as_array())
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let keeps = |words: &[&str]| kept.iter().any(|k| words.iter().any(|w| k.contains(w)));
+        Self {
+            scheme,
+            keep_attention: keeps(&["self_attn", "q_proj", "attention"]),
+            keep_mlp: keeps(&[
+                "feed_forward.down",
+                "feed_forward.gate",
+                "mlp.down",
+                "mlp.up",
+            ]),
+            keep_shared: keeps(&["shared_expert"]),
+        }
+    }
+
+    /// From the words of a repository name (`…-FP8-dynamic`, `…-AWQ`, `…w4a16`).
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
+        let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "nvfp4", "mxfp4"]) {
+            Scheme::Int4
+        } else if has(&["w8a8-int8", "int8", "w8a16", "quantized.w8a8"]) {
+            Scheme::Int8
+        } else if has(&["fp8"]) {
+            Scheme::Fp8
+        } else {
+            return None;
+        };
+        Some(Self::all(scheme))
+    }
+
+    /// From a `--quantization` value of `vllm serve`.
+    pub fn from_flag(flag: &str) -> Option<Self> {
+        let scheme = match flag {
+            "none" => Scheme::None,
+            "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => Scheme::Fp8,
+            "fp8_block" | "deepgemm" => Scheme::Fp8Block,
+            "int8" | "experts_int8" => Scheme::Int8,
+            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "mxfp4" | "modelopt_fp4"
+            | "bitsandbytes" | "int4" => Scheme::Int4,
+            _ => return None,
+        };
+        Some(Self::all(scheme))
+    }
+}
+
+fn compressed_tensors(config: &Value) -> Scheme {
+    let weights = config["config_groups"]
+        .as_object()
+        .and_then(|groups| groups.values().next())
+        .map(|group| &group["weights"]);
+    let Some(weights) = weights else {
+        return Scheme::None;
+    };
+    let float = weights["type"].as_str() == Some("float");
+    match (weights["num_bits"].as_u64(), float) {
+        (Some(8), true) if weights["strategy"].as_str() == Some("block") => Scheme::Fp8Block,
+        (Some(8), true) => Scheme::Fp8,
+        (Some(8), false) => Scheme::Int8,
+        (Some(_), _) => Scheme::Int4,
+        (None, _) => Scheme::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn methods_of_config_json_are_told_apart() {
+        let scheme = |v| Quantization::from_config(&v).scheme;
+        assert_eq!(scheme(Value::Null), Scheme::None);
+        assert_eq!(scheme(json!({"quant_method": "fp8"})), Scheme::Fp8);
+        let block = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+        assert_eq!(scheme(block), Scheme::Fp8Block);
+        assert_eq!(
+            scheme(json!({"quant_method": "awq", "bits": 4})),
+            Scheme::Int4
+        );
+        let group = json!({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}});
+        let scout = Quantization::from_config(&json!({
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": group},
+            "ignore": ["language_model.model.layers.0.self_attn.q_proj", "re:.*router"],
+        }));
+        assert_eq!(
+            scout,
+            Quantization {
+                keep_attention: true,
+                ..Quantization::all(Scheme::Fp8)
+            }
+        );
+    }
+}

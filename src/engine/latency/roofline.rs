@@ -1,0 +1,671 @@
+use std::time::Duration;
+
+use super::gpus::Fit;
+use super::memory::weight_width;
+use super::{Batch, Gpu, ModelShape, Scheme};
+
+/// The few numbers that a calibration may move; the rest is physics and kernel tables.
+///
+/// Defaults: fitted on 27 public server runs.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Coefficients {
+    /// Front end: HTTP, tokenisation, first-chunk delivery. Charged once, before queueing.
+    pub front_end_us: f64,
+    /// Every step.
+    pub step_us: f64,
+    /// Every step when the next one is not scheduled ahead.
+    pub sync_us: f64,
+    /// Every sequence of a step.
+    pub sequence_us: f64,
+    /// Every sequence and vocabulary entry, at 3.35 TB/s, when sampling is truncated.
+    pub vocab_us: f64,
+    /// A step with a prompt chunk (no full CUDA graph).
+    pub mixed_us: f64,
+    /// Small kernels, per layer.
+    pub layer_us: f64,
+    /// Times the share of bandwidth that matrix products reach.
+    pub gemm_memory_scale: f64,
+    /// Times the share of peak that matrix products reach.
+    pub gemm_compute_scale: f64,
+    /// Times the share of bandwidth that decode attention reaches.
+    pub attention_scale: f64,
+    /// Times the duration of an all-reduce.
+    pub all_reduce_scale: f64,
+    /// Times the duration of expert kernels.
+    pub moe_scale: f64,
+}
+
+impl Default for Coefficients {
+    fn default() -> Self {
+        Self {
+            front_end_us: 7600.0,
+            step_us: 494.0,
+            sync_us: 410.0,
+            sequence_us: 7.3,
+            vocab_us: 38.8e-6,
+            mixed_us: 610.0,
+            layer_us: 15.1,
+            gemm_memory_scale: 1.0,
+            gemm_compute_scale: 1.0,
+            attention_scale: 1.0,
+            all_reduce_scale: 1.0,
+            moe_scale: 1.0,
+        }
+    }
+}
+
+/// What a deployment looks like to the roofline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The model.
+    pub shape: ModelShape,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// Tensor-parallel size, at least 1.
+    pub tp: u32,
+    /// Data-parallel ranks over which experts are spread; 1: not spread.
+    pub expert_ranks: u32,
+    /// The next step is scheduled while one runs.
+    pub async_scheduling: bool,
+    /// Bytes per number in the KV cache: 2, or 1 with fp8.
+    pub kv_bytes: u32,
+    /// Sampling sorts the vocabulary (top-p or top-k).
+    pub truncated_sampling: bool,
+    /// The adjustable numbers.
+    pub coefficients: Coefficients,
+}
+
+impl Setup {
+    /// A model on one GPU with the usual settings.
+    pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
+        Self {
+            shape,
+            gpu,
+            tp: 1,
+            expert_ranks: 1,
+            async_scheduling: true,
+            kv_bytes: 2,
+            truncated_sampling: false,
+            coefficients: Coefficients::default(),
+        }
+    }
+}
+
+/// Why there is no roofline.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RooflineError {
+    /// A number must be at least 1.
+    #[error("{what} is 0, must be at least 1")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+    /// A coefficient must be finite and not negative (scales: more than 0).
+    #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
+    Coefficient {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// The bound.
+        bound: &'static str,
+    },
+}
+
+/// Duration of a step from the sizes of a model and what a GPU can move and multiply.
+///
+/// All constants of a deployment are folded when it is built, so that a step costs a few dozen
+/// floating-point operations. Times in us, sizes in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Roofline {
+    gemms: Vec<Gemm>,
+    head: Gemm,
+    experts: Option<ExpertKernel>,
+    decode: [(f64, f64); 2],
+    prefill: (f64, f64),
+    window: Option<u32>,
+    reduce: (f64, f64),
+    small: (f64, f64),
+    step: f64,
+    per_sequence: f64,
+    mixed: f64,
+    front_end: Duration,
+}
+
+/// `times` matrix products of one shape, the tokens left open.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Gemm {
+    times: f64,
+    fixed: f64,
+    weights: f64,
+    per_token: f64,
+    compute: f64,
+}
+
+impl Gemm {
+    #[inline]
+    fn time(&self, tokens: f64) -> f64 {
+        let memory = self.weights + self.per_token * tokens;
+        self.times * (self.fixed + soft_max(memory, self.compute * tokens))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct ExpertKernel {
+    times: f64,
+    fixed: f64,
+    /// us to read all experts.
+    all: f64,
+    /// ln of the chance that a token passes an expert by.
+    miss: f64,
+    per_token: f64,
+    compute: f64,
+    /// Tokens that reach this engine's experts, per token of its own.
+    fan_in: f64,
+    /// Gathering the tokens of all ranks and scattering the sums: one all-reduce of all of them.
+    exchange: (f64, f64),
+}
+
+impl ExpertKernel {
+    fn time(&self, tokens: f64) -> f64 {
+        let seen = tokens * self.fan_in;
+        let active = 1.0 - (self.miss * seen).exp();
+        let memory = self.all * active + self.per_token * tokens;
+        let exchange = self.exchange.0 + self.exchange.1 * seen;
+        self.times * (self.fixed + soft_max(memory, self.compute * tokens) + exchange)
+    }
+}
+
+/// The fourth-power mean that rounds the roofline's corner.
+#[inline]
+fn soft_max(a: f64, b: f64) -> f64 {
+    let (a2, b2) = (a * a, b * b);
+    (a2 * a2 + b2 * b2).sqrt().sqrt()
+}
+
+/// A step's duration by cause, us.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub struct Breakdown {
+    /// Matrix products of the layers.
+    pub gemm: f64,
+    /// Experts.
+    pub moe: f64,
+    /// Output head.
+    pub lm_head: f64,
+    /// Attention of decoding sequences.
+    pub decode_attention: f64,
+    /// Attention of prompt chunks.
+    pub prefill_attention: f64,
+    /// Tensor parallelism.
+    pub all_reduce: f64,
+    /// Norms, rotary embedding, activation, cache writes.
+    pub small: f64,
+    /// Scheduling, sampling, launch.
+    pub overhead: f64,
+}
+
+impl Breakdown {
+    /// The whole step, us.
+    pub fn total(&self) -> f64 {
+        self.gemm
+            + self.moe
+            + self.lm_head
+            + self.decode_attention
+            + self.prefill_attention
+            + self.all_reduce
+            + self.small
+            + self.overhead
+    }
+}
+
+impl Roofline {
+    /// Folds a deployment into the constants of a step.
+    ///
+    /// # Errors
+    /// [`RooflineError`] when a number cannot be used.
+    pub fn new(setup: &Setup) -> Result<Self, RooflineError> {
+        check(setup)?;
+        let k = Kernels::new(setup);
+        let (shape, gpu, co) = (&setup.shape, &setup.gpu, &setup.coefficients);
+        let layers = f64::from(shape.layers);
+        let h = f64::from(shape.hidden);
+        let hq = f64::from(shape.heads) / k.tp;
+        let d = f64::from(shape.head_dim);
+        let width = hq * shape.mla.map_or(d, |mla| f64::from(mla.v_dim));
+        let vocab = f64::from(shape.vocab);
+        let truncated = if setup.truncated_sampling { 1.0 } else { 0.0 };
+        let sync = if setup.async_scheduling {
+            0.0
+        } else {
+            co.sync_us
+        };
+        let reduce = if setup.tp > 1 {
+            let (fixed, gbs) = gpu.all_reduce[tp_row(setup.tp)];
+            let scale = 2.0 * layers * co.all_reduce_scale;
+            (scale * fixed, scale * 2.0 * h / (gbs * 1e3))
+        } else {
+            (0.0, 0.0)
+        };
+        Ok(Self {
+            gemms: k.layer_gemms(),
+            head: k.gemm(1.0, vocab / k.tp, h, Scheme::None),
+            experts: k.experts(),
+            decode: k.decode_attention(),
+            prefill: k.prefill_attention(),
+            window: shape.window.map(|w| w.tokens),
+            reduce,
+            small: (
+                layers * co.layer_us,
+                layers * (10.0 * h + 8.0 * width) / k.bandwidth,
+            ),
+            step: co.step_us + sync,
+            per_sequence: co.sequence_us + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
+            mixed: co.mixed_us,
+            front_end: Duration::from_nanos((co.front_end_us * 1e3) as u64),
+        })
+    }
+
+    /// Delay of a request before it reaches the engine's queue.
+    pub fn front_end(&self) -> Duration {
+        self.front_end
+    }
+
+    /// The window beyond which some layers do not look.
+    pub fn window(&self) -> Option<u32> {
+        self.window
+    }
+
+    /// Duration of a step.
+    pub fn step(&self, batch: &Batch) -> Duration {
+        if batch.is_empty() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos((self.breakdown(batch).total() * 1e3).round() as u64)
+    }
+
+    /// The same by cause.
+    pub fn breakdown(&self, batch: &Batch) -> Breakdown {
+        let tokens = batch.tokens() as f64;
+        let sequences = f64::from(batch.sequences());
+        let prefill = batch.chunks > 0;
+        let decode_attention = if batch.decodes > 0 {
+            let [(fixed, per_token), (window_fixed, window_per_token)] = self.decode;
+            fixed
+                + window_fixed
+                + per_token * batch.context as f64
+                + window_per_token * batch.clipped as f64
+        } else {
+            0.0
+        };
+        let prefill_attention = if prefill {
+            let half = if batch.decodes > 0 { 0.5 } else { 1.0 };
+            self.prefill.0 * half + self.prefill.1 * batch.chunk_pairs as f64
+        } else {
+            0.0
+        };
+        Breakdown {
+            gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
+            moe: self.experts.map_or(0.0, |e| e.time(tokens)),
+            lm_head: self.head.time(sequences),
+            decode_attention,
+            prefill_attention,
+            all_reduce: self.reduce.0 + self.reduce.1 * tokens,
+            small: self.small.0 + self.small.1 * tokens,
+            overhead: self.step
+                + self.per_sequence * sequences
+                + if prefill { self.mixed } else { 0.0 },
+        }
+    }
+}
+
+fn check(setup: &Setup) -> Result<(), RooflineError> {
+    for (what, n) in [
+        ("tensor-parallel size", setup.tp),
+        ("expert ranks", setup.expert_ranks),
+        ("KV bytes", setup.kv_bytes),
+    ] {
+        if n == 0 {
+            return Err(RooflineError::Zero { what });
+        }
+    }
+    let co = &setup.coefficients;
+    for (what, value, positive) in [
+        ("front_end_us", co.front_end_us, false),
+        ("step_us", co.step_us, false),
+        ("sync_us", co.sync_us, false),
+        ("sequence_us", co.sequence_us, false),
+        ("vocab_us", co.vocab_us, false),
+        ("mixed_us", co.mixed_us, false),
+        ("layer_us", co.layer_us, false),
+        ("gemm_memory_scale", co.gemm_memory_scale, true),
+        ("gemm_compute_scale", co.gemm_compute_scale, true),
+        ("attention_scale", co.attention_scale, true),
+        ("all_reduce_scale", co.all_reduce_scale, true),
+        ("moe_scale", co.moe_scale, true),
+    ] {
+        let bound = if positive { "more than 0" } else { "0 or more" };
+        if !value.is_finite() || value < 0.0 || (positive && value == 0.0) {
+            return Err(RooflineError::Coefficient { what, value, bound });
+        }
+    }
+    Ok(())
+}
+
+fn tp_row(tp: u32) -> usize {
+    match tp {
+        0..=2 => 0,
+        3..=4 => 1,
+        _ => 2,
+    }
+}
+
+/// The kernels of one deployment, on the way to their constants.
+struct Kernels<'a> {
+    setup: &'a Setup,
+    tp: f64,
+    /// bytes/us
+    bandwidth: f64,
+    /// FLOP/us
+    peak: f64,
+}
+
+impl<'a> Kernels<'a> {
+    fn new(setup: &'a Setup) -> Self {
+        Self {
+            setup,
+            tp: f64::from(setup.tp),
+            bandwidth: setup.gpu.bandwidth_tbs * 1e6,
+            peak: setup.gpu.bf16_tflops * 1e6,
+        }
+    }
+
+    /// fp8 units are absent on some GPUs: the weights are small, the arithmetic is bf16.
+    fn fp8_peak(&self) -> Option<f64> {
+        let tflops = self.setup.gpu.fp8_tflops;
+        (tflops > 0.0).then_some(tflops * 1e6)
+    }
+
+    fn dense_fit(&self, scheme: Scheme) -> (Fit, f64) {
+        let gpu = &self.setup.gpu;
+        let weight_only = (gpu.gemm, self.peak);
+        match scheme {
+            Scheme::None => weight_only,
+            Scheme::Fp8 => self.fp8_peak().map_or(weight_only, |f| (gpu.gemm_fp8, f)),
+            Scheme::Fp8Block => self
+                .fp8_peak()
+                .map_or(weight_only, |f| (gpu.gemm_fp8_block, f)),
+            Scheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
+            Scheme::Int4 => {
+                let memory = gpu.gemm.memory * 0.85;
+                (Fit { memory, ..gpu.gemm }, self.peak)
+            }
+        }
+    }
+
+    /// `times` products of n outputs and k inputs.
+    fn gemm(&self, times: f64, n: f64, k: f64, scheme: Scheme) -> Gemm {
+        let (fit, peak) = self.dense_fit(scheme);
+        self.product(times, n, k, weight_width(scheme), fit, peak)
+    }
+
+    fn product(&self, times: f64, n: f64, k: f64, width: f64, fit: Fit, peak: f64) -> Gemm {
+        let co = &self.setup.coefficients;
+        let bandwidth = fit.memory * co.gemm_memory_scale * self.bandwidth;
+        Gemm {
+            times,
+            fixed: fit.fixed,
+            weights: n * k * width / bandwidth,
+            per_token: 2.0 * (n + k) / bandwidth,
+            compute: 2.0 * n * k / (fit.compute * co.gemm_compute_scale * peak),
+        }
+    }
+
+    fn layer_gemms(&self) -> Vec<Gemm> {
+        let shape = &self.setup.shape;
+        let q = shape.quantization;
+        let kept = |keep: bool| if keep { Scheme::None } else { q.scheme };
+        let h = f64::from(shape.hidden);
+        let layers = f64::from(shape.layers);
+        let moe_layers = shape.moe.map_or(0.0, |moe| f64::from(moe.layers));
+        let mut gemms = self.attention_gemms(layers, kept(q.keep_attention));
+        let mut mlp = |times: f64, width: f64, scheme: Scheme| {
+            if times > 0.0 && width > 0.0 {
+                let up = if shape.gated { 2.0 * width } else { width };
+                gemms.push(self.gemm(times, up, h, scheme));
+                gemms.push(self.gemm(times, h, width, scheme));
+            }
+        };
+        let width = f64::from(shape.intermediate) / self.tp;
+        mlp(layers - moe_layers, width, kept(q.keep_mlp));
+        if let Some(moe) = shape.moe.filter(|moe| moe.shared > 0) {
+            let width = f64::from(moe.shared) / self.tp;
+            let scheme = kept(q.keep_shared);
+            let (fit, peak) = self.dense_fit(scheme);
+            // Fitted with the launch time of bf16 whatever the weights (two runs).
+            let fit = Fit {
+                fixed: self.setup.gpu.gemm.fixed,
+                ..fit
+            };
+            let bytes = weight_width(scheme);
+            gemms.push(self.product(moe_layers, 2.0 * width, h, bytes, fit, peak));
+            gemms.push(self.product(moe_layers, h, width, bytes, fit, peak));
+        }
+        gemms
+    }
+
+    fn attention_gemms(&self, layers: f64, scheme: Scheme) -> Vec<Gemm> {
+        let shape = &self.setup.shape;
+        let h = f64::from(shape.hidden);
+        let hq = f64::from(shape.heads) / self.tp;
+        let d = f64::from(shape.head_dim);
+        let Some(mla) = shape.mla else {
+            let hkv = (f64::from(shape.kv_heads) / self.tp).max(1.0);
+            return vec![
+                self.gemm(layers, (hq + 2.0 * hkv) * d, h, scheme),
+                self.gemm(layers, h, hq * d, scheme),
+            ];
+        };
+        let key = f64::from(mla.nope_dim + mla.rope_dim);
+        let kv_rank = f64::from(mla.kv_rank);
+        let down = f64::from(mla.q_rank) + kv_rank + f64::from(mla.rope_dim);
+        let query_in = if mla.q_rank == 0 {
+            h
+        } else {
+            f64::from(mla.q_rank)
+        };
+        vec![
+            self.gemm(layers, down, h, scheme),
+            self.gemm(layers, hq * key, query_in, scheme),
+            self.gemm(
+                layers,
+                hq * f64::from(mla.nope_dim + mla.v_dim),
+                kv_rank,
+                scheme,
+            ),
+            self.gemm(layers, h, hq * f64::from(mla.v_dim), scheme),
+        ]
+    }
+
+    fn experts(&self) -> Option<ExpertKernel> {
+        let shape = &self.setup.shape;
+        let moe = shape.moe?;
+        let co = &self.setup.coefficients;
+        let scheme = shape.quantization.scheme;
+        let table = &self.setup.gpu.experts;
+        let (rows, peak) = match scheme {
+            Scheme::None => (&table.bf16, self.peak),
+            Scheme::Fp8 | Scheme::Fp8Block => match self.fp8_peak() {
+                Some(peak) => (&table.fp8, peak),
+                None => (&table.bf16, self.peak),
+            },
+            Scheme::Int8 => (&table.fp8, 2.0 * self.peak),
+            Scheme::Int4 => (&table.int4, self.peak),
+        };
+        let fit = between(rows, moe.experts);
+        let ranks = f64::from(self.setup.expert_ranks);
+        let (e, k) = (f64::from(moe.experts), f64::from(moe.per_token));
+        let h = f64::from(shape.hidden);
+        let width = f64::from(moe.intermediate) / self.tp;
+        let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
+        let exchange = if self.setup.expert_ranks > 1 {
+            let row = tp_row(self.setup.expert_ranks);
+            let (fixed, gbs) = self.setup.gpu.all_reduce[row];
+            (fixed, 2.0 * h / (gbs * 1e3))
+        } else {
+            (0.0, 0.0)
+        };
+        Some(ExpertKernel {
+            times: f64::from(moe.layers),
+            fixed: fit.fixed * co.moe_scale,
+            all: e / ranks * 3.0 * h * width * weight_width(scheme) / bandwidth,
+            miss: (1.0 - k / e).ln(),
+            per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
+            compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
+            fan_in: ranks,
+            exchange,
+        })
+    }
+
+    /// `(us, us per token of context)` of the layers that see all, then of those with a window.
+    fn decode_attention(&self) -> [(f64, f64); 2] {
+        let shape = &self.setup.shape;
+        let (fixed, share) = self.setup.gpu.decode_attention;
+        let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
+            / f64::from(shape.layers);
+        let bandwidth = share * self.setup.coefficients.attention_scale * self.bandwidth;
+        let windowed = shape.window.map_or(0, |w| w.layers.min(shape.layers));
+        [shape.layers - windowed, windowed].map(|layers| {
+            let layers = f64::from(layers);
+            (layers * fixed, layers * per_layer / bandwidth)
+        })
+    }
+
+    /// `(us, us per two pairs)`; see [`Batch::chunk_pairs`].
+    fn prefill_attention(&self) -> (f64, f64) {
+        let shape = &self.setup.shape;
+        let (fixed, share) = self.setup.gpu.prefill_attention;
+        let layers = f64::from(shape.layers);
+        let hq = f64::from(shape.heads) / self.tp;
+        let widths = shape.mla.map_or(2.0 * f64::from(shape.head_dim), |mla| {
+            f64::from(mla.nope_dim + mla.rope_dim + mla.v_dim)
+        });
+        (layers * fixed, layers * hq * widths / (share * self.peak))
+    }
+}
+
+/// Between the rows for 16 and 64 experts, by the logarithm of their number.
+fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
+    let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
+    let mix = |a: f64, b: f64| a + (b - a) * t;
+    Fit {
+        fixed: mix(few.fixed, many.fixed),
+        memory: mix(few.memory, many.memory),
+        compute: mix(few.compute, many.compute),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::latency::{gpu, model};
+
+    use super::*;
+
+    fn llama(tp: u32) -> Setup {
+        let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+        Setup {
+            tp,
+            ..Setup::new(shape, gpu("H100").unwrap().clone())
+        }
+    }
+
+    fn decodes(n: u32, context: u32) -> Batch {
+        let mut batch = Batch::default();
+        (0..n).for_each(|_| batch.add_decode(context, 1, None));
+        batch
+    }
+
+    /// The formulas written out with numbers, as a check of the folded constants.
+    #[test]
+    fn a_decode_step_is_the_sum_of_its_kernels() {
+        let roofline = Roofline::new(&llama(1)).unwrap();
+        let (nd, context, bw, f) = (64.0, 1000.0, 3.35e6, 989.5e6);
+        let gemm = |n: f64, k: f64, t: f64| {
+            let bytes = n * k * 2.0 + 2.0 * t * (n + k);
+            let flops = 2.0 * t * n * k;
+            let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
+            3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
+        };
+        let layer = gemm(6144.0, 4096.0, nd)
+            + gemm(4096.0, 4096.0, nd)
+            + gemm(28672.0, 4096.0, nd)
+            + gemm(4096.0, 14336.0, nd);
+        let attention = 13.0 + nd * context * 4.0 * 8.0 * 128.0 / (0.934 * bw);
+        let small = 15.1 + nd * (10.0 * 4096.0 + 8.0 * 4096.0) / bw;
+        let head = gemm(128256.0, 4096.0, nd);
+        let overhead = 494.0 + 7.3 * nd;
+        let us = 32.0 * (layer + attention + small) + head + overhead;
+        let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
+        assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
+    }
+
+    #[test]
+    fn more_work_takes_longer_and_more_gpus_less() {
+        let one = Roofline::new(&llama(1)).unwrap();
+        let two = Roofline::new(&llama(2)).unwrap();
+        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(16, 500)));
+        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
+        assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
+        assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn layers_with_a_window_stop_growing() {
+        let setup = Setup::new(
+            model("openai/gpt-oss-20b").unwrap(),
+            gpu("H100").unwrap().clone(),
+        );
+        let roofline = Roofline::new(&setup).unwrap();
+        let mut near = Batch::default();
+        near.add_decode(4000, 1, None);
+        let mut clipped = Batch::default();
+        clipped.add_decode(4000, 1, roofline.window());
+        assert_eq!((clipped.context, clipped.clipped), (4000, 128));
+        assert!(roofline.step(&clipped) < roofline.step(&near));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_used_are_named() {
+        let error = |setup: Setup| Roofline::new(&setup).unwrap_err().to_string();
+        assert_eq!(
+            error(llama(0)),
+            "tensor-parallel size is 0, must be at least 1"
+        );
+        let mut setup = llama(1);
+        setup.coefficients.gemm_memory_scale = 0.0;
+        assert_eq!(
+            error(setup),
+            "coefficient gemm_memory_scale is 0, must be a finite number, more than 0"
+        );
+    }
+
+    #[test]
+    fn every_known_model_has_a_step_on_every_gpu() {
+        for name in crate::engine::latency::known_models() {
+            for gpu in crate::engine::latency::GPUS {
+                let setup = Setup {
+                    tp: 8,
+                    ..Setup::new(model(name).unwrap(), gpu.clone())
+                };
+                let mut batch = decodes(32, 700);
+                batch.add_chunk(500, 20);
+                let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
+                assert!(
+                    total.is_finite() && total > 600.0,
+                    "{name} on {}: {total}",
+                    gpu.name
+                );
+            }
+        }
+    }
+}

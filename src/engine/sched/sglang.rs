@@ -1,0 +1,1 @@
+//! Continuous batching as SGLang does it.

@@ -1,0 +1,402 @@
+//! Continuous batching as vLLM v1 does it.
+//!
+//! A step serves running sequences first (one token each, or the rest of their prompt), then
+//! waiting ones, within one budget of tokens. With asynchronous scheduling two steps are in
+//! flight: when one ends the next, scheduled before, starts at once, and the one after it is
+//! scheduled from the queue as it is then. Tokens leave at the end of their step.
+//!
+//! At one instant: a step ends, then inputs are taken, then the next step is scheduled. So
+//! [`Scheduler::advance`] leaves the scheduling that is due exactly now to the next call, which
+//! [`Scheduler::next_wakeup`] asks for.
+//!
+//! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
+
+mod config;
+mod plan;
+mod seqs;
+mod step;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::collections::VecDeque;
+
+use crate::engine::kv::{BlockPool, KvConfig};
+use crate::engine::{
+    Command, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+};
+use crate::sim::{Agenda, Purpose, SimTime, stream};
+
+use super::ConfigError;
+pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
+use seqs::{Seqs, Slot, State};
+use step::Step;
+use waiting::Waiting;
+
+/// vLLM's scheduler.
+#[derive(Debug)]
+pub struct Vllm {
+    config: VllmConfig,
+    pool: BlockPool,
+    seqs: Seqs,
+    waiting: Waiting,
+    /// The running batch, in order of admission.
+    running: Vec<Slot>,
+    /// Steps in flight; the first one runs.
+    flight: VecDeque<Step>,
+    /// Steps to use again.
+    spare: Vec<Step>,
+    /// When to schedule next.
+    plan_at: Option<SimTime>,
+    paused: bool,
+    /// Fetches that end, and ends that wait for their tail: slot and generation.
+    timers: Agenda<(Slot, u32)>,
+    fetching: usize,
+    loras: Vec<LoraId>,
+    window: Option<u32>,
+    watermark_blocks: u32,
+    arrivals: u64,
+    stats: Stats,
+    admissions: Vec<Admitted>,
+}
+
+/// A sequence entered the running batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Which.
+    pub id: SeqId,
+    /// When.
+    pub at: SimTime,
+    /// Prompt tokens that were cached.
+    pub cached: u32,
+    /// It ran before and was preempted.
+    pub again: bool,
+}
+
+impl Vllm {
+    /// An idle engine.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn new(config: VllmConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let pool = BlockPool::new(KvConfig {
+            num_blocks: config.num_gpu_blocks.saturating_add(1),
+            block_size: config.block_size,
+            prefix_caching: config.enable_prefix_caching,
+            events: config.kv_events,
+        });
+        Ok(Self {
+            window: config.latency.window(),
+            watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
+            config,
+            pool,
+            seqs: Seqs::default(),
+            waiting: Waiting::default(),
+            running: Vec::new(),
+            flight: VecDeque::new(),
+            spare: Vec::new(),
+            plan_at: None,
+            paused: false,
+            timers: Agenda::default(),
+            fetching: 0,
+            loras: Vec::new(),
+            arrivals: 0,
+            stats: Stats::default(),
+            admissions: Vec::new(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &VllmConfig {
+        &self.config
+    }
+
+    /// The blocks.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Admissions since the last call, when the configuration asks for them.
+    pub fn take_admissions(&mut self) -> Vec<Admitted> {
+        std::mem::take(&mut self.admissions)
+    }
+
+    fn depth(&self) -> usize {
+        if self.config.async_scheduling { 2 } else { 1 }
+    }
+
+    /// Schedules as soon as the inputs of this instant are in, if nothing runs that would.
+    fn wake(&mut self, now: SimTime) {
+        let work = !self.waiting.is_empty() || !self.running.is_empty();
+        if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
+            self.plan_at = Some(now);
+        }
+    }
+
+    /// Fills the pipeline.
+    fn plan(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.paused {
+            return;
+        }
+        while self.flight.len() < self.depth() {
+            let mut step = self.spare.pop().unwrap_or_default();
+            let preempted = self.schedule(now, &mut step, out);
+            if step.entries.is_empty() {
+                self.release(step, now, out);
+                if preempted && self.flight.is_empty() {
+                    // A pass that only preempted: what it freed serves others.
+                    continue;
+                }
+                break;
+            }
+            if self.flight.is_empty() {
+                self.start(&mut step, now);
+            }
+            self.flight.push_back(step);
+        }
+    }
+
+    fn start(&self, step: &mut Step, now: SimTime) {
+        step.end = now + self.config.latency.step(&step.batch, self.config.speed);
+    }
+
+    /// Says which blocks a step moved and keeps its memory for another.
+    fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
+        out.extend(step.events.drain(..).map(|event| (now, event)));
+        step.clear();
+        self.spare.push(step);
+    }
+
+    fn finish_step(&mut self, out: &mut Outbox) {
+        let Some(mut step) = self.flight.pop_front() else {
+            return;
+        };
+        let now = step.end;
+        out.extend(step.events.drain(..).map(|event| (now, event)));
+        let mut output_tokens = 0;
+        let mut ended = false;
+        for entry in &step.entries {
+            let seq = &mut self.seqs[entry.slot];
+            seq.in_flight -= 1;
+            if seq.state == State::Dead {
+                self.seqs.bury(entry.slot);
+                continue;
+            }
+            if entry.emit > 0 {
+                seq.released += entry.emit;
+                output_tokens += entry.emit;
+                let (id, n) = (seq.id, entry.emit);
+                out.push_back((now, Event::Tokens { id, n }));
+            }
+            if entry.last {
+                ended = true;
+                self.complete(entry.slot, now, out);
+            }
+        }
+        if ended {
+            let seqs = &self.seqs;
+            self.running
+                .retain(|&slot| matches!(seqs[slot].state, State::Running | State::Draining));
+        }
+        let prompt_tokens = step.prompt_tokens;
+        out.push_back((
+            now,
+            Event::Step {
+                prompt_tokens,
+                output_tokens,
+            },
+        ));
+        step.clear();
+        self.spare.push(step);
+        if let Some(mut next) = self.flight.pop_front() {
+            self.start(&mut next, now);
+            self.flight.push_front(next);
+        }
+        if !self.paused {
+            self.plan_at = Some(now);
+        }
+    }
+
+    /// All tokens of a sequence are out. The caller takes it off the running batch.
+    fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let seq = &self.seqs[slot];
+        if !seq.tail.is_zero() {
+            let due = now + seq.tail;
+            self.timers.set(due, (slot, seq.generation));
+            return;
+        }
+        if seq.state == State::Waiting {
+            // Preempted while its last token was in flight.
+            self.waiting.remove(&self.seqs, slot);
+        }
+        self.end(slot, End::Finished, now, out);
+    }
+
+    /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
+    fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        let id = seq.id;
+        self.pool.release(&mut seq.table);
+        self.seqs.end(slot);
+        out.push_back((now, Event::Ended { id, end }));
+    }
+
+    /// Takes a sequence out of whatever queue it is in, and ends it.
+    fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        match self.seqs[slot].state {
+            State::Waiting => self.waiting.remove(&self.seqs, slot),
+            State::Fetching => self.fetching -= 1,
+            State::Running | State::Draining => self.running.retain(|&other| other != slot),
+            State::Free | State::Dead => return,
+        }
+        self.end(slot, end, now, out);
+    }
+
+    fn timer(&mut self, now: SimTime, slot: Slot, generation: u32, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        if seq.generation != generation {
+            return;
+        }
+        match seq.state {
+            State::Fetching => {
+                self.fetching -= 1;
+                seq.state = State::Waiting;
+                seq.fetched = true;
+                // The last prompt token is computed here, for its logits.
+                seq.computed = seq.prompt - 1;
+                self.waiting.insert(&self.seqs, slot);
+                self.wake(now);
+            }
+            State::Waiting | State::Draining => {
+                self.stop(slot, End::Finished, now, out);
+                self.wake(now);
+            }
+            State::Free | State::Running | State::Dead => {}
+        }
+    }
+
+    /// Blocks that a sequence needs at most, or why it can never run.
+    fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+        // The last token is never computed, unless as a draft.
+        let last = u32::from(self.config.drafts() == 0);
+        let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
+        let needed = self.pool.blocks_for(tokens.min(self.config.max_model_len));
+        let total = self.pool.usable();
+        if self.config.admission == Admission::Vllm && needed > total {
+            return Err(SubmitError::TooLarge { needed, total });
+        }
+        Ok(())
+    }
+}
+
+impl Scheduler for Vllm {
+    fn submit(&mut self, now: SimTime, seq: Sequence, _: &mut Outbox) -> Result<(), SubmitError> {
+        if let Some(limit) = self.config.max_waiting
+            && self.waiting.len() >= limit
+        {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        self.fits(&seq)?;
+        let order = self.arrivals as i64;
+        let rank = match self.config.policy {
+            Policy::Fcfs => (0, order),
+            Policy::Priority => (seq.priority, order),
+        };
+        let draws = self
+            .config
+            .speculation
+            .as_ref()
+            .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
+        let slot = self
+            .seqs
+            .insert(seq, self.config.max_model_len, self.arrivals);
+        self.arrivals += 1;
+        let seq = &mut self.seqs[slot];
+        seq.rank = rank;
+        seq.draws = draws;
+        self.waiting.insert(&self.seqs, slot);
+        self.wake(now);
+        Ok(())
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        if let Some(slot) = self.seqs.find(id) {
+            self.stop(slot, End::Aborted, now, out);
+            self.wake(now);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        let end = self.flight.front().map(|step| step.end);
+        [end, self.plan_at, self.timers.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        let mut may_plan = self.plan_at.is_some();
+        while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
+            if self.flight.front().is_some_and(|step| step.end == due) {
+                // A plan from before this step's end is older: it comes first.
+                if let Some(at) = self
+                    .plan_at
+                    .filter(|&at| at < due || (may_plan && at == due))
+                {
+                    self.plan_at = None;
+                    may_plan = false;
+                    self.plan(at, out);
+                    continue;
+                }
+                self.finish_step(out);
+            } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
+                self.timer(at, slot, generation, out);
+            } else if due < now || may_plan {
+                self.plan_at = None;
+                may_plan = false;
+                self.plan(due, out);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) {
+        match command {
+            Command::Pause => {
+                self.paused = true;
+                self.plan_at = None;
+            }
+            Command::Resume => {
+                self.paused = false;
+                if self.flight.len() < self.depth() {
+                    self.plan_at = Some(now);
+                }
+            }
+            Command::CancelAll => {
+                for slot in self.seqs.living() {
+                    self.stop(slot, End::Cancelled, now, out);
+                }
+            }
+            Command::ResetPrefixCache => {
+                for step in &mut self.flight {
+                    out.extend(step.events.drain(..).map(|event| (now, event)));
+                }
+                self.pool.forget(&mut |event| out.push_back((now, event)));
+            }
+            Command::Delays(_) => {}
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            deferred: self.fetching,
+            used_blocks: self.pool.used(),
+            total_blocks: self.pool.usable(),
+            ..self.stats
+        }
+    }
+}

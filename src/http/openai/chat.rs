@@ -1,0 +1,196 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response};
+use serde_json::Value;
+
+use super::chat_render::{ChatStream, ChatView};
+use super::prepare::{self, Common};
+use crate::http::app::App;
+use crate::http::stream::Render;
+use crate::http::{body, error};
+use crate::job::Prompt;
+use crate::service::{Content, Job};
+use crate::tokenizer::ChatInput;
+use crate::wire::fault::Fault;
+use crate::wire::openai::chat::ChatRequest;
+use crate::wire::openai::shared::ToolChoice;
+
+/// Answers a chat.
+pub(in crate::http) async fn create(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let answer = async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        answer(&app, &parts.headers, &value).await
+    };
+    answer.await.unwrap_or_else(|fault: Fault| error::response(&fault))
+}
+
+/// Answers a chat whose body is read.
+pub(in crate::http) async fn answer(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    value: &Value,
+) -> Result<Response<Body>, Fault> {
+    let arrived = app.service.now();
+    let request = ChatRequest::parse(value)?;
+    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let target = prepare::target(app, request.model.as_deref())?;
+    let n = request.n.unwrap_or(1).clamp(0, i128::from(u32::MAX)) as u32;
+    app.service.admits(n.max(1)).map_err(|e| error::fault(&e))?;
+    let limits = app.limits();
+    request.validate_early(&limits)?;
+    let prompt = prompt(app, &request).await?;
+    let room = prepare::room(app, &prompt)?;
+    request.validate_sampling(&limits, room)?;
+    let stream = request.stream.unwrap_or(false);
+    let content = match request.validate_engine(&limits) {
+        Ok(()) => prepare::content(app, &request),
+        Err(fault) => Err(fault),
+    };
+    let content = match content {
+        Ok(content) => content,
+        Err(fault) if stream => return Ok(prepare::failed_stream(&fault, true)),
+        Err(fault) => return Err(fault),
+    };
+    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let chat = view(app, &request, &id, &target, &prompt, &content);
+    let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
+    let prompt_tokens = prompt.tokens.len() as u32;
+    let job = Job {
+        id,
+        target,
+        prompts: vec![prompt],
+        n,
+        reasoning: prepare::reasoning(app, &request),
+        content,
+        ..prepare::job(&request.common(), headers, arrived)
+    };
+    let reply = match app.service.generate(&job) {
+        Ok(reply) => reply,
+        Err(error) if stream && error.is_late() => {
+            return Ok(prepare::failed_stream(&error::fault(&error), true));
+        }
+        Err(error) => return Err(error::fault(&error)),
+    };
+    if stream {
+        let render = ChatStream::new(chat, reply.choices.len(), prompt_tokens);
+        return Ok(prepare::stream(app, reply, render, interval, guard));
+    }
+    reply.ended().await;
+    let body = chat.unary(&reply);
+    Ok(prepare::unary(app, headers, body))
+}
+
+/// The tokens of a conversation, through the model's template.
+pub(in crate::http) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prompt, Fault> {
+    if let Some(tokens) = prepare::given_tokens(request.kv_transfer_params.as_ref()) {
+        let echo = last_text(request).into();
+        return Ok(Prompt { tokens, echo });
+    }
+    let messages: Vec<Value> = request.messages.iter().map(|m| m.raw().clone()).collect();
+    let tools = tools_shown(app, request);
+    let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
+    let documents = request.documents.as_ref().and_then(|d| serde_json::to_value(d).ok());
+    let mut kwargs = app.config.model.chat_template_kwargs.clone();
+    kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
+    if let Some(effort) = &request.reasoning_effort {
+        kwargs.insert("reasoning_effort".into(), effort.clone().into());
+    }
+    let template = request.chat_template.clone();
+    let (generate, proceed) = (request.add_generation_prompt, request.continue_final_message);
+    let special = request.add_special_tokens;
+    let tokenizer = app.service.generator.tokenizer().clone();
+    let encode = move || {
+        let text = tokenizer.render_chat(&ChatInput {
+            messages: &messages,
+            tools: tools.as_deref(),
+            documents: documents.as_ref(),
+            add_generation_prompt: generate,
+            continue_final_message: proceed,
+            chat_template: template.as_deref(),
+            kwargs: Some(&kwargs),
+        })?;
+        Ok(tokenizer.encode(&text, special))
+    };
+    let tokens = prepare::off_thread(size, encode).await.map_err(prepare::template_fault)?;
+    let tokens = prepare::truncate(
+        app,
+        tokens,
+        request.truncate_prompt_tokens,
+        request.truncation_side.as_deref(),
+    );
+    Ok(Prompt { tokens, echo: last_text(request).into() })
+}
+
+/// What echo mode answers: the text of the last message.
+fn last_text(request: &ChatRequest) -> String {
+    request.messages.last().map(|m| m.text()).unwrap_or_default()
+}
+
+/// Tools as the template sees them.
+fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
+    let hidden = app.config.api.exclude_tools_when_tool_choice_none
+        && request.tool_choice == Some(ToolChoice::None);
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
+    Some(tools.iter().map(|tool| tool.raw()).collect())
+}
+
+/// What the shape of the answer depends on.
+pub(in crate::http) fn view(
+    app: &App,
+    request: &ChatRequest,
+    id: &Arc<str>,
+    target: &crate::job::Target,
+    prompt: &Prompt,
+    content: &Content,
+) -> ChatView {
+    let common: Common<'_> = request.common();
+    let mut view = prepare::view(app, &common, id, target);
+    view.logprobs = request
+        .logprobs
+        .unwrap_or(false)
+        .then(|| prepare::top(app, request.top_logprobs));
+    let show_prompt = view.return_token_ids || request.prompt_logprobs.is_some();
+    let parser = app.config.api.reasoning_parser.is_some();
+    let uses_tools = matches!(content, Content::Tools { .. });
+    let tool_parser = app.config.api.tool_call_parser.is_some()
+        && request.tools.as_ref().is_some_and(|t| !t.is_empty())
+        && request.tool_choice != Some(ToolChoice::None);
+    let tokenizer = app.service.generator.tokenizer();
+    let text = request.return_prompt_text.unwrap_or(false);
+    let last_role = request.messages.last().map(|m| m.role().to_owned());
+    let role = match last_role {
+        Some(role) if !request.add_generation_prompt => role,
+        _ => app.config.model.response_role.clone(),
+    };
+    let last = request.messages.last();
+    let echo = last
+        .filter(|m| request.echo && m.role() == role)
+        .map(|m| m.text())
+        .filter(|text| !text.is_empty());
+    ChatView {
+        role: role.into(),
+        echo: echo.map(Into::into),
+        include_reasoning: request.include_reasoning,
+        parsed: parser || uses_tools || tool_parser,
+        named: matches!(request.tool_choice, Some(ToolChoice::Named(_))),
+        forced: matches!(
+            request.tool_choice,
+            Some(ToolChoice::Named(_) | ToolChoice::Required)
+        ),
+        call_ids: prepare::call_ids(),
+        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
+        prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
+        prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
+        ec_transfer_params: None,
+        view,
+    }
+}
+
+/// Marks renderers that chats use.
+pub(in crate::http) trait ChatRender: Render {}
+impl ChatRender for ChatStream {}

@@ -1,0 +1,3 @@
+//! What runs offline: no server, no wall clock in any result.
+
+pub mod validate;

@@ -1,0 +1,318 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::engine::latency::{
+    Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu,
+};
+use crate::engine::sched::vllm::VllmConfig;
+use crate::engine::{BlockKey, Plan};
+use crate::sim::{Draw, Purpose, SimTime, mix, stream};
+
+use super::ValidateError;
+
+/// One run as it will be replayed.
+pub(super) struct Run {
+    pub id: String,
+    pub setup: Setup,
+    pub engine: VllmConfig,
+    /// Data-parallel engines.
+    pub ranks: u32,
+    pub requests: Vec<Request>,
+    /// Each stage begins when the one before is over, answers included.
+    pub drains: bool,
+    pub stages: usize,
+    pub timeout: Option<Duration>,
+    pub max_in_flight: usize,
+}
+
+/// One request of the workload.
+pub(super) struct Request {
+    /// When it is sent, counted from the start of its stage.
+    pub at: SimTime,
+    pub stage: usize,
+    pub prompt: u32,
+    pub output: u32,
+    pub plan: Arc<Plan>,
+}
+
+/// A front end in another cluster behind its own load generator (vLLM 0.11 on GKE).
+const SLOW_FRONT_END_US: f64 = 19_400.0;
+/// Prompt lengths lie within this share of their mean.
+const LENGTH_SPREAD: f64 = 0.02;
+
+struct Fields<'a> {
+    run: &'a str,
+    value: &'a Value,
+}
+
+impl<'a> Fields<'a> {
+    fn at(&self, path: &str) -> &'a Value {
+        path.split('.').fold(self.value, |value, key| &value[key])
+    }
+
+    fn wrong(&self, path: &str, problem: impl Into<String>) -> ValidateError {
+        ValidateError::Field {
+            run: self.run.to_owned(),
+            field: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    fn number(&self, path: &str) -> Result<f64, ValidateError> {
+        let value = self.at(path).as_f64();
+        value
+            .filter(|n| *n >= 0.0)
+            .ok_or_else(|| self.wrong(path, "must be a number, 0 or more"))
+    }
+
+    fn count(&self, path: &str) -> Result<u32, ValidateError> {
+        let value = self.at(path).as_u64().and_then(|n| u32::try_from(n).ok());
+        value.ok_or_else(|| self.wrong(path, "must be a whole number"))
+    }
+
+    fn text(&self, path: &str) -> Result<&'a str, ValidateError> {
+        self.at(path)
+            .as_str()
+            .ok_or_else(|| self.wrong(path, "must be a string"))
+    }
+
+    fn flag(&self, path: &str) -> bool {
+        self.at(path).as_bool() == Some(true)
+    }
+}
+
+impl Run {
+    pub(super) fn read(value: &Value) -> Result<Self, ValidateError> {
+        let id = value["id"].as_str().unwrap_or("without an id").to_owned();
+        let fields = Fields { run: &id, value };
+        let ranks = fields.count("dp")?.max(1);
+        let setup = setup(&fields, ranks)?;
+        let engine = engine(&fields, &setup)?;
+        let requests = match fields.text("workload.kind")? {
+            "shared_prefix" => shared_prefix(&fields, engine.block_size)?,
+            "trace" => trace(&fields, engine.block_size)?,
+            other => {
+                let problem = format!("is {other:?}, must be \"shared_prefix\" or \"trace\"");
+                return Err(fields.wrong("workload.kind", problem));
+            }
+        };
+        let seconds = |path| fields.at(path).as_f64().map(Duration::from_secs_f64);
+        let cap = fields.at("workload.client_max_concurrency").as_u64();
+        Ok(Self {
+            setup,
+            engine,
+            ranks,
+            stages: requests.last().map_or(0, |r| r.stage + 1),
+            requests,
+            drains: fields.at("score_level").as_str() == Some("stages"),
+            timeout: seconds("workload.client_timeout_s"),
+            max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+            id,
+        })
+    }
+}
+
+fn setup(fields: &Fields, ranks: u32) -> Result<Setup, ValidateError> {
+    let name = fields.text("hardware")?;
+    let gpu =
+        gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
+    let in_process = fields.text("workload.api")?.contains("in process");
+    let slow = fields
+        .at("source")
+        .as_str()
+        .is_some_and(|s| s.contains("GKE"));
+    let defaults = Coefficients::default();
+    let front_end_us = match (in_process, slow) {
+        (true, _) => 0.0,
+        (false, true) => SLOW_FRONT_END_US,
+        (false, false) => defaults.front_end_us,
+    };
+    Ok(Setup {
+        tp: fields.count("tp")?,
+        expert_ranks: if fields.flag("ep") { ranks } else { 1 },
+        async_scheduling: fields.flag("vllm.async_scheduling"),
+        kv_bytes: if fields.text("vllm.kv_cache_dtype")?.starts_with("fp8") {
+            1
+        } else {
+            2
+        },
+        truncated_sampling: fields.flag("sampling.truncated_sampling"),
+        coefficients: Coefficients {
+            front_end_us,
+            ..defaults
+        },
+        ..Setup::new(shape(fields)?, gpu.clone())
+    })
+}
+
+fn shape(fields: &Fields) -> Result<ModelShape, ValidateError> {
+    let n = |key: &str| fields.count(&format!("model_config.{key}"));
+    let positive = |key: &str| match n(key)? {
+        0 => Err(fields.wrong(&format!("model_config.{key}"), "must be at least 1")),
+        n => Ok(n),
+    };
+    let experts = n("experts")?;
+    let scheme = match fields.text("model_config.weight_quantization")? {
+        "none" => Scheme::None,
+        s if s.starts_with("fp8") => Scheme::Fp8,
+        s if s.starts_with("int8") => Scheme::Int8,
+        _ => Scheme::Int4,
+    };
+    let modules = fields
+        .at("model_config.quantized_modules")
+        .as_str()
+        .unwrap_or_default();
+    let moe = (experts > 1).then_some(Moe {
+        experts,
+        per_token: n("experts_per_token")?,
+        intermediate: n("moe_intermediate")?,
+        shared: n("shared_expert_intermediate")?,
+        layers: positive("layers")?,
+    });
+    let keep = modules.contains("experts");
+    Ok(ModelShape {
+        hidden: positive("hidden")?,
+        layers: positive("layers")?,
+        heads: positive("heads")?,
+        kv_heads: positive("kv_heads")?,
+        head_dim: positive("head_dim")?,
+        intermediate: n("intermediate")?,
+        vocab: positive("vocab")?,
+        tied: fields.flag("model_config.tie_word_embeddings"),
+        gated: fields.flag("model_config.gated_mlp"),
+        mla: None,
+        moe,
+        window: None,
+        quantization: Quantization {
+            keep_attention: keep,
+            keep_mlp: keep,
+            ..Quantization::all(scheme)
+        },
+        max_context: u32::MAX,
+    })
+}
+
+fn engine(fields: &Fields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
+    let block_size = fields.count("vllm.block_size")?.max(1);
+    let max_num_batched_tokens = fields.count("vllm.max_num_batched_tokens")?;
+    let memory = Memory::new(
+        &setup.shape,
+        &setup.gpu,
+        setup.tp,
+        fields.number("vllm.gpu_memory_utilization")?,
+        (block_size, setup.kv_bytes),
+        max_num_batched_tokens,
+        None,
+    );
+    let blocks = fields.at("vllm.num_gpu_blocks").as_u64();
+    let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
+    let max_model_len = fields.at("vllm.max_model_len").as_u64();
+    Ok(VllmConfig {
+        // One is the null block.
+        num_gpu_blocks: blocks.saturating_sub(1),
+        block_size,
+        max_num_seqs: fields.count("vllm.max_num_seqs")?,
+        max_num_batched_tokens,
+        max_model_len: max_model_len.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        enable_prefix_caching: fields.flag("vllm.enable_prefix_caching"),
+        enable_chunked_prefill: fields.flag("vllm.enable_chunked_prefill"),
+        async_scheduling: setup.async_scheduling,
+        ..VllmConfig::default()
+    })
+}
+
+/// Prompts in turn; those of one group begin with the same tokens.
+fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
+    let prompts = fields.count("workload.prompts.unique_prompts")?.max(1);
+    let groups = fields.count("workload.prompts.groups")?.max(1);
+    let shared = fields.count("workload.prompts.system_prompt_tokens")? / block;
+    let mean = fields.number("workload.prompts.prompt_tokens_estimate")?;
+    let output = fields.count("workload.output_tokens.requested")?;
+    let stages = fields.at("workload.stages").as_array();
+    let stages = stages.ok_or_else(|| fields.wrong("workload.stages", "must be a list"))?;
+    let lengths: Vec<u32> = (0..prompts)
+        .map(|i| {
+            let mut rng = stream(0, i.into(), Purpose::Workload);
+            (mean * (1.0 + LENGTH_SPREAD * (2.0 * rng.unit() - 1.0)))
+                .round()
+                .max(1.0) as u32
+        })
+        .collect();
+    let drains = fields.at("score_level").as_str() == Some("stages");
+    let mut requests = Vec::new();
+    let mut start = 0.0;
+    for (stage, spec) in stages.iter().enumerate() {
+        let spec = Fields {
+            run: fields.run,
+            value: spec,
+        };
+        let (rate, count) = (spec.number("rate_rps")?, spec.count("requests")?);
+        if rate == 0.0 {
+            return Err(fields.wrong("workload.stages", "has a rate of 0"));
+        }
+        for i in 0..count {
+            let n = requests.len() as u64;
+            let which = (n % u64::from(prompts)) as u32;
+            let prompt = lengths[which as usize];
+            let keys = (0..(prompt + output) / block).map(|i| {
+                let owner = match i {
+                    _ if i < shared => mix(1, (which % groups).into()),
+                    _ if i < prompt / block => mix(2, which.into()),
+                    _ => mix(3, n),
+                };
+                BlockKey(mix(owner, i.into()))
+            });
+            requests.push(Request {
+                at: SimTime::from_nanos(((start + f64::from(i) / rate) * 1e9) as u64),
+                stage,
+                prompt,
+                output,
+                plan: plan(keys.collect(), block),
+            });
+        }
+        if !drains {
+            start += f64::from(count) / rate;
+        }
+    }
+    Ok(requests)
+}
+
+/// Requests as recorded, with the blocks of their prompts.
+fn trace(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
+    let rows = fields.at("workload.trace").as_array();
+    let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;
+    rows.iter()
+        .enumerate()
+        .map(|(n, row)| {
+            let row = Fields {
+                run: fields.run,
+                value: row,
+            };
+            let (prompt, output) = (row.count("input")?, row.count("output")?);
+            let shared = row.at("blocks").as_array().map_or(&[][..], Vec::as_slice);
+            let keys = (0..prompt.saturating_add(output) / block).map(|i| {
+                let known = shared.get(i as usize).and_then(Value::as_u64);
+                known.map_or(BlockKey(mix(mix(3, n as u64), i.into())), |k| {
+                    BlockKey(mix(4, k))
+                })
+            });
+            Ok(Request {
+                at: SimTime::from_nanos((row.number("t")? * 1e9) as u64),
+                stage: 0,
+                prompt: prompt.max(1),
+                output: output.max(1),
+                plan: plan(keys.collect(), block),
+            })
+        })
+        .collect()
+}
+
+fn plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<Plan> {
+    Arc::new(Plan {
+        keys,
+        block_size,
+        ..Plan::default()
+    })
+}
