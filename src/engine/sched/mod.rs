@@ -1,11 +1,9 @@
-<<<<<<< HEAD
 //! The schedulers: siblings behind [`Scheduler`](super::Scheduler).
+//!
+//! [`pool`] gives each sequence a timeline of its own; the batching ones run steps that last as
+//! long as a [`LatencyModel`](super::latency::LatencyModel) says.
 
 pub mod pool;
-=======
-//! Batching schedulers: each a [`Scheduler`](super::Scheduler) whose steps last as long as a
-//! [`LatencyModel`](super::latency::LatencyModel) says.
-
 pub mod sglang;
 pub mod vllm;
 
@@ -60,4 +58,3 @@ fn within(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), Co
         high,
     })
 }
->>>>>>> eng

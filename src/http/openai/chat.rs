@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare::{self, Common};
 use crate::http::app::App;
-use crate::http::stream::Render;
 use crate::http::{body, error};
 use crate::job::Prompt;
 use crate::service::{Content, Job};
@@ -190,7 +189,3 @@ pub(in crate::http) fn view(
         view,
     }
 }
-
-/// Marks renderers that chats use.
-pub(in crate::http) trait ChatRender: Render {}
-impl ChatRender for ChatStream {}

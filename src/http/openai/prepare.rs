@@ -1,16 +1,113 @@
-//! What chat and completions do alike before the engine gets to work.
+//! What chat and completions do alike around the engine's work.
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde_json::{Map, Value};
 
-use crate::http::app::App;
-use crate::wire::fault::Fault;
+use super::logprobs;
+use super::view::View;
+use crate::generate::structured::{Constraint, compile};
+use crate::generate::tools::{ToolChoice as Choice, ToolDef};
+use crate::http::app::{App, LoadGuard, unix_now};
+use crate::http::error;
+use crate::http::stream::{EventStream, Render};
+use crate::job::{Bias, Prompt, Stops, Target};
+use crate::service::{Content, Job, Reply, Transfer};
+use crate::sim::SimTime;
+use crate::tokenizer::TemplateError;
+use crate::wire::fault::{Fault, Kind};
+use crate::wire::openai::chat::ChatRequest;
+use crate::wire::openai::completion::CompletionRequest;
+use crate::wire::openai::shared::{
+    LogitBias, ResponseFormat, Stop, StreamOptions, StructuredOutputs, ToolChoice,
+};
+
+/// Text above which encoding leaves the async threads, in bytes.
+const LONG: usize = 16 * 1024;
+
+/// Fields that both requests have.
+pub(in crate::http) struct Common<'a> {
+    pub(in crate::http) max_tokens: Option<i128>,
+    pub(in crate::http) seed: Option<i64>,
+    pub(in crate::http) temperature: Option<f64>,
+    pub(in crate::http) stop: Option<&'a Stop>,
+    pub(in crate::http) include_stop: bool,
+    pub(in crate::http) stop_token_ids: &'a [i128],
+    pub(in crate::http) ignore_eos: bool,
+    pub(in crate::http) min_tokens: i128,
+    pub(in crate::http) skip_special_tokens: Option<bool>,
+    pub(in crate::http) logit_bias: Option<&'a LogitBias>,
+    pub(in crate::http) allowed_token_ids: Option<&'a [i128]>,
+    pub(in crate::http) bad_words: &'a [String],
+    pub(in crate::http) priority: i64,
+    pub(in crate::http) cache_salt: Option<&'a str>,
+    pub(in crate::http) kv_transfer_params: Option<&'a Map<String, Value>>,
+    pub(in crate::http) prompt_logprobs: bool,
+    pub(in crate::http) stream_options: Option<&'a StreamOptions>,
+    pub(in crate::http) return_token_ids: bool,
+    pub(in crate::http) tokens_as_ids: Option<bool>,
+    pub(in crate::http) stream: bool,
+}
+
+macro_rules! common {
+    ($request:expr, $max:expr, $prompt_logprobs:expr) => {
+        Common {
+            max_tokens: $max,
+            seed: $request.seed,
+            temperature: $request.temperature,
+            stop: $request.stop.as_ref(),
+            include_stop: $request.include_stop_str_in_output,
+            stop_token_ids: $request.stop_token_ids.as_deref().unwrap_or_default(),
+            ignore_eos: $request.ignore_eos,
+            min_tokens: $request.min_tokens,
+            skip_special_tokens: $request.skip_special_tokens,
+            logit_bias: $request.logit_bias.as_ref(),
+            allowed_token_ids: $request.allowed_token_ids.as_deref(),
+            bad_words: &$request.bad_words,
+            priority: $request.priority,
+            cache_salt: $request.cache_salt.as_deref(),
+            kv_transfer_params: $request.kv_transfer_params.as_ref(),
+            prompt_logprobs: $prompt_logprobs,
+            stream_options: $request.stream_options.as_ref(),
+            return_token_ids: $request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: $request.return_tokens_as_token_ids,
+            stream: $request.stream.unwrap_or(false),
+        }
+    };
+}
+
+impl ChatRequest {
+    /// The fields that a completion has too.
+    pub(in crate::http) fn common(&self) -> Common<'_> {
+        let max = self.max_completion_tokens.or(self.max_tokens);
+        common!(self, max, self.prompt_logprobs.is_some())
+    }
+}
+
+impl CompletionRequest {
+    /// The fields that a chat has too.
+    pub(in crate::http) fn common(&self) -> Common<'_> {
+        let max = self.max_tokens.or(Some(crate::wire::openai::completion::DEFAULT_MAX_TOKENS));
+        let echoed = self.echo.unwrap_or(false) && self.logprobs.is_some();
+        common!(self, max, self.prompt_logprobs.is_some() || echoed)
+    }
+}
 
 /// 16 lower-case hex digits: the low 64 bits of a random UUID.
 pub(in crate::http) fn uid() -> String {
     let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
     format!("{low:016x}")
+}
+
+/// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
+pub(in crate::http) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
+    let (base, _) = uuid::Uuid::new_v4().as_u64_pair();
+    Arc::new(move |choice, call| {
+        let id = crate::sim::mix(base, (choice as u64) << 32 | call as u64);
+        format!("chatcmpl-tool-{id:016x}")
+    })
 }
 
 /// The id of a request: `prefix` and the header's, the body's or a fresh one.
@@ -28,7 +125,7 @@ pub(in crate::http) fn rank(headers: &HeaderMap) -> Option<i64> {
 }
 
 /// The priority: a header that is an integer wins over the body.
-pub(in crate::http) fn priority(headers: &HeaderMap, body: i64) -> i64 {
+fn priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get("x-vllm-priority").and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
@@ -37,7 +134,7 @@ pub(in crate::http) fn priority(headers: &HeaderMap, body: i64) -> i64 {
 ///
 /// # Errors
 /// vLLM's 404.
-pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<crate::job::Target, Fault> {
+pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     app.service.models.resolve(model).ok_or_else(|| {
         let models = &app.service.models;
         let mut names: Vec<Arc<str>> = models.served().to_vec();
@@ -45,3 +142,293 @@ pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<crate::j
         Fault::unknown_model(model.unwrap_or_default(), &names)
     })
 }
+
+/// Runs `work` on `size` bytes of text, away from the async threads when it takes long.
+pub(in crate::http) async fn off_thread<T: Send + 'static>(
+    size: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if size < LONG {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// A template that refuses, in vLLM's words.
+pub(in crate::http) fn template_fault(error: TemplateError) -> Fault {
+    Fault::bad_request(error.to_string())
+}
+
+/// Keeps as many tokens of a prompt as the request allows: −1 leaves one for the answer.
+pub(in crate::http) fn truncate(
+    app: &App,
+    mut tokens: Vec<u32>,
+    keep: Option<i64>,
+    side: Option<&str>,
+) -> Vec<u32> {
+    let Some(keep) = keep else { return tokens };
+    let most = app.config.model.max_model_len as usize;
+    let keep = usize::try_from(keep).unwrap_or(most.saturating_sub(1));
+    if tokens.len() > keep {
+        // The tokenizer's own side is the left one unless the request says otherwise.
+        if side == Some("right") {
+            tokens.truncate(keep);
+        } else {
+            tokens.drain(..tokens.len() - keep);
+        }
+    }
+    tokens
+}
+
+/// `kv_transfer_params.prompt_token_ids` replaces templating and tokenising.
+pub(in crate::http) fn given_tokens(params: Option<&Map<String, Value>>) -> Option<Vec<u32>> {
+    let ids = params?.get("prompt_token_ids")?.as_array().filter(|ids| !ids.is_empty())?;
+    ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+}
+
+/// Most log probabilities per position: −1 is the whole vocabulary.
+pub(in crate::http) fn top(app: &App, asked: i128) -> u32 {
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    u32::try_from(asked).unwrap_or(vocabulary).min(vocabulary.max(1))
+}
+
+/// A job with the settings that both requests share.
+pub(in crate::http) fn job(common: &Common<'_>, headers: &HeaderMap, arrived: SimTime) -> Job {
+    let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+    let ids = |ids: &[i128]| ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
+    let logits = common.logit_bias.map(|bias| bias.iter().collect()).unwrap_or_default();
+    let told = |key: &str| {
+        common.kv_transfer_params.and_then(|p| p.get(key)).and_then(Value::as_bool).unwrap_or(false)
+    };
+    Job {
+        id: "".into(),
+        target: Target::Base,
+        prompts: Vec::new(),
+        n: 1,
+        max_tokens: common.max_tokens.map(small),
+        seed: common.seed.filter(|seed| *seed != -1),
+        greedy: common.temperature.is_some_and(|t| t < 1e-5),
+        stops: Stops {
+            strings: common.stop.map(|stop| stop.0.clone()).unwrap_or_default(),
+            include: common.include_stop,
+            ids: ids(common.stop_token_ids),
+            ignore_eos: common.ignore_eos,
+            min_tokens: small(common.min_tokens),
+        },
+        bias: Bias {
+            logits,
+            allowed: common.allowed_token_ids.map(ids),
+            bad_words: common.bad_words.to_vec(),
+        },
+        content: Content::Text,
+        reasoning: None,
+        skip_special_tokens: common.skip_special_tokens.unwrap_or(true),
+        priority: priority(headers, common.priority),
+        rank: rank(headers),
+        transfer: match (told("do_remote_prefill"), told("do_remote_decode")) {
+            (true, _) => Transfer::FromRemote,
+            (_, true) => Transfer::ForRemote,
+            _ => Transfer::Local,
+        },
+        cache_salt: common.cache_salt.map(Into::into),
+        hit_threshold: None,
+        skip_cache_read: common.prompt_logprobs,
+        arrived,
+    }
+}
+
+/// What a chat's choices are made of.
+///
+/// # Errors
+/// A constraint or a tool that cannot be satisfied.
+pub(in crate::http) fn content(app: &App, request: &ChatRequest) -> Result<Content, Fault> {
+    let constraint = constraint(request.structured_outputs.as_ref(), request.response_format.as_ref());
+    if let Some(constraint) = constraint {
+        return constrained(&constraint);
+    }
+    let Some(tools) = request.tools.as_ref().filter(|tools| !tools.is_empty()) else {
+        return Ok(Content::Text);
+    };
+    let choice = match &request.tool_choice {
+        Some(ToolChoice::Auto) => Choice::Auto,
+        Some(ToolChoice::Required) => Choice::Required,
+        Some(ToolChoice::Named(name)) => Choice::Named(name.clone()),
+        Some(ToolChoice::None) | None => return Ok(Content::Text),
+    };
+    let defs: Vec<ToolDef> = tools
+        .iter()
+        .map(|tool| ToolDef {
+            name: tool.function.name.clone(),
+            description: tool.function.description.clone(),
+            parameters: tool.function.parameters.clone().map(Value::Object),
+            strict: tool.function.strict,
+        })
+        .collect();
+    let _ = app;
+    let parallel = request.parallel_tool_calls.unwrap_or(true);
+    Ok(Content::Tools { tools: defs.into(), choice, parallel })
+}
+
+/// Text under a constraint.
+///
+/// # Errors
+/// A constraint that cannot be satisfied.
+pub(in crate::http) fn constrained(constraint: &Constraint) -> Result<Content, Fault> {
+    match compile(constraint) {
+        Ok(compiled) => Ok(Content::Constrained(Arc::new(compiled))),
+        Err(error) => Err(Fault::bad_request(error.to_string())),
+    }
+}
+
+/// The constraint of a request; `structured_outputs` wins over `response_format`.
+pub(in crate::http) fn constraint(
+    outputs: Option<&StructuredOutputs>,
+    format: Option<&ResponseFormat>,
+) -> Option<Constraint> {
+    if let Some(constraint) = outputs.and_then(StructuredOutputs::constraint) {
+        return Some(constraint);
+    }
+    match format? {
+        ResponseFormat::Text => None,
+        ResponseFormat::JsonObject => Some(Constraint::JsonObject),
+        ResponseFormat::JsonSchema(schema) => {
+            Some(Constraint::Json(schema.schema.clone().map_or(Value::Bool(true), Value::Object)))
+        }
+        ResponseFormat::StructuralTag(tag) => Some(Constraint::StructuralTag(tag.clone())),
+    }
+}
+
+/// The share of reasoning in a chat's answers, when a reasoning parser is set.
+pub(in crate::http) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
+    app.config.api.reasoning_parser.as_ref()?;
+    let off = request.reasoning_effort.as_deref() == Some("none")
+        || request
+            .chat_template_kwargs
+            .as_ref()
+            .and_then(|k| k.get("enable_thinking").or(k.get("thinking")))
+            == Some(&Value::Bool(false));
+    let ratio = app.config.api.reasoning_ratio;
+    let share = match request.reasoning_effort.as_deref() {
+        Some("minimal") => ratio * 0.25,
+        Some("low") => ratio * 0.5,
+        Some("high") => (ratio * 1.5).min(0.95),
+        Some("xhigh" | "max") => (ratio * 2.0).min(0.95),
+        _ => ratio,
+    };
+    (!off && share > 0.0).then_some(share)
+}
+
+/// What the shape of both answers depends on.
+pub(in crate::http) fn view(app: &App, common: &Common<'_>, id: &Arc<str>, target: &Target) -> View {
+    let api = &app.config.api;
+    let options = common.stream_options;
+    let asked = |value: Option<bool>| value.unwrap_or(false);
+    let include = options.is_some_and(|o| asked(o.include_usage)) || api.force_include_usage;
+    let continuous = options.is_some_and(|o| asked(o.continuous_usage_stats));
+    View {
+        id: id.clone(),
+        created: unix_now() as u64,
+        model: app.service.models.shown(target),
+        wire: app.wire,
+        fingerprint: app.fingerprint.clone(),
+        tokenizer: app.service.generator.tokenizer().clone(),
+        include_usage: include,
+        continuous_usage: include && (continuous || api.force_include_usage),
+        prompt_details: api.enable_prompt_tokens_details || app.is_llmd(),
+        reasoning_details: api.reasoning_parser.is_some(),
+        logprobs: None,
+        tokens_as_ids: common.tokens_as_ids.unwrap_or(api.return_tokens_as_token_ids),
+        return_token_ids: common.return_token_ids,
+        metrics: api.per_request_metrics,
+        kv_transfer_params: None,
+        llmd: app.is_llmd(),
+    }
+}
+
+/// Room for output behind a prompt.
+///
+/// # Errors
+/// vLLM's context-length errors.
+pub(in crate::http) fn room(app: &App, prompt: &Prompt) -> Result<u32, Fault> {
+    let most = app.config.model.max_model_len as usize;
+    let tokens = prompt.tokens.len();
+    if tokens > most {
+        return Err(Fault::context_length(most, tokens));
+    }
+    Ok((most - tokens) as u32)
+}
+
+/// A unary answer with the load header, when one was asked for.
+pub(in crate::http) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
+    let mut response = error::json(StatusCode::OK, body);
+    let format = headers.get("endpoint-load-metrics-format").map(HeaderValue::as_bytes);
+    let text = match format {
+        Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, false)),
+        Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, true)),
+        _ => None,
+    };
+    if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        response.headers_mut().insert("endpoint-load-metrics", value);
+    }
+    response
+}
+
+fn load_header(app: &App, json: bool) -> String {
+    let stats = app.service.ranks()[0].stats();
+    let waiting = stats.waiting as f64;
+    let usage = if stats.total_blocks == 0 {
+        0.0
+    } else {
+        f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
+    };
+    if json {
+        format!(
+            "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
+        )
+    } else {
+        format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+        )
+    }
+}
+
+/// A streamed answer.
+pub(in crate::http) fn stream<R: Render + Unpin>(
+    app: &App,
+    reply: Reply,
+    render: R,
+    interval: u32,
+    guard: Option<LoadGuard>,
+) -> Response<Body> {
+    let interval = interval.max(app.config.api.stream_interval);
+    let silence = app.config.server.sse_keep_alive_interval;
+    let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
+    events(Body::new(EventStream::new(reply, render, interval, silence, guard)))
+}
+
+/// A body of server-sent events.
+pub(in crate::http) fn events(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// A stream that fails before its first token: the status is out already, the error is an event.
+pub(in crate::http) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
+    // A retryable refusal names another type in a chat stream (vllm-http-api.md, 4.6).
+    let json = if chat && fault.status == 503 {
+        Fault { kind: Kind::InternalServer, ..fault.clone() }.to_json()
+    } else if chat {
+        fault.to_json()
+    } else {
+        fault.to_spaced_json()
+    };
+    events(Body::from(format!("data: {json}\n\ndata: [DONE]\n\n")))
+}
+
+/// Log probabilities shown besides the chosen one.
+pub(in crate::http) use logprobs::prompt as prompt_logprobs;
