@@ -4,4 +4,6 @@
 //! looks. `ARCHITECTURE.md` has the map.
 
 pub mod engine;
+pub mod kv_events;
 pub mod sim;
+pub mod wire;

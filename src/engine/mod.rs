@@ -21,6 +21,7 @@
 
 mod delays;
 mod event;
+pub mod kv;
 mod sequence;
 
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ use crate::sim::SimTime;
 
 pub use delays::{Calculator, Delays};
 pub use event::{Command, End, Event, Stats};
-pub use sequence::{BlockKey, LoraId, Plan, SeqId, Sequence, Transfer};
+pub use sequence::{BlockKey, ExtraKey, LoraId, Plan, SeqId, Sequence, Transfer};
 
 /// Where a scheduler puts its events, in the order they happen.
 pub type Outbox = VecDeque<(SimTime, Event)>;
