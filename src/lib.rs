@@ -5,6 +5,7 @@
 
 pub mod driver;
 pub mod engine;
+pub mod kv_events;
 pub mod sim;
 pub mod tools;
 pub mod wire;

@@ -25,7 +25,6 @@ mod delays;
 mod event;
 pub mod kv;
 pub mod latency;
-pub mod sched;
 mod sequence;
 
 use std::collections::VecDeque;

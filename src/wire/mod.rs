@@ -9,6 +9,7 @@
 pub mod body;
 pub mod check;
 pub mod fault;
+pub mod kv_events;
 mod lax;
 pub mod openai;
 pub mod python;
