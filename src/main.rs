@@ -1,13 +1,3 @@
-//! Parses, starts logging, dispatches, turns an error into an exit code.
+//! The binary.
 
-use std::process::ExitCode;
-
-#[cfg(all(unix, not(target_env = "msvc")))]
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-fn main() -> ExitCode {
-    let args: Vec<String> =
-        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    vllm_sim::cli::run(&args, &|name| std::env::var(name).ok())
-}
+fn main() {}

@@ -23,11 +23,21 @@ fn seq(id: u64, prompt: u32, output: u32) -> Sequence {
 }
 
 fn pool(slots: usize, delays: Delays) -> Pool {
-    Pool::new(PoolConfig { slots, queue: Some(2), delays, seed: 7, ..PoolConfig::default() })
+    Pool::new(PoolConfig {
+        slots,
+        queue: Some(2),
+        delays,
+        seed: 7,
+        ..PoolConfig::default()
+    })
 }
 
 fn constant(ttft: Duration, itl: Duration) -> Delays {
-    Delays { ttft: (ttft, Duration::ZERO), itl: (itl, Duration::ZERO), ..Delays::default() }
+    Delays {
+        ttft: (ttft, Duration::ZERO),
+        itl: (itl, Duration::ZERO),
+        ..Delays::default()
+    }
 }
 
 fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
@@ -57,16 +67,29 @@ fn tokens_follow_an_absolute_schedule_of_ttft_and_gaps() {
     let log = offline::run(&mut pool, [(at(5), seq(1, 3, 4))]).expect("it fits");
     let first = 105_000_000;
     let gap = 1_234_567;
-    assert_eq!(releases(&log, 1), [first, first + gap, first + 2 * gap, first + 3 * gap]);
-    assert_eq!(ends(&log), [(1, (first + 3 * gap) / 1_000_000, End::Finished)]);
+    assert_eq!(
+        releases(&log, 1),
+        [first, first + gap, first + 2 * gap, first + 3 * gap]
+    );
+    assert_eq!(
+        ends(&log),
+        [(1, (first + 3 * gap) / 1_000_000, End::Finished)]
+    );
 }
 
 #[test]
 fn load_stretches_each_delay_by_what_runs_when_it_is_drawn() {
     // Three slots, factor 2: one running → 1.0, two → 1.5, three → 2.0.
-    let delays = Delays { factor_under_load: 2.0, ..constant(ms(100), ms(10)) };
+    let delays = Delays {
+        factor_under_load: 2.0,
+        ..constant(ms(100), ms(10))
+    };
     let mut pool = pool(3, delays);
-    let arrivals = [(at(0), seq(1, 1, 3)), (at(50), seq(2, 1, 2)), (at(60), seq(3, 1, 1))];
+    let arrivals = [
+        (at(0), seq(1, 1, 3)),
+        (at(50), seq(2, 1, 2)),
+        (at(60), seq(3, 1, 1)),
+    ];
     let log = offline::run(&mut pool, arrivals).expect("they fit");
     // 1: first token at 100 (alone); then three run: gaps of 20 ms at 100 and 120.
     assert_eq!(releases(&log, 1), [100_000_000, 120_000_000, 140_000_000]);
@@ -80,14 +103,34 @@ fn load_stretches_each_delay_by_what_runs_when_it_is_drawn() {
 fn zero_delays_release_everything_at_the_instant_of_submission() {
     let mut pool = pool(1, Delays::default());
     let mut out = Outbox::new();
-    pool.submit(at(3), seq(1, 8, 500), &mut out).expect("it fits");
+    pool.submit(at(3), seq(1, 8, 500), &mut out)
+        .expect("it fits");
     let log: Vec<_> = out.into();
     assert_eq!(
         log,
         [
-            (at(3), Event::Scheduled { id: SeqId(1), cached: 0, external: 0 }),
-            (at(3), Event::Tokens { id: SeqId(1), n: 500 }),
-            (at(3), Event::Ended { id: SeqId(1), end: End::Finished }),
+            (
+                at(3),
+                Event::Scheduled {
+                    id: SeqId(1),
+                    cached: 0,
+                    external: 0
+                }
+            ),
+            (
+                at(3),
+                Event::Tokens {
+                    id: SeqId(1),
+                    n: 500
+                }
+            ),
+            (
+                at(3),
+                Event::Ended {
+                    id: SeqId(1),
+                    end: End::Finished
+                }
+            ),
         ]
     );
     assert_eq!(pool.next_wakeup(), None);
@@ -98,7 +141,8 @@ fn the_queue_is_first_in_first_out_and_bounded() {
     let mut pool = pool(1, constant(ms(10), ms(0)));
     let mut out = Outbox::new();
     for id in 1..=3 {
-        pool.submit(at(0), seq(id, 1, 1), &mut out).expect("one runs, two wait");
+        pool.submit(at(0), seq(id, 1, 1), &mut out)
+            .expect("one runs, two wait");
     }
     let refused = pool.submit(at(0), seq(4, 1, 1), &mut out);
     assert_eq!(refused, Err(SubmitError::QueueFull { limit: 2 }));
@@ -106,15 +150,20 @@ fn the_queue_is_first_in_first_out_and_bounded() {
     offline::advance_to(&mut pool, at(100), &mut out);
     let log: Vec<_> = out.into();
     let finished = End::Finished;
-    assert_eq!(ends(&log), [(1, 10, finished), (2, 20, finished), (3, 30, finished)]);
+    assert_eq!(
+        ends(&log),
+        [(1, 10, finished), (2, 20, finished), (3, 30, finished)]
+    );
 }
 
 #[test]
 fn an_abort_frees_the_slot_at_once() {
     let mut pool = pool(1, constant(ms(10), ms(10)));
     let mut out = Outbox::new();
-    pool.submit(at(0), seq(1, 1, 100), &mut out).expect("it fits");
-    pool.submit(at(0), seq(2, 1, 1), &mut out).expect("it waits");
+    pool.submit(at(0), seq(1, 1, 100), &mut out)
+        .expect("it fits");
+    pool.submit(at(0), seq(2, 1, 1), &mut out)
+        .expect("it waits");
     offline::advance_to(&mut pool, at(25), &mut out);
     pool.abort(at(25), SeqId(1), &mut out);
     offline::advance_to(&mut pool, at(1000), &mut out);
@@ -162,11 +211,21 @@ fn an_adapter_without_a_slot_waits_while_others_pass() {
         ..PoolConfig::default()
     };
     let mut pool = Pool::new(config);
-    let with = |id, lora| Sequence { lora: Some(LoraId(lora)), ..seq(id, 1, 1) };
-    let arrivals = [(at(0), with(1, 1)), (at(0), with(2, 2)), (at(0), seq(3, 1, 1))];
+    let with = |id, lora| Sequence {
+        lora: Some(LoraId(lora)),
+        ..seq(id, 1, 1)
+    };
+    let arrivals = [
+        (at(0), with(1, 1)),
+        (at(0), with(2, 2)),
+        (at(0), seq(3, 1, 1)),
+    ];
     let log = offline::run(&mut pool, arrivals).expect("they fit");
     let finished = End::Finished;
-    assert_eq!(ends(&log), [(1, 10, finished), (3, 10, finished), (2, 20, finished)]);
+    assert_eq!(
+        ends(&log),
+        [(1, 10, finished), (3, 10, finished), (2, 20, finished)]
+    );
 }
 
 #[test]
@@ -179,11 +238,17 @@ fn a_passed_adapter_is_not_starved_by_a_steady_stream() {
         ..PoolConfig::default()
     };
     let mut pool = Pool::new(config);
-    let with = |id, lora| Sequence { lora: Some(LoraId(lora)), ..seq(id, 1, 1) };
+    let with = |id, lora| Sequence {
+        lora: Some(LoraId(lora)),
+        ..seq(id, 1, 1)
+    };
     let mut arrivals = vec![(at(0), with(0, 1)), (at(0), with(1, 2))];
     arrivals.extend((2..200).map(|id| (at(0), with(id, 1))));
     let log = offline::run(&mut pool, arrivals).expect("they fit");
-    let place = ends(&log).iter().position(|(id, ..)| *id == 1).expect("it ends");
+    let place = ends(&log)
+        .iter()
+        .position(|(id, ..)| *id == 1)
+        .expect("it ends");
     assert!(place <= 18, "it came {place}th");
 }
 
@@ -212,7 +277,16 @@ fn random_delays_depend_on_the_request_and_not_on_its_neighbours() {
     let crowd = offline::run(&mut pool(9, delays), crowd);
     let (alone, crowd) = (alone.expect("it fits"), crowd.expect("they fit"));
     assert_eq!(releases(&alone, 5), releases(&crowd, 5));
-    let gaps: Vec<_> = releases(&crowd, 5).windows(2).map(|w| w[1] - w[0]).collect();
-    assert!(gaps.iter().all(|gap| (3_000_000..=17_000_000).contains(gap)));
-    assert!(gaps.iter().any(|gap| gap % 1_000_000 != 0), "full precision");
+    let gaps: Vec<_> = releases(&crowd, 5)
+        .windows(2)
+        .map(|w| w[1] - w[0])
+        .collect();
+    assert!(
+        gaps.iter()
+            .all(|gap| (3_000_000..=17_000_000).contains(gap))
+    );
+    assert!(
+        gaps.iter().any(|gap| gap % 1_000_000 != 0),
+        "full precision"
+    );
 }

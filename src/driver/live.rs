@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::progress::{Progress, State};
-use crate::engine::{
-    Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
-};
+use crate::engine::{Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError};
 use crate::sim::SimTime;
 
 /// How eagerly the timer thread wakes.
@@ -30,7 +28,10 @@ pub struct Tune {
 
 impl Default for Tune {
     fn default() -> Self {
-        Self { quantum: Duration::from_micros(250), busy: 3 }
+        Self {
+            quantum: Duration::from_micros(250),
+            busy: 3,
+        }
     }
 }
 
@@ -178,13 +179,21 @@ impl Live {
             sleeps_until: SimTime::ZERO,
             stopping: false,
         };
-        let shared = Arc::new(Shared { core: Mutex::new(core), wake: Condvar::new(), epoch, tune });
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            wake: Condvar::new(),
+            epoch,
+            tune,
+        });
         let timer = shared.clone();
         let thread = std::thread::Builder::new()
             .name(name.into())
             .stack_size(256 * 1024)
             .spawn(move || timer.serve_deadlines())?;
-        Ok(Self { shared, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self {
+            shared,
+            thread: Arc::new(Mutex::new(Some(thread))),
+        })
     }
 
     /// The engine's clock.
@@ -273,9 +282,14 @@ impl Live {
 }
 
 impl Shared {
-    #[expect(clippy::disallowed_methods, reason = "the live driver is where the clock enters")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the live driver is where the clock enters"
+    )]
     fn now(&self) -> SimTime {
-        let nanos = Instant::now().saturating_duration_since(self.epoch).as_nanos();
+        let nanos = Instant::now()
+            .saturating_duration_since(self.epoch)
+            .as_nanos();
         SimTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
@@ -293,7 +307,11 @@ impl Shared {
         let mut core = self.core.lock();
         while !core.stopping {
             let now = self.now();
-            let served = if core.next_wakeup() <= now { core.advance(now) } else { 0 };
+            let served = if core.next_wakeup() <= now {
+                core.advance(now)
+            } else {
+                0
+            };
             let mut until = core.next_wakeup();
             if served >= self.tune.busy && grid > 0 {
                 until = until.max(SimTime::from_nanos((now.nanos() / grid + 1) * grid));
@@ -397,7 +415,10 @@ impl Core {
     }
 
     fn record(&mut self, id: SeqId) -> Option<&mut Record> {
-        self.records.get_mut(id.slot())?.as_mut().filter(|record| record.id == id)
+        self.records
+            .get_mut(id.slot())?
+            .as_mut()
+            .filter(|record| record.id == id)
     }
 
     /// Brings records up to date, tells the observer, wakes the replies.
@@ -407,7 +428,9 @@ impl Core {
                 self.observer.on_engine(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(id.slot()) else { continue };
+            let Some(Some(record)) = self.records.get_mut(id.slot()) else {
+                continue;
+            };
             let since = record.last;
             record.apply(at, &event);
             self.observer.on_event(at, &event, record, since);
@@ -433,7 +456,9 @@ impl Core {
 impl Record {
     fn apply(&mut self, at: SimTime, event: &Event) {
         match event {
-            Event::Scheduled { cached, external, .. } => {
+            Event::Scheduled {
+                cached, external, ..
+            } => {
                 self.scheduled = at;
                 (self.cached, self.external) = (*cached, *external);
                 self.progress.schedule(at, *cached, *external);

@@ -71,7 +71,12 @@ impl<T> Agenda<T> {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries
             .into_iter()
-            .map(|Reverse(e)| Reverse(Entry { due: e.due + by, ..e }))
+            .map(|Reverse(e)| {
+                Reverse(Entry {
+                    due: e.due + by,
+                    ..e
+                })
+            })
             .collect();
     }
 

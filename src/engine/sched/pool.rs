@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
+use crate::engine::kv::{BlockPool, BlockTable, KvConfig, Need};
 use crate::engine::{
     Command, Delays, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
     Transfer,
@@ -32,6 +33,8 @@ pub struct PoolConfig {
     pub max_loras: Option<usize>,
     /// Time to load an adapter that holds no slot.
     pub lora_load: Duration,
+    /// KV cache; `None`: not simulated.
+    pub kv: Option<KvConfig>,
 }
 
 impl Default for PoolConfig {
@@ -43,6 +46,7 @@ impl Default for PoolConfig {
             seed: 0,
             max_loras: None,
             lora_load: Duration::ZERO,
+            kv: None,
         }
     }
 }
@@ -62,7 +66,9 @@ pub struct Pool {
     loras: HashMap<LoraId, Adapter>,
     epoch: u32,
     paused: Option<SimTime>,
-    stats: Stats,
+    blocks: Option<BlockPool>,
+    queries: u64,
+    hits: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +94,7 @@ struct Running {
     next_no_gap: u32,
     epoch: u32,
     rng: Option<Box<ChaCha8Rng>>,
+    table: BlockTable,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +107,9 @@ impl Pool {
     /// An idle pool.
     pub fn new(config: PoolConfig) -> Self {
         Self {
+            blocks: config.kv.map(BlockPool::new),
+            queries: 0,
+            hits: 0,
             config,
             agenda: Agenda::default(),
             slots: Vec::new(),
@@ -109,7 +119,6 @@ impl Pool {
             loras: HashMap::new(),
             epoch: 0,
             paused: None,
-            stats: Stats::default(),
         }
     }
 
@@ -146,25 +155,71 @@ impl Pool {
         }
         if self.loras.len() >= max {
             let idle = self.loras.iter().filter(|(_, a)| a.users == 0);
-            if let Some(oldest) = idle.min_by_key(|(id, a)| (a.last_used, **id)).map(|(id, _)| *id) {
+            if let Some(oldest) = idle
+                .min_by_key(|(id, a)| (a.last_used, **id))
+                .map(|(id, _)| *id)
+            {
                 self.loras.remove(&oldest);
             }
         }
-        self.loras.insert(lora, Adapter { users: 1, last_used: now });
+        self.loras.insert(
+            lora,
+            Adapter {
+                users: 1,
+                last_used: now,
+            },
+        );
         self.config.lora_load
     }
 
-    fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) {
+    /// Starts a sequence, or gives it back when its prompt finds no free blocks.
+    fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Option<Sequence> {
         let id = seq.id;
-        if seq.hit_threshold.is_some_and(|share| share > 0.0) {
-            out.push_back((now, Event::Scheduled { id, cached: 0, external: 0 }));
-            out.push_back((now, Event::Ended { id, end: End::Threshold }));
-            self.place.remove(&id);
-            return;
+        let mut table = BlockTable::default();
+        let mut cached = 0;
+        if let Some(blocks) = &mut self.blocks {
+            let plan = seq.plan.as_ref();
+            let found = plan.filter(|_| !seq.skip_cache_read);
+            cached = found.map_or(0, |plan| blocks.cached_prefix(plan, seq.prompt));
+            if seq
+                .hit_threshold
+                .is_some_and(|least| share(cached, seq.prompt) < least)
+            {
+                self.refuse(now, id, cached, out);
+                return None;
+            }
+            let need = Need {
+                prefix: cached,
+                tokens: seq.prompt,
+                cache: seq.prompt,
+                ..Need::default()
+            };
+            if !blocks.allocate(&mut table, plan, &need, &mut |event| {
+                out.push_back((now, event))
+            }) {
+                return Some(seq);
+            }
+            if !seq.skip_cache_read {
+                self.queries += u64::from(seq.prompt);
+                self.hits += u64::from(cached);
+            }
+        } else if seq.hit_threshold.is_some_and(|least| least > 0.0) {
+            self.refuse(now, id, 0, out);
+            return None;
         }
         let load_time = self.take_lora(now, seq.lora);
-        let external = if seq.transfer == Transfer::RemotePrefill { seq.prompt } else { 0 };
-        out.push_back((now, Event::Scheduled { id, cached: 0, external }));
+        let external = match seq.transfer {
+            Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
+            _ => 0,
+        };
+        out.push_back((
+            now,
+            Event::Scheduled {
+                id,
+                cached,
+                external,
+            },
+        ));
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
@@ -176,11 +231,14 @@ impl Pool {
             next_no_gap: 0,
             epoch: self.epoch,
             rng: None,
+            table,
             seq,
         };
         let load = self.config.delays.load(self.running(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
-        let first = self.draw(&mut running, |d, rng| d.first(prompt, 0, transfer, load, rng));
+        let first = self.draw(&mut running, |d, rng| {
+            d.first(prompt, cached, transfer, load, rng)
+        });
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);
         if due == now {
@@ -188,6 +246,46 @@ impl Pool {
         } else {
             self.agenda.set(due, Timer { slot: index, epoch });
         }
+        None
+    }
+
+    /// Ends a sequence of whose prompt too little is cached.
+    fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
+        self.place.remove(&id);
+        out.push_back((
+            now,
+            Event::Scheduled {
+                id,
+                cached,
+                external: 0,
+            },
+        ));
+        out.push_back((
+            now,
+            Event::Ended {
+                id,
+                end: End::Threshold,
+            },
+        ));
+    }
+
+    /// Blocks for the tokens that a sequence has now. A full cache does not stop it: it goes on
+    /// without (there is no preemption in a pool).
+    fn grow(&mut self, now: SimTime, running: &mut Running, out: &mut Outbox) {
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        let tokens = running.seq.prompt + running.released;
+        // The last token's own cache entry is written by the step that follows it.
+        let need = Need {
+            tokens,
+            cache: tokens - 1,
+            ..Need::default()
+        };
+        let plan = running.seq.plan.as_ref();
+        let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |e| {
+            out.push_back((now, e))
+        });
     }
 
     /// Draws a delay; a random stream exists only where some delay is random.
@@ -209,7 +307,9 @@ impl Pool {
 
     /// Releases the tokens of a slot that are due now and sets its next timer.
     fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
-        let Some(mut running) = self.slots[index as usize].take() else { return };
+        let Some(mut running) = self.slots[index as usize].take() else {
+            return;
+        };
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
         while running.released < running.seq.output {
@@ -225,6 +325,7 @@ impl Pool {
             }
         }
         if released > 0 {
+            self.grow(now, &mut running, out);
             out.push_back((now, Event::Tokens { id, n: released }));
             if due.is_none() && !running.seq.tail.is_zero() {
                 due = Some(now + running.seq.tail);
@@ -256,14 +357,25 @@ impl Pool {
 
     /// Ends what holds a slot and lets the next ones in.
     fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
-        let Some(running) = self.slots[index as usize].take() else { return };
+        let Some(mut running) = self.slots[index as usize].take() else {
+            return;
+        };
         self.free.push(index);
         self.place.remove(&running.seq.id);
+        if let Some(blocks) = &mut self.blocks {
+            blocks.release(&mut running.table);
+        }
         if let Some(adapter) = running.seq.lora.and_then(|l| self.loras.get_mut(&l)) {
             adapter.users = adapter.users.saturating_sub(1);
             adapter.last_used = now;
         }
-        out.push_back((now, Event::Ended { id: running.seq.id, end }));
+        out.push_back((
+            now,
+            Event::Ended {
+                id: running.seq.id,
+                end,
+            },
+        ));
         self.admit(now, out);
     }
 
@@ -271,12 +383,23 @@ impl Pool {
     /// the first whose adapter can be. One that was passed too often goes before all others.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
         while self.paused.is_none() && self.has_slot() {
-            let Some(index) = self.next_waiting() else { return };
-            for passed in self.waiting.range_mut(..index) {
-                passed.passed += 1;
+            let Some(index) = self.next_waiting() else {
+                return;
+            };
+            let Some(mut next) = self.waiting.remove(index) else {
+                return;
+            };
+            match self.start(now, next.seq, out) {
+                None => self
+                    .waiting
+                    .range_mut(..index)
+                    .for_each(|passed| passed.passed += 1),
+                Some(unstarted) => {
+                    next.seq = unstarted;
+                    self.waiting.insert(index, next);
+                    return;
+                }
             }
-            let Some(next) = self.waiting.remove(index) else { return };
-            self.start(now, next.seq, out);
         }
     }
 
@@ -299,6 +422,11 @@ impl Pool {
     }
 }
 
+/// How much of a prompt is cached, 0 to 1.
+fn share(cached: u32, prompt: u32) -> f64 {
+    f64::from(cached) / f64::from(prompt.max(1))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Ready,
@@ -312,11 +440,27 @@ impl Scheduler for Pool {
             && self.has_slot()
             && self.waiting.is_empty()
             && self.lora_fits(seq.lora) != Fit::No;
-        if startable {
-            self.start(now, seq, out);
-            return Ok(());
+        if let Some(blocks) = &self.blocks {
+            let (needed, total) = (
+                blocks.blocks_for(seq.prompt),
+                blocks.config().num_blocks - 1,
+            );
+            if needed > total {
+                return Err(SubmitError::TooLarge { needed, total });
+            }
         }
-        if let Some(limit) = self.config.queue.filter(|limit| self.waiting.len() >= *limit) {
+        let mut seq = seq;
+        if startable {
+            match self.start(now, seq, out) {
+                None => return Ok(()),
+                Some(unstarted) => seq = unstarted,
+            }
+        }
+        if let Some(limit) = self
+            .config
+            .queue
+            .filter(|limit| self.waiting.len() >= *limit)
+        {
             return Err(SubmitError::QueueFull { limit });
         }
         self.place.insert(seq.id, Place::Waiting);
@@ -332,14 +476,24 @@ impl Scheduler for Pool {
             Some(Place::Waiting) => {
                 self.place.remove(&id);
                 self.waiting.retain(|w| w.seq.id != id);
-                out.push_back((now, Event::Ended { id, end: End::Aborted }));
+                out.push_back((
+                    now,
+                    Event::Ended {
+                        id,
+                        end: End::Aborted,
+                    },
+                ));
                 self.admit(now, out);
             }
         }
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        if self.paused.is_some() { None } else { self.agenda.next_due() }
+        if self.paused.is_some() {
+            None
+        } else {
+            self.agenda.next_due()
+        }
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -369,18 +523,40 @@ impl Scheduler for Pool {
                 for waiting in std::mem::take(&mut self.waiting) {
                     self.place.remove(&waiting.seq.id);
                     let id = waiting.seq.id;
-                    out.push_back((now, Event::Ended { id, end: End::Cancelled }));
+                    out.push_back((
+                        now,
+                        Event::Ended {
+                            id,
+                            end: End::Cancelled,
+                        },
+                    ));
                 }
                 for index in 0..self.slots.len() as u32 {
                     self.finish(now, index, End::Cancelled, out);
                 }
             }
-            Command::ResetPrefixCache => {}
+            Command::ResetPrefixCache => {
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.forget(&mut |event| out.push_back((now, event)));
+                }
+            }
             Command::Delays(delays) => self.config.delays = *delays,
         }
     }
 
     fn stats(&self) -> Stats {
-        Stats { running: self.running(), waiting: self.waiting.len(), ..self.stats }
+        let (used_blocks, total_blocks) = match &self.blocks {
+            Some(blocks) => (blocks.counts().used, blocks.config().num_blocks - 1),
+            None => (0, 0),
+        };
+        Stats {
+            running: self.running(),
+            waiting: self.waiting.len(),
+            used_blocks,
+            total_blocks,
+            cache_queries: self.queries,
+            cache_hits: self.hits,
+            ..Stats::default()
+        }
     }
 }
