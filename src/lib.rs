@@ -3,5 +3,6 @@
 //! The generator decides what is said, the engine decides when, the API decides how it
 //! looks. `ARCHITECTURE.md` has the map.
 
+pub mod config;
 pub mod engine;
 pub mod sim;
