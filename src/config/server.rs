@@ -1,6 +1,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Door;
+use super::error::ConfigError;
+use super::values::Values;
+
 /// Sockets, TLS, headers, logs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
@@ -126,6 +130,10 @@ pub struct Log {
     pub access: bool,
     /// Paths that have no access line.
     pub access_excluded: Vec<String>,
+    /// Whether the parameters of each request are logged.
+    pub requests: bool,
+    /// Whether replies are logged too.
+    pub outputs: bool,
     /// Longest piece of a prompt that is logged; `None`: all of it.
     pub max_len: Option<usize>,
 }
@@ -154,4 +162,181 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// llm-d's bounds of a request body, in MiB.
+const BODY_MB: std::ops::RangeInclusive<i64> = 1..=512;
+
+impl Server {
+    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        let least_port = match v.door {
+            Door::Llmd => 1,
+            Door::Vllm => 0,
+        };
+        let body_mb: usize = v.ranged(
+            "max-request-body-size-mb",
+            BODY_MB,
+            "max-request-body-size-mb must be between 1 MB and 512 MB",
+        )?;
+        let silence = v.duration(
+            "sse-keep-alive-interval",
+            "sse-keep-alive-interval must be a non-negative number of seconds",
+        )?;
+        v.switch("grpc")?;
+        Ok(Self {
+            host: v.owned("host"),
+            port: v.ranged(
+                "port",
+                least_port..=65535,
+                "invalid port: 1 to 65535 are allowed",
+            )?,
+            uds: v.path("uds"),
+            root_path: root_path(v.text("root-path").unwrap_or_default()),
+            api_keys: v.list("api-key"),
+            cors: Cors {
+                origins: v.list("allowed-origins"),
+                methods: v.list("allowed-methods"),
+                headers: v.list("allowed-headers"),
+                credentials: v.switch("allow-credentials")?,
+            },
+            tls: tls(v)?,
+            max_request_body_bytes: body_mb << 20,
+            shutdown_timeout: v
+                .duration("shutdown-timeout", "shutdown timeout cannot be negative")?,
+            startup_duration: startup(v)?,
+            keep_alive: v.duration(
+                "keep-alive-timeout",
+                "keep-alive timeout cannot be negative",
+            )?,
+            request_id_headers: v.switch("enable-request-id-headers")?,
+            pod: Pod {
+                name: v.owned("pod-name"),
+                namespace: v.owned("pod-namespace"),
+                ip: v.owned("pod-ip"),
+            },
+            load_tracking: v.switch("enable-server-load-tracking")?,
+            dev_mode: v.switch("dev-mode")?,
+            enable_sleep_mode: v.switch("enable-sleep-mode")?,
+            disable_fastapi_docs: v.switch("disable-fastapi-docs")?,
+            log: log(v)?,
+            sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
+            grpc_port: v.opt_ranged(
+                "grpc-port",
+                1..=65535,
+                "invalid grpc-port: 1 to 65535 are allowed",
+            )?,
+            otlp_traces_endpoint: v.owned("otlp-traces-endpoint"),
+            headless: v.switch("headless")?,
+        })
+    }
+}
+
+fn root_path(typed: &str) -> String {
+    match typed.trim_matches('/') {
+        "" => String::new(),
+        path => format!("/{path}"),
+    }
+}
+
+fn startup(v: &Values) -> Result<Duration, ConfigError> {
+    let name = if v.given("startup-time") {
+        "startup-time"
+    } else {
+        "startup-duration"
+    };
+    v.duration(name, "startup duration cannot be negative")
+}
+
+fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
+    let self_signed = v.switch("self-signed-certs")?;
+    let certificate = match (v.path("ssl-certfile"), v.path("ssl-keyfile")) {
+        (Some(_), Some(_)) if self_signed => {
+            return Err(ConfigError::Invalid(
+                "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile"
+                    .to_owned(),
+            ));
+        }
+        (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
+        (None, None) if self_signed => Some(Certificate::SelfSigned),
+        (None, None) => None,
+        _ => {
+            return Err(ConfigError::Invalid(
+                "both ssl-certfile and ssl-keyfile must be provided together".to_owned(),
+            ));
+        }
+    };
+    let client_certs = match v.ranged::<u8>(
+        "ssl-cert-reqs",
+        0..=2,
+        "ssl-cert-reqs must be 0 (none), 1 (optional) or 2 (required)",
+    )? {
+        0 => ClientCerts::None,
+        1 => ClientCerts::Optional,
+        _ => ClientCerts::Required,
+    };
+    let ca_certs = v.path("ssl-ca-certs");
+    let refresh = v.switch("enable-ssl-refresh")?;
+    if client_certs != ClientCerts::None && ca_certs.is_none() && certificate.is_some() {
+        return Err(ConfigError::Invalid(
+            "ssl-cert-reqs asks for client certificates, so ssl-ca-certs must name their authorities"
+                .to_owned(),
+        ));
+    }
+    Ok(certificate.map(|certificate| Tls {
+        certificate,
+        ca_certs,
+        client_certs,
+        refresh,
+    }))
+}
+
+fn log(v: &Values) -> Result<Log, ConfigError> {
+    let format = match v.choice("log-format")? {
+        Some("json") => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    Ok(Log {
+        level: log_level(v)?,
+        format,
+        http: v.switch("log-http")?,
+        access: !v.switch("disable-uvicorn-access-log")?,
+        access_excluded: v.comma_list("disable-access-log-for-endpoints"),
+        requests: v.switch("enable-log-requests")?,
+        outputs: v.switch("enable-log-outputs")?,
+        max_len: v.opt_ranged(
+            "max-log-len",
+            0..=i64::MAX,
+            "max-log-len cannot be negative",
+        )?,
+    })
+}
+
+/// Our own flag wins over klog's verbosity, that over uvicorn's level.
+///
+/// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
+fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {
+    if let Some(level) = v.choice("log-level")? {
+        return Ok(match level {
+            "error" => LogLevel::Error,
+            "warn" => LogLevel::Warn,
+            "debug" => LogLevel::Debug,
+            "trace" => LogLevel::Trace,
+            _ => LogLevel::Info,
+        });
+    }
+    if let Some(verbosity) = v.opt_int("v")? {
+        return Ok(match verbosity {
+            ..=1 => LogLevel::Warn,
+            2..=3 => LogLevel::Info,
+            4 => LogLevel::Debug,
+            _ => LogLevel::Trace,
+        });
+    }
+    Ok(match v.choice("uvicorn-log-level")? {
+        Some("critical" | "error") => LogLevel::Error,
+        Some("warning") => LogLevel::Warn,
+        Some("debug") => LogLevel::Debug,
+        Some("trace") => LogLevel::Trace,
+        _ => LogLevel::Info,
+    })
 }
