@@ -1,0 +1,170 @@
+//! The front doors: which command a command line calls, and whose defaults it means.
+
+use std::path::Path;
+
+use super::error::ConfigError;
+use super::words::closest;
+use super::{Compat, Door};
+
+/// Commands with a command line of their own.
+pub const TOOLS: [&str; 10] = [
+    "replay",
+    "bench",
+    "calibrate",
+    "dataset",
+    "record",
+    "validate",
+    "explain",
+    "sweep",
+    "completions",
+    "man",
+];
+
+/// Commands that read the flags of this module.
+const OURS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
+
+/// What a command line asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Serve,
+    Config,
+    Version,
+    Help,
+    Tool(&'static str),
+}
+
+/// A command line behind its door.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    pub(super) action: Action,
+    /// `None`: the configuration may say.
+    pub(super) door: Option<Door>,
+    /// What the program's name says about the wire.
+    pub(super) compat: Option<Compat>,
+    /// Whether the first loose word is the model.
+    pub(super) takes_model: bool,
+    /// `vllm launch render`.
+    pub(super) render: bool,
+    /// Whether only the version is printed, as `vllm --version` does.
+    pub(super) called_vllm: bool,
+    pub(super) words: &'a [String],
+}
+
+/// Chooses the door by the program's name and the first word.
+///
+/// # Errors
+/// [`ConfigError::Unknown`] for a command that does not exist.
+pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
+    let (program, words) = match args {
+        [] => ("vllm-sim", args),
+        [program, words @ ..] => (name_of(program), words),
+    };
+    let called_vllm = program == "vllm";
+    let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
+    let entry = |action, door, words| Entry {
+        action,
+        door,
+        compat,
+        takes_model: door == Some(Door::Vllm),
+        render: false,
+        called_vllm,
+        words,
+    };
+    if program == "dataset-tool" {
+        return Ok(entry(Action::Tool("dataset"), None, words));
+    }
+    let serve = |words| entry(Action::Serve, Some(Door::Vllm), words);
+    let Some((first, rest)) = words.split_first() else {
+        let action = if called_vllm {
+            Action::Help
+        } else {
+            Action::Serve
+        };
+        return Ok(entry(action, None, words));
+    };
+    if let Some(tool) = TOOLS.into_iter().find(|tool| tool == first) {
+        return Ok(entry(Action::Tool(tool), None, rest));
+    }
+    match (first.as_str(), rest) {
+        ("serve", _) => Ok(serve(rest)),
+        ("launch", [what, rest @ ..]) if what == "render" => Ok(Entry {
+            render: true,
+            ..serve(rest)
+        }),
+        // `python3 -m vllm.entrypoints.openai.api_server …`, with this program for python3.
+        ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
+        ("config", [serve, rest @ ..]) if serve == "serve" => {
+            Ok(entry(Action::Config, Some(Door::Vllm), rest))
+        }
+        ("config", _) => Ok(entry(Action::Config, None, rest)),
+        ("version", _) => Ok(entry(Action::Version, None, rest)),
+        ("help", _) => Ok(entry(Action::Help, None, rest)),
+        ("-v", []) if called_vllm => Ok(entry(Action::Version, None, rest)),
+        (word, _) if word.starts_with('-') && called_vllm => Ok(serve(words)),
+        (word, _) if word.starts_with('-') => Ok(entry(Action::Serve, None, words)),
+        // llm-d-inference-sim ignores loose words.
+        _ if compat.is_some() => Ok(entry(Action::Serve, None, words)),
+        (word, _) => Err(ConfigError::Unknown {
+            what: "command".to_owned(),
+            name: word.to_owned(),
+            nearest: closest(word, OURS.into_iter().chain(TOOLS)).map(str::to_owned),
+        }),
+    }
+}
+
+/// The program's name without folders and `.exe`.
+fn name_of(program: &str) -> &str {
+    Path::new(program)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .map_or(program, |name| name.strip_suffix(".exe").unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter_words(line: &str) -> (Action, Option<Door>, Vec<String>) {
+        let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let entry = enter(&args).unwrap();
+        (entry.action, entry.door, entry.words.to_vec())
+    }
+
+    #[test]
+    fn the_first_word_and_the_programs_name_choose_the_door() {
+        let vllm = Some(Door::Vllm);
+        for (line, action, door, rest) in [
+            ("vllm-sim --model x", Action::Serve, None, "--model x"),
+            ("/usr/bin/vllm-sim serve x", Action::Serve, vllm, "x"),
+            ("vllm serve x --port 1", Action::Serve, vllm, "x --port 1"),
+            ("vllm launch render x", Action::Serve, vllm, "x"),
+            ("vllm --version", Action::Serve, vllm, "--version"),
+            ("vllm-sim config --port 1", Action::Config, None, "--port 1"),
+            ("vllm-sim config serve x", Action::Config, vllm, "x"),
+            ("vllm bench serve", Action::Tool("bench"), None, "serve"),
+            (
+                "llm-d-inference-sim --model x",
+                Action::Serve,
+                None,
+                "--model x",
+            ),
+            (
+                "vllm-sim -m vllm.entrypoints.openai.api_server --model x",
+                Action::Serve,
+                vllm,
+                "--model x",
+            ),
+        ] {
+            let (got, got_door, words) = enter_words(line);
+            assert_eq!((got, got_door), (action, door), "{line}");
+            assert_eq!(words.join(" "), rest, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_told_its_nearest_neighbour() {
+        let args = ["vllm-sim", "sevre", "x"].map(str::to_owned);
+        let error = enter(&args).unwrap_err().to_string();
+        assert_eq!(error, "unknown command sevre; did you mean serve?");
+    }
+}

@@ -1,0 +1,167 @@
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::values::Values;
+use super::{Door, Model};
+
+/// Adapters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lora {
+    /// Whether adapters exist at all [yes; behind `serve` with `--enable-lora`].
+    pub enabled: bool,
+    /// Adapters that run at once [1]; at least 1.
+    pub max_loras: u32,
+    /// Adapters kept at hand [`max_loras`]; at least that many.
+    pub max_cpu_loras: u32,
+    /// Greatest rank [16].
+    pub max_rank: u32,
+    /// Adapters loaded at start.
+    pub modules: Vec<LoraModule>,
+    /// How long loading takes [0].
+    pub load_time: Duration,
+    /// Whether `/v1/load_lora_adapter` exists [yes; behind `serve` by environment].
+    pub runtime_updating: bool,
+}
+
+/// One adapter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoraModule {
+    /// The name requests use; never empty.
+    pub name: String,
+    /// Where it lies, as typed.
+    pub path: String,
+    /// The model it belongs to, when named.
+    pub base_model_name: Option<String>,
+}
+
+impl Lora {
+    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+        let many = i64::from(u32::MAX);
+        let max_loras: u32 = v.ranged("max-loras", 1..=many, "max LoRAs cannot be less than 1")?;
+        let words = "max CPU LoRAs cannot be less than max LoRAs";
+        let max_cpu_loras =
+            match v.opt_ranged("max-cpu-loras", i64::from(max_loras)..=many, words)? {
+                Some(n) => n,
+                None => {
+                    v.derive("max-cpu-loras", max_loras);
+                    max_loras
+                }
+            };
+        let modules = modules(v, model)?;
+        let mut enabled = v.switch("enable-lora")?;
+        if !enabled && !modules.is_empty() {
+            v.warn("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
+            enabled = true;
+        }
+        Ok(Self {
+            enabled,
+            max_loras,
+            max_cpu_loras,
+            max_rank: v.ranged(
+                "max-lora-rank",
+                1..=4096,
+                "max-lora-rank must be between 1 and 4096",
+            )?,
+            modules,
+            load_time: v.duration("lora-load-time", "lora-load-time cannot be negative")?,
+            runtime_updating: v.switch("allow-runtime-lora-updating")?,
+        })
+    }
+}
+
+/// All spellings: `name=path`, a JSON object, a JSON array of either, `{name: path}`.
+fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
+    let mut out = Vec::new();
+    for typed in v.list("lora-modules") {
+        let typed = typed.trim();
+        if typed.starts_with('{') {
+            let value = serde_json::from_str(typed)
+                .map_err(|e| v.bad("lora-modules", typed, format!("JSON: {e}")))?;
+            if let Value::Object(object) = value {
+                from_object(v, &object, &mut out)?;
+            }
+        } else if let Some((name, path)) = typed.split_once('=') {
+            out.push(LoraModule {
+                name: name.trim().to_owned(),
+                path: path.trim().to_owned(),
+                base_model_name: None,
+            });
+        } else {
+            let expected = "name=path, or JSON such as {\"name\": \"a\", \"path\": \"/p\"}";
+            return Err(v.bad("lora-modules", typed, expected));
+        }
+    }
+    for (at, module) in out.iter().enumerate() {
+        check(v, model, module)?;
+        if out[..at].iter().any(|other| other.name == module.name) {
+            return Err(ConfigError::Invalid(format!(
+                "two LoRA modules are called '{}'",
+                module.name
+            )));
+        }
+    }
+    Ok(out)
+}
+
+fn from_object(
+    v: &Values,
+    object: &Map<String, Value>,
+    out: &mut Vec<LoraModule>,
+) -> Result<(), ConfigError> {
+    let fields = ["name", "path", "base_model_name", "base-model-name"];
+    let is_module = object.keys().any(|key| fields.contains(&key.as_str()));
+    if !is_module {
+        // A mapping of names to paths, or to the other fields.
+        for (name, below) in object {
+            let mut module = match below {
+                Value::Object(below) => below.clone(),
+                other => Map::from_iter([("path".to_owned(), other.clone())]),
+            };
+            module.insert("name".to_owned(), Value::String(name.clone()));
+            from_object(v, &module, out)?;
+        }
+        return Ok(());
+    }
+    let text = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(other) => {
+            let expected = format!("a LoRA module whose {key} is a text");
+            Err(v.bad("lora-modules", &other.to_string(), expected))
+        }
+    };
+    out.push(LoraModule {
+        name: text("name")?.unwrap_or_default(),
+        path: text("path")?.unwrap_or_default(),
+        base_model_name: text("base_model_name")?.or(text("base-model-name")?),
+    });
+    Ok(())
+}
+
+fn check(v: &Values, model: &Model, module: &LoraModule) -> Result<(), ConfigError> {
+    if module.name.is_empty() {
+        return Err(ConfigError::Invalid("empty LoRA name".to_owned()));
+    }
+    if model.served_names.contains(&module.name) {
+        return Err(ConfigError::Invalid(format!(
+            "LoRA '{}' has the name of the base model",
+            module.name
+        )));
+    }
+    match &module.base_model_name {
+        Some(base)
+            if v.door == Door::Llmd
+                && !base.is_empty()
+                && *base != model.name
+                && !model.served_names.contains(base) =>
+        {
+            Err(ConfigError::Invalid(format!(
+                "unknown base model '{base}' for LoRA '{}'",
+                module.name
+            )))
+        }
+        _ => Ok(()),
+    }
+}

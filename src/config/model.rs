@@ -1,0 +1,275 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::values::Values;
+
+/// Which model is imitated, and how the program was called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Name or folder, as typed; never empty.
+    pub name: String,
+    /// Names that requests may use; at least one, the first is shown in answers.
+    pub served_names: Vec<String>,
+    /// Longest prompt plus output, in tokens [1024; behind `serve` config.json's, else 32768].
+    pub max_model_len: u32,
+    /// The model's `config.json`, when `name` is a folder that has one.
+    pub hf_config: Option<Arc<Value>>,
+    /// Which revision is named.
+    pub revision: Option<String>,
+    /// Where tokens come from.
+    pub tokenizer: TokenizerSource,
+    /// A template file, or the template itself.
+    pub chat_template: Option<String>,
+    /// How message content reaches the template: `auto`, `string` or `openai`.
+    pub chat_template_content_format: String,
+    /// Arguments of every chat template call.
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Role of answers [assistant].
+    pub response_role: String,
+    /// Sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
+    pub generation_config: String,
+    /// Sampling defaults laid over those.
+    pub generation_config_overrides: Map<String, Value>,
+    /// The imitated release [0.33.0].
+    pub vllm_version: String,
+    /// Whose wire where the two projects contradict each other.
+    pub compat: Compat,
+    /// Whose command line, and so whose defaults.
+    pub door: Door,
+}
+
+/// Where tokens come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizerSource {
+    /// Folder, file or hub name [the model's].
+    pub name: String,
+    /// Revision on the hub.
+    pub revision: Option<String>,
+    /// Whether to use the simulated tokenizer whatever exists.
+    pub force_dummy: bool,
+    /// Whether a hub name may be downloaded [no: the simulated tokenizer stands in].
+    pub download: bool,
+    /// Folder of this and earlier downloads; `None`: the hub library's own.
+    pub cache_dir: Option<PathBuf>,
+    /// `HF_TOKEN`.
+    pub hf_token: Option<String>,
+    /// `HF_ENDPOINT`.
+    pub hf_endpoint: Option<String>,
+    /// Neither tokenizer nor detokenizer: token ids only (`--skip-tokenizer-init`).
+    pub skip_init: bool,
+}
+
+/// Whose wire, where the two projects contradict each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compat {
+    /// vLLM's.
+    #[default]
+    Vllm,
+    /// llm-d-inference-sim's.
+    Llmd,
+}
+
+/// Whose command line, and so whose defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Door {
+    /// `vllm-sim --model X`: llm-d-inference-sim's.
+    #[default]
+    Llmd,
+    /// `vllm-sim serve X`: vLLM's.
+    Vllm,
+}
+
+/// Context length behind vLLM's door when no config.json says one.
+const UNKNOWN_CONTEXT: u32 = 32768;
+/// vLLM's assumption for a config.json without any of [`CONTEXT_KEYS`].
+const SILENT_CONTEXT: f64 = 2048.0;
+/// Keys that may hold the context length; the least one counts.
+///
+/// **Source:** vLLM `vllm/config/model.py`, `_get_and_verify_max_len`.
+const CONTEXT_KEYS: [&str; 9] = [
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+];
+
+impl Model {
+    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        let name = v.owned("model").ok_or_else(|| {
+            ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
+        })?;
+        let mut served_names = v.list("served-model-name");
+        served_names.retain(|served| !served.is_empty());
+        if served_names.is_empty() {
+            served_names.push(name.clone());
+            v.derive("served-model-name", &name);
+        }
+        let hf_config = hf_config(v, &name)?;
+        let max_model_len = max_model_len(v, hf_config.as_ref())?;
+        let compat = match v.choice("compat")? {
+            Some("llm-d") => Compat::Llmd,
+            _ => Compat::Vllm,
+        };
+        Ok(Self {
+            max_model_len,
+            hf_config: hf_config.map(Arc::new),
+            revision: v.owned("revision"),
+            tokenizer: tokenizer(v, &name)?,
+            chat_template: v.owned("chat-template"),
+            chat_template_content_format: v
+                .choice("chat-template-content-format")?
+                .unwrap_or("auto")
+                .to_owned(),
+            chat_template_kwargs: v
+                .object("default-chat-template-kwargs")?
+                .unwrap_or_default(),
+            response_role: v.text("response-role").unwrap_or("assistant").to_owned(),
+            generation_config: v.text("generation-config").unwrap_or("auto").to_owned(),
+            generation_config_overrides: v
+                .object("override-generation-config")?
+                .unwrap_or_default(),
+            vllm_version: v.text("vllm-version").unwrap_or("0.33.0").to_owned(),
+            compat,
+            door: v.door,
+            name,
+            served_names,
+        })
+    }
+
+    /// The first served name, which answers show.
+    pub fn displayed(&self) -> &str {
+        self.served_names.first().unwrap_or(&self.name)
+    }
+}
+
+fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
+    let cache = v
+        .path("hf-hub-cache")
+        .or_else(|| v.path("hf-home").map(|home| home.join("hub")));
+    let download = v.switch("download-tokenizer")? && !v.switch("hf-hub-offline")?;
+    Ok(TokenizerSource {
+        name: v.text("tokenizer").unwrap_or(model).to_owned(),
+        revision: v
+            .owned("tokenizer-revision")
+            .or_else(|| v.owned("revision")),
+        force_dummy: v.switch("force-dummy-tokenizer")?,
+        download,
+        cache_dir: v.path("download-dir").or(cache),
+        hf_token: v.owned("hf-token"),
+        hf_endpoint: v.owned("hf-endpoint"),
+        skip_init: v.switch("skip-tokenizer-init")?,
+    })
+}
+
+/// `config.json` with the overrides laid over it, when there is one.
+fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
+    let named = v.path("hf-config-path");
+    let place = named.clone().unwrap_or_else(|| PathBuf::from(model));
+    let file = if place.extension().is_some_and(|e| e == "json") {
+        place
+    } else {
+        place.join("config.json")
+    };
+    let mut config = match read_json(&file)? {
+        Some(config) => config,
+        None if named.is_some() => {
+            return Err(ConfigError::File {
+                path: file.display().to_string(),
+                reason: "hf-config-path names no file".to_owned(),
+            });
+        }
+        None => return Ok(None),
+    };
+    if let (Some(overrides), Value::Object(config)) = (v.object("hf-overrides")?, &mut config) {
+        config.extend(overrides);
+    }
+    Ok(Some(config))
+}
+
+fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
+    let Ok(text) = fs::read_to_string(file) else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|e| ConfigError::File {
+            path: file.display().to_string(),
+            reason: format!("not JSON: {e}"),
+        })
+}
+
+fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError> {
+    let words = "max model len cannot be less than 1";
+    let limit = config.map(context_of);
+    match v.count("max-model-len")? {
+        Some(-1) if v.door == super::Door::Vllm => {}
+        Some(typed) => {
+            let typed = u32::try_from(typed)
+                .ok()
+                .filter(|n| *n >= 1)
+                .ok_or_else(|| v.wrong(words, "max-model-len"))?;
+            if let Some(limit) = limit.filter(|limit| *limit < typed && v.given("max-model-len")) {
+                v.warn(format!(
+                    "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"
+                ));
+            }
+            return Ok(typed);
+        }
+        None => {}
+    }
+    let derived = limit.unwrap_or(UNKNOWN_CONTEXT);
+    v.derive("max-model-len", derived);
+    Ok(derived)
+}
+
+/// The context length that a config.json gives.
+fn context_of(config: &Value) -> u32 {
+    let config = config
+        .get("text_config")
+        .filter(|c| c.is_object())
+        .unwrap_or(config);
+    let least = CONTEXT_KEYS
+        .iter()
+        .filter_map(|key| config.get(key)?.as_f64())
+        .filter(|n| *n >= 1.0)
+        .fold(f64::INFINITY, f64::min);
+    let mut length = if least.is_finite() {
+        least
+    } else {
+        SILENT_CONTEXT
+    };
+    let rope = config
+        .get("rope_scaling")
+        .filter(|rope| rope.is_object())
+        .or_else(|| config.get("rope_parameters"));
+    if let Some(rope) = rope {
+        let kind = rope
+            .get("rope_type")
+            .or_else(|| rope.get("type"))
+            .and_then(Value::as_str)
+            .unwrap_or("default");
+        let factor = rope.get("factor").and_then(Value::as_f64).unwrap_or(1.0);
+        // These kinds already say the scaled length.
+        if !matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
+            if kind == "yarn"
+                && let Some(base) = rope
+                    .get("original_max_position_embeddings")
+                    .and_then(Value::as_f64)
+            {
+                length = base;
+            }
+            length *= factor.max(1.0);
+        }
+    }
+    // Saturates for absurd files.
+    (length as u32).max(1)
+}

@@ -1,0 +1,129 @@
+//! The configuration as YAML and as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::Door;
+use super::layers::Source;
+use super::loaded::{Effective, Loaded, shown_duration};
+use super::registry::{self, Flag, Group, Kind};
+
+/// Words that YAML does not read as text.
+const RESERVED: [&str; 12] = [
+    "true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf",
+];
+
+pub(super) fn yaml(loaded: &Loaded) -> String {
+    let door = match loaded.config.model.door {
+        Door::Llmd => "llm-d",
+        Door::Vllm => "vllm",
+    };
+    let mut out = String::from(
+        "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
+         # Lines with a dash in front of the value's origin are defaults, shown for information.\n",
+    );
+    for group in Group::ALL {
+        let mut lines = String::new();
+        if group == Group::General {
+            // Whose defaults apply comes first, since all others depend on it.
+            let _ = writeln!(lines, "door: {door}");
+        }
+        for (flag, entry) in entries(loaded, group) {
+            line(&mut lines, flag, entry);
+        }
+        if !lines.is_empty() {
+            let _ = write!(out, "\n# {}\n{lines}", group.title());
+        }
+    }
+    out
+}
+
+fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static Flag, &Effective)> {
+    registry::flags()
+        .zip(&loaded.effective)
+        .filter(move |(flag, _)| {
+            flag.group == group && flag.name != "door" && flag.name != "config"
+        })
+}
+
+fn line(out: &mut String, flag: &Flag, entry: &Effective) {
+    let typed = !matches!(entry.source, Source::Default | Source::Derived);
+    if flag.secret {
+        if typed {
+            let _ = writeln!(out, "# {}: (not shown)  # {}", flag.name, entry.source);
+        }
+        return;
+    }
+    if entry.values.is_empty() && !(typed && flag.kind == Kind::List) {
+        return;
+    }
+    let value = match flag.kind {
+        Kind::List => {
+            let items: Vec<String> = entry.values.iter().map(|item| scalar(item)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Kind::Json => entry.values.concat(),
+        Kind::Text | Kind::Path | Kind::Choice(_) => scalar(&entry.values.concat()),
+        _ => plain(&entry.values.concat()),
+    };
+    let mark = if typed { "" } else { "# " };
+    let _ = writeln!(out, "{mark}{}: {value}  # {}", flag.name, entry.source);
+}
+
+/// A text, quoted where YAML would read something else.
+fn scalar(text: &str) -> String {
+    let simple = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_./-@".contains(c))
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
+    if simple {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
+    }
+}
+
+/// A number, boolean or duration; anything odd is quoted.
+fn plain(text: &str) -> String {
+    let simple = !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c));
+    if simple {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
+    }
+}
+
+pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
+    registry::flags()
+        .zip(&loaded.effective)
+        .filter(|(flag, _)| !flag.secret && flag.name != "config")
+        .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
+        .collect()
+}
+
+fn json_value(flag: &Flag, values: &[String]) -> Value {
+    let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
+    if flag.kind == Kind::List {
+        let items = values.iter().flat_map(|text| match read(text) {
+            Value::Array(items) => items,
+            other => vec![other],
+        });
+        return items.collect();
+    }
+    let Some(text) = values.last().filter(|text| !text.is_empty()) else {
+        return Value::Null;
+    };
+    match flag.kind {
+        Kind::Text | Kind::Path | Kind::Choice(_) => text.as_str().into(),
+        Kind::Duration | Kind::Seconds => {
+            shown_duration(flag, text).map_or(Value::Null, Value::from)
+        }
+        _ if text == "none" => Value::Null,
+        _ => read(text),
+    }
+}

@@ -1,0 +1,364 @@
+//! The command line: words → settings.
+//!
+//! Takes what argparse takes behind vLLM's command line and pflag behind llm-d's: dashes or
+//! underscores, `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`,
+//! `--flag.key value`, lists up to the next flag.
+
+use super::error::ConfigError;
+use super::ignored::{self, Arity};
+use super::layers::{Layer, Source};
+use super::registry::{self, Flag, Kind};
+
+/// What the words of a command line say.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    pub(super) layer: Layer,
+    /// Words that belong to no flag.
+    pub(super) loose: Vec<String>,
+    /// `--help`, and what it asks for.
+    pub(super) help: Option<String>,
+    pub(super) version: bool,
+    /// Flags that nobody knows, with what followed them, when `keep_unknown` is set.
+    pub(super) unknown: Vec<String>,
+}
+
+/// A flag as the tables know it.
+#[derive(Clone, Copy)]
+enum Known {
+    Ours(&'static Flag),
+    Ignored(&'static str, Arity),
+}
+
+/// Reads `words`; with `keep_unknown` a flag that nobody knows is handed back, not refused.
+///
+/// # Errors
+/// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
+/// lacks its value.
+pub(super) fn read(words: &[String], keep_unknown: bool) -> Result<Read, ConfigError> {
+    let mut reader = Reader {
+        words,
+        at: 0,
+        out: Read::default(),
+        keep_unknown,
+    };
+    while let Some(word) = reader.next() {
+        reader.word(word)?;
+    }
+    Ok(reader.out)
+}
+
+struct Reader<'a> {
+    words: &'a [String],
+    at: usize,
+    out: Read,
+    keep_unknown: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let word = self.words.get(self.at)?;
+        self.at += 1;
+        Some(word)
+    }
+
+    fn peek(&self) -> Option<&'a str> {
+        self.words.get(self.at).map(String::as_str)
+    }
+
+    fn word(&mut self, word: &'a str) -> Result<(), ConfigError> {
+        match word {
+            "--" => {
+                self.out.loose.extend_from_slice(&self.words[self.at..]);
+                self.at = self.words.len();
+            }
+            "-h" | "--help" => self.out.help = Some(String::new()),
+            "--version" => self.out.version = true,
+            _ => {
+                if let Some(topic) = word.strip_prefix("--help=") {
+                    self.out.help = Some(topic.to_owned());
+                } else if let Some(body) = word.strip_prefix("--") {
+                    self.long(word, body)?;
+                } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
+                    self.short(word)?;
+                } else {
+                    self.out.loose.push(word.to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn long(&mut self, word: &'a str, body: &'a str) -> Result<(), ConfigError> {
+        let (name, inline) = cut(body);
+        let (base, key) = match name.split_once('.') {
+            Some((base, key)) => (base, Some(key)),
+            None => (name, None),
+        };
+        let base = base.replace('_', "-");
+        if let Some(known) = find(&base) {
+            return self.take(known, &base, key, inline);
+        }
+        if let Some(known) = base.strip_prefix("no-").and_then(find)
+            && key.is_none()
+            && is_switch(known)
+        {
+            return self.negate(known, word, inline);
+        }
+        // A manifest with `- --port 8000` passes flag and value as one word.
+        if let Some((name, value)) = body.split_once(char::is_whitespace)
+            && let Some(known) = find(&name.replace('_', "-"))
+        {
+            let value = value.trim().trim_matches(['"', '\'']);
+            self.out.layer.warnings.push(format!(
+                "{word:?} is one word; read as --{name} and {value:?}"
+            ));
+            return self.take(known, name, None, Some(value));
+        }
+        if let Some(known) = abbreviated(&base) {
+            self.out
+                .layer
+                .warnings
+                .push(format!("--{base} is short for --{}", known_name(known)));
+            return self.take(known, &base, key, inline);
+        }
+        self.unknown(word, &base)
+    }
+
+    fn short(&mut self, word: &'a str) -> Result<(), ConfigError> {
+        let body = &word[1..];
+        let (name, inline) = cut(body);
+        let (base, key) = match name.split_once('.') {
+            Some((base, key)) => (base, Some(key)),
+            None => (name, None),
+        };
+        if let Some(known) = find_short(base) {
+            return self.take(known, base, key, inline);
+        }
+        // `-O3`, `-v5`: the value clings to the name.
+        if let Some(digits) = base.find(|c: char| c.is_ascii_digit())
+            && let Some(known) = find_short(&base[..digits])
+        {
+            return self.take(known, base, None, Some(&base[digits..]));
+        }
+        self.unknown(word, base)
+    }
+
+    fn take(
+        &mut self,
+        known: Known,
+        typed: &str,
+        key: Option<&str>,
+        inline: Option<&'a str>,
+    ) -> Result<(), ConfigError> {
+        match (known, key) {
+            (Known::Ours(flag), Some(key)) if flag.kind == Kind::Json => {
+                let value = self.value(typed, inline)?;
+                self.out
+                    .layer
+                    .set_key(flag, key, value, Source::CommandLine)
+            }
+            (Known::Ours(_), Some(key)) => self.unknown(&format!("--{typed}.{key}"), typed),
+            (Known::Ours(flag), None) => {
+                let values = match flag.kind {
+                    Kind::Switch => vec![self.switch(typed, inline)],
+                    Kind::List => self.list(inline),
+                    _ => vec![self.value(typed, inline)?.to_owned()],
+                };
+                self.out.layer.set(flag, values, Source::CommandLine);
+                Ok(())
+            }
+            (Known::Ignored(name, arity), _) => {
+                match arity {
+                    Arity::Switch => drop(self.switch(typed, inline)),
+                    Arity::Value => drop(self.value(typed, inline)?),
+                    Arity::List => drop(self.list(inline)),
+                }
+                self.ignore(name);
+                Ok(())
+            }
+        }
+    }
+
+    fn negate(
+        &mut self,
+        known: Known,
+        word: &str,
+        inline: Option<&str>,
+    ) -> Result<(), ConfigError> {
+        if inline.is_some() {
+            return Err(ConfigError::Invalid(format!("{word}: takes no value")));
+        }
+        match known {
+            Known::Ours(flag) => {
+                self.out
+                    .layer
+                    .set(flag, vec!["false".to_owned()], Source::CommandLine);
+            }
+            Known::Ignored(name, _) => self.ignore(name),
+        }
+        Ok(())
+    }
+
+    fn ignore(&mut self, name: &str) {
+        let name = format!("--{name}");
+        if !self.out.layer.ignored.contains(&name) {
+            self.out.layer.ignored.push(name);
+        }
+    }
+
+    /// A switch is true unless it says otherwise, also in a word of its own.
+    fn switch(&mut self, typed: &str, inline: Option<&str>) -> String {
+        if let Some(value) = inline {
+            return value.to_owned();
+        }
+        match self.peek() {
+            Some(word) if matches!(word.to_ascii_lowercase().as_str(), "true" | "false") => {
+                self.at += 1;
+                self.out
+                    .layer
+                    .warnings
+                    .push(format!("--{typed} {word}: read as --{typed}={word}"));
+                word.to_ascii_lowercase()
+            }
+            _ => "true".to_owned(),
+        }
+    }
+
+    /// One value: whatever follows, unless it is plainly the next flag.
+    fn value(&mut self, typed: &str, inline: Option<&'a str>) -> Result<&'a str, ConfigError> {
+        if let Some(value) = inline {
+            return Ok(value);
+        }
+        match self.peek() {
+            Some(word) if !word.starts_with("--") => {
+                self.at += 1;
+                Ok(word)
+            }
+            _ => Err(ConfigError::Invalid(format!("--{typed} needs a value"))),
+        }
+    }
+
+    /// Values up to the next flag; empty ones are dropped, so that a list can be emptied.
+    fn list(&mut self, inline: Option<&str>) -> Vec<String> {
+        if let Some(value) = inline {
+            return if value.is_empty() {
+                Vec::new()
+            } else {
+                vec![value.to_owned()]
+            };
+        }
+        let mut values = Vec::new();
+        while let Some(word) = self.peek().filter(|word| !is_flag(word)) {
+            self.at += 1;
+            if !word.is_empty() {
+                values.push(word.to_owned());
+            }
+        }
+        values
+    }
+
+    fn unknown(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
+        if self.keep_unknown {
+            self.out.unknown.push(word.to_owned());
+            while let Some(word) = self.peek().filter(|word| !is_flag(word)) {
+                self.at += 1;
+                self.out.unknown.push(word.to_owned());
+            }
+            return Ok(());
+        }
+        Err(ConfigError::Unknown {
+            what: "flag".to_owned(),
+            name: cut(word).0.to_owned(),
+            nearest: nearest(base).map(|name| format!("--{name}")),
+        })
+    }
+}
+
+/// Cuts `name=value`.
+fn cut(body: &str) -> (&str, Option<&str>) {
+    match body.split_once('=') {
+        // `--flag.key+=a,b`: the plus belongs to the name.
+        Some((name, value)) => (name, Some(value)),
+        None => (body, None),
+    }
+}
+
+fn find(name: &str) -> Option<Known> {
+    registry::long(name)
+        .map(Known::Ours)
+        .or_else(|| ignored::long(name).map(|(name, arity)| Known::Ignored(name, arity)))
+}
+
+fn find_short(name: &str) -> Option<Known> {
+    registry::short(name)
+        .map(Known::Ours)
+        .or_else(|| ignored::short(name).map(|(name, arity)| Known::Ignored(name, arity)))
+}
+
+fn is_switch(known: Known) -> bool {
+    match known {
+        Known::Ours(flag) => flag.kind == Kind::Switch,
+        Known::Ignored(_, arity) => arity == Arity::Switch,
+    }
+}
+
+fn known_name(known: Known) -> &'static str {
+    match known {
+        Known::Ours(flag) => flag.name,
+        Known::Ignored(name, _) => name,
+    }
+}
+
+/// argparse takes a beginning that only one flag has.
+fn abbreviated(name: &str) -> Option<Known> {
+    if name.len() < 3 {
+        return None;
+    }
+    let mut fits = names().filter(|full| full.starts_with(name));
+    let first = fits.next()?;
+    if fits.next().is_some() {
+        return None;
+    }
+    find(first)
+}
+
+/// Whether a word begins a flag rather than continuing a list.
+fn is_flag(word: &str) -> bool {
+    if word.starts_with("--") {
+        return true;
+    }
+    let Some(body) = word.strip_prefix('-') else {
+        return false;
+    };
+    let (name, _) = cut(body);
+    let base = name.split_once('.').map_or(name, |(base, _)| base);
+    !is_number(word) && (body == "h" || find_short(base).is_some())
+}
+
+fn is_number(word: &str) -> bool {
+    word.parse::<f64>().is_ok()
+        || word.starts_with('-') && word[1..].starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Every long name there is.
+fn names() -> impl Iterator<Item = &'static str> {
+    registry::flags()
+        .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
+        .chain(ignored::ignored_flags().map(|(name, _)| name))
+}
+
+/// The known name that is most like `typed`, if any is like it at all.
+pub(super) fn nearest(typed: &str) -> Option<&'static str> {
+    closest(typed, names())
+}
+
+/// The name in `names` that is most like `typed`, if any is like it at all.
+pub(super) fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let typed = typed.trim_start_matches("no-");
+    let reach = (typed.len() / 3).max(2);
+    names
+        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
+        .filter(|(distance, name)| *distance <= reach || typed.len() > 3 && name.starts_with(typed))
+        .min()
+        .map(|(_, name)| name)
+}

@@ -1,0 +1,150 @@
+//! YAML files: keys → settings.
+
+use std::fs;
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::ignored;
+use super::layers::{Layer, Source};
+use super::registry::{self, Flag, Kind};
+use super::words;
+
+/// Reads a file.
+///
+/// # Errors
+/// [`ConfigError::File`] when it cannot be read or is no YAML mapping; with `strict`
+/// [`ConfigError::Unknown`] for a key that no flag has.
+pub(super) fn read(path: &str, strict: bool) -> Result<Layer, ConfigError> {
+    let file = |reason: String| ConfigError::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
+    parse(&text, path, strict)
+}
+
+/// Reads a file's text.
+pub(super) fn parse(text: &str, path: &str, strict: bool) -> Result<Layer, ConfigError> {
+    let file = |reason: String| ConfigError::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let keys = match serde_saphyr::from_str::<Option<Value>>(text) {
+        Ok(None | Some(Value::Null)) => Map::new(),
+        Ok(Some(Value::Object(keys))) => keys,
+        Ok(Some(other)) => {
+            return Err(file(format!(
+                "a mapping of flag names to values was expected, not {}",
+                kind(&other)
+            )));
+        }
+        Err(e) => return Err(file(format!("not YAML: {e}"))),
+    };
+    let mut layer = Layer::default();
+    for (key, value) in &keys {
+        set(&mut layer, key, value, path, strict)?;
+    }
+    Ok(layer)
+}
+
+fn set(
+    layer: &mut Layer,
+    key: &str,
+    value: &Value,
+    path: &str,
+    strict: bool,
+) -> Result<(), ConfigError> {
+    let source = Source::File(path.to_owned());
+    let typed = key.trim_start_matches('-');
+    let (base, below) = match typed.split_once('.') {
+        Some((base, below)) => (base, Some(below)),
+        None => (typed, None),
+    };
+    let base = base.replace('_', "-");
+    if let Some(flag) = registry::long(&base).or_else(|| registry::short(&base)) {
+        return match below {
+            Some(below) if flag.kind == Kind::Json => {
+                layer.set_key(flag, below, &text(value), source)
+            }
+            Some(_) => unknown(layer, key, &base, path, strict),
+            None => {
+                if let Some(values) = values(flag, value) {
+                    layer.set(flag, values, source);
+                }
+                Ok(())
+            }
+        };
+    }
+    if let Some((name, _)) = ignored::long(&base).or_else(|| ignored::short(&base)) {
+        layer.ignored.push(format!("--{name}"));
+        return Ok(());
+    }
+    if let Some(flag) = base.strip_prefix("no-").and_then(registry::long)
+        && flag.kind == Kind::Switch
+    {
+        let off = matches!(value, Value::Bool(true) | Value::Null) || text(value) == "true";
+        layer.set(flag, vec![(!off).to_string()], source);
+        return Ok(());
+    }
+    if let Some((name, _)) = base.strip_prefix("no-").and_then(ignored::long) {
+        layer.ignored.push(format!("--{name}"));
+        return Ok(());
+    }
+    unknown(layer, key, &base, path, strict)
+}
+
+fn unknown(
+    layer: &mut Layer,
+    key: &str,
+    base: &str,
+    path: &str,
+    strict: bool,
+) -> Result<(), ConfigError> {
+    let error = ConfigError::Unknown {
+        what: format!("key in {path}:"),
+        name: key.to_owned(),
+        nearest: words::nearest(base).map(str::to_owned),
+    };
+    if strict {
+        return Err(error);
+    }
+    layer.warnings.push(error.to_string());
+    Ok(())
+}
+
+/// What a key says about a flag; `None`: nothing (an empty value).
+fn values(flag: &Flag, value: &Value) -> Option<Vec<String>> {
+    match (flag.kind, value) {
+        (_, Value::Null) => None,
+        (Kind::List, Value::Array(items)) => Some(
+            items
+                .iter()
+                .map(text)
+                .filter(|item| !item.is_empty())
+                .collect(),
+        ),
+        (Kind::List, Value::String(item)) if item.is_empty() => Some(Vec::new()),
+        (_, value) => Some(vec![text(value)]),
+    }
+}
+
+/// A scalar as it would be typed, anything else as JSON.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    }
+}
