@@ -1,0 +1,120 @@
+//! The labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
+
+/// What a simulator knows of the cache; all else is as vLLM 0.32 shows it for a plain model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CacheConfig {
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Whether somebody chose it.
+    pub user_specified_block_size: bool,
+    /// Blocks, the null block included.
+    pub num_gpu_blocks: u32,
+    /// `--num-gpu-blocks-override`.
+    pub num_gpu_blocks_override: Option<u32>,
+    /// Context length, for the concurrency it allows.
+    pub max_model_len: u32,
+    /// `--enable-prefix-caching`.
+    pub enable_prefix_caching: bool,
+    /// `--prefix-caching-hash-algo`.
+    pub prefix_caching_hash_algo: String,
+    /// `--gpu-memory-utilization`.
+    pub gpu_memory_utilization: f64,
+    /// `--kv-cache-dtype`.
+    pub cache_dtype: String,
+    /// Bytes of the cache, where they were given.
+    pub kv_cache_memory_bytes: Option<u64>,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            user_specified_block_size: false,
+            num_gpu_blocks: 1024,
+            num_gpu_blocks_override: None,
+            max_model_len: 1024,
+            enable_prefix_caching: true,
+            prefix_caching_hash_algo: "sha256".to_owned(),
+            gpu_memory_utilization: 0.92,
+            cache_dtype: "auto".to_owned(),
+            kv_cache_memory_bytes: None,
+        }
+    }
+}
+
+impl CacheConfig {
+    /// Label names and values, without `engine`.
+    pub fn labels(&self) -> Vec<(String, String)> {
+        let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
+        let concurrency = tokens as f64 / f64::from(self.max_model_len.max(1));
+        let changing = [
+            ("block_size", self.block_size.to_string()),
+            ("cache_dtype", self.cache_dtype.clone()),
+            (
+                "effective_attention_block_size",
+                self.block_size.to_string(),
+            ),
+            ("enable_prefix_caching", truth(self.enable_prefix_caching)),
+            ("gpu_memory_utilization", float(self.gpu_memory_utilization)),
+            ("kv_cache_max_concurrency", float(concurrency)),
+            ("kv_cache_memory_bytes", option(self.kv_cache_memory_bytes)),
+            ("kv_cache_size_tokens", tokens.to_string()),
+            ("num_gpu_blocks", self.num_gpu_blocks.to_string()),
+            (
+                "num_gpu_blocks_override",
+                option(self.num_gpu_blocks_override),
+            ),
+            (
+                "prefix_caching_hash_algo",
+                self.prefix_caching_hash_algo.clone(),
+            ),
+            (
+                "user_specified_block_size",
+                truth(self.user_specified_block_size),
+            ),
+        ];
+        let fixed = FIXED.iter().map(|(n, v)| (*n, (*v).to_owned()));
+        let all = changing.into_iter().chain(fixed);
+        all.map(|(n, v)| (n.to_owned(), v)).collect()
+    }
+}
+
+const FIXED: [(&str, &str); 24] = [
+    ("_block_size_resolved", "True"),
+    ("cache_hit_alignment_tokens", "None"),
+    ("enable_mamba_shared_prefix_checkpoint", "False"),
+    ("hash_block_size", "None"),
+    ("is_attention_free", "False"),
+    ("kv_cache_dtype_skip_layers", "[]"),
+    ("kv_cache_layout", "None"),
+    ("kv_offloading_backend", "native"),
+    ("kv_offloading_size", "None"),
+    ("kv_sharing_fast_prefill", "False"),
+    ("mamba_block_size", "None"),
+    ("mamba_cache_dtype", "auto"),
+    ("mamba_cache_mode", "none"),
+    ("mamba_page_size_padded", "None"),
+    ("mamba_ssm_cache_dtype", "float32"),
+    ("num_cpu_blocks", "None"),
+    ("prefix_cache_retention_interval", "0"),
+    ("prefix_match_unit", "None"),
+    ("replayssm_buffer_len", "16"),
+    ("skip_page_size_padded", "None"),
+    ("sliding_window", "None"),
+    ("swa_bounded_replay", "True"),
+    ("use_kda_recoverssm", "False"),
+    ("use_replayssm", "False"),
+];
+
+fn truth(b: bool) -> String {
+    if b { "True" } else { "False" }.to_owned()
+}
+
+fn option<T: ToString>(v: Option<T>) -> String {
+    v.map_or_else(|| "None".to_owned(), |v| v.to_string())
+}
+
+/// `repr`, for the range that configurations have.
+fn float(v: f64) -> String {
+    format!("{v:?}")
+}

@@ -1,0 +1,394 @@
+//! The numbers of one engine, and how the page shows them.
+
+use std::sync::Arc;
+
+use super::Settings;
+use super::buckets;
+use super::cell::{Born, Counter, Gauge, Histogram};
+use super::families as f;
+use super::page::{Labels, PageBuilder, Series, Spec, Value};
+
+/// Values of `finished_reason`; the last three exist in llm-d-inference-sim alone and stay
+/// hidden until one is counted.
+pub(super) const REASONS: [&str; 8] = [
+    "stop",
+    "length",
+    "abort",
+    "error",
+    "repetition",
+    "tool_calls",
+    "remote_decode",
+    "cache_threshold",
+];
+/// How many of [`REASONS`] are vLLM's.
+pub(super) const VLLM_REASONS: usize = 5;
+
+const SLEEP_STATES: [&str; 3] = ["awake", "weights_offloaded", "discard_all"];
+const FETCH_STAGES: [&str; 3] = ["waiting_to_start", "in_progress", "completed_waiting"];
+const PROMPT_SOURCES: [&str; 3] = ["local_compute", "local_cache_hit", "external_kv_transfer"];
+const CACHE_TIERS: [&str; 5] = ["device", "host", "p2p", "disk", "external_unspecified"];
+/// Index into the cache tiers.
+pub(super) const TIER_DEVICE: usize = 0;
+/// Index into the cache tiers.
+pub(super) const TIER_P2P: usize = 2;
+/// Index into the cache tiers.
+pub(super) const TIER_EXTERNAL: usize = 4;
+
+/// One of several series that differ in one label.
+pub(super) type Counters<const N: usize> = [Arc<Counter>; N];
+
+/// The numbers of one engine. A clone shares them.
+#[derive(Debug, Clone)]
+pub(super) struct Cells {
+    pub(super) spec_drafts: Arc<Counter>,
+    pub(super) spec_draft_tokens: Arc<Counter>,
+    pub(super) spec_accepted: Arc<Counter>,
+    pub(super) spec_accepted_per_pos: Vec<Arc<Counter>>,
+    /// Flops, bytes read, bytes written.
+    pub(super) work: [Arc<Gauge>; 3],
+    pub(super) running: Arc<Gauge>,
+    pub(super) waiting: Arc<Gauge>,
+    /// Capacity, deferred.
+    pub(super) waiting_by_reason: [Arc<Gauge>; 2],
+    pub(super) kv_fetch: [Arc<Gauge>; 3],
+    pub(super) sleep_state: [Arc<Gauge>; 3],
+    pub(super) kv_usage: Arc<Gauge>,
+    pub(super) prefix_queries: Arc<Counter>,
+    pub(super) prefix_hits: Arc<Counter>,
+    pub(super) external_queries: Arc<Counter>,
+    pub(super) external_hits: Arc<Counter>,
+    pub(super) mm_queries: Arc<Counter>,
+    pub(super) mm_hits: Arc<Counter>,
+    pub(super) preemptions: Arc<Counter>,
+    pub(super) prompt_tokens: Arc<Counter>,
+    pub(super) prompt_by_source: Counters<3>,
+    pub(super) prompt_cached: Arc<Counter>,
+    pub(super) cached_by_source: Counters<5>,
+    pub(super) generation_tokens: Arc<Counter>,
+    pub(super) success: Counters<8>,
+    pub(super) success_shown: [Arc<Born>; 8],
+    pub(super) request_prompt_tokens: Arc<Histogram>,
+    pub(super) request_generation_tokens: Arc<Histogram>,
+    pub(super) iteration_tokens: Arc<Histogram>,
+    pub(super) max_generation_tokens: Arc<Histogram>,
+    pub(super) params_n: Arc<Histogram>,
+    pub(super) params_max_tokens: Arc<Histogram>,
+    pub(super) ttft: Arc<Histogram>,
+    pub(super) itl: Arc<Histogram>,
+    pub(super) request_tpot: Arc<Histogram>,
+    pub(super) e2e: Arc<Histogram>,
+    pub(super) queue_time: Arc<Histogram>,
+    pub(super) inference_time: Arc<Histogram>,
+    pub(super) prefill_time: Arc<Histogram>,
+    pub(super) decode_time: Arc<Histogram>,
+    pub(super) request_preemptions: Arc<Histogram>,
+    pub(super) prefill_computed: Arc<Histogram>,
+    pub(super) block_lifetime: Arc<Histogram>,
+    pub(super) block_idle: Arc<Histogram>,
+    pub(super) block_reuse_gap: Arc<Histogram>,
+    pub(super) nixl_xfer_time: Arc<Histogram>,
+    pub(super) nixl_post_time: Arc<Histogram>,
+    pub(super) nixl_bytes: Arc<Histogram>,
+    pub(super) nixl_descriptors: Arc<Histogram>,
+    /// Failed transfers, failed notifications, expired, notified too late.
+    pub(super) nixl_failures: Counters<4>,
+}
+
+fn some<T: Default, const N: usize>() -> [Arc<T>; N] {
+    std::array::from_fn(|_| Arc::default())
+}
+
+impl Cells {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let b = &settings.buckets;
+        let of = |bounds: &[f64]| Arc::new(Histogram::new(bounds));
+        let token_bounds = match &b.request_tokens {
+            Some(bounds) => bounds.clone(),
+            None => buckets::tokens(settings.max_model_len),
+        };
+        let tokens = || of(&token_bounds);
+        let latency = || of(&b.request_latency);
+        let residency = || of(&b.kv_cache_residency);
+        let positions = 0..settings.spec_positions;
+        let cells = Self {
+            spec_drafts: Arc::default(),
+            spec_draft_tokens: Arc::default(),
+            spec_accepted: Arc::default(),
+            spec_accepted_per_pos: positions.map(|_| Arc::default()).collect(),
+            work: some(),
+            running: Arc::default(),
+            waiting: Arc::default(),
+            waiting_by_reason: some(),
+            kv_fetch: some(),
+            sleep_state: some(),
+            kv_usage: Arc::default(),
+            prefix_queries: Arc::default(),
+            prefix_hits: Arc::default(),
+            external_queries: Arc::default(),
+            external_hits: Arc::default(),
+            mm_queries: Arc::default(),
+            mm_hits: Arc::default(),
+            preemptions: Arc::default(),
+            prompt_tokens: Arc::default(),
+            prompt_by_source: some(),
+            prompt_cached: Arc::default(),
+            cached_by_source: some(),
+            generation_tokens: Arc::default(),
+            success: some(),
+            success_shown: some(),
+            request_prompt_tokens: tokens(),
+            request_generation_tokens: tokens(),
+            iteration_tokens: of(&b.iteration_tokens),
+            max_generation_tokens: tokens(),
+            params_n: of(&b.request_params_n),
+            params_max_tokens: tokens(),
+            ttft: of(&b.time_to_first_token),
+            itl: of(&b.inter_token_latency),
+            request_tpot: of(&b.inter_token_latency),
+            e2e: latency(),
+            queue_time: latency(),
+            inference_time: latency(),
+            prefill_time: latency(),
+            decode_time: latency(),
+            request_preemptions: of(&b.request_num_preemptions),
+            prefill_computed: tokens(),
+            block_lifetime: residency(),
+            block_idle: residency(),
+            block_reuse_gap: residency(),
+            nixl_xfer_time: of(&buckets::NIXL_TIME[1..]),
+            nixl_post_time: of(buckets::NIXL_TIME),
+            nixl_bytes: of(&buckets::nixl_bytes()),
+            nixl_descriptors: of(buckets::NIXL_DESCRIPTORS),
+            nixl_failures: some(),
+        };
+        cells.sleep_state[0].set(1.0);
+        cells
+    }
+
+    /// The same engine, but with numbers of its own where fake metrics speak.
+    pub(super) fn faked(&self, settings: &Settings) -> Self {
+        let fresh = Self::new(settings);
+        Self {
+            running: fresh.running,
+            waiting: fresh.waiting,
+            waiting_by_reason: fresh.waiting_by_reason,
+            kv_usage: fresh.kv_usage,
+            prefix_queries: fresh.prefix_queries,
+            prefix_hits: fresh.prefix_hits,
+            prompt_tokens: fresh.prompt_tokens,
+            generation_tokens: fresh.generation_tokens,
+            success: fresh.success,
+            success_shown: fresh.success_shown,
+            request_prompt_tokens: fresh.request_prompt_tokens,
+            request_generation_tokens: fresh.request_generation_tokens,
+            max_generation_tokens: fresh.max_generation_tokens,
+            params_max_tokens: fresh.params_max_tokens,
+            ttft: fresh.ttft,
+            itl: fresh.itl,
+            request_tpot: fresh.request_tpot,
+            e2e: fresh.e2e,
+            queue_time: fresh.queue_time,
+            inference_time: fresh.inference_time,
+            prefill_time: fresh.prefill_time,
+            decode_time: fresh.decode_time,
+            ..self.clone()
+        }
+    }
+}
+
+/// The engines of one page, each with its labels.
+pub(super) struct Engines<'a> {
+    pub(super) each: &'a [(Labels, Cells)],
+    pub(super) settings: &'a Settings,
+}
+
+impl Engines<'_> {
+    /// One series per engine.
+    fn one<T>(&self, pick: impl Fn(&Cells) -> &Arc<T>) -> Vec<Series>
+    where
+        for<'v> Value: From<&'v Arc<T>>,
+    {
+        let each = self.each.iter();
+        each.map(|(labels, cells)| Series::new(labels.clone(), pick(cells)))
+            .collect()
+    }
+
+    /// One series per value of a label and engine; engines turn fastest, as in vLLM.
+    fn by<T>(
+        &self,
+        label: &str,
+        values: &[&str],
+        pick: impl Fn(&Cells, usize) -> &Arc<T>,
+    ) -> Vec<Series>
+    where
+        for<'v> Value: From<&'v Arc<T>>,
+    {
+        let mut series = Vec::new();
+        for (i, value) in values.iter().enumerate() {
+            for (labels, cells) in self.each {
+                series.push(Series::new(labels.with(label, value), pick(cells, i)));
+            }
+        }
+        series
+    }
+
+    fn histogram(
+        &self,
+        page: &mut PageBuilder,
+        spec: Spec,
+        pick: impl Fn(&Cells) -> &Arc<Histogram>,
+    ) {
+        let each = self.each.iter();
+        let series: Vec<_> = each
+            .map(|(labels, cells)| (labels.clone(), pick(cells).clone()))
+            .collect();
+        page.histogram(spec, &series);
+    }
+
+    /// All families that an engine moves, in vLLM's order.
+    pub(super) fn register(&self, page: &mut PageBuilder, rejections: &[Series]) {
+        self.register_spec_decode(page);
+        for (i, spec) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
+            .into_iter()
+            .enumerate()
+        {
+            page.counter(spec, self.one(|c| &c.work[i]));
+        }
+        if self.settings.nixl {
+            self.register_nixl(page);
+        }
+        self.register_gauges(page);
+        self.register_counters(page);
+        page.counter(f::REJECTIONS, rejections.to_vec());
+        self.register_histograms(page);
+    }
+
+    fn register_spec_decode(&self, page: &mut PageBuilder) {
+        if self.settings.spec_positions == 0 {
+            return;
+        }
+        page.counter(f::SPEC_DRAFTS, self.one(|c| &c.spec_drafts));
+        page.counter(f::SPEC_DRAFT_TOKENS, self.one(|c| &c.spec_draft_tokens));
+        page.counter(f::SPEC_ACCEPTED, self.one(|c| &c.spec_accepted));
+        let mut series = Vec::new();
+        for (labels, cells) in self.each {
+            for (pos, cell) in cells.spec_accepted_per_pos.iter().enumerate() {
+                let labels = labels.with("position", &pos.to_string());
+                series.push(Series::new(labels, cell));
+            }
+        }
+        page.counter(f::SPEC_ACCEPTED_PER_POS, series);
+    }
+
+    fn register_nixl(&self, page: &mut PageBuilder) {
+        self.histogram(page, f::NIXL_XFER_TIME, |c| &c.nixl_xfer_time);
+        self.histogram(page, f::NIXL_POST_TIME, |c| &c.nixl_post_time);
+        self.histogram(page, f::NIXL_BYTES, |c| &c.nixl_bytes);
+        self.histogram(page, f::NIXL_DESCRIPTORS, |c| &c.nixl_descriptors);
+        let failures = [
+            f::NIXL_FAILED_TRANSFERS,
+            f::NIXL_FAILED_NOTIFICATIONS,
+            f::NIXL_EXPIRED,
+            f::NIXL_LATE_NOTIFICATIONS,
+        ];
+        for (i, spec) in failures.into_iter().enumerate() {
+            page.counter(spec, self.one(|c| &c.nixl_failures[i]));
+        }
+    }
+
+    fn register_gauges(&self, page: &mut PageBuilder) {
+        page.gauge(f::RUNNING, &self.one(|c| &c.running));
+        page.gauge(f::WAITING, &self.one(|c| &c.waiting));
+        let reasons = ["capacity", "deferred"];
+        let waiting = self.by("reason", &reasons, |c, i| &c.waiting_by_reason[i]);
+        page.gauge(f::WAITING_BY_REASON, &waiting);
+        if self.settings.kv_consumer {
+            let stages = self.by("stage", &FETCH_STAGES, |c, i| &c.kv_fetch[i]);
+            page.gauge(f::KV_FETCH, &stages);
+        }
+        let states = self.by("sleep_state", &SLEEP_STATES, |c, i| &c.sleep_state[i]);
+        page.gauge(f::SLEEP_STATE, &states);
+        page.gauge(f::KV_USAGE, &self.one(|c| &c.kv_usage));
+    }
+
+    fn register_counters(&self, page: &mut PageBuilder) {
+        page.counter(f::PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
+        page.counter(f::PREFIX_HITS, self.one(|c| &c.prefix_hits));
+        page.counter(f::EXTERNAL_QUERIES, self.one(|c| &c.external_queries));
+        page.counter(f::EXTERNAL_HITS, self.one(|c| &c.external_hits));
+        page.counter(f::MM_QUERIES, self.one(|c| &c.mm_queries));
+        page.counter(f::MM_HITS, self.one(|c| &c.mm_hits));
+        page.counter(f::PREEMPTIONS, self.one(|c| &c.preemptions));
+        page.counter(f::PROMPT_TOKENS, self.one(|c| &c.prompt_tokens));
+        let sources = self.by("source", &PROMPT_SOURCES, |c, i| &c.prompt_by_source[i]);
+        page.counter(f::PROMPT_BY_SOURCE, sources);
+        page.counter(f::PROMPT_CACHED, self.one(|c| &c.prompt_cached));
+        let tiers = self.by("source", &CACHE_TIERS, |c, i| &c.cached_by_source[i]);
+        page.counter(f::CACHED_BY_SOURCE, tiers);
+        page.counter(f::GENERATION_TOKENS, self.one(|c| &c.generation_tokens));
+
+        let mut success = Vec::new();
+        for (i, reason) in REASONS.into_iter().enumerate() {
+            for (labels, cells) in self.each {
+                let mut labels = labels.with("finished_reason", reason);
+                if self.settings.finish_reason_label {
+                    labels = labels.with("finish_reason", reason);
+                }
+                let shown = (i >= VLLM_REASONS).then(|| cells.success_shown[i].clone());
+                success.push(Series {
+                    shown,
+                    ..Series::new(labels, &cells.success[i])
+                });
+            }
+        }
+        page.counter(f::SUCCESS, success);
+    }
+
+    fn register_histograms(&self, page: &mut PageBuilder) {
+        self.histogram(page, f::REQUEST_PROMPT_TOKENS, |c| &c.request_prompt_tokens);
+        self.histogram(page, f::REQUEST_GENERATION_TOKENS, |c| {
+            &c.request_generation_tokens
+        });
+        self.histogram(page, f::ITERATION_TOKENS, |c| &c.iteration_tokens);
+        self.histogram(page, f::MAX_GENERATION_TOKENS, |c| &c.max_generation_tokens);
+        self.histogram(page, f::PARAMS_N, |c| &c.params_n);
+        self.histogram(page, f::PARAMS_MAX_TOKENS, |c| &c.params_max_tokens);
+        self.histogram(page, f::TTFT, |c| &c.ttft);
+        self.histogram(page, f::ITL, |c| &c.itl);
+        self.histogram(page, f::REQUEST_TPOT, |c| &c.request_tpot);
+        self.histogram(page, f::E2E, |c| &c.e2e);
+        self.histogram(page, f::QUEUE_TIME, |c| &c.queue_time);
+        self.histogram(page, f::INFERENCE_TIME, |c| &c.inference_time);
+        self.histogram(page, f::PREFILL_TIME, |c| &c.prefill_time);
+        self.histogram(page, f::DECODE_TIME, |c| &c.decode_time);
+        self.histogram(page, f::REQUEST_PREEMPTIONS, |c| &c.request_preemptions);
+        self.histogram(page, f::PREFILL_COMPUTED, |c| &c.prefill_computed);
+        if self.settings.kv_cache_metrics {
+            self.histogram(page, f::BLOCK_LIFETIME, |c| &c.block_lifetime);
+            self.histogram(page, f::BLOCK_IDLE, |c| &c.block_idle);
+            self.histogram(page, f::BLOCK_REUSE_GAP, |c| &c.block_reuse_gap);
+        }
+    }
+
+    /// Retired names, as second views of the same numbers.
+    pub(super) fn register_old_names(&self, page: &mut PageBuilder) {
+        page.gauge(f::OLD_GPU_CACHE_USAGE, &self.one(|c| &c.kv_usage));
+        page.counter(f::OLD_GPU_PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
+        page.counter(f::OLD_GPU_PREFIX_HITS, self.one(|c| &c.prefix_hits));
+        let rate: Vec<_> = self
+            .each
+            .iter()
+            .map(|(labels, c)| {
+                let rate = Value::Ratio(c.prefix_hits.clone(), c.prefix_queries.clone());
+                Series::new(labels.clone(), rate)
+            })
+            .collect();
+        page.gauge(f::OLD_GPU_PREFIX_HIT_RATE, &rate);
+        page.counter(f::OLD_PREFIX_QUERIES, self.one(|c| &c.prefix_queries));
+        page.counter(f::OLD_PREFIX_HITS, self.one(|c| &c.prefix_hits));
+        self.histogram(page, f::OLD_TPOT, |c| &c.itl);
+        self.histogram(page, f::OLD_MAX_GENERATION_TOKENS, |c| {
+            &c.max_generation_tokens
+        });
+    }
+}

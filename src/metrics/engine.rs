@@ -1,0 +1,343 @@
+//! What an engine tells: one call per thing that happens, no look-up, no lock, no allocation.
+
+use std::sync::Arc;
+
+use super::cell::Counter;
+use super::cells::{Cells, TIER_DEVICE, TIER_EXTERNAL, TIER_P2P, VLLM_REASONS};
+use super::lora::{LoraInfo, LoraLoad, LoraWriter};
+use super::{Clock, Dialect};
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It said all it wanted, or met a stop string.
+    Stop,
+    /// It reached `max_tokens`.
+    Length,
+    /// The engine gave it up. A client that goes away is no end: nothing is counted for it.
+    Abort,
+    /// It failed.
+    Error,
+    /// It repeated itself.
+    Repetition,
+    /// It called tools: `stop` to vLLM's engine, a reason of its own to llm-d's simulator.
+    ToolCalls,
+    /// It was prefilled for another server: `length` to vLLM's engine, a reason of its own to
+    /// llm-d's simulator.
+    RemoteDecode,
+    /// Too little of its prompt was cached (`cache_hit_threshold`).
+    CacheThreshold,
+}
+
+impl Reason {
+    /// Index into the values of the label.
+    fn index(self, dialect: Dialect) -> usize {
+        match (self, dialect) {
+            (Self::Stop, _) | (Self::ToolCalls, Dialect::Vllm) => 0,
+            (Self::Length, _) | (Self::RemoteDecode, Dialect::Vllm) => 1,
+            (Self::Abort, _) => 2,
+            (Self::Error, _) => 3,
+            (Self::Repetition, _) => 4,
+            (Self::ToolCalls, Dialect::LlmD) => 5,
+            (Self::RemoteDecode, Dialect::LlmD) => 6,
+            (Self::CacheThreshold, _) => 7,
+        }
+    }
+}
+
+/// A sequence that ended with a reason.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finished {
+    /// Why.
+    pub reason: Reason,
+    /// Length of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens it made.
+    pub output_tokens: u32,
+    /// Its effective limit; `None`: there was none to tell (llm-d's simulator).
+    pub max_tokens: Option<u32>,
+    /// Arrival to end, seconds.
+    pub e2e_s: f64,
+    /// Queued to first scheduled, seconds.
+    pub queue_s: f64,
+    /// First scheduled to last token, seconds.
+    pub inference_s: f64,
+    /// First scheduled to first token, seconds.
+    pub prefill_s: f64,
+    /// First to last token, seconds.
+    pub decode_s: f64,
+    /// Prompt tokens that were not computed, local and external.
+    pub cached: u32,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+/// Whether an engine sleeps, and how deep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SleepState {
+    /// It works.
+    Awake,
+    /// Level 1.
+    WeightsOffloaded,
+    /// Level 2.
+    DiscardAll,
+}
+
+/// The queue limit that turned a request away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejection {
+    /// `--max-num-queued-reqs`.
+    QueuedRequests,
+    /// `--max-num-queued-tokens`.
+    QueuedTokens,
+}
+
+impl Rejection {
+    /// Values of the label, in the order of the variants.
+    pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
+}
+
+/// What went wrong with a NIXL transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NixlFailure {
+    /// The transfer itself.
+    Transfer,
+    /// Telling the other side.
+    Notification,
+    /// Nobody fetched the blocks in time.
+    Expired,
+    /// The other side told of its fetch after that.
+    LateNotification,
+}
+
+/// One fetch of KV blocks from another server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NixlTransfer {
+    /// How long it took, seconds.
+    pub transfer_s: f64,
+    /// How long it took to post, seconds.
+    pub post_s: f64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Descriptors used.
+    pub descriptors: u32,
+}
+
+/// The series of one engine (one data-parallel rank).
+///
+/// Any thread may call; the calls of one token cost some nanoseconds.
+pub struct EngineMetrics {
+    cells: Cells,
+    rejections: [Arc<Counter>; 2],
+    lora: LoraWriter,
+    dialect: Dialect,
+    /// Which tier supplied tokens that came through a connector.
+    external_tier: usize,
+    clock: Clock,
+}
+
+impl EngineMetrics {
+    pub(super) fn new(
+        cells: Cells,
+        rejections: [Arc<Counter>; 2],
+        lora: Arc<LoraInfo>,
+        settings: &super::Settings,
+    ) -> Self {
+        Self {
+            cells,
+            rejections,
+            lora: LoraWriter::new(lora),
+            dialect: settings.dialect,
+            external_tier: if settings.nixl {
+                TIER_P2P
+            } else {
+                TIER_EXTERNAL
+            },
+            clock: settings.clock,
+        }
+    }
+
+    /// A sequence made its first token, `ttft_s` after it arrived at the server. Of its prompt,
+    /// `cached_local` tokens were in this engine's cache and `cached_external` came from
+    /// another's. The token itself is counted by [`Self::on_tokens`].
+    pub fn on_first_token(
+        &self,
+        ttft_s: f64,
+        prompt_tokens: u32,
+        cached_local: u32,
+        cached_external: u32,
+    ) {
+        let c = &self.cells;
+        let (local, external) = (u64::from(cached_local), u64::from(cached_external));
+        let prompt = u64::from(prompt_tokens);
+        c.ttft.observe(ttft_s);
+        c.prompt_tokens.add(prompt);
+        c.prompt_by_source[0].add(prompt.saturating_sub(local + external));
+        c.prompt_by_source[1].add(local);
+        c.prompt_by_source[2].add(external);
+        c.prompt_cached.add(local + external);
+    }
+
+    /// A sequence made `n` tokens, its first ones too.
+    pub fn on_tokens(&self, n: u32) {
+        self.cells.generation_tokens.add(u64::from(n));
+    }
+
+    /// A sequence made output again, `itl_s` after the time before: once per event, however many
+    /// tokens came with it.
+    pub fn on_gap(&self, itl_s: f64) {
+        self.cells.itl.observe(itl_s);
+    }
+
+    /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
+    /// engine's prefix cache and through a connector.
+    pub fn on_scheduled(&self, queries: u32, hits: u32, ext_queries: u32, ext_hits: u32) {
+        let c = &self.cells;
+        c.prefix_queries.add(u64::from(queries));
+        c.prefix_hits.add(u64::from(hits));
+        c.cached_by_source[TIER_DEVICE].add(u64::from(hits));
+        if ext_queries > 0 {
+            c.external_queries.add(u64::from(ext_queries));
+            c.external_hits.add(u64::from(ext_hits));
+            c.cached_by_source[self.external_tier].add(u64::from(ext_hits));
+        }
+    }
+
+    /// A running sequence went back to waiting.
+    pub fn on_preempted(&self) {
+        self.cells.preemptions.add(1);
+    }
+
+    /// A step with output ended: prompt tokens it computed (cached ones are none), tokens it made.
+    pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
+        let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
+        self.cells.iteration_tokens.observe(tokens);
+    }
+
+    /// A sequence ended with a reason; each choice of a request is one.
+    pub fn on_finished(&self, f: &Finished) {
+        let c = &self.cells;
+        let reason = f.reason.index(self.dialect);
+        c.success[reason].add(1);
+        if reason >= VLLM_REASONS {
+            c.success_shown[reason].show((self.clock)());
+        }
+        c.request_prompt_tokens.observe(f64::from(f.prompt_tokens));
+        c.request_generation_tokens
+            .observe(f64::from(f.output_tokens));
+        if let Some(max_tokens) = f.max_tokens {
+            c.params_max_tokens.observe(f64::from(max_tokens));
+        }
+        let gaps = f.output_tokens.saturating_sub(1);
+        c.request_tpot.observe(match gaps {
+            0 => 0.0,
+            gaps => f.decode_s / f64::from(gaps),
+        });
+        c.e2e.observe(f.e2e_s);
+        c.queue_time.observe(f.queue_s);
+        c.inference_time.observe(f.inference_s);
+        c.prefill_time.observe(f.prefill_s);
+        c.decode_time.observe(f.decode_s);
+        c.request_preemptions.observe(f64::from(f.preemptions));
+        let computed = f.prompt_tokens.saturating_sub(f.cached);
+        c.prefill_computed.observe(f64::from(computed));
+    }
+
+    /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
+    pub fn on_request_done(&self, n: u32, longest_output: u32) {
+        self.cells.params_n.observe(f64::from(n));
+        self.cells
+            .max_generation_tokens
+            .observe(f64::from(longest_output));
+    }
+
+    /// The queues after a step: sequences that run, that wait for capacity, that wait for
+    /// something else; and the share of KV blocks in use, 0..=1.
+    pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
+        let c = &self.cells;
+        c.running.set(running as f64);
+        c.waiting.set((waiting + deferred) as f64);
+        c.waiting_by_reason[0].set(waiting as f64);
+        c.waiting_by_reason[1].set(deferred as f64);
+        c.kv_usage.set(kv_usage);
+    }
+
+    /// Sequences whose prompt comes from another server: not begun, being fetched, fetched and
+    /// waiting. Shown with [`super::Settings::kv_consumer`].
+    pub fn set_kv_fetch(&self, waiting: usize, in_progress: usize, completed: usize) {
+        let stages = [waiting, in_progress, completed];
+        for (cell, n) in self.cells.kv_fetch.iter().zip(stages) {
+            cell.set(n as f64);
+        }
+    }
+
+    /// The engine fell asleep or woke up.
+    pub fn set_sleep_state(&self, state: SleepState) {
+        for (i, cell) in self.cells.sleep_state.iter().enumerate() {
+            cell.set(f64::from(u8::from(i == state as usize)));
+        }
+    }
+
+    /// A queue limit turned a request away. The series has no engine label.
+    pub fn on_rejected(&self, reason: Rejection) {
+        self.rejections[reason as usize].add(1);
+    }
+
+    /// Multimodal items looked up and found in the processor cache.
+    pub fn on_mm_cache(&self, queries: u32, hits: u32) {
+        self.cells.mm_queries.add(u64::from(queries));
+        self.cells.mm_hits.add(u64::from(hits));
+    }
+
+    /// A sampled block was taken for other content: how long it held the old, how long it had
+    /// been idle, the times between its last accesses; seconds.
+    pub fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
+        self.cells.block_lifetime.observe(lifetime_s);
+        self.cells.block_idle.observe(idle_s);
+        for gap in reuse_gaps_s {
+            self.cells.block_reuse_gap.observe(*gap);
+        }
+    }
+
+    /// Speculation of one step: drafts, tokens they proposed, drafts accepted at each position.
+    pub fn on_spec_decode(&self, drafts: u32, draft_tokens: u32, accepted_per_pos: &[u32]) {
+        let c = &self.cells;
+        c.spec_drafts.add(u64::from(drafts));
+        c.spec_draft_tokens.add(u64::from(draft_tokens));
+        for (i, n) in accepted_per_pos.iter().enumerate() {
+            c.spec_accepted.add(u64::from(*n));
+            if let Some(cell) = c.spec_accepted_per_pos.get(i) {
+                cell.add(u64::from(*n));
+            }
+        }
+    }
+
+    /// Estimated work of one step on each GPU (`--enable-mfu-metrics`).
+    pub fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
+        let work = [flops, read_bytes, write_bytes];
+        for (cell, n) in self.cells.work.iter().zip(work) {
+            cell.add(n);
+        }
+    }
+
+    /// Blocks came from another server. Shown with [`super::Settings::nixl`].
+    pub fn on_nixl_transfer(&self, t: &NixlTransfer) {
+        self.cells.nixl_xfer_time.observe(t.transfer_s);
+        self.cells.nixl_post_time.observe(t.post_s);
+        self.cells.nixl_bytes.observe(t.bytes as f64);
+        self.cells
+            .nixl_descriptors
+            .observe(f64::from(t.descriptors));
+    }
+
+    /// A transfer went wrong.
+    pub fn on_nixl_failure(&self, failure: NixlFailure) {
+        self.cells.nixl_failures[failure as usize].add(1);
+    }
+
+    /// The adapters that have requests, in the order they got their first one; every step, also
+    /// with an empty list. Shown with [`super::Settings::lora`].
+    pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
+        self.lora.set(adapters, self.dialect, (self.clock)());
+    }
+}

@@ -1,0 +1,252 @@
+//! Series of the API server itself: tool-call parser, sleeping and waking, weight updates.
+
+use std::sync::Arc;
+
+use super::Clock;
+use super::buckets::OPERATION;
+use super::cell::{Born, Counter, Gauge, Histogram};
+use super::families as f;
+use super::number::push_float;
+use super::page::{
+    Group, Labels, Live, PageBuilder, Series, Spec, header, histogram_lines, write_histogram,
+};
+
+/// How the parsed reply reached the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolMode {
+    /// In deltas; one invocation each.
+    Streaming,
+    /// In one piece; one invocation per choice.
+    NonStreaming,
+}
+
+/// What the parser found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolOutcome {
+    /// A call, or a part of one.
+    ToolCall,
+    /// Text.
+    NoToolCall,
+}
+
+/// Which API asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolRequest {
+    /// `/v1/chat/completions`.
+    ChatCompletions,
+    /// `/v1/responses`.
+    Responses,
+    /// Any other.
+    Other,
+}
+
+/// Invocations of the tool-call parser: 2 modes × 2 outcomes × 3 APIs, all there from the start.
+pub(super) struct ToolParser([Arc<Counter>; 12]);
+
+impl ToolParser {
+    pub(super) fn new() -> Self {
+        Self(std::array::from_fn(|_| Arc::default()))
+    }
+
+    pub(super) fn register(&self, page: &mut PageBuilder, model_name: &str) {
+        let modes = ["streaming", "non_streaming"];
+        let outcomes = ["tool_call", "no_tool_call"];
+        let requests = ["chat_completions", "responses", "other"];
+        let series = self.0.iter().enumerate().map(|(i, cell)| {
+            let labels = Labels::new([
+                ("model_name", model_name),
+                ("mode", modes[i / 6]),
+                ("outcome", outcomes[i / 3 % 2]),
+                ("request_type", requests[i % 3]),
+            ]);
+            Series::new(labels, cell)
+        });
+        page.counter(f::TOOL_PARSER, series.collect());
+    }
+
+    pub(super) fn add(&self, mode: ToolMode, outcome: ToolOutcome, request: ToolRequest, n: u32) {
+        let i = mode as usize * 6 + outcome as usize * 3 + request as usize;
+        self.0[i].add(u64::from(n));
+    }
+}
+
+/// Something slow that an operator asks for. Its family shows once it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// `/sleep`.
+    Sleep,
+    /// Giving the memory of the KV cache back.
+    ReleaseKvCacheMemory,
+    /// `/wake_up`.
+    Wake,
+    /// Weight transfer: set up.
+    WeightsInit,
+    /// Weight transfer: taken down.
+    WeightsShutdown,
+    /// Weight update: begun.
+    WeightsStart,
+    /// Weight update of the draft model: begun.
+    WeightsStartDraft,
+    /// Weight update: one part.
+    WeightsUpdate,
+    /// Weight update: done.
+    WeightsFinish,
+}
+
+const SLEEP: [&str; 3] = ["sleep", "release_kv_cache_memory", "wake"];
+const WEIGHTS: [&str; 6] = [
+    "init",
+    "shutdown",
+    "start",
+    "start_draft",
+    "update",
+    "finish",
+];
+
+/// Durations and numbers under way of the operations of one family pair.
+pub(super) struct Operations {
+    duration: Spec,
+    in_flight: Spec,
+    each: Vec<OneOperation>,
+    multiprocess: bool,
+}
+
+struct OneOperation {
+    labels: String,
+    born: Born,
+    duration: Histogram,
+    lines: Vec<String>,
+    in_flight: Gauge,
+}
+
+impl Operations {
+    fn new(duration: Spec, in_flight: Spec, names: &[&str], page: &PageBuilder) -> Self {
+        let multiprocess = page.is_multiprocess();
+        let each = names.iter().map(|name| {
+            let labels = Labels::new([("operation", *name)]);
+            OneOperation {
+                lines: histogram_lines(duration.name, &labels, OPERATION, multiprocess),
+                labels: labels.render(),
+                born: Born::default(),
+                duration: Histogram::new(OPERATION),
+                in_flight: Gauge::default(),
+            }
+        });
+        Self {
+            duration,
+            in_flight,
+            each: each.collect(),
+            multiprocess,
+        }
+    }
+
+    /// Those that were ever asked for, in that order.
+    fn shown(&self) -> Vec<(f64, &OneOperation)> {
+        let mut shown: Vec<_> = self
+            .each
+            .iter()
+            .filter_map(|op| Some((op.born.at()?, op)))
+            .collect();
+        shown.sort_by(|a, b| a.0.total_cmp(&b.0));
+        shown
+    }
+
+    fn write_durations(&self, out: &mut String) {
+        let shown = self.shown();
+        if shown.is_empty() {
+            return;
+        }
+        let Spec { name, help } = self.duration;
+        out.push_str(&header(name, help, "histogram"));
+        for (_, op) in &shown {
+            write_histogram(out, &op.duration, &op.lines, self.multiprocess);
+        }
+        if !self.multiprocess {
+            let name = format!("{name}_created");
+            out.push_str(&header(&name, help, "gauge"));
+            for (at, op) in &shown {
+                push_sample(out, &name, &op.labels, *at);
+            }
+        }
+    }
+
+    fn write_in_flight(&self, out: &mut String) {
+        let shown = self.shown();
+        if shown.is_empty() {
+            return;
+        }
+        let Spec { name, help } = self.in_flight;
+        out.push_str(&header(name, help, "gauge"));
+        for (_, op) in &shown {
+            push_sample(out, name, &op.labels, op.in_flight.get());
+        }
+    }
+}
+
+fn push_sample(out: &mut String, name: &str, labels: &str, value: f64) {
+    out.push_str(name);
+    out.push_str(labels);
+    out.push(' ');
+    push_float(out, value);
+    out.push('\n');
+}
+
+struct Durations(Arc<Operations>);
+impl Live for Durations {
+    fn write(&self, out: &mut String, _: f64) {
+        self.0.write_durations(out);
+    }
+}
+
+struct InFlight(Arc<Operations>);
+impl Live for InFlight {
+    fn write(&self, out: &mut String, _: f64) {
+        self.0.write_in_flight(out);
+    }
+}
+
+/// Sleep-mode and weight-update operations.
+pub(super) struct AllOperations {
+    sleep: Arc<Operations>,
+    weights: Arc<Operations>,
+    clock: Clock,
+}
+
+impl AllOperations {
+    pub(super) fn new(page: &PageBuilder, clock: Clock) -> Self {
+        let sleep = Operations::new(f::SLEEP_DURATION, f::SLEEP_IN_FLIGHT, &SLEEP, page);
+        let weights = Operations::new(f::WEIGHTS_DURATION, f::WEIGHTS_IN_FLIGHT, &WEIGHTS, page);
+        Self {
+            sleep: Arc::new(sleep),
+            weights: Arc::new(weights),
+            clock,
+        }
+    }
+
+    pub(super) fn register(&self, page: &mut PageBuilder) {
+        for ops in [&self.sleep, &self.weights] {
+            page.live(Group::Histogram, Arc::new(Durations(ops.clone())));
+            page.live(Group::SummedGauge, Arc::new(InFlight(ops.clone())));
+        }
+    }
+
+    fn one(&self, op: Operation) -> &OneOperation {
+        let i = op as usize;
+        match i.checked_sub(SLEEP.len()) {
+            None => &self.sleep.each[i],
+            Some(i) => &self.weights.each[i],
+        }
+    }
+
+    pub(super) fn started(&self, op: Operation) {
+        let one = self.one(op);
+        one.born.show((self.clock)());
+        one.in_flight.add(1.0);
+    }
+
+    pub(super) fn ended(&self, op: Operation, seconds: f64) {
+        let one = self.one(op);
+        one.in_flight.add(-1.0);
+        one.duration.observe(seconds);
+    }
+}

@@ -1,0 +1,264 @@
+//! `vllm:lora_requests_info`: which adapters run and wait, as labels; the time as value.
+//!
+//! A combination that never was before is a new series, and old ones stay: readers take the
+//! series with the largest value. vLLM lists every adapter that has a request in both lists;
+//! llm-d's simulator lists an adapter where it has one. With several API servers vLLM adds the
+//! times of their processes up, which misleads those readers; here the value is always a time.
+//!
+//! Source: vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::Dialect;
+use super::cell::Gauge;
+use super::families::LORA_INFO;
+use super::number::push_float;
+use super::page::{Labels, Live, header};
+
+/// Most series kept; past it the one that was set longest ago goes.
+const MAX_SERIES: usize = 4096;
+
+/// Requests of one adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoraLoad<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Requests that run.
+    pub running: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+}
+
+struct Series {
+    running: String,
+    waiting: String,
+    /// Name and labels, with the space after.
+    text: String,
+    at: Gauge,
+    /// Made room for another; who still holds it has to come back.
+    evicted: AtomicBool,
+}
+
+impl Series {
+    fn shows(&self, running: &str, waiting: &str) -> bool {
+        self.running == running && self.waiting == waiting && !self.evicted.load(Ordering::Relaxed)
+    }
+}
+
+/// All series, of all engines: they have no engine label.
+pub(super) struct LoraInfo {
+    max_lora: String,
+    series: ArcSwap<Vec<Arc<Series>>>,
+    /// Held to add a series, never by a reader.
+    adding: Mutex<()>,
+    header: String,
+    hide_empty: bool,
+}
+
+impl LoraInfo {
+    pub(super) fn new(max_lora: u32, multiprocess: bool) -> Self {
+        Self {
+            max_lora: max_lora.to_string(),
+            series: ArcSwap::default(),
+            adding: Mutex::new(()),
+            header: header(LORA_INFO.name, LORA_INFO.help, "gauge"),
+            hide_empty: multiprocess,
+        }
+    }
+
+    /// Sets the series of these lists, which may be new.
+    pub(super) fn set(&self, running: &str, waiting: &str, value: f64) {
+        self.touch(running, waiting, value);
+    }
+
+    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
+        let _adding = self.adding.lock();
+        let all = self.series.load();
+        let known = all.iter().find(|s| s.shows(running, waiting));
+        if let Some(series) = known {
+            series.at.set(value);
+            return series.clone();
+        }
+        let series = self.series(running, waiting, value);
+        let mut grown = all.to_vec();
+        if grown.len() >= MAX_SERIES {
+            let oldest =
+                (0..grown.len()).min_by(|a, b| grown[*a].at.get().total_cmp(&grown[*b].at.get()));
+            if let Some(oldest) = oldest {
+                grown.remove(oldest).evicted.store(true, Ordering::Relaxed);
+            }
+        }
+        grown.push(series.clone());
+        self.series.store(Arc::new(grown));
+        series
+    }
+
+    fn series(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
+        let labels = Labels::new([
+            ("max_lora", self.max_lora.as_str()),
+            ("running_lora_adapters", running),
+            ("waiting_lora_adapters", waiting),
+        ]);
+        Arc::new(Series {
+            running: running.to_owned(),
+            waiting: waiting.to_owned(),
+            text: format!("{}{} ", LORA_INFO.name, labels.render()),
+            at: Gauge::new(value),
+            evicted: AtomicBool::new(false),
+        })
+    }
+
+    /// Forgets all series for these (running, waiting, value).
+    pub(super) fn replace(&self, series: &[(String, String, f64)]) {
+        let _adding = self.adding.lock();
+        let mut all: Vec<Arc<Series>> = Vec::with_capacity(series.len());
+        for (running, waiting, value) in series {
+            match all.iter().find(|s| s.shows(running, waiting)) {
+                Some(same) => same.at.set(*value),
+                None => all.push(self.series(running, waiting, *value)),
+            }
+        }
+        self.series.store(Arc::new(all));
+    }
+}
+
+impl Live for LoraInfo {
+    fn write(&self, out: &mut String, _: f64) {
+        let all = self.series.load();
+        if self.hide_empty && all.is_empty() {
+            return;
+        }
+        out.push_str(&self.header);
+        for series in all.iter() {
+            out.push_str(&series.text);
+            push_float(out, series.at.get());
+            out.push('\n');
+        }
+    }
+}
+
+/// One engine's hand on the series: while the adapters stay the same, it only writes the time.
+pub(super) struct LoraWriter {
+    info: Arc<LoraInfo>,
+    last: Mutex<Last>,
+}
+
+#[derive(Default)]
+struct Last {
+    series: Option<Arc<Series>>,
+    running: String,
+    waiting: String,
+}
+
+impl LoraWriter {
+    pub(super) fn new(info: Arc<LoraInfo>) -> Self {
+        Self {
+            info,
+            last: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set(&self, adapters: &[LoraLoad<'_>], dialect: Dialect, now_unix: f64) {
+        let now = match dialect {
+            Dialect::Vllm => now_unix,
+            Dialect::LlmD => now_unix.trunc(),
+        };
+        let last = &mut *self.last.lock();
+        last.running.clear();
+        last.waiting.clear();
+        for a in adapters {
+            let (runs, waits) = match dialect {
+                Dialect::Vllm => (true, true),
+                Dialect::LlmD => (a.running > 0, a.waiting > 0),
+            };
+            list(&mut last.running, a.name, runs);
+            list(&mut last.waiting, a.name, waits);
+        }
+        match &last.series {
+            Some(s) if s.shows(&last.running, &last.waiting) => s.at.set(now),
+            _ => last.series = Some(self.info.touch(&last.running, &last.waiting, now)),
+        }
+    }
+}
+
+fn list(out: &mut String, name: &str, listed: bool) {
+    if !listed {
+        return;
+    }
+    if !out.is_empty() {
+        out.push(',');
+    }
+    out.push_str(name);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(info: &LoraInfo) -> Vec<String> {
+        let mut out = String::new();
+        info.write(&mut out, 0.0);
+        out.lines().skip(2).map(str::to_owned).collect()
+    }
+
+    fn load(name: &str, running: u32, waiting: u32) -> LoraLoad<'_> {
+        LoraLoad {
+            name,
+            running,
+            waiting,
+        }
+    }
+
+    #[test]
+    fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
+        let info = Arc::new(LoraInfo::new(2, false));
+        let writer = LoraWriter::new(info.clone());
+        assert!(text(&info).is_empty());
+        writer.set(&[load("sql-lora", 1, 0)], Dialect::Vllm, 10.5);
+        writer.set(&[], Dialect::Vllm, 11.5);
+        writer.set(&[load("sql-lora", 0, 1)], Dialect::Vllm, 12.5);
+        assert_eq!(
+            text(&info),
+            [
+                r#"vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql-lora",waiting_lora_adapters="sql-lora"} 12.5"#,
+                r#"vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 11.5"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
+        let info = Arc::new(LoraInfo::new(1, false));
+        let writer = LoraWriter::new(info.clone());
+        writer.set(&[load("a", 2, 0), load("b", 1, 3)], Dialect::LlmD, 10.5);
+        assert_eq!(
+            text(&info),
+            [
+                r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="a,b",waiting_lora_adapters="b"} 10.0"#
+            ]
+        );
+    }
+
+    #[test]
+    fn engines_share_a_series_and_the_list_is_bounded() {
+        let info = Arc::new(LoraInfo::new(1, true));
+        let (one, two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
+        one.set(&[], Dialect::Vllm, 1.0);
+        two.set(&[], Dialect::Vllm, 2.0);
+        assert_eq!(text(&info).len(), 1);
+        for i in 0..MAX_SERIES {
+            info.set(&i.to_string(), "", 3.0 + i as f64);
+        }
+        let all = text(&info);
+        assert_eq!(all.len(), MAX_SERIES);
+        assert!(
+            all[0].contains(r#"running_lora_adapters="0""#),
+            "{}",
+            all[0]
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Numbers as Python's prometheus_client writes them.
+//!
+//! Source: `prometheus_client/utils.py`, `floatToGoString`: Python's `repr` of a float, except
+//! that positive values from a million up switch to Go's exponent form.
+
+/// Appends a float.
+pub(super) fn push_float(out: &mut String, v: f64) {
+    if v.is_nan() {
+        return out.push_str("NaN");
+    }
+    if v.is_infinite() {
+        return out.push_str(if v > 0.0 { "+Inf" } else { "-Inf" });
+    }
+    // Exact in both types; minus zero keeps its sign.
+    if v.fract() == 0.0 && (0.0..9e15).contains(&v) && v.is_sign_positive() {
+        return push_count(out, v as u64);
+    }
+    let mut buffer = ryu::Buffer::new();
+    let text = buffer.format_finite(v);
+    if let Some((mantissa, exponent)) = text.split_once('e') {
+        out.push_str(mantissa);
+        return push_exponent(out, exponent);
+    }
+    // `repr` turns to exponents below 1e-4, ryu below 1e-5.
+    if let Some(digits) = text.trim_start_matches('-').strip_prefix("0.0000") {
+        if v < 0.0 {
+            out.push('-');
+        }
+        push_mantissa(out, digits);
+        return push_exponent(out, "-5");
+    }
+    match text.find('.') {
+        Some(dot) if dot > 6 && v > 0.0 => {
+            out.push_str(&text[..1]);
+            out.push('.');
+            out.push_str(&text[1..dot]);
+            out.push_str(&text[dot + 1..]);
+            let kept = out.trim_end_matches(['0', '.']).len();
+            out.truncate(kept);
+            push_go_exponent(out, dot - 1);
+        }
+        _ => out.push_str(text),
+    }
+}
+
+/// Appends a whole number, as the float it is on the wire.
+pub(super) fn push_count(out: &mut String, n: u64) {
+    if n > 9_000_000_000_000_000 {
+        // Not exact as a float, or written otherwise: the long way.
+        let mut buffer = ryu::Buffer::new();
+        let text = buffer.format_finite(n as f64);
+        return match text.split_once('e') {
+            Some((mantissa, exponent)) => {
+                out.push_str(mantissa);
+                push_exponent(out, exponent);
+            }
+            None => {
+                push_mantissa(out, text.trim_end_matches(".0").trim_end_matches('0'));
+                push_go_exponent(out, text.len() - 3);
+            }
+        };
+    }
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(n);
+    if n < 1_000_000 {
+        out.push_str(digits);
+        out.push_str(".0");
+    } else {
+        push_mantissa(out, digits.trim_end_matches('0'));
+        push_go_exponent(out, digits.len() - 1);
+    }
+}
+
+/// Digits with a point after the first, if there is a second.
+fn push_mantissa(out: &mut String, digits: &str) {
+    out.push_str(&digits[..1]);
+    if digits.len() > 1 {
+        out.push('.');
+        out.push_str(&digits[1..]);
+    }
+}
+
+fn push_go_exponent(out: &mut String, exponent: usize) {
+    out.push_str("e+");
+    push_two_digits(out, exponent);
+}
+
+/// `repr` writes a sign and at least two digits.
+fn push_exponent(out: &mut String, exponent: &str) {
+    let (sign, digits) = match exponent.strip_prefix('-') {
+        Some(digits) => ("e-", digits),
+        None => ("e+", exponent),
+    };
+    out.push_str(sign);
+    if digits.len() < 2 {
+        out.push('0');
+    }
+    out.push_str(digits);
+}
+
+fn push_two_digits(out: &mut String, n: usize) {
+    if n < 10 {
+        out.push('0');
+    }
+    out.push_str(itoa::Buffer::new().format(n));
+}
+
+/// A float as text, for labels that are rendered once.
+pub(super) fn float(v: f64) -> String {
+    let mut out = String::new();
+    push_float(&mut out, v);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Written by prometheus_client 0.26.0.
+    const PYTHON: &[(f64, &str)] = &[
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (0.001, "0.001"),
+        (0.1, "0.1"),
+        (2560.0, "2560.0"),
+        (99999.5, "99999.5"),
+        (999999.0, "999999.0"),
+        (999999.5, "999999.5"),
+        (1000000.0, "1e+06"),
+        (1000000.5, "1.0000005e+06"),
+        (1795215615.8455126, "1.7952156158455126e+09"),
+        (4590764032.0, "4.590764032e+09"),
+        (123456789012345.0, "1.23456789012345e+14"),
+        (1234567890123456.0, "1.234567890123456e+15"),
+        (9007199254740991.0, "9.007199254740991e+15"),
+        (9007199254740992.0, "9.007199254740992e+15"),
+        (1e15, "1e+15"),
+        (1e16, "1e+16"),
+        (1.5e16, "1.5e+16"),
+        (1.2345678901234566e17, "1.2345678901234566e+17"),
+        (1e22, "1e+22"),
+        (f64::MAX, "1.7976931348623157e+308"),
+        (1e-4, "0.0001"),
+        (0.00012345, "0.00012345"),
+        (1e-5, "1e-05"),
+        (4.218000003675115e-05, "4.218000003675115e-05"),
+        (1.234e-07, "1.234e-07"),
+        (5e-324, "5e-324"),
+        (-2133.1431579929995, "-2133.1431579929995"),
+        (-12345678.0, "-12345678.0"),
+        (-1e-5, "-1e-05"),
+        (3590433282.4226975, "3.5904332824226975e+09"),
+        (1e100, "1e+100"),
+        (0.30000000000000004, "0.30000000000000004"),
+        (2e6, "2e+06"),
+        (1.2e6, "1.2e+06"),
+        (1073741824.0, "1.073741824e+09"),
+        (f64::INFINITY, "+Inf"),
+        (f64::NEG_INFINITY, "-Inf"),
+        (f64::NAN, "NaN"),
+    ];
+
+    #[test]
+    fn floats_look_as_python_writes_them() {
+        for (v, text) in PYTHON {
+            assert_eq!(float(*v), *text);
+        }
+    }
+
+    #[test]
+    fn counts_look_as_the_same_float() {
+        let counts = [0, 1, 999_999, 1_000_000, 1_250_000, 9_007_199_254_740_991];
+        let big = [9_000_000_000_000_001, 10_000_000_000_000_000, u64::MAX];
+        for n in counts.into_iter().chain(big) {
+            let mut out = String::new();
+            push_count(&mut out, n);
+            assert_eq!(out.parse::<f64>().unwrap(), n as f64, "{n}");
+            assert!(!out.ends_with('.') && out.contains(['.', 'e']), "{out}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_float_reads_back(bits: u64) {
+            let v = f64::from_bits(bits);
+            prop_assume!(!v.is_nan());
+            prop_assert_eq!(float(v).replace("Inf", "inf").parse::<f64>().unwrap(), v);
+        }
+    }
+}

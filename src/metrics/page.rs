@@ -1,0 +1,436 @@
+//! The text of `/metrics`: all constant text is rendered when the page is built, a scrape only
+//! puts numbers between.
+//!
+//! Source: prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
+//! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum
+//! of a histogram first, nothing for a family without series).
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::cell::{Born, Counter, Gauge, Histogram};
+use super::number::{float, push_count, push_float};
+
+/// Name and HELP of a family. Counters are named with their `_total`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+}
+
+/// Label names and values, sorted by name as the wire wants them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Labels(Vec<(String, String)>);
+
+impl Labels {
+    pub(super) fn new<N: Into<String>, V: Into<String>>(
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let mut pairs: Vec<_> = pairs
+            .into_iter()
+            .map(|(n, v)| (n.into(), v.into()))
+            .collect();
+        pairs.sort();
+        Self(pairs)
+    }
+
+    pub(super) fn with(&self, name: &str, value: &str) -> Self {
+        let own = self.0.iter().cloned();
+        Self::new(own.chain([(name.to_owned(), value.to_owned())]))
+    }
+
+    /// `{a="x",b="y"}`, or nothing when there are none.
+    pub(super) fn render(&self) -> String {
+        let mut out = String::new();
+        for (i, (name, value)) in self.0.iter().enumerate() {
+            out.push(if i == 0 { '{' } else { ',' });
+            let _ = write!(out, "{name}=\"");
+            for c in value.chars() {
+                match c {
+                    '\\' => out.push_str("\\\\"),
+                    '\n' => out.push_str("\\n"),
+                    '"' => out.push_str("\\\""),
+                    c => out.push(c),
+                }
+            }
+            out.push('"');
+        }
+        if !out.is_empty() {
+            out.push('}');
+        }
+        out
+    }
+}
+
+/// The number of one series.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Count(Arc<Counter>),
+    Gauge(Arc<Gauge>),
+    /// The first over the second; zero while the second is.
+    Ratio(Arc<Counter>, Arc<Counter>),
+}
+
+impl Value {
+    fn push(&self, out: &mut String) {
+        match self {
+            Self::Count(c) => push_count(out, c.get()),
+            Self::Gauge(g) => push_float(out, g.get()),
+            Self::Ratio(part, whole) => {
+                let whole = whole.get();
+                let share = part.get() as f64 / whole.max(1) as f64;
+                push_float(out, share);
+            }
+        }
+    }
+}
+
+impl From<&Arc<Counter>> for Value {
+    fn from(c: &Arc<Counter>) -> Self {
+        Self::Count(c.clone())
+    }
+}
+
+impl From<&Arc<Gauge>> for Value {
+    fn from(g: &Arc<Gauge>) -> Self {
+        Self::Gauge(g.clone())
+    }
+}
+
+/// One line of a counter or gauge family.
+#[derive(Debug, Clone)]
+pub(super) struct Series {
+    pub(super) labels: Labels,
+    pub(super) value: Value,
+    /// When set, the series is hidden until this is born.
+    pub(super) shown: Option<Arc<Born>>,
+}
+
+impl Series {
+    pub(super) fn new(labels: Labels, value: impl Into<Value>) -> Self {
+        Self {
+            labels,
+            value: value.into(),
+            shown: None,
+        }
+    }
+}
+
+/// A part of the page that is not known when it is built.
+pub(super) trait Live: Send + Sync {
+    /// Appends whole lines.
+    fn write(&self, out: &mut String, now_unix: f64);
+}
+
+/// In which order several API servers show their families.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    Counter,
+    Gauge,
+    Histogram,
+    /// Gauges whose processes are added up; their files sort after the histograms'.
+    SummedGauge,
+    Summary,
+}
+
+enum Part {
+    Text(String),
+    Number(Value),
+    /// `before[i]` precedes the i-th number.
+    Histogram {
+        cell: Arc<Histogram>,
+        before: Vec<String>,
+        sum_first: bool,
+    },
+    /// A whole line; the time of birth where there is no value.
+    Hidden {
+        shown: Arc<Born>,
+        text: String,
+        value: Option<Value>,
+    },
+    Live(Arc<dyn Live>),
+}
+
+/// Collects families, in the order of their registration.
+pub(super) struct PageBuilder {
+    families: Vec<(Group, Vec<Part>)>,
+    multiprocess: bool,
+    /// Unix time shown in `_created` families; `None`: there are none.
+    created: Option<f64>,
+}
+
+impl PageBuilder {
+    pub(super) fn new(multiprocess: bool, now_unix: f64) -> Self {
+        Self {
+            families: Vec::new(),
+            multiprocess,
+            created: (!multiprocess).then_some(now_unix),
+        }
+    }
+
+    /// Families from here on have no `_created` beside them.
+    pub(super) fn without_created(&mut self) {
+        self.created = None;
+    }
+
+    /// Whether the text is that of several API servers.
+    pub(super) fn is_multiprocess(&self) -> bool {
+        self.multiprocess
+    }
+
+    pub(super) fn counter(&mut self, spec: Spec, series: Vec<Series>) {
+        let mut parts = vec![Part::Text(header(spec.name, spec.help, "counter"))];
+        for s in &series {
+            let text = format!("{}{} ", spec.name, s.labels.render());
+            push_line(&mut parts, text, &s.value, s.shown.as_ref());
+        }
+        if let Some(now) = self.created {
+            let name = created_name(spec.name);
+            parts.push(Part::Text(header(&name, spec.help, "gauge")));
+            for s in &series {
+                let text = format!("{name}{} ", s.labels.render());
+                parts.push(match &s.shown {
+                    None => Part::Text(format!("{text}{}\n", float(now))),
+                    Some(shown) => Part::Hidden {
+                        shown: shown.clone(),
+                        text,
+                        value: None,
+                    },
+                });
+            }
+        }
+        self.families.push((Group::Counter, parts));
+    }
+
+    pub(super) fn gauge(&mut self, spec: Spec, series: &[Series]) {
+        let mut parts = vec![Part::Text(header(spec.name, spec.help, "gauge"))];
+        for s in series {
+            let text = format!("{}{} ", spec.name, s.labels.render());
+            push_line(&mut parts, text, &s.value, s.shown.as_ref());
+        }
+        self.families.push((Group::Gauge, parts));
+    }
+
+    pub(super) fn histogram(&mut self, spec: Spec, series: &[(Labels, Arc<Histogram>)]) {
+        let mut parts = vec![Part::Text(header(spec.name, spec.help, "histogram"))];
+        for (labels, cell) in series {
+            parts.push(Part::Histogram {
+                cell: cell.clone(),
+                before: histogram_lines(spec.name, labels, cell.bounds(), self.multiprocess),
+                sum_first: self.multiprocess,
+            });
+        }
+        if let Some(now) = self.created {
+            let name = format!("{}_created", spec.name);
+            let mut text = header(&name, spec.help, "gauge");
+            for (labels, _) in series {
+                let _ = writeln!(text, "{name}{} {}", labels.render(), float(now));
+            }
+            parts.push(Part::Text(text));
+        }
+        self.families.push((Group::Histogram, parts));
+    }
+
+    pub(super) fn live(&mut self, group: Group, live: Arc<dyn Live>) {
+        self.families.push((group, vec![Part::Live(live)]));
+    }
+
+    pub(super) fn build(mut self) -> Page {
+        if self.multiprocess {
+            self.families.sort_by_key(|(group, _)| *group);
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for part in self.families.into_iter().flat_map(|(_, parts)| parts) {
+            match (parts.last_mut(), part) {
+                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
+                (_, part) => parts.push(part),
+            }
+        }
+        Page { parts }
+    }
+}
+
+fn push_line(parts: &mut Vec<Part>, text: String, value: &Value, shown: Option<&Arc<Born>>) {
+    match shown {
+        None => parts.extend([
+            Part::Text(text),
+            Part::Number(value.clone()),
+            Part::Text("\n".to_owned()),
+        ]),
+        Some(shown) => parts.push(Part::Hidden {
+            shown: shown.clone(),
+            text,
+            value: Some(value.clone()),
+        }),
+    }
+}
+
+/// HELP and TYPE lines.
+pub(super) fn header(name: &str, help: &str, kind: &str) -> String {
+    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
+}
+
+/// A counter drops its `_total` first; `iteration_tokens_total` is no counter and keeps it.
+pub(super) fn created_name(counter: &str) -> String {
+    format!(
+        "{}_created",
+        counter.strip_suffix("_total").unwrap_or(counter)
+    )
+}
+
+/// The text before each number of a histogram: buckets, count, sum; or sum, buckets, count.
+pub(super) fn histogram_lines(
+    name: &str,
+    labels: &Labels,
+    bounds: &[f64],
+    sum_first: bool,
+) -> Vec<String> {
+    let buckets = bounds.iter().copied().chain([f64::INFINITY]).map(|le| {
+        let labels = labels.with("le", &float(le)).render();
+        format!("{name}_bucket{labels} ")
+    });
+    let own = labels.render();
+    let count = format!("{name}_count{own} ");
+    let sum = format!("{name}_sum{own} ");
+    if sum_first {
+        [sum].into_iter().chain(buckets).chain([count]).collect()
+    } else {
+        buckets.chain([count, sum]).collect()
+    }
+}
+
+/// Appends the lines of a histogram, `before` as [`histogram_lines`] made it.
+pub(super) fn write_histogram(
+    out: &mut String,
+    cell: &Histogram,
+    before: &[String],
+    sum_first: bool,
+) {
+    let mut before = before.iter();
+    let mut line = |out: &mut String, number: &dyn Fn(&mut String)| {
+        if let Some(text) = before.next() {
+            out.push_str(text);
+            number(out);
+            out.push('\n');
+        }
+    };
+    let sum = cell.sum();
+    if sum_first {
+        line(out, &|out| push_float(out, sum));
+    }
+    let mut total = 0;
+    for n in cell.buckets() {
+        total += n;
+        line(out, &|out| push_count(out, total));
+    }
+    line(out, &|out| push_count(out, total));
+    if !sum_first {
+        line(out, &|out| push_float(out, sum));
+    }
+}
+
+/// A page that is ready to be filled with numbers.
+pub(super) struct Page {
+    parts: Vec<Part>,
+}
+
+impl Page {
+    /// Appends the whole text.
+    pub(super) fn write(&self, out: &mut String, now_unix: f64) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Number(value) => value.push(out),
+                Part::Histogram {
+                    cell,
+                    before,
+                    sum_first,
+                } => write_histogram(out, cell, before, *sum_first),
+                Part::Hidden { shown, text, value } => {
+                    let Some(at) = shown.at() else { continue };
+                    out.push_str(text);
+                    match value {
+                        Some(value) => value.push(out),
+                        None => push_float(out, at),
+                    }
+                    out.push('\n');
+                }
+                Part::Live(live) => live.write(out, now_unix),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: Spec = Spec {
+        name: "events_total",
+        help: "Some \\ events\nhere.",
+    };
+    const DELAY: Spec = Spec {
+        name: "delay_seconds",
+        help: "A delay.",
+    };
+
+    fn text(multiprocess: bool) -> String {
+        let mut b = PageBuilder::new(multiprocess, 1.5e9);
+        let h = Arc::new(Histogram::new(&[0.5, 1.0]));
+        h.observe(0.7);
+        h.observe(9.0);
+        b.histogram(DELAY, &[(Labels::new([("model", "m"), ("a", "x")]), h)]);
+        let c = Arc::new(Counter::default());
+        c.add(3);
+        b.counter(
+            EVENTS,
+            vec![Series::new(Labels::new([("k", "a\"\\\n")]), &c)],
+        );
+        let mut out = String::new();
+        b.build().write(&mut out, 0.0);
+        out
+    }
+
+    #[test]
+    fn one_process_shows_families_as_registered_with_created_beside() {
+        assert_eq!(
+            text(false),
+            r#"# HELP delay_seconds A delay.
+# TYPE delay_seconds histogram
+delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
+delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_bucket{a="x",le="+Inf",model="m"} 2.0
+delay_seconds_count{a="x",model="m"} 2.0
+delay_seconds_sum{a="x",model="m"} 9.7
+# HELP delay_seconds_created A delay.
+# TYPE delay_seconds_created gauge
+delay_seconds_created{a="x",model="m"} 1.5e+09
+# HELP events_total Some \\ events\nhere.
+# TYPE events_total counter
+events_total{k="a\"\\\n"} 3.0
+# HELP events_created Some \\ events\nhere.
+# TYPE events_created gauge
+events_created{k="a\"\\\n"} 1.5e+09
+"#
+        );
+    }
+
+    #[test]
+    fn several_processes_show_counters_first_and_sums_before_buckets() {
+        assert_eq!(
+            text(true),
+            r#"# HELP events_total Some \\ events\nhere.
+# TYPE events_total counter
+events_total{k="a\"\\\n"} 3.0
+# HELP delay_seconds A delay.
+# TYPE delay_seconds histogram
+delay_seconds_sum{a="x",model="m"} 9.7
+delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
+delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_bucket{a="x",le="+Inf",model="m"} 2.0
+delay_seconds_count{a="x",model="m"} 2.0
+"#
+        );
+    }
+}

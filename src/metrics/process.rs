@@ -1,0 +1,204 @@
+//! `python_*` and `process_*`, as a vLLM front end shows them.
+//!
+//! The process is this one, read from `/proc/self`; where there is none, the families are
+//! missing, as they are from prometheus_client. The interpreter is the one in vLLM's images,
+//! and it never collects garbage.
+//!
+//! Source: prometheus_client `gc_collector.py`, `platform_collector.py`, `process_collector.py`.
+
+use std::fs;
+
+use parking_lot::Mutex;
+
+use super::number::push_float;
+use super::page::{Live, header};
+
+/// Seconds that the number of open files is believed: counting them lists a directory.
+const FDS_FRESH_S: f64 = 1.0;
+
+const PYTHON: &str = "\
+# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation=\"0\"} 0.0
+python_gc_objects_collected_total{generation=\"1\"} 0.0
+python_gc_objects_collected_total{generation=\"2\"} 0.0
+# HELP python_gc_objects_uncollectable_total Uncollectable objects found during GC
+# TYPE python_gc_objects_uncollectable_total counter
+python_gc_objects_uncollectable_total{generation=\"0\"} 0.0
+python_gc_objects_uncollectable_total{generation=\"1\"} 0.0
+python_gc_objects_uncollectable_total{generation=\"2\"} 0.0
+# HELP python_gc_collections_total Number of times this generation was collected
+# TYPE python_gc_collections_total counter
+python_gc_collections_total{generation=\"0\"} 0.0
+python_gc_collections_total{generation=\"1\"} 0.0
+python_gc_collections_total{generation=\"2\"} 0.0
+# HELP python_info Python platform information
+# TYPE python_info gauge
+python_info{implementation=\"CPython\",major=\"3\",minor=\"12\",patchlevel=\"12\",version=\"3.12.12\"} 1.0
+";
+
+/// Constant series of the interpreter that is not there.
+pub(super) struct Python;
+
+impl Live for Python {
+    fn write(&self, out: &mut String, _: f64) {
+        out.push_str(PYTHON);
+    }
+}
+
+/// This process.
+pub(super) struct Process {
+    /// Per second, of the CPU times.
+    ticks: f64,
+    page_size: f64,
+    /// Unix time the machine started.
+    boot: Option<f64>,
+    max_fds: Option<f64>,
+    fds: Mutex<Option<(f64, f64)>>,
+}
+
+/// A line of `/proc/self/stat` that matters.
+struct Stat {
+    cpu_s: f64,
+    start_s: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Process {
+    pub(super) fn new() -> Self {
+        let aux = |key, default| auxiliary(key).unwrap_or(default) as f64;
+        Self {
+            ticks: aux(AT_CLKTCK, 100),
+            page_size: aux(AT_PAGESZ, 4096),
+            boot: word_after("/proc/stat", "btime"),
+            max_fds: word_after("/proc/self/limits", "Max open files"),
+            fds: Mutex::default(),
+        }
+    }
+
+    fn stat(&self) -> Option<Stat> {
+        let text = fs::read_to_string("/proc/self/stat").ok()?;
+        // The name of the program may have spaces; it ends with the last parenthesis.
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let mut number = |skip: usize| fields.nth(skip)?.parse::<f64>().ok();
+        let user = number(11)?;
+        let system = number(0)?;
+        let start = number(6)?;
+        let virtual_bytes = number(0)?;
+        let resident_pages = number(0)?;
+        Some(Stat {
+            cpu_s: (user + system) / self.ticks,
+            start_s: start / self.ticks + self.boot?,
+            virtual_bytes,
+            resident_bytes: resident_pages * self.page_size,
+        })
+    }
+
+    fn open_fds(&self, now_unix: f64) -> Option<f64> {
+        let mut fds = self.fds.lock();
+        if let Some((at, n)) = *fds
+            && (at..at + FDS_FRESH_S).contains(&now_unix)
+        {
+            return Some(n);
+        }
+        let n = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
+        *fds = Some((now_unix, n));
+        Some(n)
+    }
+}
+
+const AT_PAGESZ: usize = 6;
+const AT_CLKTCK: usize = 17;
+
+/// A word that the kernel gave this process when it started it.
+fn auxiliary(key: usize) -> Option<usize> {
+    const WORD: usize = size_of::<usize>();
+    let bytes = fs::read("/proc/self/auxv").ok()?;
+    let mut words = bytes
+        .chunks_exact(WORD)
+        .filter_map(|word| Some(usize::from_ne_bytes(word.try_into().ok()?)));
+    while let (Some(k), Some(value)) = (words.next(), words.next()) {
+        if k == key {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The number after a label at the start of a line.
+fn word_after(path: &str, label: &str) -> Option<f64> {
+    let text = fs::read_to_string(path).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+impl Live for Process {
+    fn write(&self, out: &mut String, now_unix: f64) {
+        let mut family = |name: &str, help: &str, kind: &str, value: f64| {
+            out.push_str(&header(name, help, kind));
+            out.push_str(name);
+            out.push(' ');
+            push_float(out, value);
+            out.push('\n');
+        };
+        if let Some(stat) = self.stat() {
+            family(
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                "gauge",
+                stat.virtual_bytes,
+            );
+            family(
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes.",
+                "gauge",
+                stat.resident_bytes,
+            );
+            family(
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+                "gauge",
+                stat.start_s,
+            );
+            family(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time spent in seconds.",
+                "counter",
+                stat.cpu_s,
+            );
+        }
+        if let Some(n) = self.open_fds(now_unix) {
+            let help = "Number of open file descriptors.";
+            family("process_open_fds", help, "gauge", n);
+        }
+        if let Some(n) = self.max_fds {
+            let help = "Maximum number of open file descriptors.";
+            family("process_max_fds", help, "gauge", n);
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_described() {
+        let process = Process::new();
+        let stat = process.stat().unwrap();
+        assert!(stat.resident_bytes > 100_000.0 && stat.virtual_bytes >= stat.resident_bytes);
+        assert!(stat.start_s > 1.5e9, "{}", stat.start_s);
+        assert!(process.max_fds.unwrap() >= 3.0);
+    }
+
+    #[test]
+    fn open_files_are_counted_once_a_second() {
+        let process = Process::new();
+        let before = process.open_fds(10.0).unwrap();
+        *process.fds.lock() = Some((10.0, before + 1000.0));
+        assert_eq!(process.open_fds(10.9), Some(before + 1000.0));
+        assert!(process.open_fds(11.0).unwrap() < before + 1000.0);
+    }
+}

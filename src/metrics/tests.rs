@@ -1,0 +1,607 @@
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::exposition::{Family, parse};
+use super::*;
+
+fn base() -> Settings {
+    Settings {
+        model_name: "tiny-llama".to_owned(),
+        max_model_len: 1024,
+        cache_config: vec![cache(50, "sha256_cbor").labels()],
+        routes: vec!["/v1/models".to_owned()],
+        clock: || 1.5e9,
+        ..Settings::default()
+    }
+}
+
+fn cache(blocks: u32, algo: &str) -> CacheConfig {
+    CacheConfig {
+        block_size: 32,
+        user_specified_block_size: true,
+        num_gpu_blocks: blocks,
+        num_gpu_blocks_override: Some(blocks),
+        prefix_caching_hash_algo: algo.to_owned(),
+        kv_cache_memory_bytes: Some(1 << 30),
+        ..CacheConfig::default()
+    }
+}
+
+fn config_a() -> Settings {
+    Settings {
+        lora: Some(2),
+        tool_parser: true,
+        ..base()
+    }
+}
+
+fn config_b() -> Settings {
+    Settings {
+        kv_cache_metrics: true,
+        cache_config: vec![cache(40, "sha256").labels()],
+        ..base()
+    }
+}
+
+fn config_c() -> Settings {
+    Settings {
+        spec_positions: 3,
+        cache_config: vec![cache(40, "xxhash_cbor").labels()],
+        ..base()
+    }
+}
+
+fn config_d() -> Settings {
+    Settings {
+        engines: vec!["0".to_owned(), "1".to_owned()],
+        multiprocess: true,
+        lora: Some(1),
+        cache_config: vec![cache(40, "sha256").labels(); 2],
+        ..base()
+    }
+}
+
+fn metrics(settings: Settings) -> Arc<Metrics> {
+    Metrics::new(settings).unwrap()
+}
+
+fn text(metrics: &Metrics) -> String {
+    let mut out = String::new();
+    metrics.encode(&mut out, 1.5e9);
+    out
+}
+
+fn families(metrics: &Metrics) -> Vec<Family> {
+    parse(&text(metrics)).unwrap()
+}
+
+/// One answered `GET /v1/models`, as the recorded servers had.
+fn get_models(metrics: &Metrics) {
+    let handler = metrics.http().handler("/v1/models").unwrap();
+    metrics.http().observe(handler, "GET", 200, 0, 900, 0.001);
+}
+
+/// The text without its numbers, folded as `tests/fixtures/metrics/derive.py` does.
+fn folded(families: &[Family]) -> String {
+    let mut out = String::new();
+    let mut last_help = "";
+    for f in families {
+        let help = if f.help == last_help { "^" } else { &f.help };
+        last_help = &f.help;
+        let _ = write!(out, "{} {} {help}", f.kind, f.name);
+        let mut open = String::new();
+        for s in &f.samples {
+            let mask = f.name == "python_info";
+            let labels: Vec<String> = s
+                .labels
+                .iter()
+                .map(|(n, v)| {
+                    let v = if mask || n == "le" { "*" } else { v.as_str() };
+                    format!("{n}=\"{v}\"")
+                })
+                .collect();
+            let labels = match labels.is_empty() {
+                true => String::new(),
+                false => format!("{{{}}}", labels.join(",")),
+            };
+            let series = format!("{}{labels}", s.suffix);
+            if series != open || s.suffix != "_bucket" {
+                let _ = write!(out, "\n  {series}");
+            }
+            if let Some((_, le)) = s.labels.iter().find(|(n, _)| n == "le") {
+                let _ = write!(out, " {le}");
+            }
+            open = series;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn assert_recorded(metrics: &Metrics, recorded: &str) {
+    let ours = folded(&families(metrics));
+    let differing = ours.lines().zip(recorded.lines()).find(|(a, b)| a != b);
+    assert_eq!(differing, None);
+    assert_eq!(ours.lines().count(), recorded.lines().count());
+}
+
+#[test]
+fn a_server_with_adapters_and_tools_shows_what_vllm_shows() {
+    let m = metrics(config_a());
+    get_models(&m);
+    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/A.txt"));
+}
+
+#[test]
+fn a_server_with_residency_metrics_shows_what_vllm_shows() {
+    let recorded = include_str!("../../tests/fixtures/metrics/B.txt");
+    assert_recorded(&metrics(config_b()), recorded);
+}
+
+#[test]
+fn a_server_that_speculates_shows_what_vllm_shows() {
+    let m = metrics(config_c());
+    get_models(&m);
+    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/C.txt"));
+}
+
+#[test]
+fn a_server_with_two_ranks_shows_what_vllm_shows() {
+    let m = metrics(config_d());
+    get_models(&m);
+    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/D.txt"));
+}
+
+#[test]
+fn families_of_operations_come_last_once_asked_for() {
+    let m = metrics(config_a());
+    get_models(&m);
+    m.operation_started(Operation::Sleep);
+    m.operation_ended(Operation::Sleep, 0.5);
+    let ours: Vec<_> = families(&m)
+        .iter()
+        .map(|f| format!("{} {}", f.kind, f.name))
+        .collect();
+    let recorded = include_str!("../../tests/fixtures/metrics/A-after-sleep.families.txt");
+    assert_eq!(ours, recorded.lines().collect::<Vec<_>>());
+    let shown = text(&m);
+    assert!(shown.ends_with("vllm:sleep_mode_operations_in_flight{operation=\"sleep\"} 0.0\n"));
+    assert!(
+        shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
+    );
+}
+
+/// `name{other labels} value` of each series of these families, without `vllm:` and the labels
+/// of every series.
+fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
+    let mut out = Vec::new();
+    for f in families(metrics) {
+        let Some(name) = f.name.strip_prefix("vllm:").filter(|n| names.contains(n)) else {
+            continue;
+        };
+        for s in f.samples.iter().filter(|s| s.suffix != "_bucket") {
+            let labels = s
+                .labels
+                .iter()
+                .filter(|(n, _)| n != "engine" && n != "model_name");
+            let labels: Vec<_> = labels.map(|(_, v)| v.as_str()).collect();
+            out.push(format!(
+                "{name}{}{{{}}} {}",
+                s.suffix,
+                labels.join(","),
+                s.value
+            ));
+        }
+    }
+    out
+}
+
+fn finished(reason: Reason) -> Finished {
+    Finished {
+        reason,
+        prompt_tokens: 100,
+        output_tokens: 5,
+        max_tokens: Some(16),
+        e2e_s: 1.0,
+        queue_s: 0.25,
+        inference_s: 0.75,
+        prefill_s: 0.5,
+        decode_s: 0.25,
+        cached: 64,
+        preemptions: 0,
+    }
+}
+
+#[test]
+fn a_request_moves_what_it_moves_in_vllm() {
+    let m = metrics(base());
+    let e = m.engine(0);
+    e.on_scheduled(100, 64, 36, 16);
+    e.set_gauges(1, 2, 3, 0.5);
+    e.on_step(20, 1);
+    e.on_first_token(0.75, 100, 64, 16);
+    e.on_tokens(1);
+    e.on_gap(0.125);
+    e.on_tokens(4);
+    e.on_preempted();
+    e.on_finished(&finished(Reason::Length));
+    e.on_request_done(2, 5);
+    e.on_rejected(Rejection::QueuedTokens);
+    e.on_mm_cache(3, 1);
+    e.on_work(1e12, 2.0, 3.0);
+    e.set_sleep_state(SleepState::DiscardAll);
+    let all = [
+        "estimated_flops_per_gpu_total",
+        "num_requests_running",
+        "num_requests_waiting",
+        "num_requests_waiting_by_reason",
+        "engine_sleep_state",
+        "kv_cache_usage_perc",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "external_prefix_cache_queries_total",
+        "external_prefix_cache_hits_total",
+        "mm_cache_queries_total",
+        "num_preemptions_total",
+        "prompt_tokens_total",
+        "prompt_tokens_by_source_total",
+        "prompt_tokens_cached_total",
+        "prompt_tokens_cached_by_source_total",
+        "generation_tokens_total",
+        "request_success_total",
+        "admission_rejections_total",
+        "request_prompt_tokens",
+        "request_generation_tokens",
+        "iteration_tokens_total",
+        "request_max_num_generation_tokens",
+        "request_params_n",
+        "request_params_max_tokens",
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "request_time_per_output_token_seconds",
+        "request_queue_time_seconds",
+        "request_num_preemptions",
+        "request_prefill_kv_computed_tokens",
+    ];
+    let expected = "\
+estimated_flops_per_gpu_total{} 1000000000000
+num_requests_running{} 1
+num_requests_waiting{} 5
+num_requests_waiting_by_reason{capacity} 2
+num_requests_waiting_by_reason{deferred} 3
+engine_sleep_state{awake} 0
+engine_sleep_state{weights_offloaded} 0
+engine_sleep_state{discard_all} 1
+kv_cache_usage_perc{} 0.5
+prefix_cache_queries_total{} 100
+prefix_cache_hits_total{} 64
+external_prefix_cache_queries_total{} 36
+external_prefix_cache_hits_total{} 16
+mm_cache_queries_total{} 3
+num_preemptions_total{} 1
+prompt_tokens_total{} 100
+prompt_tokens_by_source_total{local_compute} 20
+prompt_tokens_by_source_total{local_cache_hit} 64
+prompt_tokens_by_source_total{external_kv_transfer} 16
+prompt_tokens_cached_total{} 80
+prompt_tokens_cached_by_source_total{device} 64
+prompt_tokens_cached_by_source_total{host} 0
+prompt_tokens_cached_by_source_total{p2p} 0
+prompt_tokens_cached_by_source_total{disk} 0
+prompt_tokens_cached_by_source_total{external_unspecified} 16
+generation_tokens_total{} 5
+request_success_total{stop} 0
+request_success_total{length} 1
+request_success_total{abort} 0
+request_success_total{error} 0
+request_success_total{repetition} 0
+admission_rejections_total{max_num_queued_reqs} 0
+admission_rejections_total{max_num_queued_tokens} 1
+request_prompt_tokens_count{} 1
+request_prompt_tokens_sum{} 100
+request_generation_tokens_count{} 1
+request_generation_tokens_sum{} 5
+iteration_tokens_total_count{} 1
+iteration_tokens_total_sum{} 21
+request_max_num_generation_tokens_count{} 1
+request_max_num_generation_tokens_sum{} 5
+request_params_n_count{} 1
+request_params_n_sum{} 2
+request_params_max_tokens_count{} 1
+request_params_max_tokens_sum{} 16
+time_to_first_token_seconds_count{} 1
+time_to_first_token_seconds_sum{} 0.75
+inter_token_latency_seconds_count{} 1
+inter_token_latency_seconds_sum{} 0.125
+request_time_per_output_token_seconds_count{} 1
+request_time_per_output_token_seconds_sum{} 0.0625
+request_queue_time_seconds_count{} 1
+request_queue_time_seconds_sum{} 0.25
+request_num_preemptions_count{} 1
+request_num_preemptions_sum{} 0
+request_prefill_kv_computed_tokens_count{} 1
+request_prefill_kv_computed_tokens_sum{} 36";
+    assert_eq!(series(&m, &all), expected.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn speculation_residency_and_tools_count_where_they_should() {
+    let m = metrics(Settings {
+        spec_positions: 2,
+        kv_cache_metrics: true,
+        tool_parser: true,
+        ..base()
+    });
+    m.engine(0).on_spec_decode(2, 4, &[2, 1]);
+    m.engine(0).on_block_evicted(2.0, 1.0, &[0.5, 0.25]);
+    m.on_tool_parser(
+        ToolMode::NonStreaming,
+        ToolOutcome::ToolCall,
+        ToolRequest::Responses,
+        2,
+    );
+    assert_eq!(
+        series(
+            &m,
+            &[
+                "spec_decode_num_drafts_total",
+                "spec_decode_num_draft_tokens_total",
+                "spec_decode_num_accepted_tokens_total",
+                "spec_decode_num_accepted_tokens_per_pos_total",
+                "kv_block_lifetime_seconds",
+                "kv_block_reuse_gap_seconds",
+            ]
+        ),
+        [
+            "spec_decode_num_drafts_total{} 2",
+            "spec_decode_num_draft_tokens_total{} 4",
+            "spec_decode_num_accepted_tokens_total{} 3",
+            "spec_decode_num_accepted_tokens_per_pos_total{0} 2",
+            "spec_decode_num_accepted_tokens_per_pos_total{1} 1",
+            "kv_block_lifetime_seconds_count{} 1",
+            "kv_block_lifetime_seconds_sum{} 2",
+            "kv_block_reuse_gap_seconds_count{} 2",
+            "kv_block_reuse_gap_seconds_sum{} 0.75",
+        ]
+    );
+    let tools = series(&m, &["tool_call_parser_invocations_total"]);
+    let counted: Vec<&str> = tools
+        .iter()
+        .map(String::as_str)
+        .filter(|s| s.ends_with(" 2"))
+        .collect();
+    let expected = "tool_call_parser_invocations_total{non_streaming,tool_call,responses} 2";
+    assert_eq!((tools.len(), counted), (12, vec![expected]));
+}
+
+#[test]
+fn reasons_that_only_one_project_has_follow_the_dialect() {
+    let ended = [
+        Reason::ToolCalls,
+        Reason::RemoteDecode,
+        Reason::CacheThreshold,
+    ];
+    let shown = |dialect| {
+        let m = metrics(Settings { dialect, ..base() });
+        for reason in ended {
+            m.engine(0).on_finished(&finished(reason));
+        }
+        let all = series(&m, &["request_success_total"]);
+        all.into_iter()
+            .filter(|s| !s.ends_with(" 0"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown(Dialect::Vllm),
+        [
+            "request_success_total{stop} 1",
+            "request_success_total{length} 1",
+            "request_success_total{cache_threshold} 1",
+        ]
+    );
+    assert_eq!(
+        shown(Dialect::LlmD),
+        [
+            "request_success_total{tool_calls} 1",
+            "request_success_total{remote_decode} 1",
+            "request_success_total{cache_threshold} 1",
+        ]
+    );
+}
+
+#[test]
+fn retired_names_show_the_same_numbers_without_disturbing_the_new() {
+    let plain = metrics(config_a());
+    let old = metrics(Settings {
+        legacy: true,
+        ..config_a()
+    });
+    let names = |m: &Metrics| families(m).into_iter().map(|f| f.name).collect::<Vec<_>>();
+    let (new_names, all_names) = (names(&plain), names(&old));
+    assert_eq!(all_names[..new_names.len()], new_names);
+    assert_eq!(
+        all_names[new_names.len()..],
+        [
+            "vllm:gpu_cache_usage_perc",
+            "vllm:gpu_prefix_cache_queries_total",
+            "vllm:gpu_prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hit_rate",
+            "vllm:prefix_cache_queries",
+            "vllm:prefix_cache_hits",
+            "vllm:time_per_output_token_seconds",
+            "vllm:max_num_generation_tokens",
+        ]
+    );
+    let e = old.engine(0);
+    e.on_scheduled(8, 2, 0, 0);
+    e.set_gauges(0, 0, 0, 0.5);
+    e.on_gap(0.5);
+    assert_eq!(
+        series(
+            &old,
+            &[
+                "gpu_cache_usage_perc",
+                "gpu_prefix_cache_hit_rate",
+                "gpu_prefix_cache_hits_total",
+                "prefix_cache_hits",
+                "time_per_output_token_seconds"
+            ]
+        ),
+        [
+            "gpu_cache_usage_perc{} 0.5",
+            "gpu_prefix_cache_hits_total{} 2",
+            "gpu_prefix_cache_hit_rate{} 0.25",
+            "prefix_cache_hits{} 2",
+            "time_per_output_token_seconds_count{} 1",
+            "time_per_output_token_seconds_sum{} 0.5",
+        ]
+    );
+}
+
+#[test]
+fn every_series_of_the_success_family_gets_the_second_label() {
+    let m = metrics(Settings {
+        finish_reason_label: true,
+        engine_label: false,
+        ..base()
+    });
+    let line = "vllm:request_success_total{finish_reason=\"stop\",finished_reason=\"stop\",\
+                model_name=\"tiny-llama\"} 0.0\n";
+    assert!(text(&m).contains(line));
+}
+
+#[test]
+fn transfers_show_when_they_can_happen() {
+    let m = metrics(Settings {
+        nixl: true,
+        kv_consumer: true,
+        ..base()
+    });
+    let e = m.engine(0);
+    e.on_nixl_transfer(&NixlTransfer {
+        transfer_s: 0.02,
+        post_s: 0.001,
+        bytes: 4096,
+        descriptors: 8,
+    });
+    e.on_nixl_failure(NixlFailure::Expired);
+    e.set_kv_fetch(3, 2, 1);
+    e.on_scheduled(10, 0, 10, 10);
+    let shown = text(&m);
+    for line in [
+        r#"nixl_bytes_transferred_bucket{engine="0",le="2048.0",model_name="tiny-llama"} 0.0"#,
+        r#"nixl_bytes_transferred_bucket{engine="0",le="8192.0",model_name="tiny-llama"} 1.0"#,
+        r#"nixl_bytes_transferred_bucket{engine="0",le="8.589934592e+09",model_name="tiny-llama"} 1.0"#,
+        r#"nixl_num_kv_expired_reqs_total{engine="0",model_name="tiny-llama"} 1.0"#,
+        r#"num_requests_kv_fetch_by_stage{engine="0",model_name="tiny-llama",stage="in_progress"} 2.0"#,
+        r#"prompt_tokens_cached_by_source_total{engine="0",model_name="tiny-llama",source="p2p"} 10.0"#,
+    ] {
+        assert!(shown.contains(&format!("\nvllm:{line}\n")), "{line}");
+    }
+    parse(&shown).unwrap();
+}
+
+#[test]
+fn adapters_show_under_the_settings_of_each_project() {
+    let m = metrics(config_a());
+    assert!(series(&m, &["lora_requests_info"]).is_empty());
+    let load = LoraLoad {
+        name: "sql-lora",
+        running: 1,
+        waiting: 0,
+    };
+    m.engine(0).set_lora(&[load]);
+    let shown = series(&m, &["lora_requests_info"]);
+    assert_eq!(
+        shown,
+        ["lora_requests_info{2,sql-lora,sql-lora} 1500000000"]
+    );
+
+    let m = metrics(Settings {
+        dialect: Dialect::LlmD,
+        ..config_a()
+    });
+    let shown = series(&m, &["lora_requests_info"]);
+    assert_eq!(shown, ["lora_requests_info{2,,} 1500000000"]);
+}
+
+#[test]
+fn custom_buckets_replace_those_of_their_family() {
+    let m = metrics(Settings {
+        buckets: Buckets::parse(r#"{"request_tokens":[7,70],"request_latency":[0.5]}"#).unwrap(),
+        ..base()
+    });
+    let shown = folded(&families(&m));
+    let with = |les: &str| shown.lines().filter(|l| l.ends_with(les)).count();
+    assert_eq!(with("model_name=\"tiny-llama\"} 7.0 70.0 +Inf"), 5);
+    assert_eq!(with("model_name=\"tiny-llama\"} 0.5 +Inf"), 5);
+}
+
+#[test]
+fn scrapes_in_the_middle_of_traffic_add_up() {
+    const THREADS: usize = 4;
+    const EACH: u32 = 2_000;
+    let m = metrics(config_d());
+    let done = AtomicBool::new(false);
+    let scrapes = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..THREADS)
+            .map(|i| {
+                let m = &m;
+                scope.spawn(move || {
+                    let e = m.engine(i % 2);
+                    let handler = m.http().handler("/v1/models").unwrap();
+                    for n in 0..EACH {
+                        e.on_tokens(2);
+                        e.on_gap(f64::from(n) / 1024.0);
+                        e.on_finished(&finished(Reason::Stop));
+                        m.http().observe(handler, "GET", 200, 1, 1, 0.5);
+                        e.set_lora(&[LoraLoad {
+                            name: "a",
+                            running: n % 2,
+                            waiting: 0,
+                        }]);
+                    }
+                })
+            })
+            .collect();
+        let scraper = scope.spawn(|| {
+            let mut scrapes = 0;
+            while !done.load(Ordering::Relaxed) || scrapes == 0 {
+                families(&m);
+                scrapes += 1;
+            }
+            scrapes
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        scraper.join().unwrap()
+    });
+    assert!(scrapes > 0);
+    let all = (THREADS as u32 * EACH) as f64;
+    let total = |name: &str, suffix: &str| -> f64 {
+        let families = families(&m);
+        let family = families.iter().find(|f| f.name == name).unwrap();
+        let samples = family.samples.iter().filter(|s| s.suffix == suffix);
+        samples.map(|s| s.value).sum()
+    };
+    assert_eq!(total("vllm:generation_tokens_total", ""), 2.0 * all);
+    assert_eq!(total("vllm:inter_token_latency_seconds", "_count"), all);
+    let gaps: f64 = (0..EACH).map(|n| f64::from(n) / 1024.0).sum();
+    assert_eq!(
+        total("vllm:inter_token_latency_seconds", "_sum"),
+        gaps * THREADS as f64
+    );
+    assert_eq!(total("http_requests_total", ""), all);
+    assert_eq!(total("http_request_size_bytes", "_sum"), all);
+}
+
+#[test]
+fn a_text_is_appended_to_what_is_there() {
+    let m = metrics(base());
+    let mut out = "before\n".to_owned();
+    m.encode(&mut out, 1.5e9);
+    assert!(out.starts_with("before\n# HELP python_gc"));
+}
