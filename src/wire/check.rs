@@ -58,6 +58,61 @@ pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, 
     }
 }
 
+/// Finds the branch of a union that a value meets best, and the value as that branch makes it:
+/// a `TypedDict` with its own keys only, in its own order.
+pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
+    let mut checker = Checker {
+        shaping: true,
+        ..Checker::default()
+    };
+    let (index, changed) = checker.branch(branches, value).ok()?;
+    Some((index, changed.unwrap_or_else(|| value.clone())))
+}
+
+/// Iterates items that the schema only checked to be iterable: each is checked when its turn
+/// comes, and the first that fails ends it.
+///
+/// # Errors
+/// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
+pub fn iterate<'v>(
+    schema: &Schema,
+    items: impl IntoIterator<Item = &'v Value>,
+) -> Result<Vec<Value>, Fault> {
+    let mut shaped = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let mut checker = Checker {
+            path: vec![Step::Index(index)],
+            shaping: true,
+            verbose: true,
+            ..Checker::default()
+        };
+        match checker.check(schema, item) {
+            Ok(changed) => shaped.push(changed.unwrap_or_else(|| item.clone())),
+            Err(Failed::Raised(fault)) => return Err(fault),
+            Err(Failed::Lines(lines)) => return Err(Fault::bad_request(printed(&lines))),
+        }
+    }
+    Ok(shaped)
+}
+
+/// `str()` of a pydantic `ValidationError` raised by an iterator.
+fn printed(lines: &[Line]) -> String {
+    let s = if lines.len() == 1 { "" } else { "s" };
+    let mut text = format!("{} validation error{s} for ValidatorIterator", lines.len());
+    for line in lines {
+        let kind = line.words.kind;
+        let _ = write!(
+            text,
+            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
+            line.loc, line.words.message, line.input
+        );
+    }
+    text
+}
+
+/// Where pydantic's own texts send the reader.
+const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
+
 /// The answer to a list of schema errors that a handler made itself.
 fn fault(lines: &[Line]) -> Fault {
     let s = if lines.len() == 1 { "" } else { "s" };
@@ -86,6 +141,15 @@ enum Step<'a> {
     Index(usize),
 }
 
+impl Step<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Key(key) => (*key).to_owned(),
+            Self::Index(i) => i.to_string(),
+        }
+    }
+}
+
 /// One schema error.
 #[derive(Debug)]
 struct Line {
@@ -103,6 +167,15 @@ impl Line {
         }
     }
 
+    /// A line for [`printed`].
+    fn verbose(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+        let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
+        let kind = Py::of(input).type_name();
+        let shown = shortened(&python::repr(input));
+        let input = format!("input_value={shown}, input_type={kind}");
+        Self { words, loc, input }
+    }
+
     /// `str()` of the error's dict.
     fn text(&self) -> String {
         let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
@@ -117,6 +190,17 @@ impl Line {
         text.push('}');
         truncated(text, MAX_LINE)
     }
+}
+
+/// The ends of a long `repr`, as pydantic prints it.
+fn shortened(text: &str) -> String {
+    const LIMIT: usize = 50;
+    if text.len() <= LIMIT {
+        return text.to_owned();
+    }
+    let head = text.floor_char_boundary(LIMIT / 2);
+    let tail = text.ceil_char_boundary(text.len() - (LIMIT / 2 - 1));
+    format!("{}...{}", &text[..head], &text[tail..])
 }
 
 fn truncated(mut text: String, limit: usize) -> String {
@@ -222,6 +306,10 @@ struct Checker<'a> {
     path: Vec<Step<'a>>,
     exactness: Exactness,
     fields_set: Option<usize>,
+    /// Whether a `TypedDict` comes out with its own keys only.
+    shaping: bool,
+    /// Whether errors are for [`printed`].
+    verbose: bool,
 }
 
 impl<'a> Checker<'a> {
@@ -260,7 +348,15 @@ impl<'a> Checker<'a> {
     }
 
     fn fail(&self, words: Words, value: &Value) -> Outcome {
-        Err(Failed::Lines(vec![Line::new(words, &self.path, value)]))
+        Err(Failed::Lines(vec![self.line(words, value)]))
+    }
+
+    fn line(&self, words: Words, value: &Value) -> Line {
+        if self.verbose {
+            Line::verbose(words, &self.path, value)
+        } else {
+            Line::new(words, &self.path, value)
+        }
     }
 
     fn floor(&mut self, exactness: Exactness) {
@@ -376,10 +472,19 @@ impl<'a> Checker<'a> {
     }
 
     fn union(&mut self, branches: &[Schema], value: &'a Value) -> Outcome {
+        self.branch(branches, value).map(|(_, new)| new)
+    }
+
+    /// The best branch of a union and what it makes of the value.
+    fn branch(
+        &mut self,
+        branches: &[Schema],
+        value: &'a Value,
+    ) -> Result<(usize, Option<Value>), Failed> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
-        let mut best: Option<(Option<Value>, Exactness, Option<usize>)> = None;
+        let mut best: Option<((usize, Option<Value>), Exactness, Option<usize>)> = None;
         let mut lines = Vec::new();
-        for branch in branches {
+        for (index, branch) in branches.iter().enumerate() {
             self.exactness = Exactness::Exact;
             self.fields_set = None;
             let label = label(branch);
@@ -397,7 +502,7 @@ impl<'a> Checker<'a> {
                                 _ => *old < exactness,
                             });
                     if better {
-                        best = Some((new, exactness, set));
+                        best = Some(((index, new), exactness, set));
                     }
                     if exactness == Exactness::Exact && set.is_none() {
                         break;
@@ -483,6 +588,8 @@ impl<'a> Checker<'a> {
             path: self.path.clone(),
             exactness: self.exactness,
             fields_set: self.fields_set,
+            shaping: self.shaping,
+            verbose: self.verbose,
         }
     }
 
@@ -490,6 +597,16 @@ impl<'a> Checker<'a> {
         match refusal {
             Refusal::Fault(fault) => Err(Failed::Raised(fault)),
             Refusal::ValueError(text) => self.fail(lax::value_error(&text), value),
+            Refusal::Item {
+                index,
+                schema,
+                value,
+            } => {
+                let mut inner = Checker::default();
+                inner.path.clone_from(&self.path);
+                inner.path.push(Step::Index(index));
+                inner.check(schema, &value)
+            }
         }
     }
 
@@ -501,11 +618,7 @@ impl<'a> Checker<'a> {
             let Some((name, element)) = map.get_key_value(field.name) else {
                 if field.required {
                     self.path.push(Step::Key(field.name));
-                    lines.push(Line::new(
-                        Words::new("missing", "Field required"),
-                        &self.path,
-                        value,
-                    ));
+                    lines.push(self.line(Words::new("missing", "Field required"), value));
                     self.path.pop();
                 }
                 continue;
@@ -526,7 +639,7 @@ impl<'a> Checker<'a> {
             for (name, element) in map {
                 if !model.fields.iter().any(|field| field.name == name) {
                     self.path.push(Step::Key(name));
-                    lines.push(Line::new(lax::extra_forbidden(), &self.path, element));
+                    lines.push(self.line(lax::extra_forbidden(), element));
                     self.path.pop();
                 }
             }
@@ -535,7 +648,11 @@ impl<'a> Checker<'a> {
             return Err(Failed::Lines(lines));
         }
         *self.fields_set.get_or_insert(0) += set;
-        let new = patched(map, changes);
+        let new = if self.shaping && model.shape == Shape::TypedDict {
+            Some(shaped(model, map, changes))
+        } else {
+            patched(map, changes)
+        };
         if let Some(after) = model.after {
             let map = new.as_ref().and_then(Value::as_object).unwrap_or(map);
             if let Err(refusal) = after(map) {
@@ -554,6 +671,23 @@ fn label(branch: &Schema) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// What a `TypedDict` makes of an object.
+fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
+    let mut changes = changes.into_iter().peekable();
+    let mut new = Map::new();
+    for field in model.fields {
+        let Some((name, value)) = map.get_key_value(field.name) else {
+            continue;
+        };
+        let value = match changes.next_if(|(changed, _)| *changed == name) {
+            Some((_, change)) => change,
+            None => value.clone(),
+        };
+        new.insert(name.clone(), value);
+    }
+    Value::Object(new)
 }
 
 fn patched(map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Option<Value> {

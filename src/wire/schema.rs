@@ -176,6 +176,15 @@ pub enum Refusal {
     Fault(Fault),
     /// It raised `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
+    /// It iterated a lazily checked list and met an item that is not of the schema.
+    Item {
+        /// Its place.
+        index: usize,
+        /// What it should have been.
+        schema: &'static Schema,
+        /// What it is.
+        value: Value,
+    },
 }
 
 impl From<Fault> for Refusal {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::message::Message;
+use super::message::{self, Message};
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
@@ -14,7 +14,7 @@ use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
 use crate::wire::check;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::python::{self, Py};
-use crate::wire::schema::{Schema, wire_model};
+use crate::wire::schema::{Refusal, Schema, wire_model};
 
 /// How hard a reasoning model should think.
 pub const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
@@ -35,7 +35,7 @@ wire_model! {
         normalize_messages,
         validators::cache_salt,
         validators::mm_payload_alias,
-    ] {
+    ] after tool_calls {
         /// The conversation.
         messages: Vec<Message>,
         /// Served name; null or empty for the base model.
@@ -185,6 +185,28 @@ impl ChatRequest {
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
+}
+
+/// `_materialize_tool_calls_after`: an assistant's calls are looked at one by one.
+fn tool_calls(body: &Body) -> Verdict {
+    let messages = body.get("messages").and_then(Value::as_array);
+    for message in messages.into_iter().flatten() {
+        if message.get("role").and_then(Value::as_str) != Some("assistant") {
+            continue;
+        }
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for (index, call) in calls.into_iter().flatten().enumerate() {
+            if check::winner(message::TOOL_CALL, call).is_none() {
+                let schema = &message::ANY_TOOL_CALL;
+                return Err(Refusal::Item {
+                    index,
+                    schema,
+                    value: call.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `check_system_message_content_type` only warns, but it iterates.

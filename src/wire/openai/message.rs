@@ -258,7 +258,7 @@ static FUNCTION_CALL: Model = Model::typed_dict(
 );
 
 /// `ChatCompletionMessageToolCallUnionParam`.
-static TOOL_CALL: &[Schema] = &[
+pub(super) static TOOL_CALL: &[Schema] = &[
     Schema::Model(&FUNCTION_CALL),
     Schema::Model(&Model::typed_dict(
         "ChatCompletionMessageCustomToolCallParam",
@@ -275,6 +275,9 @@ static TOOL_CALL: &[Schema] = &[
         ],
     )),
 ];
+
+/// The same as one schema.
+pub(super) static ANY_TOOL_CALL: Schema = Schema::Union(TOOL_CALL);
 
 static FUNCTION_TOOL: Model = Model::typed_dict(
     "ChatCompletionFunctionToolParam",
