@@ -4,5 +4,7 @@
 //! looks. `ARCHITECTURE.md` has the map.
 
 pub mod engine;
+pub mod kv_events;
 pub mod sim;
 pub mod tools;
+pub mod wire;

@@ -22,7 +22,8 @@ pub struct BlockKey(pub u64);
 pub struct Plan {
     /// One key for each full block of prompt + output, in order.
     pub keys: Vec<BlockKey>,
-    /// The whole hash of each block, when events carry bytes; otherwise empty.
+    /// The whole hash of each block, when events carry bytes; otherwise empty. A shorter hash
+    /// stands in front, followed by zeros.
     pub hashes: Vec<[u8; 32]>,
     /// Prompt and planned output token ids; empty when nobody listens to events.
     pub tokens: Vec<u32>,
@@ -30,8 +31,22 @@ pub struct Plan {
     pub block_size: u32,
     /// Adapter, as events show it.
     pub lora: Option<(LoraId, Arc<str>)>,
-    /// Per block: the extra keys that went into its hash (vLLM's `extra_keys`, as JSON), if any.
-    pub extra_keys: Vec<Option<Arc<str>>>,
+    /// Per block: what else went into its hash, as events show it; empty when no block has any.
+    pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
+}
+
+/// Something besides tokens that went into the hash of a block (vLLM's `extra_keys`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ExtraKey {
+    /// The name of an adapter, or a cache salt.
+    Text(Arc<str>),
+    /// A picture, sound or film that overlaps the block.
+    Media {
+        /// Its content hash.
+        identifier: Arc<str>,
+        /// Where it begins, counted from the start of the block; it may begin before.
+        offset: i64,
+    },
 }
 
 /// Where the KV cache of the prompt comes from and goes to.

@@ -1,0 +1,19 @@
+//! The KV cache: which blocks a sequence holds, and which prefixes need no computation.
+//!
+//! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
+//! eviction order, and a map from a block's key to the blocks that hold it. It never hashes;
+//! keys come in the [`Plan`](super::Plan), which a [`Hasher`] made before submission.
+
+mod cache;
+mod cbor;
+mod hash;
+mod pickle;
+mod pool;
+mod queue;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod vectors;
+
+pub use hash::{Algo, Chain, Extras, HashConfig, Hasher, Lora, Media, UnknownAlgo};
+pub use pool::{BlockPool, BlockTable, Counts, KvConfig, Need};

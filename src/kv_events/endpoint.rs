@@ -1,0 +1,91 @@
+/// An endpoint whose port cannot be moved to that of another rank.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
+pub struct EndpointError {
+    /// As given.
+    pub endpoint: String,
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// What is wrong.
+    pub why: &'static str,
+}
+
+/// Whether a PUB socket binds to this endpoint; otherwise it connects, and the subscriber binds.
+///
+/// Source: `ZmqEventPublisher._socket_setup`, `vllm/distributed/kv_events.py`.
+pub fn binds(endpoint: &str) -> bool {
+    endpoint.contains('*')
+        || endpoint.contains("::")
+        || endpoint.starts_with("ipc://")
+        || endpoint.starts_with("inproc://")
+}
+
+/// The endpoint of a data-parallel rank: the TCP port goes up by the rank, unless it is 0 or `*`
+/// (any port); other transports get the suffix `_dp<rank>`.
+///
+/// Source: `ZmqEventPublisher.offset_endpoint_port`; it refuses ipc, which here works as inproc.
+///
+/// # Errors
+/// [`EndpointError`] when a TCP endpoint has no port, or the port would pass 65535.
+pub fn for_rank(endpoint: &str, rank: u32) -> Result<String, EndpointError> {
+    if rank == 0 || endpoint.is_empty() {
+        return Ok(endpoint.to_owned());
+    }
+    if !endpoint.starts_with("tcp://") {
+        return Ok(format!("{endpoint}_dp{rank}"));
+    }
+    let fail = |why| EndpointError {
+        endpoint: endpoint.to_owned(),
+        rank,
+        why,
+    };
+    let (host, port) = endpoint
+        .rsplit_once(':')
+        .ok_or_else(|| fail("it has no port"))?;
+    if port == "*" || port == "0" {
+        return Ok(endpoint.to_owned());
+    }
+    let port: u16 = port
+        .parse()
+        .map_err(|_| fail("it does not end in a port (0 to 65535)"))?;
+    let moved = u32::from(port).saturating_add(rank);
+    let moved = u16::try_from(moved).map_err(|_| fail("that port would be above 65535"))?;
+    Ok(format!("{host}:{moved}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_wildcards_and_local_transports_bind() {
+        let bound = ["tcp://*:5557", "tcp://[::]:5557", "ipc:///tmp/kv", "inproc://kv"];
+        let connected = ["tcp://127.0.0.1:5557", "tcp://0.0.0.0:5557", "tcp://router:1"];
+        assert!(bound.iter().all(|e| binds(e)));
+        assert!(!connected.iter().any(|e| binds(e)));
+    }
+
+    #[test]
+    fn each_rank_has_an_endpoint_of_its_own() {
+        let moved = |endpoint, rank| for_rank(endpoint, rank).unwrap();
+        assert_eq!(moved("tcp://*:5557", 0), "tcp://*:5557");
+        assert_eq!(moved("tcp://*:5557", 3), "tcp://*:5560");
+        assert_eq!(moved("tcp://[::1]:5557", 1), "tcp://[::1]:5558");
+        assert_eq!(moved("tcp://127.0.0.1:0", 2), "tcp://127.0.0.1:0");
+        assert_eq!(moved("inproc://kv", 2), "inproc://kv_dp2");
+        assert_eq!(moved("ipc:///tmp/kv", 1), "ipc:///tmp/kv_dp1");
+        assert_eq!(moved("", 1), "");
+    }
+
+    #[test]
+    fn a_port_that_cannot_move_is_an_error() {
+        let message = |endpoint, rank| for_rank(endpoint, rank).unwrap_err().to_string();
+        assert_eq!(
+            message("tcp://*:65535", 1),
+            "endpoint \"tcp://*:65535\": rank 1 needs a port of its own, but that port would be \
+             above 65535"
+        );
+        assert!(message("tcp://host", 1).contains("does not end in a port"));
+        assert!(message("tcp://*:5557", u32::MAX).contains("above 65535"));
+    }
+}

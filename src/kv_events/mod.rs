@@ -1,0 +1,26 @@
+//! KV-cache events for routers: a ZMQ PUB socket, and a ROUTER that repeats what a subscriber
+//! missed.
+//!
+//! ```text
+//! engine → publish() → bounded queue → thread "kv-events" → PUB   (3 frames: topic, seq, payload)
+//!                                             └→ ring ← thread "kv-replay" ↔ ROUTER
+//! ```
+//!
+//! The engine hands over a batch and goes on: a peer that is absent, slow or dies fills libzmq's
+//! buffers or our queue, and what does not fit is dropped and counted.
+
+mod config;
+mod encode;
+mod endpoint;
+mod publisher;
+mod queue;
+mod replay;
+mod topic;
+
+pub use config::{KvEventsConfig, KvEventsError};
+pub use encode::{Encoding, HashForm, encode_batch, is_kv};
+pub use endpoint::{EndpointError, binds, for_rank};
+pub use publisher::{Batching, Publisher, PublisherConfig, PublisherError};
+pub use topic::{LLMD_TOPIC, LLMD_V06_TOPIC, LLMD_V09_TOPIC, Topic, TopicError};
+
+pub use crate::wire::kv_events::Form;

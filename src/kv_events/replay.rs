@@ -1,0 +1,298 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+
+use super::publisher::{PublisherError, resolved};
+
+/// How often an idle thread looks whether it should stop.
+const IDLE_MS: i64 = 100;
+/// How soon a client that takes nothing is tried again.
+const RETRY_MS: i64 = 5;
+/// Messages sent to one client before the next has its turn.
+const BURST: usize = 256;
+/// A client that takes nothing for this long loses the rest of its answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Requests kept for one client, and clients served at a time; further requests are ignored.
+const MAX_REQUESTS: usize = 16;
+const MAX_CLIENTS: usize = 4096;
+/// Sequence of the end marker.
+const END: [u8; 8] = [0xff; 8];
+
+/// The last batches, for those who missed them.
+#[derive(Debug)]
+pub(super) struct Ring {
+    entries: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
+    capacity: usize,
+}
+
+impl Ring {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            entries: Mutex::default(),
+            capacity,
+        }
+    }
+
+    pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
+        if self.capacity == 0 {
+            return;
+        }
+        let mut entries = self.entries.lock();
+        if entries.len() == self.capacity {
+            entries.pop_front();
+        }
+        entries.push_back((sequence, payload));
+    }
+
+    /// One past the last sequence.
+    fn end(&self) -> u64 {
+        self.entries.lock().back().map_or(0, |(last, _)| last + 1)
+    }
+
+    /// At most `n` entries of `from..end`.
+    fn range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
+        let entries = self.entries.lock();
+        let start = entries.partition_point(|(sequence, _)| *sequence < from);
+        let found = entries.range(start..).take(n);
+        found.take_while(|(sequence, _)| *sequence < end).cloned().collect()
+    }
+}
+
+/// The replay socket and its thread.
+#[derive(Debug)]
+pub(super) struct Replay {
+    endpoint: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replay {
+    pub(super) fn start(
+        context: &zmq::Context,
+        endpoint: &str,
+        topic: &str,
+        ring: Arc<Ring>,
+    ) -> Result<Self, PublisherError> {
+        let socket = open_router(context, endpoint).map_err(|source| PublisherError::Endpoint {
+            field: "replay_endpoint",
+            endpoint: endpoint.to_owned(),
+            action: "bind",
+            source,
+        })?;
+        let endpoint = resolved(&socket, endpoint);
+        let stop = Arc::new(AtomicBool::new(false));
+        let server = Server {
+            socket,
+            topic: topic.as_bytes().to_vec(),
+            ring,
+            clients: IndexMap::new(),
+        };
+        let thread = thread::Builder::new().name("kv-replay".to_owned());
+        let thread = thread.spawn({
+            let stop = Arc::clone(&stop);
+            move || server.run(&stop)
+        })?;
+        Ok(Self {
+            endpoint,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the KV event replay thread panicked");
+        }
+    }
+}
+
+fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
+    let socket = context.socket(zmq::ROUTER)?;
+    // Tells a full client (try again) from one that has gone; without it both lose messages.
+    socket.set_router_mandatory(true)?;
+    socket.set_linger(0)?;
+    socket.set_ipv6(endpoint.contains('['))?;
+    socket.bind(endpoint)?;
+    Ok(socket)
+}
+
+/// One answer on its way to a client: the batches `next..end`, then the end marker.
+#[derive(Debug)]
+struct Answer {
+    next: u64,
+    end: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    answers: VecDeque<Answer>,
+    /// Since when it takes nothing.
+    stuck: Option<Instant>,
+}
+
+/// What became of a client in its turn.
+enum Turn {
+    /// It can take more.
+    Ready,
+    /// Its buffers are full.
+    Stuck,
+    /// It has all it asked for.
+    Done,
+    /// It cannot be reached any more.
+    Gone,
+}
+
+struct Server {
+    socket: zmq::Socket,
+    topic: Vec<u8>,
+    ring: Arc<Ring>,
+    clients: IndexMap<Vec<u8>, Client>,
+}
+
+impl Server {
+    fn run(mut self, stop: &AtomicBool) {
+        let mut wait = IDLE_MS;
+        while !stop.load(Ordering::Relaxed) {
+            match self.socket.poll(zmq::POLLIN, wait) {
+                Ok(_) | Err(zmq::Error::EINTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "KV event replay has ended");
+                    return;
+                }
+            }
+            for _ in 0..BURST {
+                match self.socket.recv_multipart(zmq::DONTWAIT) {
+                    Ok(frames) => self.accept(frames),
+                    Err(_) => break,
+                }
+            }
+            wait = self.serve();
+        }
+    }
+
+    /// Takes a request: identity, delimiter, first sequence wanted. Others are ignored.
+    fn accept(&mut self, frames: Vec<Vec<u8>>) {
+        let Ok([identity, _, start]) = <[Vec<u8>; 3]>::try_from(frames) else {
+            return;
+        };
+        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&identity) {
+            return;
+        }
+        let client = self.clients.entry(identity).or_insert_with(|| Client {
+            answers: VecDeque::new(),
+            stuck: None,
+        });
+        if client.answers.len() < MAX_REQUESTS {
+            let next = sequence(&start);
+            let end = self.ring.end();
+            client.answers.push_back(Answer { next, end });
+        }
+    }
+
+    /// Gives every client a turn; how long to wait before the next round.
+    #[expect(clippy::disallowed_methods, reason = "an edge: a stuck client is given up in real time")]
+    fn serve(&mut self) -> i64 {
+        let mut wait = IDLE_MS;
+        let (socket, topic, ring) = (&self.socket, &self.topic, &self.ring);
+        self.clients.retain(|identity, client| {
+            let wanted = match client.turn(identity, socket, topic, ring) {
+                Turn::Ready => 0,
+                Turn::Stuck => {
+                    let now = Instant::now();
+                    let since = *client.stuck.get_or_insert(now);
+                    if now.saturating_duration_since(since) >= PATIENCE {
+                        tracing::debug!("a KV replay client takes nothing and is given up");
+                        return false;
+                    }
+                    RETRY_MS
+                }
+                Turn::Done | Turn::Gone => return false,
+            };
+            wait = wait.min(wanted);
+            true
+        });
+        wait
+    }
+}
+
+impl Client {
+    fn turn(&mut self, id: &[u8], socket: &zmq::Socket, topic: &[u8], ring: &Ring) -> Turn {
+        let Some(answer) = self.answers.front_mut() else {
+            return Turn::Done;
+        };
+        let batches = ring.range(answer.next, answer.end, BURST);
+        let last = batches.len() < BURST;
+        let mut send = |frames: [&[u8]; 5]| match socket.send_multipart(frames, zmq::DONTWAIT) {
+            Ok(()) => {
+                self.stuck = None;
+                None
+            }
+            Err(zmq::Error::EAGAIN) => Some(Turn::Stuck),
+            Err(_) => Some(Turn::Gone),
+        };
+        for (sequence, payload) in batches {
+            if let Some(turn) = send([id, &[], topic, &sequence.to_be_bytes(), &payload]) {
+                return turn;
+            }
+            answer.next = sequence + 1;
+        }
+        if last {
+            if let Some(turn) = send([id, &[], &[], &END, &[]]) {
+                return turn;
+            }
+            self.answers.pop_front();
+        }
+        Turn::Ready
+    }
+}
+
+/// A big-endian number of any length; one that does not fit is past every batch.
+fn sequence(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0u64, |n, &byte| {
+        if n >> 56 == 0 { n << 8 | u64::from(byte) } else { u64::MAX }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_the_last_and_knows_holes() {
+        let ring = Ring::new(3);
+        for sequence in [0, 1, 4, 5] {
+            ring.push(sequence, [sequence as u8].as_slice().into());
+        }
+        let sequences = |from, end, n| -> Vec<u64> {
+            ring.range(from, end, n).into_iter().map(|(s, _)| s).collect()
+        };
+        assert_eq!(ring.end(), 6);
+        assert_eq!(sequences(0, 6, 9), [1, 4, 5]);
+        assert_eq!(sequences(2, 5, 9), [4]);
+        assert_eq!(sequences(0, 6, 2), [1, 4]);
+        assert_eq!(sequences(6, 6, 9), [0; 0]);
+    }
+
+    #[test]
+    fn a_start_may_have_any_length() {
+        assert_eq!(sequence(&[]), 0);
+        assert_eq!(sequence(&[0, 0, 1, 2]), 258);
+        assert_eq!(sequence(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 7]), 7);
+        assert_eq!(sequence(&[0xff; 8]), u64::MAX);
+        assert_eq!(sequence(&[1, 0, 0, 0, 0, 0, 0, 0, 0]), u64::MAX);
+    }
+}
