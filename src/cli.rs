@@ -12,26 +12,25 @@ const FAILED: u8 = 1;
 
 /// Runs the program named by `args[0]` with the arguments behind it.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
-    let loaded = match config::load(args, env) {
-        Ok(loaded) => loaded,
-        Err(error) => return complain(&error, BAD_CONFIG),
-    };
-    match loaded.command {
-        Command::Print(text) => {
-            print(&text);
-            ExitCode::SUCCESS
+    match config::load(args, env) {
+        Ok(Command::Serve(loaded)) => serve(*loaded),
+        Ok(Command::Config(loaded)) => print(&loaded.to_yaml()),
+        Ok(Command::Version(text) | Command::Help(text)) => print(&text),
+        Ok(Command::Tool { name, .. }) => {
+            complain(&format!("`{name}` is not there yet").into(), FAILED)
         }
-        Command::Serve => serve(loaded),
+        Err(error) => complain(&error.into(), BAD_CONFIG),
     }
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the user asked for")]
-fn print(text: &str) {
+fn print(text: &str) -> ExitCode {
     println!("{}", text.trim_end());
+    ExitCode::SUCCESS
 }
 
 #[expect(clippy::print_stderr, reason = "a failed start has no log yet")]
-fn complain(error: &dyn std::error::Error, code: u8) -> ExitCode {
+fn complain(error: &Box<dyn std::error::Error>, code: u8) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(code)
 }
@@ -42,11 +41,17 @@ fn serve(loaded: Loaded) -> ExitCode {
         tracing::warn!("{warning}");
     }
     if !loaded.ignored.is_empty() {
-        tracing::info!(flags = loaded.ignored.join(" "), "accepted, without effect here");
+        tracing::info!(
+            flags = loaded.ignored.join(" "),
+            "accepted, without effect here"
+        );
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&error, FAILED),
+        Err(error) => return complain(&error.into(), FAILED),
     };
     let code = runtime.block_on(until_signalled(loaded.config));
     // What still blocks (a long prompt being encoded) is not waited for.
@@ -55,10 +60,15 @@ fn serve(loaded: Loaded) -> ExitCode {
 }
 
 async fn until_signalled(config: Config) -> ExitCode {
-    let name = config.model.served_names.first().cloned().unwrap_or_default();
+    let name = config
+        .model
+        .served_names
+        .first()
+        .cloned()
+        .unwrap_or_default();
     let server = match Server::start(config).await {
         Ok(server) => server,
-        Err(error) => return complain(&error, FAILED),
+        Err(error) => return complain(&error.into(), FAILED),
     };
     match server.address {
         Some(address) => tracing::info!(%address, model = name, "listening"),
@@ -99,7 +109,9 @@ fn start_log(config: &Config) {
     let builder = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("warn,vllm_sim={level}")));
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
+            "warn,vllm_sim={level}"
+        )));
     // A second start in one process (tests) keeps the first log.
     let _ = match log.format {
         LogFormat::Text => builder.try_init(),

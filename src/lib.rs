@@ -3,9 +3,19 @@
 //! The generator decides what is said, the engine decides when, the API decides how it
 //! looks. `ARCHITECTURE.md` has the map.
 
+pub mod cli;
+pub mod config;
 pub mod driver;
 pub mod engine;
+pub mod generate;
+pub mod http;
+pub mod job;
 pub mod kv_events;
+pub mod metrics;
+pub mod server;
+pub mod service;
 pub mod sim;
+pub mod tls;
+pub mod tokenizer;
 pub mod tools;
 pub mod wire;

@@ -1,3 +1,14 @@
-//! The binary.
+//! Parses, starts logging, dispatches, turns an error into an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+#[cfg(all(unix, not(target_env = "msvc")))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args_os()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    vllm_sim::cli::run(&args, &|name| std::env::var(name).ok())
+}

@@ -60,7 +60,9 @@ impl Acceptor {
 
     /// Takes over changed files until dropped. A broken file is logged; the old certificate stays.
     pub async fn watch(self, tls: Tls) {
-        let Certificate::Files { cert, key } = &tls.certificate else { return };
+        let Certificate::Files { cert, key } = &tls.certificate else {
+            return;
+        };
         let mut seen = (modified(cert), modified(key));
         loop {
             tokio::time::sleep(LOOK).await;
@@ -105,7 +107,9 @@ fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
                 ClientCerts::Optional => verifier.allow_unauthenticated(),
                 _ => verifier,
             };
-            let verifier = verifier.build().map_err(|e| TlsError::Verifier(e.to_string()))?;
+            let verifier = verifier
+                .build()
+                .map_err(|e| TlsError::Verifier(e.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
         _ => builder.with_no_client_auth(),
@@ -116,15 +120,28 @@ fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |why: String| TlsError::File { what: "certificates", path: path.into(), why };
+    let failed = |why: String| TlsError::File {
+        what: "certificates",
+        path: path.into(),
+        why,
+    };
     let read = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
-    let chain: Vec<_> = read.collect::<Result<_, _>>().map_err(|e| failed(e.to_string()))?;
-    if chain.is_empty() { Err(failed("no certificate in it".into())) } else { Ok(chain) }
+    let chain: Vec<_> = read
+        .collect::<Result<_, _>>()
+        .map_err(|e| failed(e.to_string()))?;
+    if chain.is_empty() {
+        Err(failed("no certificate in it".into()))
+    } else {
+        Ok(chain)
+    }
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path)
-        .map_err(|e| TlsError::File { what: "private key", path: path.into(), why: e.to_string() })
+    PrivateKeyDer::from_pem_file(path).map_err(|e| TlsError::File {
+        what: "private key",
+        path: path.into(),
+        why: e.to_string(),
+    })
 }
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);

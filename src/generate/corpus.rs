@@ -23,11 +23,19 @@ impl Corpus {
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();
         let empty = || sentences.iter().map(|_| OnceLock::new()).collect();
-        Self { first: empty(), further: empty(), tokenizer, sentences }
+        Self {
+            first: empty(),
+            further: empty(),
+            tokenizer,
+            sentences,
+        }
     }
 
     /// How many sentences there are.
-    #[expect(clippy::len_without_is_empty, reason = "the built-in corpus is never empty")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the built-in corpus is never empty"
+    )]
     pub fn len(&self) -> usize {
         self.sentences.len()
     }

@@ -72,7 +72,9 @@ mod tests {
     #[test]
     fn about_fifteen_in_a_hundred_replies_reach_the_limit() {
         let mut rng = stream(1, 1, Purpose::Content);
-        let full = (0..10_000).filter(|_| limited(200, &mut rng) == 200).count();
+        let full = (0..10_000)
+            .filter(|_| limited(200, &mut rng) == 200)
+            .count();
         assert!((1350..1650).contains(&full), "{full}");
     }
 }

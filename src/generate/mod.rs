@@ -55,7 +55,12 @@ struct Draft {
 impl Draft {
     fn push(&mut self, source: Source, from: u32, to: u32, channel: Channel) {
         if to > from {
-            self.runs.push(Run { source, from, to, channel });
+            self.runs.push(Run {
+                source,
+                from,
+                to,
+                channel,
+            });
             self.len += to - from;
         }
     }
@@ -63,7 +68,9 @@ impl Draft {
     /// Adds a text of this script's own, at most `room` tokens of it.
     fn push_own(&mut self, fragments: Fragments, room: u32, channel: Channel) {
         let tokens = (fragments.ids.len() as u32).min(room);
-        let Ok(index) = u16::try_from(self.own.len()) else { return };
+        let Ok(index) = u16::try_from(self.own.len()) else {
+            return;
+        };
         self.own.push(fragments);
         self.push(Source::Own(index), 0, tokens, channel);
     }
@@ -74,7 +81,13 @@ impl Generator {
     pub fn new(mode: Mode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
         let think_end = tokenizer.id_of("</think>");
-        Self { mode, seed, tokenizer, corpus, think_end }
+        Self {
+            mode,
+            seed,
+            tokenizer,
+            corpus,
+            think_end,
+        }
     }
 
     /// The tokenizer of its tokens.
@@ -85,7 +98,11 @@ impl Generator {
     /// Writes the script of a brief.
     pub fn script(&self, brief: &Brief) -> Script {
         let mut rng = stream(self.seed, brief.key, Purpose::Content);
-        let mut draft = Draft { own: Vec::new(), runs: Vec::new(), len: 0 };
+        let mut draft = Draft {
+            own: Vec::new(),
+            runs: Vec::new(),
+            len: 0,
+        };
         let forced = self.forced(brief);
         let (reason, stop) = match (&brief.form, forced) {
             (Form::Text, Some(forced)) => self.forced_tokens(brief, forced, &mut draft, &mut rng),
@@ -183,11 +200,19 @@ impl Generator {
         let fragments = self.tokenizer.fragments(&brief.echo);
         let whole = fragments.ids.len() as u32;
         draft.push_own(fragments, room, Channel::Content);
-        let least = if brief.stops.ignore_eos { brief.limit } else { brief.stops.min_tokens };
+        let least = if brief.stops.ignore_eos {
+            brief.limit
+        } else {
+            brief.stops.min_tokens
+        };
         if draft.len < least.min(brief.limit) {
             let lacking = least.min(brief.limit) - draft.len;
             self.sentences(draft.len + lacking, draft, rng, Channel::Content, brief);
-            let reason = if draft.len >= brief.limit { Reason::Length } else { Reason::Stop };
+            let reason = if draft.len >= brief.limit {
+                Reason::Length
+            } else {
+                Reason::Stop
+            };
             return (reason, None);
         }
         if brief.limited && draft.len >= brief.limit {
@@ -257,7 +282,10 @@ impl Generator {
         let start = draft.len;
         let mut whole = 0;
         for (index, call) in calls.iter().enumerate() {
-            let open = format!("<tool_call>\n{{\"name\": \"{}\", \"arguments\": ", call.name);
+            let open = format!(
+                "<tool_call>\n{{\"name\": \"{}\", \"arguments\": ",
+                call.name
+            );
             let parts = [
                 (open.as_str(), Channel::Marker),
                 (call.arguments.as_str(), Channel::Call(index as u16)),
@@ -309,11 +337,19 @@ impl Generator {
             let early = (ids.len() as u32) < stops.min_tokens;
             let over = lasting.is_empty() || ids.len() as u64 >= draws;
             if !early && over && !ending.is_empty() {
-                last = ending.get(rng.between(0, ending.len() as u64 - 1) as usize).copied();
+                last = ending
+                    .get(rng.between(0, ending.len() as u64 - 1) as usize)
+                    .copied();
                 break;
             }
             if lasting.is_empty() {
-                self.sentences(stops.min_tokens.min(brief.limit), draft, rng, Channel::Content, brief);
+                self.sentences(
+                    stops.min_tokens.min(brief.limit),
+                    draft,
+                    rng,
+                    Channel::Content,
+                    brief,
+                );
                 ids.clear();
                 if draft.len >= brief.limit {
                     return (Reason::Length, None);
@@ -324,10 +360,19 @@ impl Generator {
             ids.push(lasting[rng.between(0, lasting.len() as u64 - 1) as usize]);
         }
         let room = brief.limit - draft.len;
-        draft.push_own(self.visible(&ids, brief.skip_special_tokens), room, Channel::Content);
-        let Some(last) = last else { return (Reason::Length, None) };
+        draft.push_own(
+            self.visible(&ids, brief.skip_special_tokens),
+            room,
+            Channel::Content,
+        );
+        let Some(last) = last else {
+            return (Reason::Length, None);
+        };
         draft.push(Source::Silent(last), 0, 1, Channel::Marker);
-        (Reason::Stop, (Some(last) != eos).then_some(StopReason::Token(last)))
+        (
+            Reason::Stop,
+            (Some(last) != eos).then_some(StopReason::Token(last)),
+        )
     }
 
     fn visible(&self, ids: &[u32], skip_special: bool) -> Fragments {
@@ -338,14 +383,20 @@ impl Generator {
             text.len() as u32
         });
         let ends = ends.collect();
-        Fragments { ids: ids.to_vec(), ends, text }
+        Fragments {
+            ids: ids.to_vec(),
+            ends,
+            text,
+        }
     }
 }
 
 /// Whether a sentence holds a word or a token that the client banned.
 fn is_banned(fragments: &Fragments, brief: &Brief) -> bool {
     let bias = &brief.bias;
-    bias.bad_words.iter().any(|word| fragments.text.contains(word.trim()))
+    bias.bad_words
+        .iter()
+        .any(|word| fragments.text.contains(word.trim()))
         || bias
             .logits
             .iter()

@@ -105,7 +105,9 @@ impl Script {
 
     /// Whether any token is reasoning.
     pub fn has_reasoning(&self) -> bool {
-        self.runs.iter().any(|run| run.channel == Channel::Reasoning)
+        self.runs
+            .iter()
+            .any(|run| run.channel == Channel::Reasoning)
     }
 
     /// The token at the cursor, which moves on.
@@ -114,19 +116,34 @@ impl Script {
             let run = self.runs.get(at.run as usize)?;
             let index = run.from + at.offset;
             if index >= run.to {
-                *at = Cursor { run: at.run + 1, offset: 0 };
+                *at = Cursor {
+                    run: at.run + 1,
+                    offset: 0,
+                };
                 continue;
             }
             at.offset += 1;
             let fragments = match run.source {
-                Source::Silent(id) => return Some(Token { id, text: "", channel: run.channel }),
+                Source::Silent(id) => {
+                    return Some(Token {
+                        id,
+                        text: "",
+                        channel: run.channel,
+                    });
+                }
                 Source::Line(line) => self.corpus.fragments(line),
                 Source::Own(own) => &self.own[own as usize],
             };
             let index = index as usize;
-            let start = index.checked_sub(1).map_or(0, |before| fragments.ends[before]) as usize;
+            let start = index
+                .checked_sub(1)
+                .map_or(0, |before| fragments.ends[before]) as usize;
             let text = &fragments.text[start..fragments.ends[index] as usize];
-            return Some(Token { id: fragments.ids[index], text, channel: run.channel });
+            return Some(Token {
+                id: fragments.ids[index],
+                text,
+                channel: run.channel,
+            });
         }
     }
 
@@ -138,7 +155,10 @@ impl Script {
 
     /// Text of one channel in the first `tokens` tokens.
     pub fn text(&self, channel: Channel, tokens: u32) -> String {
-        let shown = self.tokens().take(tokens as usize).filter(|t| t.channel == channel);
+        let shown = self
+            .tokens()
+            .take(tokens as usize)
+            .filter(|t| t.channel == channel);
         shown.map(|t| t.text).collect()
     }
 }

@@ -19,16 +19,27 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
     if stops.ids.is_empty() {
         return;
     }
-    let hit = script.tokens().enumerate().find(|(index, token)| {
-        *index as u32 >= stops.min_tokens && stops.ids.contains(&token.id)
-    });
-    let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else { return };
+    let hit = script
+        .tokens()
+        .enumerate()
+        .find(|(index, token)| *index as u32 >= stops.min_tokens && stops.ids.contains(&token.id));
+    let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else {
+        return;
+    };
     let primary = tokenizer.eos() == Some(id) && !stops.ignore_eos;
     truncate(script, index);
-    script.runs.push(Run { source: Source::Silent(id), from: 0, to: 1, channel: Channel::Marker });
+    script.runs.push(Run {
+        source: Source::Silent(id),
+        from: 0,
+        to: 1,
+        channel: Channel::Marker,
+    });
     script.len = index + 1;
     let stop = (!primary).then_some(StopReason::Token(id));
-    script.finish = Finish { reason: Reason::Stop, stop };
+    script.finish = Finish {
+        reason: Reason::Stop,
+        stop,
+    };
 }
 
 /// Keeps the first `tokens` tokens.
@@ -44,7 +55,13 @@ fn truncate(script: &mut Script, tokens: u32) {
 }
 
 fn cut_at_string(script: &mut Script, stops: &Stops) {
-    let held = stops.strings.iter().map(|s| s.chars().count()).max().unwrap_or(0).saturating_sub(1);
+    let held = stops
+        .strings
+        .iter()
+        .map(|s| s.chars().count())
+        .max()
+        .unwrap_or(0)
+        .saturating_sub(1);
     let held = if stops.include { 0 } else { held };
     let mut text = String::new();
     let (mut ids, mut ends, mut channels) = (Vec::new(), Vec::new(), Vec::new());
@@ -65,42 +82,58 @@ fn cut_at_string(script: &mut Script, stops: &Stops) {
             }
         }
     }
-    if channels.iter().any(|c| !matches!(c, Channel::Content | Channel::Marker)) && matched.is_none()
+    if channels
+        .iter()
+        .any(|c| !matches!(c, Channel::Content | Channel::Marker))
+        && matched.is_none()
     {
         return;
     }
     if let Some((at, which)) = matched {
         let stop = &stops.strings[which];
         text.truncate(if stops.include { at + stop.len() } else { at });
-        script.finish =
-            Finish { reason: Reason::Stop, stop: Some(StopReason::Text(stop.clone())) };
+        script.finish = Finish {
+            reason: Reason::Stop,
+            stop: Some(StopReason::Text(stop.clone())),
+        };
     }
     let last = ends.len().saturating_sub(1);
     for (index, end) in ends.iter_mut().enumerate() {
-        *end = if index == last { text.len() } else { hold_back(&text, *end, held) };
+        *end = if index == last {
+            text.len()
+        } else {
+            hold_back(&text, *end, held)
+        };
     }
     rebuild(script, ids, &channels, ends, text);
 }
 
 /// The first stop string of the list that ends within what was just added.
 fn find(text: &str, before: usize, strings: &[String]) -> Option<(usize, usize)> {
-    strings.iter().enumerate().filter(|(_, s)| !s.is_empty()).find_map(|(which, stop)| {
-        let mut from = before.saturating_sub(stop.len().saturating_sub(1));
-        while !text.is_char_boundary(from) {
-            from -= 1;
-        }
-        text[from..].find(stop.as_str()).map(|at| (from + at, which))
-    })
+    strings
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| !s.is_empty())
+        .find_map(|(which, stop)| {
+            let mut from = before.saturating_sub(stop.len().saturating_sub(1));
+            while !text.is_char_boundary(from) {
+                from -= 1;
+            }
+            text[from..]
+                .find(stop.as_str())
+                .map(|at| (from + at, which))
+        })
 }
 
 /// The end of what is shown of `text[..end]` when `held` characters stay back.
 fn hold_back(text: &str, end: usize, held: usize) -> usize {
     let end = end.min(text.len());
     let shown = &text[..floor(text, end)];
-    shown.char_indices().rev().nth(held.wrapping_sub(1)).map_or_else(
-        || if held == 0 { shown.len() } else { 0 },
-        |(at, _)| at,
-    )
+    shown
+        .char_indices()
+        .rev()
+        .nth(held.wrapping_sub(1))
+        .map_or_else(|| if held == 0 { shown.len() } else { 0 }, |(at, _)| at)
 }
 
 fn floor(text: &str, mut at: usize) -> usize {
@@ -111,7 +144,13 @@ fn floor(text: &str, mut at: usize) -> usize {
 }
 
 /// Replaces the runs by one text of the script's own, cut into runs of one channel.
-fn rebuild(script: &mut Script, ids: Vec<u32>, channels: &[Channel], ends: Vec<usize>, text: String) {
+fn rebuild(
+    script: &mut Script,
+    ids: Vec<u32>,
+    channels: &[Channel],
+    ends: Vec<usize>,
+    text: String,
+) {
     script.len = ids.len() as u32;
     let others: Vec<bool> = channels.iter().map(|c| *c == Channel::Content).collect();
     let reasoning = (!others.iter().all(|c| *c)).then(|| script.clone());
@@ -122,9 +161,17 @@ fn rebuild(script: &mut Script, ids: Vec<u32>, channels: &[Channel], ends: Vec<u
     let mut from = 0;
     while from < channels.len() {
         let channel = channels[from];
-        let to = channels[from..].iter().position(|c| *c != channel).map_or(channels.len(), |n| from + n);
+        let to = channels[from..]
+            .iter()
+            .position(|c| *c != channel)
+            .map_or(channels.len(), |n| from + n);
         let source = Source::Own(own);
-        let run = Run { source, from: from as u32, to: to as u32, channel };
+        let run = Run {
+            source,
+            from: from as u32,
+            to: to as u32,
+            channel,
+        };
         if channel == Channel::Content || channel == Channel::Marker {
             script.runs.push(run);
         } else if let Some(original) = &reasoning {
@@ -141,7 +188,11 @@ fn copy_runs(script: &mut Script, original: &Script, from: u32, to: u32) {
         let len = run.to - run.from;
         let (start, end) = (from.max(at), to.min(at + len));
         if start < end {
-            let part = Run { from: run.from + start - at, to: run.from + end - at, ..*run };
+            let part = Run {
+                from: run.from + start - at,
+                to: run.from + end - at,
+                ..*run
+            };
             script.runs.push(part);
         }
         at += len;

@@ -41,9 +41,19 @@ pub struct App {
 impl App {
     /// The state of a server made of `parts`.
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, service, metrics, port, started } = parts;
+        let Parts {
+            config,
+            service,
+            metrics,
+            port,
+            started,
+        } = parts;
         let version = Version::of(&config.model.vllm_version);
-        let wire = if version == Version::V032 { Wire::V032 } else { Wire::V033 };
+        let wire = if version == Version::V032 {
+            Wire::V032
+        } else {
+            Wire::V033
+        };
         Self {
             fingerprint: fingerprint(&config).map(Into::into),
             config,
@@ -103,9 +113,16 @@ impl Drop for LoadGuard {
 /// `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, the same for all requests of a server.
 fn fingerprint(config: &Config) -> Option<String> {
     let mut hasher = Sha256::new();
-    hasher.update(format!("{:?} {:?} {:?}", config.model.name, config.engine, config.lora.enabled));
+    hasher.update(format!(
+        "{:?} {:?} {:?}",
+        config.model.name, config.engine, config.lora.enabled
+    ));
     let digest = hasher.finalize();
-    let hash: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String = digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let parallel = &config.engine.parallel;
     match &config.api.fingerprint {
         Fingerprint::None => None,
@@ -113,9 +130,11 @@ fn fingerprint(config: &Config) -> Option<String> {
         Fingerprint::Hash => Some(hash),
         Fingerprint::Full => {
             let mut text = format!("vllm-{}", config.model.vllm_version);
-            for (name, degree) in
-                [("tp", parallel.tensor), ("pp", parallel.pipeline), ("dp", parallel.data)]
-            {
+            for (name, degree) in [
+                ("tp", parallel.tensor),
+                ("pp", parallel.pipeline),
+                ("dp", parallel.data),
+            ] {
                 if degree > 1 {
                     text.push_str(&format!("-{name}{degree}"));
                 }

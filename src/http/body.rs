@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::App;
 use crate::wire::fault::{Fault, Kind};
-use crate::wire::python_json;
 
 /// Reads a body up to the server's limit.
 ///
@@ -23,7 +22,9 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
             );
             Err(Fault::new(413, Kind::TooLarge, message))
         }
-        Err(error) => Err(Fault::bad_request(format!("cannot read the request body: {error}"))),
+        Err(error) => Err(Fault::bad_request(format!(
+            "cannot read the request body: {error}"
+        ))),
     }
 }
 
@@ -33,5 +34,10 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
 /// vLLM's 400 for another media type, for what is not JSON and for an empty body.
 pub(super) async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, Fault> {
     let bytes = read(app, body).await?;
-    python_json::request(&bytes, headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()))
+    crate::wire::body::read(
+        headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|v| v.to_str().ok()),
+        &bytes,
+    )
 }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+};
 use tower::ServiceExt;
 
 use super::app::{App, unix_now};
 use super::{error, routes};
-use crate::metrics::http::Observation;
+use crate::metrics::HandlerId;
 
 /// The outermost service of a connection.
 #[derive(Clone)]
@@ -42,7 +44,11 @@ impl Edge {
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
         let router = routes::router(app.clone());
-        Self { app, router, fixed: fixed.into() }
+        Self {
+            app,
+            router,
+            fixed: fixed.into(),
+        }
     }
 
     /// Answers one request.
@@ -58,9 +64,13 @@ impl Edge {
         let mut request = request.map(Body::new);
         self.strip_root_path(&mut request);
         let id = self.app.config.server.request_id_headers.then(|| {
-            request.headers().get(REQUEST_ID).cloned().unwrap_or_else(fresh_id)
+            request
+                .headers()
+                .get(REQUEST_ID)
+                .cloned()
+                .unwrap_or_else(fresh_id)
         });
-        let observed = Observation::begin(request.method(), request.uri().path(), request.headers());
+        let asked = Asked::of(&self.app, &request);
         let mut response = if self.is_guarded(&request) {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
             error::json(StatusCode::UNAUTHORIZED, body)
@@ -70,7 +80,7 @@ impl Edge {
                 Some(response) => response,
                 None => {
                     let response = self.route(request).await;
-                    self.app.metrics.http().observe(&observed, &response, unix_now() - started);
+                    asked.answered(&self.app, &response, unix_now() - started);
                     response
                 }
             };
@@ -103,8 +113,13 @@ impl Edge {
         if root.is_empty() {
             return;
         }
-        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-        let Some(rest) = target.strip_prefix(root).filter(|r| r.starts_with('/')) else { return };
+        let target = request
+            .uri()
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
+        let Some(rest) = target.strip_prefix(root).filter(|r| r.starts_with('/')) else {
+            return;
+        };
         if let Ok(uri) = rest.parse::<Uri>() {
             *request.uri_mut() = uri;
         }
@@ -117,10 +132,16 @@ impl Edge {
             return false;
         }
         let path = request.uri().path();
-        if !["/v1", "/v2", "/inference", "/cohere"].iter().any(|p| path.starts_with(p)) {
+        if !["/v1", "/v2", "/inference", "/cohere"]
+            .iter()
+            .any(|p| path.starts_with(p))
+        {
             return false;
         }
-        let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let given = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .map(HeaderValue::as_bytes);
         let Some((scheme, key)) = given.and_then(|g| {
             let blank = g.iter().position(|b| *b == b' ')?;
             Some((&g[..blank], &g[blank + 1..]))
@@ -128,7 +149,9 @@ impl Edge {
             return true;
         };
         !(scheme.eq_ignore_ascii_case(b"bearer")
-            && keys.iter().fold(false, |found, k| found | same(k.as_bytes(), key)))
+            && keys
+                .iter()
+                .fold(false, |found, k| found | same(k.as_bytes(), key)))
     }
 
     /// The answer to a CORS preflight, as Starlette's middleware gives it.
@@ -148,10 +171,19 @@ impl Edge {
         if !allows(&cors.origins, origin) {
             failed.push("origin");
         }
-        let known = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"];
+        let known = [
+            "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY",
+        ];
         let every = cors.methods.iter().any(|m| m == "*");
-        let methods = if every { known.join(", ") } else { cors.methods.join(", ") };
-        if !methods.split(", ").any(|m| m.as_bytes() == wanted.as_bytes()) {
+        let methods = if every {
+            known.join(", ")
+        } else {
+            cors.methods.join(", ")
+        };
+        if !methods
+            .split(", ")
+            .any(|m| m.as_bytes() == wanted.as_bytes())
+        {
             failed.push("method");
         }
         let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
@@ -169,7 +201,10 @@ impl Edge {
         if let Ok(methods) = HeaderValue::from_str(&methods) {
             out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
         }
-        out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+        out.insert(
+            header::ACCESS_CONTROL_MAX_AGE,
+            HeaderValue::from_static("600"),
+        );
         if let Some(asked) = asked {
             out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
         }
@@ -183,19 +218,27 @@ impl Edge {
         let headers = response.headers_mut();
         if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
             let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
-            let shown = if any { HeaderValue::from_static("*") } else { origin.clone() };
+            let shown = if any {
+                HeaderValue::from_static("*")
+            } else {
+                origin.clone()
+            };
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
             if cors.credentials {
                 let yes = HeaderValue::from_static("true");
                 headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
             }
         }
-        headers.entry(header::VARY).or_insert(HeaderValue::from_static("Origin"));
+        headers
+            .entry(header::VARY)
+            .or_insert(HeaderValue::from_static("Origin"));
     }
 }
 
 fn allows(origins: &[String], origin: &HeaderValue) -> bool {
-    origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+    origins
+        .iter()
+        .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
 }
 
 /// Compares in time that depends on the lengths alone.
@@ -206,4 +249,37 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 fn fresh_id() -> HeaderValue {
     let id = uuid::Uuid::new_v4().simple().to_string();
     HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+}
+
+/// What `http_*` counts of a request; nothing for the routes that are left out.
+struct Asked(Option<(HandlerId, Method, u64)>);
+
+impl Asked {
+    fn of(app: &App, request: &Request<Body>) -> Self {
+        let handler = app
+            .metrics
+            .http()
+            .handler(routes::template(request.uri().path()));
+        Self(handler.map(|h| (h, request.method().clone(), length(request.headers()))))
+    }
+
+    fn answered(self, app: &App, response: &Response<Body>, seconds: f64) {
+        let Some((handler, method, size)) = self.0 else {
+            return;
+        };
+        let body = http_body::Body::size_hint(response.body())
+            .exact()
+            .unwrap_or(0);
+        let status = response.status().as_u16();
+        app.metrics
+            .http()
+            .observe(handler, method.as_str(), status, size, body, seconds);
+    }
+}
+
+fn length(headers: &HeaderMap) -> u64 {
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
+    length.and_then(|v| v.parse().ok()).unwrap_or(0)
 }

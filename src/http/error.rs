@@ -16,7 +16,10 @@ pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     response
 }
 
@@ -38,10 +41,10 @@ pub(super) fn fault(error: &ServeError) -> Fault {
     match error {
         ServeError::QueueFull => Fault::new(429, Kind::RateLimit, message),
         ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            Fault::new(503, Kind::ServiceUnavailable, message)
+            Fault::new(503, Kind::ServiceUnavailablePhrase, message)
         }
-        ServeError::Draining => Fault::new(503, Kind::ServiceUnavailable, message),
-        ServeError::Paused => Fault::new(503, Kind::ServiceUnavailableError, message),
+        ServeError::Draining => Fault::new(503, Kind::ServiceUnavailablePhrase, message),
+        ServeError::Paused => Fault::new(503, Kind::ServiceUnavailable, message),
         ServeError::Rank { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_)

@@ -13,3 +13,4 @@ mod tokenize;
 
 pub use app::{App, Parts};
 pub use edge::Edge;
+pub use routes::routes;

@@ -12,13 +12,21 @@ use super::{error, json};
 
 /// `GET /health`, `GET|POST /ping`: an empty 200; 503 once the server shuts down.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
-    error::empty(if app.is_stopping() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
+    error::empty(if app.is_stopping() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::OK
+    })
 }
 
 /// `GET /health/ready`, `GET /ready`: 503 until the simulated start-up is over.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.is_ready() && !app.is_stopping();
-    error::empty(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+    error::empty(if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    })
 }
 
 /// `GET /version`: the release that is imitated.
@@ -32,7 +40,11 @@ pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
 /// `GET /load`: requests in flight, or 0 when nobody counts.
 pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     let counted = app.config.server.load_tracking;
-    let load = if counted { app.load.load(Ordering::Relaxed) } else { 0 };
+    let load = if counted {
+        app.load.load(Ordering::Relaxed)
+    } else {
+        0
+    };
     error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 

@@ -40,18 +40,37 @@ fn methods(path: &str) -> Option<&'static str> {
     METHODS.get(path).copied()
 }
 
+/// The route a path belongs to, as `http_*` names it; the path itself when there is none.
+pub(super) fn template(path: &str) -> &str {
+    path
+}
+
+/// Paths of all routes, and of the redirects to them.
+pub fn routes() -> Vec<String> {
+    let paths = table().into_iter().map(|(path, ..)| path);
+    paths
+        .flat_map(|path| [path.to_owned(), format!("{path}/")])
+        .collect()
+}
+
 /// The router of a server.
 pub(super) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for (path, allow, handler) in table() {
-        router = router.route(path, handler.fallback(move || async move { wrong_method(allow) }));
+        router = router.route(
+            path,
+            handler.fallback(move || async move { wrong_method(allow) }),
+        );
     }
     router.fallback(any(unknown)).with_state(app)
 }
 
 /// Whether HEAD is answered as GET is.
 pub(super) fn answers_head(path: &str) -> bool {
-    matches!(path, "/metrics" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
+    matches!(
+        path,
+        "/metrics" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
+    )
 }
 
 /// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
@@ -65,24 +84,44 @@ pub(super) fn no_head(path: &str) -> Response<Body> {
 fn wrong_method(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = error::json(StatusCode::METHOD_NOT_ALLOWED, body);
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allow));
     response
 }
 
 fn not_found() -> Response<Body> {
-    error::json(StatusCode::NOT_FOUND, "{\"detail\":\"Not Found\"}".to_owned())
+    error::json(
+        StatusCode::NOT_FOUND,
+        "{\"detail\":\"Not Found\"}".to_owned(),
+    )
 }
 
 /// No route: a trailing slash too many is a redirect, all else 404.
 async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
-    let Some(route) = path.strip_suffix('/').filter(|path| methods(path).is_some()) else {
+    let Some(route) = path
+        .strip_suffix('/')
+        .filter(|path| methods(path).is_some())
+    else {
         return not_found();
     };
-    let scheme = if app.config.server.tls.is_some() { "https" } else { "http" };
-    let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
-    let host = host.or(request.uri().authority().map(|a| a.as_str())).unwrap_or("localhost");
-    let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
+    let scheme = if app.config.server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|h| h.to_str().ok());
+    let host = host
+        .or(request.uri().authority().map(|a| a.as_str()))
+        .unwrap_or("localhost");
+    let query = request
+        .uri()
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
     let root = &app.config.server.root_path;
     let location = format!("{scheme}://{host}{root}{route}{query}");
     let mut response = error::empty(StatusCode::TEMPORARY_REDIRECT);

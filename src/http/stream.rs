@@ -109,12 +109,21 @@ impl<R: Render> EventStream<R> {
             };
             let first = choice.sent == 0;
             let group = if first { 1 } else { self.interval };
-            let tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
+            let tokens = if due >= group || ended.is_some() {
+                due.min(group)
+            } else {
+                0
+            };
             let last = ended.filter(|_| tokens == due);
             if tokens == 0 && last.is_none() {
                 return;
             }
-            let step = Step { index, tokens, first, end: last };
+            let step = Step {
+                index,
+                tokens,
+                first,
+                end: last,
+            };
             choice.sent += tokens;
             self.render.step(out, choice, &step);
             if last.is_some() {
@@ -170,7 +179,9 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
         }
         match this.poll_silence(cx) {
-            Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(comment.as_bytes()))))),
+            Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
+                comment.as_bytes(),
+            ))))),
             None => Poll::Pending,
         }
     }

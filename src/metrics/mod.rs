@@ -32,6 +32,7 @@ mod frontend;
 mod http;
 mod lora;
 mod number;
+mod observer;
 mod page;
 mod process;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use fake::{Fake, FakeError};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
+pub use observer::{Hearing, Observer};
 
 use cell::{Counter, Gauge};
 use cells::{Cells, Engines};

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{EngineMetrics, Finished, FinishedReason};
+use super::{EngineMetrics, Finished, LoraLoad, Reason};
 use crate::driver::{Observer as Hears, Planned, Record};
 use crate::engine::{End, Event, Stats};
 use crate::sim::SimTime;
@@ -35,7 +35,11 @@ struct Use {
 impl Observer {
     /// An observer that feeds one engine's series.
     pub fn new(metrics: Arc<EngineMetrics>, hears: Hearing) -> Self {
-        Self { metrics, loras: BTreeMap::new(), hears }
+        Self {
+            metrics,
+            loras: BTreeMap::new(),
+            hears,
+        }
     }
 
     fn lora(&mut self, record: &Record, change: impl FnOnce(&mut Use)) {
@@ -47,24 +51,38 @@ impl Observer {
 
     fn show_loras(&mut self) {
         if self.hears.loras {
-            let names = |wanted: fn(&Use) -> u32| {
-                let used = self.loras.iter().filter(|(_, u)| wanted(u) > 0);
-                used.map(|(name, _)| &**name).collect::<Vec<_>>().join(",")
-            };
-            self.metrics.set_loras(&names(|u| u.running), &names(|u| u.waiting));
+            let load = |(name, used): (&'_ Arc<str>, &Use)| (name.clone(), *used);
+            let loads: Vec<_> = self.loras.iter().map(load).collect();
+            let loads: Vec<_> = loads
+                .iter()
+                .map(|(name, used)| LoraLoad {
+                    name,
+                    running: used.running,
+                    waiting: used.waiting,
+                })
+                .collect();
+            self.metrics.set_lora(&loads);
         }
     }
 
-    fn finish(&self, record: &Record, reason: FinishedReason) {
+    fn finish(&self, record: &Record, reason: Reason) {
         let seconds = |d: std::time::Duration| d.as_secs_f64();
         let has_token = record.output > 0;
-        let last = if has_token { record.last } else { record.scheduled };
-        let first = if has_token { record.first } else { record.scheduled };
+        let last = if has_token {
+            record.last
+        } else {
+            record.scheduled
+        };
+        let first = if has_token {
+            record.first
+        } else {
+            record.scheduled
+        };
         self.metrics.on_finished(&Finished {
             reason,
             prompt_tokens: record.prompt,
             output_tokens: record.output,
-            max_tokens: record.tag.max_tokens,
+            max_tokens: Some(record.tag.max_tokens),
             e2e_s: seconds(last - record.arrived),
             queue_s: seconds(record.scheduled - record.queued),
             inference_s: seconds(last - record.scheduled),
@@ -77,10 +95,13 @@ impl Observer {
 
     /// The last sequence of a request tells of the request.
     fn close_group(&self, record: &Record) {
-        let Some(group) = &record.tag.group else { return };
+        let Some(group) = &record.tag.group else {
+            return;
+        };
         group.longest.fetch_max(record.output, Ordering::Relaxed);
         if group.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.metrics.on_request_done(group.n, group.longest.load(Ordering::Relaxed));
+            self.metrics
+                .on_request_done(group.n, group.longest.load(Ordering::Relaxed));
         }
     }
 }
@@ -92,9 +113,12 @@ impl Hears for Observer {
 
     fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime) {
         match event {
-            Event::Scheduled { cached, external, .. } => {
+            Event::Scheduled {
+                cached, external, ..
+            } => {
                 if record.looked_up && self.hears.cache {
-                    self.metrics.on_scheduled(record.prompt, *cached, 0, *external);
+                    self.metrics
+                        .on_scheduled(record.prompt, *cached, 0, *external);
                 }
                 self.lora(record, |u| {
                     u.waiting = u.waiting.saturating_sub(1);
@@ -106,15 +130,26 @@ impl Hears for Observer {
                 let first = record.output == *n;
                 if first {
                     let ttft = (at - record.arrived).as_secs_f64();
-                    self.metrics.on_first_token(ttft, record.prompt, record.cached, record.external);
+                    self.metrics.on_first_token(
+                        ttft,
+                        record.prompt,
+                        record.cached,
+                        record.external,
+                    );
                 }
                 // Tokens due at one instant are events of their own: without delay, but counted.
                 if !first {
                     self.metrics.on_gap((at - since).as_secs_f64());
                 }
-                self.metrics.on_gaps_of_zero(n - 1);
+                for _ in 1..*n {
+                    self.metrics.on_gap(0.0);
+                }
                 if !self.hears.steps {
-                    let computed = if first { record.prompt - record.cached } else { 0 };
+                    let computed = if first {
+                        record.prompt - record.cached
+                    } else {
+                        0
+                    };
                     self.metrics.on_step(computed, *n);
                 }
             }
@@ -125,15 +160,15 @@ impl Hears for Observer {
                 });
                 match (end, record.tag.planned) {
                     (End::Aborted, _) => {}
-                    (End::Cancelled, _) => self.finish(record, FinishedReason::Abort),
-                    (End::Threshold, _) => self.finish(record, FinishedReason::CacheThreshold),
-                    (End::Finished, Planned::Stop) => self.finish(record, FinishedReason::Stop),
-                    (End::Finished, Planned::Length) => self.finish(record, FinishedReason::Length),
+                    (End::Cancelled, _) => self.finish(record, Reason::Abort),
+                    (End::Threshold, _) => self.finish(record, Reason::CacheThreshold),
+                    (End::Finished, Planned::Stop) => self.finish(record, Reason::Stop),
+                    (End::Finished, Planned::Length) => self.finish(record, Reason::Length),
                     (End::Finished, Planned::ToolCalls) => {
-                        self.finish(record, FinishedReason::ToolCalls);
+                        self.finish(record, Reason::ToolCalls);
                     }
                     (End::Finished, Planned::RemoteDecode) => {
-                        self.finish(record, FinishedReason::RemoteDecode);
+                        self.finish(record, Reason::RemoteDecode);
                     }
                 }
                 if *end != End::Aborted {
@@ -145,7 +180,11 @@ impl Hears for Observer {
     }
 
     fn on_engine(&mut self, _: SimTime, event: &Event) {
-        if let Event::Step { prompt_tokens, output_tokens } = event {
+        if let Event::Step {
+            prompt_tokens,
+            output_tokens,
+        } = event
+        {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
     }
@@ -156,6 +195,7 @@ impl Hears for Observer {
         } else {
             f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
         };
-        self.metrics.set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+        self.metrics
+            .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::{Group, Live, Planned, Tag, Ticket};
-use crate::engine::{LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
-use crate::generate::structured::ConstraintError;
+use crate::engine::kv::{Extras, HashConfig, Hasher, Lora};
+use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
+use crate::generate::structured::{Cache, ConstraintError};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
@@ -26,10 +27,14 @@ pub enum ServeError {
     #[error("Failed to enqueue request, waiting requests queue is full")]
     QueueFull,
     /// More requests than the server admits (vLLM's bound).
-    #[error("The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.")]
+    #[error(
+        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+    )]
     TooManyRequests,
     /// More prompt tokens than the server admits (vLLM's bound).
-    #[error("The engine has reached its prefill token backlog limit. Please try again later or on a different instance.")]
+    #[error(
+        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+    )]
     TooManyTokens,
     /// The server shuts down.
     #[error("server is shutting down")]
@@ -61,6 +66,17 @@ pub enum ServeError {
     Tools(#[from] ToolError),
 }
 
+impl ServeError {
+    /// Whether vLLM finds it only after a stream's headers are out.
+    pub fn is_late(&self) -> bool {
+        match self {
+            Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
+            Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
+            Self::Constraint(_) | Self::Tools(_) => true,
+        }
+    }
+}
+
 /// Bounds on what is in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Admission {
@@ -83,6 +99,8 @@ pub struct Settings {
     pub admission: Admission,
     /// How tools are called.
     pub tools: ToolSettings,
+    /// How blocks are named; `None`: there is no prefix cache.
+    pub hashes: Option<HashConfig>,
 }
 
 /// The server behind its edges.
@@ -92,6 +110,8 @@ pub struct Service {
     /// What is said.
     pub generator: Generator,
     ranks: Vec<Live>,
+    hasher: Option<Hasher>,
+    schemas: Cache,
     settings: Settings,
     arrivals: AtomicU64,
     in_flight: Arc<AtomicU32>,
@@ -100,16 +120,13 @@ pub struct Service {
 
 impl Service {
     /// A service over started engines, one per data-parallel rank (at least one).
-    pub fn new(
-        models: Models,
-        generator: Generator,
-        ranks: Vec<Live>,
-        settings: Settings,
-    ) -> Self {
+    pub fn new(models: Models, generator: Generator, ranks: Vec<Live>, settings: Settings) -> Self {
         Self {
             models,
             generator,
             ranks,
+            schemas: Cache::default(),
+            hasher: settings.hashes.clone().map(Hasher::new),
             settings,
             arrivals: AtomicU64::new(0),
             in_flight: Arc::default(),
@@ -165,7 +182,9 @@ impl Service {
 
     /// Room for output behind a prompt of `prompt` tokens.
     pub fn room(&self, prompt: usize) -> u32 {
-        self.settings.max_model_len.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
+        self.settings
+            .max_model_len
+            .saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
     }
 
     /// Writes the scripts of a job and lets the engine play them.
@@ -193,21 +212,34 @@ impl Service {
                 scripts.push(script);
             }
         }
-        let handles = self.ranks[rank].submit(tickets).map_err(|error| match error {
-            SubmitError::QueueFull { .. } => ServeError::QueueFull,
-            SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
-        })?;
+        let handles = self.ranks[rank]
+            .submit(tickets)
+            .map_err(|error| match error {
+                SubmitError::QueueFull { .. } => ServeError::QueueFull,
+                SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
+            })?;
         let prompts = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
-        Ok(Reply::new(scripts, handles, prompts, job.n, self.in_flight.clone()))
+        Ok(Reply::new(
+            scripts,
+            handles,
+            prompts,
+            job.n,
+            self.in_flight.clone(),
+        ))
     }
 
     /// Key of the random streams of a prompt: its content and the request's seed, and the number
     /// of its arrival unless the answer is to repeat.
     fn key(&self, job: &Job, prompt: &Prompt, arrival: u64) -> u64 {
-        let mut key = prompt.tokens.iter().fold(0x5eed, |key, token| mix(key, u64::from(*token)));
+        let mut key = prompt
+            .tokens
+            .iter()
+            .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
         key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
         if let Target::Lora { name, .. } = &job.target {
-            key = name.bytes().fold(key, |key, byte| mix(key, u64::from(byte)));
+            key = name
+                .bytes()
+                .fold(key, |key, byte| mix(key, u64::from(byte)));
         }
         match job.seed {
             Some(seed) => mix(key, seed as u64),
@@ -225,16 +257,29 @@ impl Service {
                 let mut rng = stream(self.settings.seed, key, Purpose::Structured);
                 Form::Exact(compiled.sample(&mut rng, &Default::default())?.into())
             }
-            Content::Tools { tools, choice, parallel } => {
+            Content::Tools {
+                tools,
+                choice,
+                parallel,
+            } => {
                 let mut rng = stream(self.settings.seed, key, Purpose::Structured);
-                let mut calls = plan_calls(tools, choice, &self.settings.tools, &mut rng)?;
+                let mut calls =
+                    plan_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
                 if !parallel {
                     calls.truncate(1);
                 }
                 let calls = calls.into_iter();
-                let calls: Vec<_> =
-                    calls.map(|c| Call { name: c.name, arguments: c.arguments }).collect();
-                if calls.is_empty() { Form::Text } else { Form::Calls(calls) }
+                let calls: Vec<_> = calls
+                    .map(|c| Call {
+                        name: c.name,
+                        arguments: c.arguments,
+                    })
+                    .collect();
+                if calls.is_empty() {
+                    Form::Text
+                } else {
+                    Form::Calls(calls)
+                }
             }
         };
         Ok(self.generator.script(&Brief {
@@ -262,6 +307,7 @@ impl Service {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
+        sequence.plan = self.plan(job, prompt, script);
         sequence.priority = job.priority;
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
@@ -288,8 +334,45 @@ impl Service {
         Ticket {
             sequence,
             arrived: job.arrived,
-            tag: Tag { request: job.id.clone(), max_tokens, planned, lora, group: Some(group) },
+            tag: Tag {
+                request: job.id.clone(),
+                max_tokens,
+                planned,
+                lora,
+                group: Some(group),
+            },
         }
+    }
+
+    /// Names of the blocks of a prompt and its answer, when somebody looks for them.
+    fn plan(&self, job: &Job, prompt: &Prompt, script: &Script) -> Option<Arc<Plan>> {
+        let hasher = self.hasher.as_ref()?;
+        let lora = match &job.target {
+            Target::Base => None,
+            Target::Lora { name, id } => {
+                let adapters = self.models.adapters();
+                let path = adapters
+                    .iter()
+                    .find(|a| a.id == *id)
+                    .map_or("", |a| a.path.as_str());
+                Some(Lora {
+                    id: LoraId(*id),
+                    name: name.clone(),
+                    path: path.into(),
+                })
+            }
+        };
+        let extras = Extras {
+            lora,
+            model: self.models.displayed().clone(),
+            salt: job.cache_salt.clone(),
+            media: Vec::new(),
+        };
+        let mut chain = hasher.chain(&extras);
+        chain.extend(&prompt.tokens);
+        let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
+        chain.extend(&output);
+        Some(Arc::new(chain.finish()))
     }
 
     /// The rank asked for, or the one with the least to do.

@@ -31,7 +31,9 @@ pub struct Adapter {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// The name is taken by an adapter.
-    #[error("The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.")]
+    #[error(
+        "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
+    )]
     AlreadyLoaded(String),
     /// The name is taken by the base model.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
@@ -74,13 +76,18 @@ impl Models {
 
     /// Who answers to `name`; nobody: `None`. A missing or empty name means the base model.
     pub fn resolve(&self, name: Option<&str>) -> Option<Target> {
-        let Some(name) = name.filter(|name| !name.is_empty()) else { return Some(Target::Base) };
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Some(Target::Base);
+        };
         if self.served.iter().any(|served| **served == *name) {
             return Some(Target::Base);
         }
         let adapters = self.adapters.load();
         if let Some(adapter) = adapters.iter().find(|a| *a.name == *name) {
-            return Some(Target::Lora { name: adapter.name.clone(), id: adapter.id });
+            return Some(Target::Lora {
+                name: adapter.name.clone(),
+                id: adapter.id,
+            });
         }
         self.any_name.then_some(Target::Base)
     }
@@ -112,7 +119,12 @@ impl Models {
         }
         *last_id += 1;
         let base = base.filter(|base| self.served.iter().any(|served| **served == **base));
-        let adapter = Adapter { name: name.into(), path: path.into(), base, id: *last_id };
+        let adapter = Adapter {
+            name: name.into(),
+            path: path.into(),
+            base,
+            id: *last_id,
+        };
         adapters.push(adapter.clone());
         self.adapters.store(Arc::new(adapters));
         Ok(adapter)

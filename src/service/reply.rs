@@ -49,13 +49,20 @@ impl Reply {
             })
             .collect();
         in_flight.fetch_add(choices.len() as u32, Ordering::Relaxed);
-        Self { choices, prompts, in_flight }
+        Self {
+            choices,
+            prompts,
+            in_flight,
+        }
     }
 
     /// Waits until every choice has ended.
     pub async fn ended(&self) {
         poll_fn(|cx| {
-            let open = self.choices.iter().any(|choice| choice.poll_end(cx).is_pending());
+            let open = self
+                .choices
+                .iter()
+                .any(|choice| choice.poll_end(cx).is_pending());
             if open { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
@@ -68,7 +75,11 @@ impl Reply {
                 choice.register(cx);
             }
             let waiting = self.choices.iter().all(|c| c.state() == State::Waiting);
-            if waiting { Poll::Pending } else { Poll::Ready(()) }
+            if waiting {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
         })
         .await;
     }
@@ -81,7 +92,8 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(self.choices.len() as u32, Ordering::Relaxed);
+        self.in_flight
+            .fetch_sub(self.choices.len() as u32, Ordering::Relaxed);
     }
 }
 
@@ -111,6 +123,10 @@ impl Choice {
             return Poll::Ready(());
         }
         self.register(cx);
-        if matches!(self.state(), State::Ended(_)) { Poll::Ready(()) } else { Poll::Pending }
+        if matches!(self.state(), State::Ended(_)) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }

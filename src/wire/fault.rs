@@ -30,6 +30,10 @@ pub enum Kind {
     PermissionDenied,
     /// The model lacks that API: `NotImplementedError`.
     NotImplemented,
+    /// A request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
+    TooLarge,
+    /// llm-d's full queue: `RateLimitError`.
+    RateLimit,
     /// Engine failure: `InternalServerError`.
     InternalServer,
     /// Retryable refusal of the engine: `ServiceUnavailableError`.
@@ -64,6 +68,8 @@ impl Kind {
             Self::UnprocessableEntity => "UnprocessableEntityError",
             Self::PermissionDenied => "PermissionDeniedError",
             Self::NotImplemented => "NotImplementedError",
+            Self::TooLarge => "RequestEntityTooLarge",
+            Self::RateLimit => "RateLimitError",
             Self::InternalServer => "InternalServerError",
             Self::ServiceUnavailable => "ServiceUnavailableError",
             Self::ServiceUnavailablePhrase => "Service Unavailable",
@@ -141,6 +147,20 @@ impl Fault {
     }
 
     /// 404 for a model that is not served, as the pooling routes say it.
+    pub fn context_length(most: usize, tokens: usize) -> Self {
+        let least = if tokens == most + 1 { "at least " } else { "" };
+        Self::value(
+            format!(
+                "This model's maximum context length is {most} tokens. However, your prompt \
+                 contains {least}{tokens} input tokens, which exceeds this limit even without any \
+                 output tokens. Please reduce the length of the input prompt."
+            ),
+            "input_tokens",
+            tokens,
+        )
+    }
+
+    /// An unknown model, on the pooling routes.
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,

@@ -19,13 +19,18 @@ use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::shared::ToolChoice;
 
 /// Answers a chat.
-pub(in crate::http) async fn create(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+pub(in crate::http) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
         answer(&app, &parts.headers, &value).await
     };
-    answer.await.unwrap_or_else(|fault: Fault| error::response(&fault))
+    answer
+        .await
+        .unwrap_or_else(|fault: Fault| error::response(&fault))
 }
 
 /// Answers a chat whose body is read.
@@ -85,7 +90,10 @@ pub(in crate::http) async fn answer(
 }
 
 /// The tokens of a conversation, through the model's template.
-pub(in crate::http) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prompt, Fault> {
+pub(in crate::http) async fn prompt(
+    app: &Arc<App>,
+    request: &ChatRequest,
+) -> Result<Prompt, Fault> {
     if let Some(tokens) = prepare::given_tokens(request.kv_transfer_params.as_ref()) {
         let echo = last_text(request).into();
         return Ok(Prompt { tokens, echo });
@@ -93,14 +101,20 @@ pub(in crate::http) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Re
     let messages: Vec<Value> = request.messages.iter().map(|m| m.raw().clone()).collect();
     let tools = tools_shown(app, request);
     let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
-    let documents = request.documents.as_ref().and_then(|d| serde_json::to_value(d).ok());
+    let documents = request
+        .documents
+        .as_ref()
+        .and_then(|d| serde_json::to_value(d).ok());
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
     kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
     if let Some(effort) = &request.reasoning_effort {
         kwargs.insert("reasoning_effort".into(), effort.clone().into());
     }
     let template = request.chat_template.clone();
-    let (generate, proceed) = (request.add_generation_prompt, request.continue_final_message);
+    let (generate, proceed) = (
+        request.add_generation_prompt,
+        request.continue_final_message,
+    );
     let special = request.add_special_tokens;
     let tokenizer = app.service.generator.tokenizer().clone();
     let encode = move || {
@@ -112,30 +126,43 @@ pub(in crate::http) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Re
             continue_final_message: proceed,
             chat_template: template.as_deref(),
             kwargs: Some(&kwargs),
+            content_format: None,
         })?;
         Ok(tokenizer.encode(&text, special))
     };
-    let tokens = prepare::off_thread(size, encode).await.map_err(prepare::template_fault)?;
+    let tokens = prepare::off_thread(size, encode)
+        .await
+        .map_err(prepare::template_fault)?;
     let tokens = prepare::truncate(
         app,
         tokens,
         request.truncate_prompt_tokens,
         request.truncation_side.as_deref(),
     );
-    Ok(Prompt { tokens, echo: last_text(request).into() })
+    Ok(Prompt {
+        tokens,
+        echo: last_text(request).into(),
+    })
 }
 
 /// What echo mode answers: the text of the last message.
 fn last_text(request: &ChatRequest) -> String {
-    request.messages.last().map(|m| m.text()).unwrap_or_default()
+    request
+        .messages
+        .last()
+        .map(|m| m.text())
+        .unwrap_or_default()
 }
 
 /// Tools as the template sees them.
 fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.config.api.exclude_tools_when_tool_choice_none
         && request.tool_choice == Some(ToolChoice::None);
-    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
-    Some(tools.iter().map(|tool| tool.raw()).collect())
+    let tools = request
+        .tools
+        .as_ref()
+        .filter(|tools| !tools.is_empty() && !hidden)?;
+    Some(tools.iter().map(prepare::tool_json).collect())
 }
 
 /// What the shape of the answer depends on.

@@ -38,7 +38,10 @@ pub(in crate::http) struct ChatView {
 impl ChatView {
     fn style(&self) -> Option<Style> {
         let top = self.view.logprobs?;
-        Some(Style { top, as_ids: self.view.tokens_as_ids })
+        Some(Style {
+            top,
+            as_ids: self.view.tokens_as_ids,
+        })
     }
 
     /// The whole answer of an ended reply.
@@ -108,7 +111,9 @@ impl ChatView {
         } else {
             json::string(out, &content);
         }
-        out.push_str(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null");
+        out.push_str(
+            ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null",
+        );
         if !calls.is_empty() {
             out.push_str(",\"tool_calls\":[");
             for (at, (name, arguments)) in calls.iter().enumerate() {
@@ -147,10 +152,14 @@ impl ChatView {
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view.finish(out, choice, end, !calls.is_empty() && !self.named);
+        self.view
+            .finish(out, choice, end, !calls.is_empty() && !self.named);
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids && !hidden {
-            json::ints(out, choice.script.tokens().take(released as usize).map(|t| t.id));
+            json::ints(
+                out,
+                choice.script.tokens().take(released as usize).map(|t| t.id),
+            );
         } else {
             out.push_str("null");
         }
@@ -166,7 +175,10 @@ impl ChatView {
         let names = choice.script.calls.iter().enumerate();
         names
             .map(|(index, name)| {
-                (name.clone(), choice.script.text(Channel::Call(index as u16), released))
+                (
+                    name.clone(),
+                    choice.script.text(Channel::Call(index as u16), released),
+                )
             })
             .filter(|(_, arguments)| !arguments.is_empty())
             .collect()
@@ -197,7 +209,14 @@ impl ChatStream {
         json::string(&mut head, &chat.view.model);
         head.push_str(",\"choices\":[");
         head.shrink_to_fit();
-        Self { announced: vec![0; choices], chat, head, prompt, completion: 0, reasoning: 0 }
+        Self {
+            announced: vec![0; choices],
+            chat,
+            head,
+            prompt,
+            completion: 0,
+            reasoning: 0,
+        }
     }
 
     fn counts(&self) -> Counts {
@@ -215,7 +234,14 @@ impl ChatStream {
         out.push_str("\"role\":");
         json::string(out, &self.chat.role);
         out.push_str(",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat.view.chunk_usage(out, Counts { prompt: self.prompt, ..Counts::default() }, true);
+        self.chat.view.chunk_usage(
+            out,
+            Counts {
+                prompt: self.prompt,
+                ..Counts::default()
+            },
+            true,
+        );
         self.chat.prompt_members(out);
         out.push_str("}\n\n");
         if let Some(echo) = &self.chat.echo {
@@ -234,10 +260,22 @@ impl ChatStream {
     }
 
     /// Everything of a chunk behind its delta.
-    fn finish(&self, out: &mut String, choice: &Choice, step: &Step, logprobs: &str, ids: Option<&[u32]>, end: Option<End>) {
+    fn finish(
+        &self,
+        out: &mut String,
+        choice: &Choice,
+        step: &Step,
+        logprobs: &str,
+        ids: Option<&[u32]>,
+        end: Option<End>,
+    ) {
         let view = &self.chat.view;
         out.push_str("},\"logprobs\":");
-        out.push_str(if logprobs.is_empty() { "null" } else { logprobs });
+        out.push_str(if logprobs.is_empty() {
+            "null"
+        } else {
+            logprobs
+        });
         match end {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
@@ -262,7 +300,11 @@ impl ChatStream {
         }
         if new || (end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
-            if end.is_some() { view.transfer(out) } else { out.push_str("null") }
+            if end.is_some() {
+                view.transfer(out)
+            } else {
+                out.push_str("null")
+            }
         }
         out.push_str("}\n\n");
     }
@@ -279,7 +321,10 @@ impl ChatStream {
         out.push_str(",\"type\":\"function\",\"index\":");
         json::int(out, call);
         out.push_str(",\"function\":{\"name\":");
-        json::string(out, choice.script.calls.get(call).map_or("", String::as_str));
+        json::string(
+            out,
+            choice.script.calls.get(call).map_or("", String::as_str),
+        );
         out.push_str("}}]");
         true
     }
@@ -302,7 +347,9 @@ impl ChatStream {
         let style = self.chat.style();
         let from = choice.sent - step.tokens;
         for at in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else { break };
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
             self.completion += 1;
             match token.channel {
                 Channel::Content => delta.content.push_str(token.text),
@@ -317,10 +364,20 @@ impl ChatStream {
                 }
             }
             if let Some(style) = style {
-                let separator = if delta.logprobs.is_empty() { "{\"content\":[" } else { "," };
+                let separator = if delta.logprobs.is_empty() {
+                    "{\"content\":["
+                } else {
+                    ","
+                };
                 delta.logprobs.push_str(separator);
                 let position = (from + at) as usize;
-                chat_entry(&mut delta.logprobs, &self.chat.view.tokenizer, &token, position, style);
+                chat_entry(
+                    &mut delta.logprobs,
+                    &self.chat.view.tokenizer,
+                    &token,
+                    position,
+                    style,
+                );
             }
             if self.chat.view.return_token_ids {
                 delta.ids.push(token.id);
@@ -371,7 +428,14 @@ impl Render for ChatStream {
             out.push_str("\"reasoning\":");
             json::string(out, &delta.reasoning);
             let rest = !delta.content.is_empty() || delta.call.is_some();
-            self.finish(out, choice, step, logprobs, ids, if rest { None } else { end.take() });
+            self.finish(
+                out,
+                choice,
+                step,
+                logprobs,
+                ids,
+                if rest { None } else { end.take() },
+            );
             if !rest && step.end.is_some() {
                 return;
             }
@@ -398,7 +462,9 @@ impl Render for ChatStream {
                 out.push_str(",\"reasoning\":null");
             }
             self.finish(out, choice, step, logprobs, ids, end);
-        } else if end.is_some() || ((ids.is_some() || !logprobs.is_empty()) && delta.reasoning.is_empty()) {
+        } else if end.is_some()
+            || ((ids.is_some() || !logprobs.is_empty()) && delta.reasoning.is_empty())
+        {
             self.begin(out, step.index);
             self.finish(out, choice, step, logprobs, ids, end);
         } else if !self.chat.parsed {
@@ -412,7 +478,9 @@ impl Render for ChatStream {
         if self.chat.view.include_usage {
             out.push_str(&self.head);
             out.push_str("],");
-            self.chat.view.final_usage(out, Counts::of(reply), reply, true);
+            self.chat
+                .view
+                .final_usage(out, Counts::of(reply), reply, true);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

@@ -17,13 +17,18 @@ use crate::wire::fault::Fault;
 use crate::wire::openai::completion::{CompletionRequest, Prompt as Asked};
 
 /// Answers a completion.
-pub(in crate::http) async fn create(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+pub(in crate::http) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
         answer(&app, &parts.headers, &value).await
     };
-    answer.await.unwrap_or_else(|fault: Fault| error::response(&fault))
+    answer
+        .await
+        .unwrap_or_else(|fault: Fault| error::response(&fault))
 }
 
 /// Answers a completion whose body is read.
@@ -38,7 +43,9 @@ pub(in crate::http) async fn answer(
     let target = prepare::target(app, request.model.as_deref())?;
     let n = u32::try_from(request.n.max(1)).unwrap_or(u32::MAX);
     let asked = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1)) as u32;
-    app.service.admits(n.saturating_mul(asked)).map_err(|e| error::fault(&e))?;
+    app.service
+        .admits(n.saturating_mul(asked))
+        .map_err(|e| error::fault(&e))?;
     let limits = app.limits();
     request.validate_early(&limits)?;
     let prompts = prompts(app, &request).await?;
@@ -100,7 +107,12 @@ pub(in crate::http) async fn prompts(
     request: &CompletionRequest,
 ) -> Result<Vec<Prompt>, Fault> {
     let mut prompts = Vec::new();
-    for asked in request.prompt.as_ref().map(|p| p.0.as_slice()).unwrap_or_default() {
+    for asked in request
+        .prompt
+        .as_ref()
+        .map(|p| p.0.as_slice())
+        .unwrap_or_default()
+    {
         let prompt = match asked {
             Asked::Text(text) => {
                 let tokenizer = app.service.generator.tokenizer().clone();
@@ -108,12 +120,21 @@ pub(in crate::http) async fn prompts(
                 let owned = text.clone();
                 let encode = move || tokenizer.encode(&owned, special);
                 let tokens = prepare::off_thread(text.len(), encode).await;
-                Prompt { tokens, echo: text.as_str().into() }
+                Prompt {
+                    tokens,
+                    echo: text.as_str().into(),
+                }
             }
             Asked::Tokens(ids) => {
                 let listed: Vec<_> = ids.iter().map(ToString::to_string).collect();
-                let tokens = ids.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
-                Prompt { tokens, echo: listed.join(",").into() }
+                let tokens = ids
+                    .iter()
+                    .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
+                    .collect();
+                Prompt {
+                    tokens,
+                    echo: listed.join(",").into(),
+                }
             }
         };
         let side = request.truncation_side.as_deref();

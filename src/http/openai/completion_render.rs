@@ -39,14 +39,19 @@ impl CompletionView {
 
     fn style(&self) -> Option<Style> {
         let top = self.view.logprobs?;
-        Some(Style { top, as_ids: self.view.tokens_as_ids })
+        Some(Style {
+            top,
+            as_ids: self.view.tokens_as_ids,
+        })
     }
 
     /// Text that an echo puts before the output.
     fn echoed(&self, choice: &Choice) -> &str {
         // vLLM shows the prompt's ids instead of its text when ids are asked for.
         let shown = self.echo && !self.view.return_token_ids;
-        self.prompt(choice).filter(|_| shown).map_or("", |p| &p.text)
+        self.prompt(choice)
+            .filter(|_| shown)
+            .map_or("", |p| &p.text)
     }
 
     /// The whole answer of an ended reply.
@@ -107,7 +112,10 @@ impl CompletionView {
         self.view.finish(out, choice, end_of(choice), false);
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids {
-            json::ints(out, choice.script.tokens().take(released as usize).map(|t| t.id));
+            json::ints(
+                out,
+                choice.script.tokens().take(released as usize).map(|t| t.id),
+            );
         } else {
             out.push_str("null");
         }
@@ -130,7 +138,9 @@ impl CompletionView {
     }
 
     fn echo_logprobs(&self, lists: &mut Lists, choice: &Choice, style: Style) {
-        let Some(shown) = self.prompt(choice).filter(|_| self.echo) else { return };
+        let Some(shown) = self.prompt(choice).filter(|_| self.echo) else {
+            return;
+        };
         for (at, id) in shown.ids.iter().enumerate() {
             lists.push(&self.view.tokenizer, *id, (at > 0).then_some(at), style);
         }
@@ -148,7 +158,11 @@ pub(in crate::http) struct CompletionStream {
 
 impl CompletionStream {
     /// A stream of `choices` choices to prompts of these lengths.
-    pub(in crate::http) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
+    pub(in crate::http) fn new(
+        completion: CompletionView,
+        choices: usize,
+        prompts: &[u32],
+    ) -> Self {
         let mut head = String::with_capacity(160);
         head.push_str("data: {\"id\":");
         json::string(&mut head, &completion.view.id);
@@ -158,10 +172,23 @@ impl CompletionStream {
         json::string(&mut head, &completion.view.model);
         head.push_str(",\"choices\":[");
         head.shrink_to_fit();
-        Self { completion, head, prompts: prompts.to_vec(), so_far: vec![(0, 0); choices] }
+        Self {
+            completion,
+            head,
+            prompts: prompts.to_vec(),
+            so_far: vec![(0, 0); choices],
+        }
     }
 
-    fn chunk(&mut self, out: &mut String, choice: &Choice, step: &Step, text: &str, logprobs: Option<&Lists>, ids: &[u32]) {
+    fn chunk(
+        &mut self,
+        out: &mut String,
+        choice: &Choice,
+        step: &Step,
+        text: &str,
+        logprobs: Option<&Lists>,
+        ids: &[u32],
+    ) {
         let view = &self.completion.view;
         out.push_str(&self.head);
         out.push_str("{\"index\":");
@@ -190,7 +217,11 @@ impl CompletionStream {
             None => out.push_str("null"),
         }
         out.push_str(",\"token_ids\":");
-        if view.return_token_ids { json::ints(out, ids.iter().copied()) } else { out.push_str("null") }
+        if view.return_token_ids {
+            json::ints(out, ids.iter().copied())
+        } else {
+            out.push_str("null")
+        }
         let new = view.wire >= Wire::V033;
         if new {
             out.push_str(",\"weight_versions\":null");
@@ -207,7 +238,11 @@ impl CompletionStream {
         }
         if new || (step.end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
-            if step.end.is_some() { view.transfer(out) } else { out.push_str("null") }
+            if step.end.is_some() {
+                view.transfer(out)
+            } else {
+                out.push_str("null")
+            }
         }
         out.push_str("}\n\n");
     }
@@ -223,7 +258,9 @@ impl Render for CompletionStream {
         let mut text = String::new();
         let mut ids = Vec::new();
         for _ in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else { break };
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
             let position = self.so_far[step.index].0 as usize;
             self.so_far[step.index].0 += 1;
             if self.completion.echo_only {
@@ -236,7 +273,12 @@ impl Render for CompletionStream {
                 ids.push(token.id);
             }
             if let (Some(lists), Some(style)) = (&mut lists, style) {
-                lists.push(&self.completion.view.tokenizer, token.id, Some(position), style);
+                lists.push(
+                    &self.completion.view.tokenizer,
+                    token.id,
+                    Some(position),
+                    style,
+                );
             }
         }
         if let Some(lists) = &lists {
@@ -249,7 +291,9 @@ impl Render for CompletionStream {
         if self.completion.view.include_usage {
             out.push_str(&self.head);
             out.push_str("],");
-            self.completion.view.final_usage(out, Counts::of(reply), reply, false);
+            self.completion
+                .view
+                .final_usage(out, Counts::of(reply), reply, false);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

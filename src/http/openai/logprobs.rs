@@ -33,10 +33,18 @@ pub(in crate::http) fn entries(
     as_ids: bool,
 ) -> Vec<Entry> {
     let show = |id: u32| {
-        if as_ids { format!("token_id:{id}") } else { tokenizer.token_text(id) }
+        if as_ids {
+            format!("token_id:{id}")
+        } else {
+            tokenizer.token_text(id)
+        }
     };
     let chosen = chosen(position);
-    let mut entries = vec![Entry { id, logprob: chosen, text: show(id) }];
+    let mut entries = vec![Entry {
+        id,
+        logprob: chosen,
+        text: show(id),
+    }];
     let vocabulary = u64::from(tokenizer.vocab_size().max(2));
     let mut rng = stream(u64::from(id), position as u64, Purpose::Logprobs);
     let top = u64::from(top).min(vocabulary);
@@ -47,7 +55,11 @@ pub(in crate::http) fn entries(
         }
         // 32-bit floats widened, as vLLM sends them; the floor is its -9999.
         let logprob = f64::from((chosen - 0.5 * rank as f64).max(-9999.0) as f32);
-        entries.push(Entry { id: other, logprob, text: show(other) });
+        entries.push(Entry {
+            id: other,
+            logprob,
+            text: show(other),
+        });
     }
     entries
 }
@@ -103,7 +115,10 @@ pub(super) struct Lists {
 impl Lists {
     /// Lists whose first token stands at character `offset` of the text.
     pub(super) fn at(offset: usize) -> Self {
-        Self { offset, ..Self::default() }
+        Self {
+            offset,
+            ..Self::default()
+        }
     }
 
     /// Characters covered so far.
@@ -120,13 +135,24 @@ impl Lists {
         style: Style,
     ) {
         if self.count > 0 {
-            for list in [&mut self.offsets, &mut self.values, &mut self.tokens, &mut self.tops] {
+            for list in [
+                &mut self.offsets,
+                &mut self.values,
+                &mut self.tokens,
+                &mut self.tops,
+            ] {
                 list.push(',');
             }
         }
         self.count += 1;
         json::int(&mut self.offsets, self.offset);
-        let entries = entries(tokenizer, id, position.unwrap_or(0), style.top + 1, style.as_ids);
+        let entries = entries(
+            tokenizer,
+            id,
+            position.unwrap_or(0),
+            style.top + 1,
+            style.as_ids,
+        );
         json::string(&mut self.tokens, &entries[0].text);
         self.offset += entries[0].text.chars().count();
         if position.is_none() {
@@ -155,7 +181,13 @@ impl Lists {
 
     /// Appends the object.
     pub(super) fn write(&self, out: &mut String) {
-        let Self { offsets, values, tokens, tops, .. } = self;
+        let Self {
+            offsets,
+            values,
+            tokens,
+            tops,
+            ..
+        } = self;
         out.push_str("{\"text_offset\":[");
         out.push_str(offsets);
         out.push_str("],\"token_logprobs\":[");

@@ -6,5 +6,6 @@ pub(super) mod completion;
 mod completion_render;
 mod logprobs;
 pub(super) mod models;
-mod prepare;
+pub(super) mod prepare;
+mod todo_checks;
 pub(super) mod view;

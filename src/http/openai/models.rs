@@ -20,13 +20,35 @@ pub(in crate::http) async fn list(State(app): State<Arc<App>>) -> Response<Body>
             out.push(',');
         }
         let max = Some(app.config.model.max_model_len);
-        card(&mut out, &Card { id: name, root, parent: None, max, created });
+        card(
+            &mut out,
+            &Card {
+                id: name,
+                root,
+                parent: None,
+                max,
+                created,
+            },
+        );
     }
     for adapter in models.adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed());
-        let root = if adapter.path.is_empty() { &adapter.name } else { adapter.path.as_str() };
-        card(&mut out, &Card { id: &adapter.name, root, parent: Some(parent), max: None, created });
+        let root = if adapter.path.is_empty() {
+            &adapter.name
+        } else {
+            adapter.path.as_str()
+        };
+        card(
+            &mut out,
+            &Card {
+                id: &adapter.name,
+                root,
+                parent: Some(parent),
+                max: None,
+                created,
+            },
+        );
     }
     out.push_str("]}");
     error::json(StatusCode::OK, out)

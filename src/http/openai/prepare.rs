@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
-use super::logprobs;
 use super::view::View;
 use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef};
@@ -89,7 +88,9 @@ impl ChatRequest {
 impl CompletionRequest {
     /// The fields that a chat has too.
     pub(in crate::http) fn common(&self) -> Common<'_> {
-        let max = self.max_tokens.or(Some(crate::wire::openai::completion::DEFAULT_MAX_TOKENS));
+        let max = self
+            .max_tokens
+            .or(Some(crate::wire::openai::completion::DEFAULT_MAX_TOKENS));
         let echoed = self.echo.unwrap_or(false) && self.logprobs.is_some();
         common!(self, max, self.prompt_logprobs.is_some() || echoed)
     }
@@ -111,8 +112,15 @@ pub(in crate::http) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send +
 }
 
 /// The id of a request: `prefix` and the header's, the body's or a fresh one.
-pub(in crate::http) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
-    let header = headers.get("x-request-id").and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
+pub(in crate::http) fn request_id(
+    prefix: &str,
+    headers: &HeaderMap,
+    body: Option<&str>,
+) -> Arc<str> {
+    let header = headers
+        .get("x-request-id")
+        .and_then(|v| v.to_str().ok())
+        .filter(|v| !v.is_empty());
     match header.or(body.filter(|v| !v.is_empty())) {
         Some(given) => format!("{prefix}{given}").into(),
         None => format!("{prefix}{}", uid()).into(),
@@ -121,7 +129,13 @@ pub(in crate::http) fn request_id(prefix: &str, headers: &HeaderMap, body: Optio
 
 /// The data-parallel rank a header asks for; not an integer: ignored.
 pub(in crate::http) fn rank(headers: &HeaderMap) -> Option<i64> {
-    headers.get("x-data-parallel-rank")?.to_str().ok()?.trim().parse().ok()
+    headers
+        .get("x-data-parallel-rank")?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// The priority: a header that is an integer wins over the body.
@@ -185,23 +199,45 @@ pub(in crate::http) fn truncate(
 
 /// `kv_transfer_params.prompt_token_ids` replaces templating and tokenising.
 pub(in crate::http) fn given_tokens(params: Option<&Map<String, Value>>) -> Option<Vec<u32>> {
-    let ids = params?.get("prompt_token_ids")?.as_array().filter(|ids| !ids.is_empty())?;
-    ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    let ids = params?
+        .get("prompt_token_ids")?
+        .as_array()
+        .filter(|ids| !ids.is_empty())?;
+    ids.iter()
+        .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
+        .collect()
 }
 
 /// Most log probabilities per position: −1 is the whole vocabulary.
 pub(in crate::http) fn top(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    u32::try_from(asked).unwrap_or(vocabulary).min(vocabulary.max(1))
+    u32::try_from(asked)
+        .unwrap_or(vocabulary)
+        .min(vocabulary.max(1))
 }
 
 /// A job with the settings that both requests share.
 pub(in crate::http) fn job(common: &Common<'_>, headers: &HeaderMap, arrived: SimTime) -> Job {
     let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
-    let ids = |ids: &[i128]| ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
-    let logits = common.logit_bias.map(|bias| bias.iter().collect()).unwrap_or_default();
+    let ids = |ids: &[i128]| {
+        ids.iter()
+            .filter_map(|id| u32::try_from(*id).ok())
+            .collect()
+    };
+    let logits = common
+        .logit_bias
+        .map(|bias| {
+            let bias = bias.iter();
+            bias.filter_map(|(id, bias)| Some((id.trim().parse().ok()?, *bias)))
+                .collect()
+        })
+        .unwrap_or_default();
     let told = |key: &str| {
-        common.kv_transfer_params.and_then(|p| p.get(key)).and_then(Value::as_bool).unwrap_or(false)
+        common
+            .kv_transfer_params
+            .and_then(|p| p.get(key))
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
     };
     Job {
         id: "".into(),
@@ -245,7 +281,10 @@ pub(in crate::http) fn job(common: &Common<'_>, headers: &HeaderMap, arrived: Si
 /// # Errors
 /// A constraint or a tool that cannot be satisfied.
 pub(in crate::http) fn content(app: &App, request: &ChatRequest) -> Result<Content, Fault> {
-    let constraint = constraint(request.structured_outputs.as_ref(), request.response_format.as_ref());
+    let constraint = constraint(
+        request.structured_outputs.as_ref(),
+        request.response_format.as_ref(),
+    );
     if let Some(constraint) = constraint {
         return constrained(&constraint);
     }
@@ -269,7 +308,30 @@ pub(in crate::http) fn content(app: &App, request: &ChatRequest) -> Result<Conte
         .collect();
     let _ = app;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
-    Ok(Content::Tools { tools: defs.into(), choice, parallel })
+    Ok(Content::Tools {
+        tools: defs.into(),
+        choice,
+        parallel,
+    })
+}
+
+/// A tool as vLLM hands it to the template: every field of the class that was set.
+pub(in crate::http) fn tool_json(tool: &crate::wire::openai::shared::Tool) -> Value {
+    let function = &tool.function;
+    let mut map = Map::new();
+    map.insert("name".into(), function.name.clone().into());
+    map.insert("description".into(), function.description.clone().into());
+    map.insert(
+        "parameters".into(),
+        function
+            .parameters
+            .clone()
+            .map_or(Value::Null, Value::Object),
+    );
+    if let Some(strict) = function.strict {
+        map.insert("strict".into(), strict.into());
+    }
+    serde_json::json!({"type": "function", "function": map})
 }
 
 /// Text under a constraint.
@@ -288,17 +350,48 @@ pub(in crate::http) fn constraint(
     outputs: Option<&StructuredOutputs>,
     format: Option<&ResponseFormat>,
 ) -> Option<Constraint> {
-    if let Some(constraint) = outputs.and_then(StructuredOutputs::constraint) {
+    if let Some(constraint) = outputs.and_then(structured) {
         return Some(constraint);
     }
     match format? {
         ResponseFormat::Text => None,
         ResponseFormat::JsonObject => Some(Constraint::JsonObject),
-        ResponseFormat::JsonSchema(schema) => {
-            Some(Constraint::Json(schema.schema.clone().map_or(Value::Bool(true), Value::Object)))
-        }
+        ResponseFormat::JsonSchema(schema) => Some(Constraint::Json(
+            schema
+                .schema
+                .clone()
+                .map_or(Value::Bool(true), Value::Object),
+        )),
         ResponseFormat::StructuralTag(tag) => Some(Constraint::StructuralTag(tag.clone())),
     }
+}
+
+/// The constraint of `structured_outputs`; exactly one kind is given.
+fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
+    if let Some(schema) = &outputs.json {
+        // A schema may come as text.
+        let parsed = schema
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok());
+        return Some(Constraint::Json(parsed.unwrap_or_else(|| schema.clone())));
+    }
+    if let Some(regex) = &outputs.regex {
+        return Some(Constraint::Regex(regex.clone()));
+    }
+    if let Some(choice) = &outputs.choice {
+        return Some(Constraint::Choice(choice.clone()));
+    }
+    if let Some(grammar) = &outputs.grammar {
+        return Some(Constraint::Grammar(grammar.clone()));
+    }
+    if let Some(tag) = &outputs.structural_tag {
+        let tag = serde_json::from_str(tag).unwrap_or_else(|_| Value::String(tag.clone()));
+        return Some(Constraint::StructuralTag(tag));
+    }
+    outputs
+        .json_object
+        .unwrap_or(false)
+        .then_some(Constraint::JsonObject)
 }
 
 /// The share of reasoning in a chat's answers, when a reasoning parser is set.
@@ -322,7 +415,12 @@ pub(in crate::http) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64
 }
 
 /// What the shape of both answers depends on.
-pub(in crate::http) fn view(app: &App, common: &Common<'_>, id: &Arc<str>, target: &Target) -> View {
+pub(in crate::http) fn view(
+    app: &App,
+    common: &Common<'_>,
+    id: &Arc<str>,
+    target: &Target,
+) -> View {
     let api = &app.config.api;
     let options = common.stream_options;
     let asked = |value: Option<bool>| value.unwrap_or(false);
@@ -340,7 +438,9 @@ pub(in crate::http) fn view(app: &App, common: &Common<'_>, id: &Arc<str>, targe
         prompt_details: api.enable_prompt_tokens_details || app.is_llmd(),
         reasoning_details: api.reasoning_parser.is_some(),
         logprobs: None,
-        tokens_as_ids: common.tokens_as_ids.unwrap_or(api.return_tokens_as_token_ids),
+        tokens_as_ids: common
+            .tokens_as_ids
+            .unwrap_or(api.return_tokens_as_token_ids),
         return_token_ids: common.return_token_ids,
         metrics: api.per_request_metrics,
         kv_transfer_params: None,
@@ -364,14 +464,18 @@ pub(in crate::http) fn room(app: &App, prompt: &Prompt) -> Result<u32, Fault> {
 /// A unary answer with the load header, when one was asked for.
 pub(in crate::http) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
     let mut response = error::json(StatusCode::OK, body);
-    let format = headers.get("endpoint-load-metrics-format").map(HeaderValue::as_bytes);
+    let format = headers
+        .get("endpoint-load-metrics-format")
+        .map(HeaderValue::as_bytes);
     let text = match format {
         Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, false)),
         Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, true)),
         _ => None,
     };
     if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
-        response.headers_mut().insert("endpoint-load-metrics", value);
+        response
+            .headers_mut()
+            .insert("endpoint-load-metrics", value);
     }
     response
 }
@@ -406,7 +510,9 @@ pub(in crate::http) fn stream<R: Render + Unpin>(
     let interval = interval.max(app.config.api.stream_interval);
     let silence = app.config.server.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
-    events(Body::new(EventStream::new(reply, render, interval, silence, guard)))
+    events(Body::new(EventStream::new(
+        reply, render, interval, silence, guard,
+    )))
 }
 
 /// A body of server-sent events.
@@ -421,7 +527,11 @@ pub(in crate::http) fn events(body: Body) -> Response<Body> {
 pub(in crate::http) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
     // A retryable refusal names another type in a chat stream (vllm-http-api.md, 4.6).
     let json = if chat && fault.status == 503 {
-        Fault { kind: Kind::InternalServer, ..fault.clone() }.to_json()
+        Fault {
+            kind: Kind::InternalServer,
+            ..fault.clone()
+        }
+        .to_json()
     } else if chat {
         fault.to_json()
     } else {
@@ -429,6 +539,3 @@ pub(in crate::http) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body
     };
     events(Body::from(format!("data: {json}\n\ndata: [DONE]\n\n")))
 }
-
-/// Log probabilities shown besides the chosen one.
-pub(in crate::http) use logprobs::prompt as prompt_logprobs;

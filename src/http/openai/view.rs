@@ -57,7 +57,10 @@ pub(in crate::http) struct Counts {
 impl Counts {
     /// Counts of a whole reply.
     pub(in crate::http) fn of(reply: &Reply) -> Self {
-        let mut counts = Self { prompt: reply.prompt_tokens(), ..Self::default() };
+        let mut counts = Self {
+            prompt: reply.prompt_tokens(),
+            ..Self::default()
+        };
         for choice in &reply.choices {
             counts.completion += choice.released();
             counts.cached = choice.progress().cached();
@@ -73,10 +76,14 @@ pub(in crate::http) fn reasoning_tokens(choice: &Choice) -> u32 {
         return 0;
     }
     let released = choice.released() as usize;
-    let reasoning = |t: &crate::generate::Token<'_>| {
-        t.channel == crate::generate::Channel::Reasoning
-    };
-    choice.script.tokens().take(released).filter(reasoning).count() as u32
+    let reasoning =
+        |t: &crate::generate::Token<'_>| t.channel == crate::generate::Channel::Reasoning;
+    choice
+        .script
+        .tokens()
+        .take(released)
+        .filter(reasoning)
+        .count() as u32
 }
 
 impl View {
@@ -88,7 +95,11 @@ impl View {
             out.push_str("{\"cached_tokens\":");
             json::int(out, counts.cached);
             out.push_str(",\"created_cache_tokens\":");
-            if full { json::int(out, counts.created) } else { out.push_str("null") }
+            if full {
+                json::int(out, counts.created)
+            } else {
+                out.push_str("null")
+            }
             out.push_str(",\"multimodal_tokens\":null}");
         } else {
             out.push_str("null");
@@ -123,7 +134,13 @@ impl View {
     }
 
     /// Appends the last chunk's usage, fingerprint and timings: nothing null is sent.
-    pub(in crate::http) fn final_usage(&self, out: &mut String, counts: Counts, reply: &Reply, chat: bool) {
+    pub(in crate::http) fn final_usage(
+        &self,
+        out: &mut String,
+        counts: Counts,
+        reply: &Reply,
+        chat: bool,
+    ) {
         out.push_str("\"usage\":");
         counters(out, counts);
         if self.prompt_details {
@@ -157,7 +174,9 @@ impl View {
 
     /// Appends the `metrics` object of a reply with one choice, or `null`.
     pub(in crate::http) fn timings(&self, out: &mut String, reply: &Reply) {
-        let [choice] = reply.choices.as_slice() else { return out.push_str("null") };
+        let [choice] = reply.choices.as_slice() else {
+            return out.push_str("null");
+        };
         if !self.metrics {
             return out.push_str("null");
         }
@@ -173,15 +192,29 @@ impl View {
         out.push_str(",\"queue_time_ms\":");
         json::float(out, ms(scheduled - progress.arrived));
         out.push_str(",\"mean_itl_ms\":");
-        if tokens > 1.0 { json::float(out, generation / (tokens - 1.0)) } else { out.push_str("null") }
+        if tokens > 1.0 {
+            json::float(out, generation / (tokens - 1.0))
+        } else {
+            out.push_str("null")
+        }
         out.push_str(",\"tokens_per_second\":");
         let busy = ms(last - scheduled) / 1e3;
-        if busy > 0.0 { json::float(out, tokens / busy) } else { out.push_str("0.0") }
+        if busy > 0.0 {
+            json::float(out, tokens / busy)
+        } else {
+            out.push_str("0.0")
+        }
         out.push_str(",\"speculative_decoding\":null}");
     }
 
     /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
-    pub(in crate::http) fn finish(&self, out: &mut String, choice: &Choice, end: End, tool_calls: bool) {
+    pub(in crate::http) fn finish(
+        &self,
+        out: &mut String,
+        choice: &Choice,
+        end: End,
+        tool_calls: bool,
+    ) {
         out.push_str("\"finish_reason\":\"");
         out.push_str(self.finish_reason(choice, end, tool_calls));
         out.push_str("\",\"stop_reason\":");
@@ -193,7 +226,12 @@ impl View {
     }
 
     /// Why an ended choice ended, in the API's word; `tool_calls`: it made calls that count.
-    pub(in crate::http) fn finish_reason(&self, choice: &Choice, end: End, tool_calls: bool) -> &'static str {
+    pub(in crate::http) fn finish_reason(
+        &self,
+        choice: &Choice,
+        end: End,
+        tool_calls: bool,
+    ) -> &'static str {
         match (end, choice.script.finish.reason) {
             (End::Aborted | End::Cancelled, _) => "abort",
             (End::Threshold, _) => "cache_threshold",

@@ -1,5 +1,7 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
+mod setup;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,12 +21,11 @@ use crate::driver::{Live, Tune};
 use crate::engine::Command;
 use crate::engine::sched::pool::{Pool, PoolConfig};
 use crate::generate::{Generator, Mode};
-use crate::generate::tools::ToolSettings;
 use crate::http::{App, Edge, Parts};
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
-use crate::tokenizer::{Source, Tokenizer, TokenizerError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Pending connections that the kernel keeps.
 const BACKLOG: u32 = 4096;
@@ -49,6 +50,9 @@ pub enum StartError {
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What the metrics should show.
+    #[error("metrics: {0}")]
+    Metrics(String),
     /// A thread could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
@@ -75,20 +79,26 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = Arc::new(config);
-        let (tokenizer, why) = open_tokenizer(&config)?;
-        tracing::info!(tokenizer = why, "tokenizer");
+        let tokenizer = open_tokenizer(&config)?;
         let acceptor = match &config.server.tls {
             Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
             None => None,
         };
         let bound = Bound::new(&config).await?;
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(crate::metrics::Settings::of(&config));
+        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes()))
+            .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
         let live = start_engines(&config, seed, started, &metrics).map_err(StartError::Thread)?;
         let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
-        let parts = Parts { config: config.clone(), service, metrics, port, started };
+        let parts = Parts {
+            config: config.clone(),
+            service,
+            metrics,
+            port,
+            started,
+        };
         let app = Arc::new(App::new(parts));
         let (stop, stopping) = watch::channel(false);
         let mut accepting = JoinSet::new();
@@ -102,7 +112,15 @@ impl Server {
         let acceptor = acceptor.map(|(acceptor, _)| acceptor);
         accepting.spawn(bound.accept(edge, acceptor, stopping, keep_alive));
         let shutdown_timeout = config.server.shutdown_timeout;
-        Ok(Self { address, app, live, stop, accepting, shutdown_timeout, socket })
+        Ok(Self {
+            address,
+            app,
+            live,
+            stop,
+            accepting,
+            shutdown_timeout,
+            socket,
+        })
     }
 
     /// The state its handlers see.
@@ -120,7 +138,10 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        if tokio::time::timeout(self.shutdown_timeout, drained).await.is_err() {
+        if tokio::time::timeout(self.shutdown_timeout, drained)
+            .await
+            .is_err()
+        {
             for live in &self.live {
                 live.command(Command::CancelAll);
             }
@@ -141,13 +162,23 @@ impl Server {
     }
 }
 
-fn open_tokenizer(config: &Config) -> Result<(Arc<Tokenizer>, String), StartError> {
-    let (tokenizer, why) = Tokenizer::open(&Source::of(&config.model))?;
-    Ok((Arc::new(tokenizer), why))
+/// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
+fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
+    let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
+    let (tokenizer, why) = match Tokenizer::open(&source) {
+        Ok(opened) => opened,
+        Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
+        Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
+    };
+    tracing::info!("tokenizer: {why}");
+    Ok(Arc::new(tokenizer))
 }
 
 fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live>) -> Service {
-    let models = Models::new(&config.model.served_names, config.api.skip_model_name_validation);
+    let models = Models::new(
+        &config.model.served_names,
+        config.api.skip_model_name_validation,
+    );
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) = models.load(&module.name, &module.path, base, false) {
@@ -167,9 +198,15 @@ fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live
         seed,
         repeatable: config.content.seed_given,
         admission,
-        tools: ToolSettings::of(&config.content.tools),
+        tools: setup::tools(config),
+        hashes: setup::hashes(config),
     };
-    Service::new(models, Generator::new(mode, seed, tokenizer), live, settings)
+    Service::new(
+        models,
+        Generator::new(mode, seed, tokenizer),
+        live,
+        settings,
+    )
 }
 
 fn start_engines(
@@ -187,12 +224,23 @@ fn start_engines(
                 queue: config.engine.max_waiting_queue_length.map(|n| n as usize),
                 delays: config.engine.delays.clone(),
                 seed,
-                max_loras: config.lora.enabled.then_some(config.lora.max_loras as usize),
+                max_loras: config
+                    .lora
+                    .enabled
+                    .then_some(config.lora.max_loras as usize),
                 lora_load: config.lora.load_time,
+                kv: setup::kv(config),
             });
-            let observer = crate::metrics::Observer::new(metrics.engine(index), hearing(config));
+            let observer =
+                crate::metrics::Observer::new(metrics.engine(index), setup::hearing(config));
             let name = format!("engine-{rank}");
-            Live::start(&name, epoch, Box::new(pool), Box::new(observer), Tune::default())
+            Live::start(
+                &name,
+                epoch,
+                Box::new(pool),
+                Box::new(observer),
+                Tune::default(),
+            )
         })
         .collect()
 }
@@ -206,10 +254,19 @@ fn clock_seed() -> u64 {
 
 /// Names a self-signed certificate is good for.
 fn certificate_names(config: &Config) -> Vec<String> {
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let mut names = vec![
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let pod = &config.server.pod;
-    let given = [config.server.host.clone(), pod.ip.clone(), pod.name.clone(), hostname];
+    let given = [
+        config.server.host.clone(),
+        pod.ip.clone(),
+        pod.name.clone(),
+        hostname,
+    ];
     for name in given.into_iter().flatten() {
         let name = name.trim().to_owned();
         if !name.is_empty() && name != "0.0.0.0" && !names.contains(&name) {
@@ -228,8 +285,10 @@ enum Bound {
 impl Bound {
     async fn new(config: &Config) -> Result<Self, StartError> {
         if let Some(path) = &config.server.uds {
-            let listen =
-                |why| StartError::Listen { address: path.display().to_string(), why };
+            let listen = |why| StartError::Listen {
+                address: path.display().to_string(),
+                why,
+            };
             // A socket left by an earlier run; anything else stays.
             if tokio::net::UnixStream::connect(path).await.is_err() {
                 use std::os::unix::fs::FileTypeExt;
@@ -242,8 +301,13 @@ impl Bound {
         }
         let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
         let port = config.server.port;
-        let failed = |why| StartError::Listen { address: format!("{host}:{port}"), why };
-        let addresses = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
+        let failed = |why| StartError::Listen {
+            address: format!("{host}:{port}"),
+            why,
+        };
+        let addresses = tokio::net::lookup_host((host, port))
+            .await
+            .map_err(failed)?;
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
         for address in addresses {
             match listen(address) {
@@ -251,7 +315,10 @@ impl Bound {
                 Err(error) => last = error,
             }
         }
-        Err(StartError::Listen { address: format!("{host}:{port}"), why: last })
+        Err(StartError::Listen {
+            address: format!("{host}:{port}"),
+            why: last,
+        })
     }
 
     fn address(&self) -> Option<SocketAddr> {
@@ -287,11 +354,15 @@ impl Bound {
             tokio::spawn(async move {
                 match (connection, tls) {
                     (Connection::Tcp(stream), None) => {
-                        let Some(protocol) = detect(&stream, keep_alive).await else { return };
+                        let Some(protocol) = detect(&stream, keep_alive).await else {
+                            return;
+                        };
                         serve(stream, protocol, edge, stopping, keep_alive).await;
                     }
                     (Connection::Tcp(stream), Some(tls)) => {
-                        let Some(stream) = handshake(tls, stream, keep_alive).await else { return };
+                        let Some(stream) = handshake(tls, stream, keep_alive).await else {
+                            return;
+                        };
                         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                         let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
                         serve(*stream, protocol, edge, stopping, keep_alive).await;
@@ -336,7 +407,11 @@ enum Connection {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

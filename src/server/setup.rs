@@ -1,0 +1,169 @@
+//! From the configuration to the settings of each part.
+
+use std::path::Path;
+
+use crate::config::{Compat, Config, HashAlgo, SchedulerKind};
+use crate::engine::kv::{Algo, HashConfig, KvConfig};
+use crate::generate::tools::ToolSettings;
+use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
+use crate::tokenizer::{Hub, Source};
+
+/// Blocks of the KV cache when nothing says how many.
+const BLOCKS: u32 = 16_384;
+
+/// Where tokens come from. A name that is not on disk is not looked for on the network unless
+/// somebody asked.
+pub(super) fn tokenizer(config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Source {
+    let source = &config.model.tokenizer;
+    if source.force_dummy {
+        return Source::Simulated;
+    }
+    let path = Path::new(&source.name);
+    if path.exists() {
+        let file = if path.is_dir() {
+            path.join("tokenizer.json")
+        } else {
+            path.to_owned()
+        };
+        return if file.exists() {
+            Source::Folder(path.to_owned())
+        } else {
+            Source::Simulated
+        };
+    }
+    let mut hub = Hub::from_env(env);
+    hub.token = source.hf_token.clone().or(hub.token);
+    hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
+    let revision = source.revision.clone();
+    Source::Hub {
+        repo: source.name.clone(),
+        revision,
+        download: source.download,
+        hub,
+    }
+}
+
+/// Whether a missing tokenizer is an error: somebody named it or wants it downloaded.
+pub(super) fn needs_tokenizer(config: &Config) -> bool {
+    let source = &config.model.tokenizer;
+    source.download || source.name != config.model.name
+}
+
+/// How tools are called.
+pub(super) fn tools(config: &Config) -> ToolSettings {
+    let tools = &config.content.tools;
+    ToolSettings {
+        integer: Some(tools.integer).filter(|range| *range != (0, 100)),
+        number: Some(tools.number).filter(|range| *range != (0.0, 100.0)),
+        array: (tools.array_length.0.into(), tools.array_length.1.into()),
+        not_required_probability: tools.optional_param_probability.into(),
+        object_not_required_probability: tools.optional_field_probability.into(),
+        extra_call_probability: tools.extra_call_probability.into(),
+        strict_whitelist: tools.strict_validation,
+        ..ToolSettings::default()
+    }
+}
+
+/// Whether a KV cache is simulated at all.
+pub(super) fn has_cache(config: &Config) -> bool {
+    match config.engine.scheduler {
+        SchedulerKind::Pool => config.engine.enable_kvcache || config.engine.enable_prefix_caching,
+        SchedulerKind::Vllm | SchedulerKind::Sglang => true,
+    }
+}
+
+/// Usable blocks of the KV cache of one rank, and the null block.
+pub(super) fn blocks(config: &Config) -> u32 {
+    config.engine.num_blocks.unwrap_or(BLOCKS)
+}
+
+/// The KV cache of the pool scheduler.
+pub(super) fn kv(config: &Config) -> Option<KvConfig> {
+    has_cache(config).then(|| KvConfig {
+        num_blocks: blocks(config),
+        block_size: config.engine.block_size,
+        prefix_caching: true,
+        events: config.kv_events.enabled,
+    })
+}
+
+/// How blocks are named; `None`: nobody looks.
+pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
+    let engine = &config.engine;
+    (has_cache(config) && (engine.enable_prefix_caching || engine.enable_kvcache)).then(|| {
+        HashConfig {
+            algo: match engine.hash_algo {
+                HashAlgo::Sha256 => Algo::Sha256,
+                HashAlgo::Sha256Cbor => Algo::Sha256Cbor,
+                HashAlgo::Xxhash => Algo::Xxhash,
+                HashAlgo::XxhashCbor => Algo::XxhashCbor,
+                HashAlgo::Fnv64Cbor => Algo::LlmdFnv,
+            },
+            seed: engine.hash_seed.clone(),
+            block_size: engine.block_size,
+            keep_hashes: config.kv_events.enabled
+                && config.kv_events.hash_form == crate::config::HashForm::Bytes,
+            keep_tokens: config.kv_events.enabled,
+        }
+    })
+}
+
+/// What observers may expect of an engine.
+pub(super) fn hearing(config: &Config) -> Hearing {
+    Hearing {
+        loras: config.lora.enabled,
+        cache: has_cache(config) && config.engine.enable_prefix_caching
+            || config.engine.enable_kvcache,
+        steps: config.engine.scheduler != SchedulerKind::Pool,
+    }
+}
+
+/// What `/metrics` shows.
+pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
+    let engine = &config.engine;
+    let (first, count) = engine.parallel.local_ranks;
+    let cache = CacheConfig {
+        block_size: engine.block_size,
+        user_specified_block_size: true,
+        num_gpu_blocks: blocks(config),
+        num_gpu_blocks_override: engine.num_blocks,
+        max_model_len: config.model.max_model_len,
+        enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
+        prefix_caching_hash_algo: hashes(config).map_or("sha256".into(), |h| h.algo.to_string()),
+        gpu_memory_utilization: engine.gpu_memory_utilization,
+        cache_dtype: engine.kv_cache_dtype.clone(),
+        kv_cache_memory_bytes: None,
+    };
+    let fake = config
+        .metrics
+        .fake
+        .as_ref()
+        .and_then(|value| Fake::from_value(value.clone()).ok());
+    Settings {
+        model_name: config
+            .model
+            .served_names
+            .first()
+            .cloned()
+            .unwrap_or_default(),
+        engines: (first..first + count)
+            .map(|rank| rank.to_string())
+            .collect(),
+        max_model_len: config.model.max_model_len,
+        lora: config.lora.enabled.then_some(config.lora.max_loras),
+        dialect: match config.model.compat {
+            Compat::Vllm => Dialect::Vllm,
+            Compat::Llmd => Dialect::LlmD,
+        },
+        legacy: config.metrics.legacy,
+        tool_parser: config.api.tool_call_parser.is_some(),
+        kv_cache_metrics: config.metrics.kv_cache,
+        spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
+        cache_config: (0..count).map(|_| cache.labels()).collect(),
+        multiprocess: count > 1,
+        runtime_series: count <= 1,
+        routes,
+        fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
+        ..Settings::default()
+    }
+}
