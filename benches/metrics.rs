@@ -1,6 +1,6 @@
 //! What a scrape and the calls of one token cost.
 //!
-//! `cargo bench --bench metrics`; prints nanoseconds. Under `cargo test` it runs once, small.
+//! `cargo bench --bench metrics` prints nanoseconds; `cargo test --benches` runs it small.
 
 use std::hint::black_box;
 use std::time::Instant;

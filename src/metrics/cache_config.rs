@@ -7,8 +7,11 @@ pub struct CacheConfig {
     pub block_size: u32,
     /// Whether somebody chose it.
     pub user_specified_block_size: bool,
-    /// Blocks, the null block included.
+    /// Blocks of one engine, the null block included.
     pub num_gpu_blocks: u32,
+    /// Engines behind this server. vLLM shows the blocks of all of them together, but the
+    /// tokens of one.
+    pub data_parallel_size: u32,
     /// `--num-gpu-blocks-override`.
     pub num_gpu_blocks_override: Option<u32>,
     /// Context length, for the concurrency it allows.
@@ -31,6 +34,7 @@ impl Default for CacheConfig {
             block_size: 16,
             user_specified_block_size: false,
             num_gpu_blocks: 1024,
+            data_parallel_size: 1,
             num_gpu_blocks_override: None,
             max_model_len: 1024,
             enable_prefix_caching: true,
@@ -46,6 +50,7 @@ impl CacheConfig {
     /// Label names and values, without `engine`.
     pub fn labels(&self) -> Vec<(String, String)> {
         let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
+        let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
         let concurrency = tokens as f64 / f64::from(self.max_model_len.max(1));
         let changing = [
             ("block_size", self.block_size.to_string()),
@@ -59,7 +64,7 @@ impl CacheConfig {
             ("kv_cache_max_concurrency", float(concurrency)),
             ("kv_cache_memory_bytes", option(self.kv_cache_memory_bytes)),
             ("kv_cache_size_tokens", tokens.to_string()),
-            ("num_gpu_blocks", self.num_gpu_blocks.to_string()),
+            ("num_gpu_blocks", blocks.to_string()),
             (
                 "num_gpu_blocks_override",
                 option(self.num_gpu_blocks_override),

@@ -46,6 +46,8 @@ pub(super) struct Cells {
     pub(super) spec_accepted_per_pos: Vec<Arc<Counter>>,
     /// Flops, bytes read, bytes written.
     pub(super) work: [Arc<Gauge>; 3],
+    /// Several API servers show the next gauges from the first step on.
+    pub(super) stepped: Arc<Born>,
     pub(super) running: Arc<Gauge>,
     pub(super) waiting: Arc<Gauge>,
     /// Capacity, deferred.
@@ -116,6 +118,7 @@ impl Cells {
             spec_accepted: Arc::default(),
             spec_accepted_per_pos: positions.map(|_| Arc::default()).collect(),
             work: some(),
+            stepped: Arc::default(),
             running: Arc::default(),
             waiting: Arc::default(),
             waiting_by_reason: some(),
@@ -169,6 +172,7 @@ impl Cells {
     pub(super) fn faked(&self, settings: &Settings) -> Self {
         let fresh = Self::new(settings);
         Self {
+            stepped: fresh.stepped,
             running: fresh.running,
             waiting: fresh.waiting,
             waiting_by_reason: fresh.waiting_by_reason,
@@ -297,18 +301,30 @@ impl Engines<'_> {
     }
 
     fn register_gauges(&self, page: &mut PageBuilder) {
-        page.gauge(f::RUNNING, &self.one(|c| &c.running));
-        page.gauge(f::WAITING, &self.one(|c| &c.waiting));
+        page.gauge(f::RUNNING, &self.stepped(self.one(|c| &c.running)));
+        page.gauge(f::WAITING, &self.stepped(self.one(|c| &c.waiting)));
         let reasons = ["capacity", "deferred"];
         let waiting = self.by("reason", &reasons, |c, i| &c.waiting_by_reason[i]);
-        page.gauge(f::WAITING_BY_REASON, &waiting);
+        page.gauge(f::WAITING_BY_REASON, &self.stepped(waiting));
         if self.settings.kv_consumer {
             let stages = self.by("stage", &FETCH_STAGES, |c, i| &c.kv_fetch[i]);
-            page.gauge(f::KV_FETCH, &stages);
+            page.gauge(f::KV_FETCH, &self.stepped(stages));
         }
         let states = self.by("sleep_state", &SLEEP_STATES, |c, i| &c.sleep_state[i]);
         page.gauge(f::SLEEP_STATE, &states);
-        page.gauge(f::KV_USAGE, &self.one(|c| &c.kv_usage));
+        page.gauge(f::KV_USAGE, &self.stepped(self.one(|c| &c.kv_usage)));
+    }
+
+    /// The file of a process has no time for a gauge that was never set, and several processes
+    /// show the value that was set last: none. Engines turn fastest in `series`.
+    fn stepped(&self, mut series: Vec<Series>) -> Vec<Series> {
+        if self.settings.multiprocess {
+            let engines = self.each.iter().cycle();
+            for (one, (_, cells)) in series.iter_mut().zip(engines) {
+                one.shown = Some(cells.stepped.clone());
+            }
+        }
+        series
     }
 
     fn register_counters(&self, page: &mut PageBuilder) {

@@ -255,6 +255,7 @@ impl EngineMetrics {
     /// something else; and the share of KV blocks in use, 0..=1.
     pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
         let c = &self.cells;
+        c.stepped.show(1.0);
         c.running.set(running as f64);
         c.waiting.set((waiting + deferred) as f64);
         c.waiting_by_reason[0].set(waiting as f64);

@@ -7,6 +7,7 @@
 //! `/server_info`: upstream searches the pattern anywhere, so `/v1/load_lora_adapter` is not
 //! counted either, while `/v1/unload_lora_adapter` is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -57,6 +58,8 @@ struct Sizes {
 pub struct HttpMetrics {
     /// The first is `none`: no route matched.
     handlers: Vec<Handler>,
+    /// Per route its handler, or that it is not counted.
+    routes: HashMap<String, Option<HandlerId>>,
     highr: Arc<Histogram>,
     lines: Arc<Mutex<Lines>>,
     multiprocess: bool,
@@ -75,8 +78,14 @@ impl HttpMetrics {
             durations: Default::default(),
             sizes: OnceLock::new(),
         });
+        let ids = (1..=u16::MAX).map(HandlerId);
+        let routes = routes.iter().zip(ids).map(|(route, id)| {
+            let counted = (!is_excluded(route)).then_some(id);
+            (route.clone(), counted)
+        });
         Self {
             handlers: handlers.collect(),
+            routes: routes.collect(),
             highr: Arc::new(Histogram::new(buckets::HTTP_HIGHR)),
             lines: Arc::default(),
             multiprocess,
@@ -88,11 +97,10 @@ impl HttpMetrics {
     /// name counts as `none`, as does a path that matched nothing or has no such method: give
     /// its raw path. A path that redirects to the one without its slash is a route of its own.
     pub fn handler(&self, route: &str) -> Option<HandlerId> {
-        if EXCLUDED.iter().any(|part| route.contains(part)) {
-            return None;
+        match self.routes.get(route) {
+            Some(known) => *known,
+            None => (!is_excluded(route)).then_some(HandlerId(0)),
         }
-        let found = self.handlers.iter().skip(1).position(|h| h.name == route);
-        Some(HandlerId(found.map_or(0, |i| i as u16 + 1)))
     }
 
     /// Counts a request that was answered: the sizes are those of the content-length headers,
@@ -180,6 +188,10 @@ impl HttpMetrics {
         page.histogram(f::HTTP_DURATION_HIGHR, &[highr]);
         page.live(Group::Histogram, text(What::Durations));
     }
+}
+
+fn is_excluded(route: &str) -> bool {
+    EXCLUDED.iter().any(|part| route.contains(part))
 }
 
 /// All series there are, in the order they appeared.

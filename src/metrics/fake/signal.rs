@@ -37,7 +37,7 @@ pub enum Signal {
     Fixed(f64),
     /// Moves.
     Moving {
-        /// As it was written; [`Signal::check`] says whether it is a [`Shape`].
+        /// As it was written; [`super::Fake::check`] refuses what is no [`Shape`].
         name: String,
         /// Value at the start of a period.
         start: f64,

@@ -78,6 +78,7 @@ impl FakeState {
             }
         }
         for cells in &self.engines {
+            cells.stepped.show(1.0);
             apply(update, cells, at);
         }
         self.move_signals(&now, at);

@@ -1,201 +1,8 @@
-use std::fmt::Write as _;
-use std::sync::Arc;
+//! What each call moves.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::exposition::{Family, parse};
 use super::*;
-
-fn base() -> Settings {
-    Settings {
-        model_name: "tiny-llama".to_owned(),
-        max_model_len: 1024,
-        cache_config: vec![cache(50, "sha256_cbor").labels()],
-        routes: vec!["/v1/models".to_owned()],
-        clock: || 1.5e9,
-        ..Settings::default()
-    }
-}
-
-fn cache(blocks: u32, algo: &str) -> CacheConfig {
-    CacheConfig {
-        block_size: 32,
-        user_specified_block_size: true,
-        num_gpu_blocks: blocks,
-        num_gpu_blocks_override: Some(blocks),
-        prefix_caching_hash_algo: algo.to_owned(),
-        kv_cache_memory_bytes: Some(1 << 30),
-        ..CacheConfig::default()
-    }
-}
-
-fn config_a() -> Settings {
-    Settings {
-        lora: Some(2),
-        tool_parser: true,
-        ..base()
-    }
-}
-
-fn config_b() -> Settings {
-    Settings {
-        kv_cache_metrics: true,
-        cache_config: vec![cache(40, "sha256").labels()],
-        ..base()
-    }
-}
-
-fn config_c() -> Settings {
-    Settings {
-        spec_positions: 3,
-        cache_config: vec![cache(40, "xxhash_cbor").labels()],
-        ..base()
-    }
-}
-
-fn config_d() -> Settings {
-    Settings {
-        engines: vec!["0".to_owned(), "1".to_owned()],
-        multiprocess: true,
-        lora: Some(1),
-        cache_config: vec![cache(40, "sha256").labels(); 2],
-        ..base()
-    }
-}
-
-fn metrics(settings: Settings) -> Arc<Metrics> {
-    Metrics::new(settings).unwrap()
-}
-
-fn text(metrics: &Metrics) -> String {
-    let mut out = String::new();
-    metrics.encode(&mut out, 1.5e9);
-    out
-}
-
-fn families(metrics: &Metrics) -> Vec<Family> {
-    parse(&text(metrics)).unwrap()
-}
-
-/// One answered `GET /v1/models`, as the recorded servers had.
-fn get_models(metrics: &Metrics) {
-    let handler = metrics.http().handler("/v1/models").unwrap();
-    metrics.http().observe(handler, "GET", 200, 0, 900, 0.001);
-}
-
-/// The text without its numbers, folded as `tests/fixtures/metrics/derive.py` does.
-fn folded(families: &[Family]) -> String {
-    let mut out = String::new();
-    let mut last_help = "";
-    for f in families {
-        let help = if f.help == last_help { "^" } else { &f.help };
-        last_help = &f.help;
-        let _ = write!(out, "{} {} {help}", f.kind, f.name);
-        let mut open = String::new();
-        for s in &f.samples {
-            let mask = f.name == "python_info";
-            let labels: Vec<String> = s
-                .labels
-                .iter()
-                .map(|(n, v)| {
-                    let v = if mask || n == "le" { "*" } else { v.as_str() };
-                    format!("{n}=\"{v}\"")
-                })
-                .collect();
-            let labels = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            let series = format!("{}{labels}", s.suffix);
-            if series != open || s.suffix != "_bucket" {
-                let _ = write!(out, "\n  {series}");
-            }
-            if let Some((_, le)) = s.labels.iter().find(|(n, _)| n == "le") {
-                let _ = write!(out, " {le}");
-            }
-            open = series;
-        }
-        out.push('\n');
-    }
-    out
-}
-
-fn assert_recorded(metrics: &Metrics, recorded: &str) {
-    let ours = folded(&families(metrics));
-    let differing = ours.lines().zip(recorded.lines()).find(|(a, b)| a != b);
-    assert_eq!(differing, None);
-    assert_eq!(ours.lines().count(), recorded.lines().count());
-}
-
-#[test]
-fn a_server_with_adapters_and_tools_shows_what_vllm_shows() {
-    let m = metrics(config_a());
-    get_models(&m);
-    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/A.txt"));
-}
-
-#[test]
-fn a_server_with_residency_metrics_shows_what_vllm_shows() {
-    let recorded = include_str!("../../tests/fixtures/metrics/B.txt");
-    assert_recorded(&metrics(config_b()), recorded);
-}
-
-#[test]
-fn a_server_that_speculates_shows_what_vllm_shows() {
-    let m = metrics(config_c());
-    get_models(&m);
-    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/C.txt"));
-}
-
-#[test]
-fn a_server_with_two_ranks_shows_what_vllm_shows() {
-    let m = metrics(config_d());
-    get_models(&m);
-    assert_recorded(&m, include_str!("../../tests/fixtures/metrics/D.txt"));
-}
-
-#[test]
-fn families_of_operations_come_last_once_asked_for() {
-    let m = metrics(config_a());
-    get_models(&m);
-    m.operation_started(Operation::Sleep);
-    m.operation_ended(Operation::Sleep, 0.5);
-    let ours: Vec<_> = families(&m)
-        .iter()
-        .map(|f| format!("{} {}", f.kind, f.name))
-        .collect();
-    let recorded = include_str!("../../tests/fixtures/metrics/A-after-sleep.families.txt");
-    assert_eq!(ours, recorded.lines().collect::<Vec<_>>());
-    let shown = text(&m);
-    assert!(shown.ends_with("vllm:sleep_mode_operations_in_flight{operation=\"sleep\"} 0.0\n"));
-    assert!(
-        shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
-    );
-}
-
-/// `name{other labels} value` of each series of these families, without `vllm:` and the labels
-/// of every series.
-fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
-    let mut out = Vec::new();
-    for f in families(metrics) {
-        let Some(name) = f.name.strip_prefix("vllm:").filter(|n| names.contains(n)) else {
-            continue;
-        };
-        for s in f.samples.iter().filter(|s| s.suffix != "_bucket") {
-            let labels = s
-                .labels
-                .iter()
-                .filter(|(n, _)| n != "engine" && n != "model_name");
-            let labels: Vec<_> = labels.map(|(_, v)| v.as_str()).collect();
-            out.push(format!(
-                "{name}{}{{{}}} {}",
-                s.suffix,
-                labels.join(","),
-                s.value
-            ));
-        }
-    }
-    out
-}
 
 fn finished(reason: Reason) -> Finished {
     Finished {
@@ -214,8 +21,24 @@ fn finished(reason: Reason) -> Finished {
 }
 
 #[test]
-fn a_request_moves_what_it_moves_in_vllm() {
-    let m = metrics(base());
+fn several_servers_show_no_queues_before_the_first_step() {
+    let m = metrics(config_d());
+    m.engine(1).set_gauges(1, 2, 3, 0.5);
+    let reasons = series(
+        &m,
+        &["num_requests_running", "num_requests_waiting_by_reason"],
+    );
+    assert_eq!(
+        reasons,
+        [
+            "num_requests_running{} 1",
+            "num_requests_waiting_by_reason{capacity} 2",
+            "num_requests_waiting_by_reason{deferred} 3",
+        ]
+    );
+}
+
+fn request(m: &Metrics) {
     let e = m.engine(0);
     e.on_scheduled(100, 64, 36, 16);
     e.set_gauges(1, 2, 3, 0.5);
@@ -231,6 +54,12 @@ fn a_request_moves_what_it_moves_in_vllm() {
     e.on_mm_cache(3, 1);
     e.on_work(1e12, 2.0, 3.0);
     e.set_sleep_state(SleepState::DiscardAll);
+}
+
+#[test]
+fn a_request_moves_what_it_moves_in_vllm() {
+    let m = metrics(base());
+    request(&m);
     let all = [
         "estimated_flops_per_gpu_total",
         "num_requests_running",
@@ -251,18 +80,6 @@ fn a_request_moves_what_it_moves_in_vllm() {
         "generation_tokens_total",
         "request_success_total",
         "admission_rejections_total",
-        "request_prompt_tokens",
-        "request_generation_tokens",
-        "iteration_tokens_total",
-        "request_max_num_generation_tokens",
-        "request_params_n",
-        "request_params_max_tokens",
-        "time_to_first_token_seconds",
-        "inter_token_latency_seconds",
-        "request_time_per_output_token_seconds",
-        "request_queue_time_seconds",
-        "request_num_preemptions",
-        "request_prefill_kv_computed_tokens",
     ];
     let expected = "\
 estimated_flops_per_gpu_total{} 1000000000000
@@ -297,7 +114,29 @@ request_success_total{abort} 0
 request_success_total{error} 0
 request_success_total{repetition} 0
 admission_rejections_total{max_num_queued_reqs} 0
-admission_rejections_total{max_num_queued_tokens} 1
+admission_rejections_total{max_num_queued_tokens} 1";
+    assert_eq!(series(&m, &all), expected.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_request_is_observed_as_in_vllm() {
+    let m = metrics(base());
+    request(&m);
+    let all = [
+        "request_prompt_tokens",
+        "request_generation_tokens",
+        "iteration_tokens_total",
+        "request_max_num_generation_tokens",
+        "request_params_n",
+        "request_params_max_tokens",
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "request_time_per_output_token_seconds",
+        "request_queue_time_seconds",
+        "request_num_preemptions",
+        "request_prefill_kv_computed_tokens",
+    ];
+    let expected = "\
 request_prompt_tokens_count{} 1
 request_prompt_tokens_sum{} 100
 request_generation_tokens_count{} 1
@@ -524,18 +363,6 @@ fn adapters_show_under_the_settings_of_each_project() {
     });
     let shown = series(&m, &["lora_requests_info"]);
     assert_eq!(shown, ["lora_requests_info{2,,} 1500000000"]);
-}
-
-#[test]
-fn custom_buckets_replace_those_of_their_family() {
-    let m = metrics(Settings {
-        buckets: Buckets::parse(r#"{"request_tokens":[7,70],"request_latency":[0.5]}"#).unwrap(),
-        ..base()
-    });
-    let shown = folded(&families(&m));
-    let with = |les: &str| shown.lines().filter(|l| l.ends_with(les)).count();
-    assert_eq!(with("model_name=\"tiny-llama\"} 7.0 70.0 +Inf"), 5);
-    assert_eq!(with("model_name=\"tiny-llama\"} 0.5 +Inf"), 5);
 }
 
 #[test]
