@@ -121,6 +121,7 @@ fn mode(v: &Values) -> Result<Mode, ConfigError> {
 
 fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
     let url = v.owned("dataset-url");
+    let in_memory = v.switch("dataset-in-memory")?;
     let Some(path) = v.path("dataset-path") else {
         if url.is_some() {
             return Err(ConfigError::Invalid(
@@ -137,7 +138,7 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
     Ok(Some(Dataset {
         path,
         url,
-        in_memory: v.switch("dataset-in-memory")?,
+        in_memory,
         table: v.text("dataset-table-name").unwrap_or("llmd").to_owned(),
     }))
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use clap::Command;
+
 use super::registry::{self, Flag, Group, Kind};
 use super::values::command;
 use super::{Door, ignored};
@@ -24,29 +26,37 @@ pub fn help(door: Door, topic: &str) -> String {
         .trim_start_matches('-')
         .to_lowercase()
         .replace('_', "-");
-    let all = topic == "all";
-    let mut text = command()
+    let wanted = move |flag: &Flag| match topic.as_str() {
+        "" => !flag.hidden,
+        "all" => true,
+        word => flag.name.contains(word) || flag.group.title().to_lowercase() == word,
+    };
+    let mut command = clap_command(door).mut_args(|arg| {
+        let flag = registry::long(arg.get_id().as_str());
+        let shown = flag.is_some_and(&wanted);
+        arg.hide(!shown)
+    });
+    command.render_help().to_string()
+}
+
+/// The command line behind a door as clap sees it, for help texts, completions and man pages.
+pub fn clap_command(door: Door) -> Command {
+    command()
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
         .override_usage(USAGE)
         .after_help(AFTER)
-        .mut_args(move |arg| {
-            let name = arg.get_id().to_string();
-            let Some(flag) = registry::long(&name) else {
+        .mut_args(|arg| {
+            let Some(flag) = registry::long(arg.get_id().as_str()) else {
                 return arg;
             };
-            let wanted = match topic.as_str() {
-                "" => !flag.hidden,
-                _ if all => true,
-                word => flag.name.contains(word) || flag.group.title().to_lowercase() == word,
-            };
-            let arg = arg.hide(!wanted).help(described(flag, door));
-            // Two-letter names are ours to read, one-letter ones clap's to show.
-            match flag.shorts {
-                [short] if short.len() == 1 => arg.short(short.chars().next().unwrap_or('v')),
-                _ => arg,
+            let arg = arg.help(described(flag, door));
+            // Names of two letters after one dash are ours to read; clap shows those of one.
+            let letter: Option<char> = flag.shorts.first().and_then(|short| short.parse().ok());
+            match letter {
+                Some(letter) => arg.short(letter),
+                None => arg,
             }
-        });
-    text.render_help().to_string()
+        })
 }
 
 fn described(flag: &Flag, door: Door) -> String {
@@ -129,7 +139,7 @@ fn takes(kind: Kind) -> String {
         Kind::Duration => "duration; bare: ms".to_owned(),
         Kind::Seconds => "duration; bare: s".to_owned(),
         Kind::Text => "text".to_owned(),
-        Kind::Path => "path".to_owned(),
+        Kind::Path | Kind::Repeat => "path".to_owned(),
         Kind::Choice(words) => words
             .iter()
             .map(|word| format!("`{word}`"))

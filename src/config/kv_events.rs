@@ -90,10 +90,14 @@ const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
 impl KvEvents {
     pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let own = Self::llmd(v, engine)?;
+        let int_hashes = v.switch("kv-events-int-hashes")?;
         let Some(config) = v.object("kv-events-config")? else {
             return Ok(own);
         };
-        let events = Self::vllm(v, &config, &own)?;
+        let mut events = Self::vllm(v, &config, &own)?;
+        if !int_hashes {
+            events.hash_form = HashForm::Bytes;
+        }
         if events.enabled && v.given("zmq-endpoint") {
             v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
         }
@@ -120,9 +124,9 @@ impl KvEvents {
                 EventForm::LlmdArray
             },
             bind: binds(&endpoint),
-            buffer_steps: match &replay_endpoint {
-                Some(_) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,
-                None => 0,
+            buffer_steps: match (v.int(queue)?, &replay_endpoint) {
+                (_, Some(_)) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,
+                (_, None) => 0,
             },
             endpoint,
             replay_endpoint,
@@ -162,7 +166,6 @@ impl KvEvents {
         let endpoint = field
             .text("endpoint")?
             .unwrap_or_else(|| "tcp://*:5557".to_owned());
-        let int_hashes = v.switch("kv-events-int-hashes")?;
         let topic = field.text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
@@ -177,11 +180,7 @@ impl KvEvents {
                 .or_else(|| v.owned("kv-event-topic"))
                 .unwrap_or_default(),
             batch_size: own.batch_size,
-            hash_form: if int_hashes {
-                HashForm::Int
-            } else {
-                HashForm::Bytes
-            },
+            hash_form: HashForm::Int,
         })
     }
 }

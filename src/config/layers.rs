@@ -59,7 +59,9 @@ impl Layer {
     /// Sets a flag, or adds to a list that this layer has begun.
     pub(super) fn set(&mut self, flag: &'static Flag, values: Vec<String>, source: Source) {
         match self.settings.get_mut(flag.name) {
-            Some(begun) if flag.kind == Kind::List => begun.values.extend(values),
+            Some(begun) if matches!(flag.kind, Kind::List | Kind::Repeat) => {
+                begun.values.extend(values)
+            }
             _ => {
                 self.settings.insert(flag.name, Setting { values, source });
             }
@@ -151,7 +153,7 @@ fn scalar(text: &str) -> Value {
     })
 }
 
-/// The settings that environment variables make.
+/// The settings that environment variables make. An empty variable says nothing.
 pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
     let mut layer = Layer::default();
     for flag in registry::flags() {
@@ -159,17 +161,21 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
         // The variable that carries our name is the more specific one.
         let names = std::iter::once(own.as_str()).chain(flag.env.iter().copied());
         for name in names {
-            if let Some(text) = env(name) {
-                if text.is_empty() && flag.kind != Kind::Text {
-                    continue;
-                }
-                let values = match flag.kind {
-                    Kind::List => split(&text),
-                    _ => vec![text],
-                };
-                layer.set(flag, values, Source::Environment(name.to_owned()));
-                break;
+            let Some(text) = env(name).filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            if flag.name.ends_with("port") && text.contains("://") {
+                layer.warnings.push(format!(
+                    "{name}={text} is ignored: it is the address that Kubernetes gives a service"
+                ));
+                continue;
             }
+            let values = match flag.kind {
+                Kind::List | Kind::Repeat if name == own => split(&text),
+                _ => vec![text],
+            };
+            layer.set(flag, values, Source::Environment(name.to_owned()));
+            break;
         }
     }
     layer

@@ -175,6 +175,16 @@ fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String
 }
 
 impl Loaded {
+    /// Flags behind a door, with no environment.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn from_flags(door: Door, words: &[&str]) -> Result<Self, ConfigError> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let read = words::read(&words, false)?;
+        Self::over(read.layer, Some(door), None, &|_| None)
+    }
+
     /// Lays what was typed over environment and files.
     fn over(
         typed: Layer,
@@ -185,7 +195,7 @@ impl Loaded {
         let mut upper = layers::environment(env);
         upper.cover(typed);
         let mut settings = Layer::default();
-        let strict = Values::parse(&upper, Door::Llmd)?.switch("strict-config")?;
+        let strict = Values::peek(&upper).switch("strict-config")?;
         let files = upper.settings.shift_remove("config");
         for path in files.iter().flat_map(|setting| &setting.values) {
             settings.cover(yaml::read(path, strict)?);
@@ -194,10 +204,8 @@ impl Loaded {
         if let Some(Compat::Llmd) = compat {
             preset(&mut settings, "compat", "llm-d", Source::Derived);
         }
-        let door = match door {
-            Some(door) => door,
-            None => door_of(&settings)?,
-        };
+        let named = door_of(&settings)?;
+        let door = door.unwrap_or(named);
         Self::of(settings, door)
     }
 
@@ -320,8 +328,7 @@ fn text(value: &Value) -> String {
 
 /// The door that files, environment or flags name.
 fn door_of(settings: &Layer) -> Result<Door, ConfigError> {
-    let values = Values::parse(settings, Door::Llmd)?;
-    Ok(match values.choice("door")? {
+    Ok(match Values::peek(settings).choice("door")? {
         Some("vllm") => Door::Vllm,
         _ => Door::Llmd,
     })

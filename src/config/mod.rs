@@ -26,6 +26,7 @@ mod parsers;
 mod registry;
 mod server;
 mod show;
+mod speculative;
 mod values;
 mod words;
 mod yaml;
@@ -33,13 +34,11 @@ mod yaml;
 pub use api::{Api, Fingerprint, Limits, Task};
 pub use content::{Content, Dataset, Mode, Tools};
 pub use door::TOOLS;
-pub use engine::{
-    Engine, HashAlgo, LatencyModel, Policy, Preemption, SchedulerKind, Sglang, Speculative,
-};
+pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, SchedulerKind, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
 pub use faults::{FailureType, Faults};
-pub use help::{flags_markdown, help};
+pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
 pub use kv_events::{EventForm, HashForm, KvEvents, KvTransfer};
 pub use layers::Source;
@@ -51,6 +50,7 @@ pub use parallel::{Balance, Parallel};
 pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 pub use registry::{Flag, Group, Kind, flags};
 pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
+pub use speculative::Speculative;
 
 use values::Values;
 
@@ -82,13 +82,22 @@ pub struct Config {
 impl Config {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let model = Model::from_values(v)?;
-        let engine = Engine::from_values(v, &model)?;
+        let mut engine = Engine::from_values(v, &model)?;
+        let kv_events = KvEvents::from_values(v, &engine)?;
+        if kv_events.enabled && kv_events.form == EventForm::Vllm {
+            // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
+            // its block names are not llm-d's.
+            engine.enable_prefix_caching |= !v.given("enable-prefix-caching");
+            if !v.given("prefix-caching-hash-algo") {
+                engine.hash_algo = HashAlgo::Sha256;
+            }
+        }
         let config = Self {
             server: Server::from_values(v)?,
             api: Api::from_values(v, model.compat)?,
             content: Content::from_values(v)?,
             lora: Lora::from_values(v, &model)?,
-            kv_events: KvEvents::from_values(v, &engine)?,
+            kv_events,
             kv_transfer: KvTransfer::from_values(v)?,
             faults: Faults::from_values(v)?,
             metrics: Metrics::from_values(v)?,

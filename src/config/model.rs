@@ -155,14 +155,14 @@ fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
     let cache = v
         .path("hf-hub-cache")
         .or_else(|| v.path("hf-home").map(|home| home.join("hub")));
-    let download = v.switch("download-tokenizer")? && !v.switch("hf-hub-offline")?;
+    let offline = v.switch("hf-hub-offline")?;
     Ok(TokenizerSource {
         name: v.text("tokenizer").unwrap_or(model).to_owned(),
         revision: v
             .owned("tokenizer-revision")
             .or_else(|| v.owned("revision")),
         force_dummy: v.switch("force-dummy-tokenizer")?,
-        download,
+        download: v.switch("download-tokenizer")? && !offline,
         cache_dir: v.path("download-dir").or(cache),
         hf_token: v.owned("hf-token"),
         hf_endpoint: v.owned("hf-endpoint"),
@@ -172,6 +172,7 @@ fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
 
 /// `config.json` with the overrides laid over it, when there is one.
 fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
+    let overrides = v.object("hf-overrides")?;
     let named = v.path("hf-config-path");
     let place = named.clone().unwrap_or_else(|| PathBuf::from(model));
     let file = if place.extension().is_some_and(|e| e == "json") {
@@ -189,7 +190,7 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
         }
         None => return Ok(None),
     };
-    if let (Some(overrides), Value::Object(config)) = (v.object("hf-overrides")?, &mut config) {
+    if let (Some(overrides), Value::Object(config)) = (overrides, &mut config) {
         config.extend(overrides);
     }
     Ok(Some(config))

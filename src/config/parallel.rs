@@ -51,19 +51,19 @@ impl Parallel {
         let rank = rank(v, data)?;
         let balance = balance(v, rank)?;
         let local_ranks = local_ranks(v, data, rank, balance)?;
+        let multi_port = v.switch("data-parallel-multi-port-external-lb")?;
+        let supervisor_port = v.ranged(
+            "data-parallel-supervisor-port",
+            1..=65535,
+            "invalid data-parallel-supervisor-port: 1 to 65535 are allowed",
+        )?;
         Ok(Self {
             tensor: size("tensor-parallel-size", "tensor parallel size")?,
             pipeline: size("pipeline-parallel-size", "pipeline parallel size")?,
             data,
             local_ranks,
             balance,
-            supervisor_port: v
-                .switch("data-parallel-multi-port-external-lb")?
-                .then(|| {
-                    let words = "invalid data-parallel-supervisor-port: 1 to 65535 are allowed";
-                    v.ranged("data-parallel-supervisor-port", 1..=65535, words)
-                })
-                .transpose()?,
+            supervisor_port: multi_port.then_some(supervisor_port),
             api_servers: api_servers(v, data, local_ranks.1, balance)?,
             expert: v.switch("enable-expert-parallel")?,
         })

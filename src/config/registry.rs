@@ -51,6 +51,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Any number of values: up to the next flag, repeated, or a JSON array.
     List,
+    /// One value each time it stands there.
+    Repeat,
     /// A JSON object, whole or in dotted pieces.
     Json,
 }
@@ -65,7 +67,7 @@ impl Kind {
             Self::Duration => "DURATION",
             Self::Seconds => "SECONDS",
             Self::Text => "TEXT",
-            Self::Path => "PATH",
+            Self::Path | Self::Repeat => "PATH",
             Self::Choice(_) => "CHOICE",
             Self::List => "VALUE…",
             Self::Json => "JSON",

@@ -239,12 +239,10 @@ fn root_path(typed: &str) -> String {
 }
 
 fn startup(v: &Values) -> Result<Duration, ConfigError> {
-    let name = if v.given("startup-time") {
-        "startup-time"
-    } else {
-        "startup-duration"
-    };
-    v.duration(name, "startup duration cannot be negative")
+    let words = "startup duration cannot be negative";
+    let (ours, dynamos) = (v.duration("startup-duration", words)?, "startup-time");
+    let seconds = v.duration(dynamos, words)?;
+    Ok(if v.given(dynamos) { seconds } else { ours })
 }
 
 fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
@@ -315,28 +313,25 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
 fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {
-    if let Some(level) = v.choice("log-level")? {
-        return Ok(match level {
-            "error" => LogLevel::Error,
-            "warn" => LogLevel::Warn,
-            "debug" => LogLevel::Debug,
-            "trace" => LogLevel::Trace,
-            _ => LogLevel::Info,
-        });
-    }
-    if let Some(verbosity) = v.opt_int("v")? {
-        return Ok(match verbosity {
-            ..=1 => LogLevel::Warn,
-            2..=3 => LogLevel::Info,
-            4 => LogLevel::Debug,
-            _ => LogLevel::Trace,
-        });
-    }
-    Ok(match v.choice("uvicorn-log-level")? {
-        Some("critical" | "error") => LogLevel::Error,
-        Some("warning") => LogLevel::Warn,
-        Some("debug") => LogLevel::Debug,
-        Some("trace") => LogLevel::Trace,
+    let ours = v.choice("log-level")?.map(|level| match level {
+        "error" | "critical" => LogLevel::Error,
+        "warn" | "warning" => LogLevel::Warn,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
         _ => LogLevel::Info,
-    })
+    });
+    let klogs = v.opt_int("v")?.map(|verbosity| match verbosity {
+        ..=1 => LogLevel::Warn,
+        2..=3 => LogLevel::Info,
+        4 => LogLevel::Debug,
+        _ => LogLevel::Trace,
+    });
+    let uvicorns = v.choice("uvicorn-log-level")?.map(|level| match level {
+        "critical" | "error" => LogLevel::Error,
+        "warning" => LogLevel::Warn,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+        _ => LogLevel::Info,
+    });
+    Ok(ours.or(klogs).or(uvicorns).unwrap_or_default())
 }

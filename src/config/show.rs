@@ -8,6 +8,7 @@ use super::Door;
 use super::layers::Source;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::registry::{self, Flag, Group, Kind};
+use super::values::expanded;
 
 /// Words that YAML does not read as text.
 const RESERVED: [&str; 12] = [
@@ -21,7 +22,7 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
     };
     let mut out = String::from(
         "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
-         # Lines with a dash in front of the value's origin are defaults, shown for information.\n",
+         # Values that nobody chose are comments; they depend on `door`.\n",
     );
     for group in Group::ALL {
         let mut lines = String::new();
@@ -60,7 +61,10 @@ fn line(out: &mut String, flag: &Flag, entry: &Effective) {
     }
     let value = match flag.kind {
         Kind::List => {
-            let items: Vec<String> = entry.values.iter().map(|item| scalar(item)).collect();
+            let items: Vec<String> = expanded(&entry.values)
+                .iter()
+                .map(|item| scalar(item))
+                .collect();
             format!("[{}]", items.join(", "))
         }
         Kind::Json => entry.values.concat(),

@@ -48,14 +48,28 @@ impl Values {
         let matches = command()
             .try_get_matches_from(words)
             .map_err(|e| ConfigError::Invalid(e.to_string()))?;
-        let mut settings = IndexMap::new();
-        for flag in registry::flags() {
+        Ok(Self::fill(layer, door, |flag, _| {
+            matches
+                .get_many::<String>(flag.name)
+                .map(|values| values.cloned().collect())
+                .unwrap_or_default()
+        }))
+    }
+
+    /// Settings as they stand, to look up one that decides how the rest is read.
+    pub(super) fn peek(layer: &Layer) -> Self {
+        Self::fill(layer, Door::default(), |_, given| given.values.clone())
+    }
+
+    fn fill(
+        layer: &Layer,
+        door: Door,
+        values: impl Fn(&'static Flag, &Setting) -> Vec<String>,
+    ) -> Self {
+        let settings = registry::flags().map(|flag| {
             let setting = match layer.settings.get(flag.name) {
                 Some(given) => Setting {
-                    values: matches
-                        .get_many::<String>(flag.name)
-                        .map(|values| values.cloned().collect())
-                        .unwrap_or_default(),
+                    values: values(flag, given),
                     source: given.source.clone(),
                 },
                 None => Setting {
@@ -63,13 +77,13 @@ impl Values {
                     source: Source::Default,
                 },
             };
-            settings.insert(flag.name, setting);
-        }
-        Ok(Self {
+            (flag.name, setting)
+        });
+        Self {
             door,
-            settings,
+            settings: settings.collect(),
             notes: RefCell::default(),
-        })
+        }
     }
 
     /// Whether anybody set it.
@@ -334,18 +348,7 @@ impl Values {
 
     /// The values of a list; a value that is a JSON array stands for its elements.
     pub(super) fn list(&self, name: &str) -> Vec<String> {
-        let mut out = Vec::new();
-        for value in self.raw(name) {
-            match serde_json::from_str::<Value>(value) {
-                Ok(Value::Array(items)) => out.extend(items.into_iter().map(|item| match item {
-                    Value::String(text) => text,
-                    other => other.to_string(),
-                })),
-                _ if value.is_empty() => {}
-                _ => out.push(value.clone()),
-            }
-        }
-        out
+        expanded(self.raw(name))
     }
 
     /// The values of a list whose elements cannot hold a comma.
@@ -379,6 +382,22 @@ impl Values {
             Some(other) => Err(self.bad(name, &other.to_string(), "a JSON object")),
         }
     }
+}
+
+/// Values of a list with JSON arrays taken apart and empty texts left out.
+pub(super) fn expanded(values: &[String]) -> Vec<String> {
+    let mut out = Vec::new();
+    for value in values {
+        match serde_json::from_str::<Value>(value) {
+            Ok(Value::Array(items)) => out.extend(items.into_iter().map(|item| match item {
+                Value::String(text) => text,
+                other => other.to_string(),
+            })),
+            _ if value.is_empty() => {}
+            _ => out.push(value.clone()),
+        }
+    }
+    out
 }
 
 fn allowed(name: &str) -> &'static [&'static str] {

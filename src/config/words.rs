@@ -18,7 +18,7 @@ pub(super) struct Read {
     /// `--help`, and what it asks for.
     pub(super) help: Option<String>,
     pub(super) version: bool,
-    /// Flags that nobody knows, with what followed them, when `keep_unknown` is set.
+    /// With `keep_unknown`: flags that nobody knows and words that belong to no flag, in order.
     pub(super) unknown: Vec<String>,
 }
 
@@ -80,6 +80,8 @@ impl<'a> Reader<'a> {
                     self.long(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
                     self.short(word)?;
+                } else if self.keep_unknown {
+                    self.out.unknown.push(word.to_owned());
                 } else {
                     self.out.loose.push(word.to_owned());
                 }
@@ -260,10 +262,6 @@ impl<'a> Reader<'a> {
     fn unknown(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
         if self.keep_unknown {
             self.out.unknown.push(word.to_owned());
-            while let Some(word) = self.peek().filter(|word| !is_flag(word)) {
-                self.at += 1;
-                self.out.unknown.push(word.to_owned());
-            }
             return Ok(());
         }
         Err(ConfigError::Unknown {

@@ -132,6 +132,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         prefix_caching_hash_algo: hashes(config).map_or("sha256".into(), |h| h.algo.to_string()),
         gpu_memory_utilization: engine.gpu_memory_utilization,
         cache_dtype: engine.kv_cache_dtype.clone(),
+        data_parallel_size: count,
         kv_cache_memory_bytes: None,
     };
     let fake = config

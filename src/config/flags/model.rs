@@ -1,11 +1,11 @@
 use super::{
     Flag,
     Group::{General, Model},
-    Kind::{Choice, Count, Int, Json, List, Path, Switch, Text},
+    Kind::{Choice, Count, Int, Json, List, Path, Repeat, Switch, Text},
 };
 
 pub(super) const FLAGS: &[Flag] = &[
-    Flag::new("config", General, List, "YAML file of flags; a key is a flag name. Several files are laid over each other in order."),
+    Flag::new("config", General, Repeat, "YAML file of flags; a key is a flag name. Files are laid over each other in the order they are named."),
     Flag::new("strict-config", General, Switch, "Refuse a YAML file with a key that no flag has, instead of a warning.").or("false"),
     Flag::new("door", General, Choice(&["llm-d", "vllm"]), "Whose defaults apply: those of `vllm-sim …` (llm-d) or of `vllm-sim serve …` (vllm).").hide(),
     Flag::new("compat", General, Choice(&["vllm", "llm-d"]), "Whose wire, where vLLM and llm-d-inference-sim contradict each other.").or("vllm"),

@@ -229,7 +229,9 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
         "log-level",
         Logging,
-        Choice(&["error", "warn", "info", "debug", "trace"]),
+        Choice(&[
+            "error", "warn", "info", "debug", "trace", "warning", "critical",
+        ]),
         "Least important level that is shown [info].",
     )
     .env(&["VLLM_LOGGING_LEVEL"]),
