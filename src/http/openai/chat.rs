@@ -165,6 +165,13 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(prepare::tool_json).collect())
 }
 
+/// Log probabilities of the prompt: those asked for, or those an echo brings along.
+fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
+    request
+        .prompt_logprobs
+        .or(request.echo.then_some(request.top_logprobs))
+}
+
 /// What the shape of the answer depends on.
 pub(in crate::http) fn view(
     app: &App,
@@ -180,7 +187,7 @@ pub(in crate::http) fn view(
         .logprobs
         .unwrap_or(false)
         .then(|| prepare::top(app, request.top_logprobs));
-    let show_prompt = view.return_token_ids || request.prompt_logprobs.is_some();
+    let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.config.api.reasoning_parser.is_some();
     let uses_tools = matches!(content, Content::Tools { .. });
     let tool_parser = app.config.api.tool_call_parser.is_some()
@@ -209,7 +216,7 @@ pub(in crate::http) fn view(
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
         call_ids: prepare::call_ids(),
-        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
+        prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
         ec_transfer_params: None,

@@ -165,6 +165,8 @@ fn view(
 ) -> CompletionView {
     let mut view = prepare::view(app, &request.common(), id, target);
     view.logprobs = request.logprobs.map(|top| prepare::top(app, top));
+    // Beam search answers through another path, which fills no details.
+    view.prompt_details &= !request.use_beam_search;
     let echo = request.echo.unwrap_or(false);
     let shown = echo || view.return_token_ids || request.prompt_logprobs.is_some();
     let tokenizer = app.service.generator.tokenizer();
