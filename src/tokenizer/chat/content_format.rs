@@ -1,0 +1,462 @@
+//! Does a template want message content as text, or as a list of parts?
+//!
+//! vLLM looks for a loop over `message.content` in the template's syntax tree. This reads the same
+//! from the tags: it follows what `messages` is assigned to, the loops over that, and the macros
+//! that are given a message's content.
+//!
+//! Source: `vllm/renderers/hf.py`, `_detect_content_format`.
+
+use super::lexer::{Kind, Tag, Token, tags};
+
+/// The form in which a chat template expects message content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContentFormat {
+    /// One string; the parts of a list are joined by line ends.
+    #[default]
+    String,
+    /// The list of parts, as OpenAI's API has it.
+    Openai,
+}
+
+impl ContentFormat {
+    /// The format that `template` expects; `String` when that cannot be told.
+    pub(super) fn detect(template: &str) -> Self {
+        let found = tags(template).and_then(|tags| Template::read(&tags).iterates_content());
+        if found == Some(true) {
+            Self::Openai
+        } else {
+            Self::String
+        }
+    }
+}
+
+/// The statements of a template that matter here.
+#[derive(Default)]
+struct Template<'t> {
+    assignments: Vec<Assignment<'t>>,
+    loops: Vec<Loop<'t>>,
+    macros: Vec<Macro<'t>>,
+    calls: Vec<(&'t str, Vec<Argument<'t>>)>,
+}
+
+/// `{% set name = value %}`, and `name.attribute` for a namespace.
+struct Assignment<'t> {
+    target: String,
+    value: Option<Access<'t>>,
+    /// The keyword arguments of `namespace(…)` when that is the value.
+    namespace: Vec<Argument<'t>>,
+}
+
+/// `{% for item in iter %}`.
+struct Loop<'t> {
+    /// `None` for a tuple of targets.
+    item: Option<&'t str>,
+    iter: Option<Access<'t>>,
+    /// The macros it stands in, outermost first.
+    within: Vec<usize>,
+}
+
+struct Macro<'t> {
+    name: &'t str,
+    parameters: Vec<&'t str>,
+}
+
+struct Argument<'t> {
+    name: Option<&'t str>,
+    value: Option<Access<'t>>,
+}
+
+/// A name and the attributes or constant keys taken of it, filters, tests and slices left out.
+struct Access<'t> {
+    path: Vec<Step<'t>>,
+    /// No filter, test or slice was met: only these may follow one.
+    whole: bool,
+    /// It is the name and nothing else.
+    bare: bool,
+}
+
+/// How a member is taken.
+#[derive(Clone, Copy, PartialEq)]
+enum Step<'t> {
+    Attribute(&'t str),
+    Key(&'t str),
+}
+
+impl<'t> Access<'t> {
+    /// Reads an expression; `None` when it is anything but an access.
+    fn read(tokens: &'t [Token<'t>]) -> Option<Self> {
+        let (first, rest) = tokens.split_first()?;
+        let (mut access, mut rest) = if first.is_op("(") {
+            let end = closing(tokens)?;
+            (Self::read(&tokens[1..end])?, &tokens[end + 1..])
+        } else if first.kind == Kind::Name && first.text != "not" {
+            (
+                Self {
+                    path: vec![Step::Attribute(first.text)],
+                    whole: true,
+                    bare: true,
+                },
+                rest,
+            )
+        } else {
+            return None;
+        };
+        while !rest.is_empty() {
+            access.bare = false;
+            rest = match rest {
+                [dot, name, rest @ ..] if dot.is_op(".") && access.whole => {
+                    access.path.push(Step::Attribute(name.text));
+                    rest
+                }
+                [open, ..] if open.is_op("[") => {
+                    let end = closing(rest)?;
+                    match &rest[1..end] {
+                        [key] if key.kind == Kind::Str && access.whole => {
+                            access
+                                .path
+                                .push(Step::Key(key.text.trim_matches(['"', '\''])));
+                        }
+                        inner if has_colon(inner) => access.whole = false,
+                        _ => return None,
+                    }
+                    &rest[end + 1..]
+                }
+                [pipe, _, rest @ ..] if pipe.is_op("|") => {
+                    access.whole = false;
+                    after_arguments(rest)?
+                }
+                [is, name, rest @ ..] if is.is_name("is") && !name.is_name("not") => {
+                    access.whole = false;
+                    after_arguments(rest)?
+                }
+                _ => return None,
+            };
+        }
+        Some(access)
+    }
+
+    /// Whether this is `name` (dots allowed), or `name.key` and `name['key']` when a key is given.
+    fn is(&self, name: &str, key: Option<&str>) -> bool {
+        let mut path = self.path.as_slice();
+        if let Some(key) = key {
+            let Some((last, before)) = path.split_last() else {
+                return false;
+            };
+            if !matches!(last, Step::Attribute(text) | Step::Key(text) if *text == key) {
+                return false;
+            }
+            path = before;
+        }
+        let mut names = name.split('.');
+        path.iter().all(|step| {
+            names
+                .next()
+                .is_some_and(|name| *step == Step::Attribute(name))
+        }) && names.next().is_none()
+    }
+}
+
+impl<'t> Template<'t> {
+    fn read(tags: &'t [Tag<'t>]) -> Self {
+        let mut template = Self::default();
+        let mut within: Vec<usize> = Vec::new();
+        for tag in tags {
+            let mut tokens = tag.tokens.as_slice();
+            if tag.statement {
+                match tokens {
+                    [word, rest @ ..] if word.is_name("set") => template.assignment(rest),
+                    [word, rest @ ..] if word.is_name("for") => template.looped(rest, &within),
+                    [word, name, rest @ ..] if word.is_name("macro") => {
+                        within.push(template.macros.len());
+                        let parameters = arguments(rest)
+                            .iter()
+                            .filter_map(|argument| {
+                                argument
+                                    .name
+                                    .or_else(|| Some(argument.value.as_ref()?.name()))
+                            })
+                            .collect();
+                        template.macros.push(Macro {
+                            name: name.text,
+                            parameters,
+                        });
+                        // A definition is no call of itself.
+                        tokens = &[];
+                    }
+                    [word, ..] if word.is_name("endmacro") => {
+                        within.pop();
+                    }
+                    _ => {}
+                }
+            }
+            template.calls(tokens);
+        }
+        template
+    }
+
+    fn assignment(&mut self, tokens: &'t [Token<'t>]) {
+        let Some(equals) = tokens.iter().position(|token| token.is_op("=")) else {
+            return;
+        };
+        let (target, value) = (&tokens[..equals], &tokens[equals + 1..]);
+        let target = match target {
+            [name] => name.text.to_owned(),
+            [.., name] if name.kind == Kind::Name && !target.iter().any(|t| t.is_op(",")) => {
+                target.iter().map(|token| token.text).collect()
+            }
+            _ => return,
+        };
+        let namespace = match value {
+            [name, rest @ ..] if name.is_name("namespace") => arguments(rest),
+            _ => Vec::new(),
+        };
+        self.assignments.push(Assignment {
+            target,
+            value: Access::read(value),
+            namespace,
+        });
+    }
+
+    fn looped(&mut self, tokens: &'t [Token<'t>], within: &[usize]) {
+        let Some(word) = tokens.iter().position(|token| token.is_name("in")) else {
+            return;
+        };
+        let iter = &tokens[word + 1..];
+        let mut depth = 0usize;
+        let end = iter
+            .iter()
+            .position(|token| {
+                depth = deeper(depth, token);
+                depth == 0 && (token.is_name("if") || token.is_name("recursive"))
+            })
+            .unwrap_or(iter.len());
+        let item = match &tokens[..word] {
+            [name] => Some(name.text),
+            _ => None,
+        };
+        let iter = Access::read(&iter[..end]);
+        self.loops.push(Loop {
+            item,
+            iter,
+            within: within.to_vec(),
+        });
+    }
+
+    fn calls(&mut self, tokens: &'t [Token<'t>]) {
+        for (index, pair) in tokens.windows(2).enumerate() {
+            let [name, open] = pair else { continue };
+            let method = index > 0 && [".", "|"].iter().any(|op| tokens[index - 1].is_op(op));
+            if name.kind == Kind::Name && open.is_op("(") && !method {
+                self.calls
+                    .push((name.text, arguments(&tokens[index + 1..])));
+            }
+        }
+    }
+
+    /// The names, dots included, that hold `messages` or a part of it.
+    fn holders(&self) -> Vec<String> {
+        let mut holders = vec!["messages".to_owned()];
+        let mut next = 0;
+        while let Some(holder) = holders.get(next).cloned() {
+            next += 1;
+            let mut found = Vec::new();
+            for assignment in &self.assignments {
+                let held = |access: &Option<Access<'_>>| {
+                    access
+                        .as_ref()
+                        .is_some_and(|access| access.is(&holder, None))
+                };
+                if held(&assignment.value) {
+                    found.push(assignment.target.clone());
+                }
+                for argument in &assignment.namespace {
+                    if let (Some(name), true) = (argument.name, held(&argument.value)) {
+                        found.push(format!("{}.{name}", assignment.target));
+                    }
+                }
+            }
+            for name in found {
+                if !holders.contains(&name) {
+                    holders.push(name);
+                }
+            }
+        }
+        holders
+    }
+
+    /// Whether a loop goes over a message's content. `None` where vLLM gives up: the loop that
+    /// decides has more than one target.
+    fn iterates_content(&self) -> Option<bool> {
+        let holders = self.holders();
+        let mut messages = Vec::new();
+        for each in &self.loops {
+            let over = |holder: &String| each.iter.as_ref().is_some_and(|i| i.is(holder, None));
+            if holders.iter().any(over) {
+                messages.push(each.item?);
+            }
+        }
+        let content = |access: &Option<Access<'_>>| {
+            let access = access.as_ref();
+            access.is_some_and(|a| messages.iter().any(|name| a.is(name, Some("content"))))
+        };
+        let bound: Vec<Vec<&str>> = self
+            .macros
+            .iter()
+            .map(|m| self.bound(m, &content))
+            .collect();
+        for each in &self.loops {
+            let name = each
+                .iter
+                .as_ref()
+                .filter(|access| access.bare)
+                .map(Access::name);
+            let by_macro = |name| each.within.iter().any(|&m| bound[m].contains(&name));
+            if content(&each.iter)
+                || name.is_some_and(by_macro)
+                || (each.within.is_empty() && name == Some("content"))
+            {
+                return each.item.map(|_| true);
+            }
+        }
+        Some(false)
+    }
+
+    /// The parameters of a macro that some call gives a message's content.
+    fn bound(&self, of: &Macro<'t>, content: &dyn Fn(&Option<Access<'_>>) -> bool) -> Vec<&'t str> {
+        let mut bound = Vec::new();
+        for (_, arguments) in self.calls.iter().filter(|(name, _)| *name == of.name) {
+            for (index, argument) in arguments.iter().enumerate() {
+                let parameter = match argument.name {
+                    Some(name) => of.parameters.iter().find(|parameter| **parameter == name),
+                    None => of.parameters.get(index),
+                };
+                if let (Some(parameter), true) = (parameter, content(&argument.value)) {
+                    bound.push(*parameter);
+                }
+            }
+        }
+        bound
+    }
+}
+
+impl<'t> Access<'t> {
+    /// The name that it starts with.
+    fn name(&self) -> &'t str {
+        match self.path.first() {
+            Some(Step::Attribute(name) | Step::Key(name)) => name,
+            None => "",
+        }
+    }
+}
+
+/// The arguments of a call; `tokens` starts with the opening parenthesis.
+fn arguments<'t>(tokens: &'t [Token<'t>]) -> Vec<Argument<'t>> {
+    let Some(end) = closing(tokens) else {
+        return Vec::new();
+    };
+    let mut depth = 0usize;
+    tokens[1..end]
+        .split(|token| {
+            depth = deeper(depth, token);
+            depth == 0 && token.is_op(",")
+        })
+        .filter_map(argument)
+        .collect()
+}
+
+/// The depth of brackets after `token`.
+fn deeper(depth: usize, token: &Token<'_>) -> usize {
+    match token.text {
+        "(" | "[" | "{" => depth + 1,
+        ")" | "]" | "}" => depth.saturating_sub(1),
+        _ => depth,
+    }
+}
+
+fn argument<'t>(tokens: &'t [Token<'t>]) -> Option<Argument<'t>> {
+    Some(match tokens {
+        [] => return None,
+        [name, equals, value @ ..] if equals.is_op("=") => Argument {
+            name: Some(name.text),
+            value: Access::read(value),
+        },
+        value => Argument {
+            name: None,
+            value: Access::read(value),
+        },
+    })
+}
+
+/// Where the bracket that `tokens` starts with is closed.
+fn closing(tokens: &[Token<'_>]) -> Option<usize> {
+    let mut depth = 0usize;
+    let close = tokens.iter().position(|token| {
+        depth = deeper(depth, token);
+        depth == 0
+    })?;
+    (close > 0).then_some(close)
+}
+
+/// What follows a filter's or test's arguments, if it has any.
+fn after_arguments<'t>(tokens: &'t [Token<'t>]) -> Option<&'t [Token<'t>]> {
+    match tokens {
+        [open, ..] if open.is_op("(") => Some(&tokens[closing(tokens)? + 1..]),
+        rest => Some(rest),
+    }
+}
+
+/// Whether a colon stands directly in a bracket.
+fn has_colon(inner: &[Token<'_>]) -> bool {
+    let mut depth = 0usize;
+    inner.iter().any(|token| {
+        depth = deeper(depth, token);
+        depth == 0 && token.is_op(":")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detect(template: &str) -> bool {
+        ContentFormat::detect(template) == ContentFormat::Openai
+    }
+
+    #[test]
+    fn a_loop_over_content_wants_parts() {
+        for template in [
+            "{% for m in messages %}{% for c in m['content'] %}{% endfor %}{% endfor %}",
+            "{% for m in messages[1:] %}{% for c in m.content | list %}{% endfor %}{% endfor %}",
+            "{% set rest = messages[1:] %}{% for m in rest %}{% for c in m.content if c %}",
+            "{% set ns = namespace(rest=messages, n=1) %}{% for m in ns.rest %}\
+             {% for c in m.content %}",
+            "{% set ns.all = messages %}{% for m in ns.all %}{% for c in m[\"content\"] %}",
+            "{% for m in messages %}{% set content = m.content %}{% for c in content %}",
+            "{% macro show(parts, n) %}{% for p in parts %}{% endfor %}{% endmacro %}\
+             {% for m in messages %}{{ show(m.content, 1) }}{% endfor %}",
+            "{% macro show(n, parts=none) %}{% for p in parts %}{% endfor %}{% endmacro %}\
+             {% for m in messages %}{{ 'x' + show(1, parts=m['content']) }}{% endfor %}",
+            "{% for m in (messages | reverse)[:2] %}{% for c in (m.content) %}",
+        ] {
+            assert!(detect(template), "{template}");
+        }
+    }
+
+    #[test]
+    fn other_templates_want_text() {
+        for template in [
+            "",
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% for c in m.content.parts %}{% endfor %}{% endfor %}",
+            "{% macro show(content) %}{% for p in content %}{% endfor %}{% endmacro %}\
+             {% for m in messages %}{{ show(m.tools) }}{% endfor %}",
+            "{% for k, m in messages %}{% for c in m.content %}{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% for k, c in m.content %}{% endfor %}{% endfor %}",
+            "{% for m in messages + x %}{% for c in m.content %}{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% for c in m.content",
+        ] {
+            assert!(!detect(template), "{template}");
+        }
+    }
+}

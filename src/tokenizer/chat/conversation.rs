@@ -1,0 +1,434 @@
+//! Messages of a request → the messages that a template is given.
+//!
+//! Sources: `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`),
+//! `vllm/renderers/hf.py` (developer messages), `transformers/utils/chat_template_utils.py`
+//! (names of reasoning).
+
+use std::sync::Arc;
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json};
+
+use super::content_format::ContentFormat;
+use super::python::{Fields, dict, fields, from_json, list};
+use super::{TemplateError, python};
+
+/// One message as a template sees it.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    /// Who speaks.
+    pub(super) role: String,
+    /// What is said.
+    pub(super) content: Content,
+    /// The members after role and content.
+    rest: Fields,
+}
+
+/// What a message says.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    /// One text.
+    Text(String),
+    /// A list of parts.
+    Parts(Vec<Fields>),
+}
+
+/// Members of content parts that vLLM reads itself; others reach the template.
+///
+/// Source: `_KNOWN_CONTENT_PART_FIELDS`.
+const KNOWN: [&str; 17] = [
+    "type",
+    "text",
+    "image_url",
+    "input_audio",
+    "file",
+    "refusal",
+    "audio_url",
+    "video_url",
+    "image_pil",
+    "image_embeds",
+    "audio_embeds",
+    "video_embeds",
+    "data",
+    "uuid",
+    "thinking",
+    "closed",
+    "name",
+];
+
+/// The part types that vLLM knows, sorted as its message lists them.
+const TYPES: [&str; 16] = [
+    "audio_embeds",
+    "audio_url",
+    "image_embeds",
+    "image_pil",
+    "image_url",
+    "input_audio",
+    "input_image",
+    "input_text",
+    "output_text",
+    "prompt_embeds",
+    "refusal",
+    "text",
+    "thinking",
+    "tool_reference",
+    "video_embeds",
+    "video_url",
+];
+
+/// Reads all messages.
+pub(super) fn turns(messages: &[Json], format: ContentFormat) -> Result<Vec<Turn>, TemplateError> {
+    messages
+        .iter()
+        .map(|message| turn(message, format))
+        .collect()
+}
+
+fn turn(message: &Json, format: ContentFormat) -> Result<Turn, TemplateError> {
+    let Some(message) = message.as_object() else {
+        return Err(wrong("messages", "each message must be an object."));
+    };
+    let role = message
+        .get("role")
+        .and_then(Json::as_str)
+        .unwrap_or_default();
+    let parts = match message.get("content") {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::Array(parts)) => parts.iter().collect(),
+        Some(single) => vec![single],
+    };
+    let mut read = Vec::with_capacity(parts.len());
+    for each in parts {
+        if role == "system" {
+            match without_billing(each) {
+                Billing::Absent => read.extend(part(each)?),
+                Billing::Whole => {}
+                Billing::Before(rest) => read.extend(part(&rest)?),
+            }
+        } else {
+            read.extend(part(each)?);
+        }
+    }
+    let mut content = content(read, format);
+    let mut rest = Fields::new();
+    let mut set = |name: &str, value: Value| rest.insert(Arc::from(name), value);
+    match role {
+        "assistant" => {
+            if let Some(calls) = tool_calls(message)? {
+                set("tool_calls", calls);
+            }
+            let reasoning = ["reasoning", "reasoning_content"]
+                .iter()
+                .find_map(|name| message.get(*name).filter(|value| !value.is_null()));
+            if let Some(reasoning) = reasoning {
+                set("reasoning", from_json(reasoning));
+                set("reasoning_content", from_json(reasoning));
+            }
+        }
+        "tool" => {
+            if let Some(id) = message.get("tool_call_id") {
+                set("tool_call_id", from_json(id));
+            }
+            content = content.joined_when_text();
+        }
+        _ => {}
+    }
+    for name in ["name", "task"] {
+        if let Some(Json::String(text)) = message.get(name) {
+            set(name, Value::from(text.as_str()));
+        }
+    }
+    if role == "developer" {
+        set(
+            "tools",
+            message.get("tools").map_or(Value::from(()), from_json),
+        );
+    }
+    Ok(Turn {
+        role: role.to_owned(),
+        content,
+        rest,
+    })
+}
+
+/// A part of a message: its text for the string format, its members for the other.
+struct Part {
+    text: Option<String>,
+    members: Fields,
+}
+
+fn part(part: &Json) -> Result<Option<Part>, TemplateError> {
+    if let Json::String(text) = part {
+        return Ok(Some(Part::text(text.clone(), Fields::new())));
+    }
+    let Some(part) = part.as_object() else {
+        return Err(wrong(
+            "messages",
+            "each content part must be an object or a string.",
+        ));
+    };
+    let kind = part_type(part)?;
+    let string = |name: &str| part.get(name).and_then(Json::as_str);
+    let text = match kind {
+        "text" | "input_text" | "output_text" => string("text"),
+        "thinking" => string("thinking"),
+        "refusal" => string("refusal"),
+        "tool_reference" => {
+            let name = string("name").unwrap_or_default();
+            let members = [("type", kind), ("name", name)];
+            return Ok(Some(Part {
+                text: Some(name.to_owned()),
+                members: strings(members),
+            }));
+        }
+        _ => {
+            let modality = match kind {
+                "input_image" | "image_url" | "image_pil" | "image_embeds" => "image",
+                "input_audio" | "audio_url" | "audio_embeds" => "audio",
+                "video_url" | "video_embeds" => "video",
+                _ => {
+                    return Err(wrong(
+                        "messages",
+                        "prompt_embeds content parts are not supported.",
+                    ));
+                }
+            };
+            let mut members = strings([("type", modality)]);
+            members.extend(extra(part));
+            return Ok(Some(Part {
+                text: None,
+                members,
+            }));
+        }
+    };
+    match text {
+        Some(text) => Ok(Some(Part::text(text.to_owned(), extra(part)))),
+        None => Ok(None),
+    }
+}
+
+impl Part {
+    fn text(text: String, extra: Fields) -> Self {
+        let mut members = strings([("type", "text"), ("text", text.as_str())]);
+        members.extend(extra);
+        Self {
+            text: Some(text),
+            members,
+        }
+    }
+}
+
+/// The type of a part; without one, or beside a `uuid`, the medium that it carries names it.
+fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
+    let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
+    let known = |name: &str| TYPES.iter().find(|known| **known == name).copied();
+    let named = part.get("type").filter(|kind| !kind.is_null());
+    if let (Some(Json::String(name)), false) = (named, uuid) {
+        return known(name).ok_or_else(|| TemplateError::Message {
+            message: format!(
+                "Unsupported chat content part type: {}. Supported types: {}.",
+                python::repr(name),
+                TYPES.join(", ")
+            ),
+            parameter: "type",
+            value: Some(name.clone()),
+        });
+    }
+    if named.is_some() && !uuid {
+        return Err(wrong("type", "Invalid 'type' field in multimodal part."));
+    }
+    const MEDIA: [&str; 10] = [
+        "image_url",
+        "image_pil",
+        "image_embeds",
+        "audio_embeds",
+        "video_embeds",
+        "prompt_embeds",
+        "audio_url",
+        "input_audio",
+        "video_url",
+        "tool_reference",
+    ];
+    MEDIA
+        .into_iter()
+        .find(|name| part.contains_key(*name))
+        .ok_or_else(|| wrong("type", "Missing 'type' field in multimodal part."))
+}
+
+fn extra(part: &Map<String, Json>) -> Fields {
+    let unknown = part
+        .iter()
+        .filter(|(name, _)| !KNOWN.contains(&name.as_str()));
+    unknown
+        .map(|(name, value)| (Arc::from(name.as_str()), from_json(value)))
+        .collect()
+}
+
+fn strings<const N: usize>(members: [(&str, &str); N]) -> Fields {
+    members
+        .into_iter()
+        .map(|(name, text)| (Arc::from(name), Value::from(text)))
+        .collect()
+}
+
+fn content(parts: Vec<Part>, format: ContentFormat) -> Content {
+    match format {
+        ContentFormat::Openai => Content::Parts(parts.into_iter().map(|p| p.members).collect()),
+        ContentFormat::String => {
+            let texts = parts.into_iter().filter_map(|part| part.text);
+            let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+            Content::Text(texts.join("\n"))
+        }
+    }
+}
+
+impl Content {
+    /// Parts that are all text as one text; anything else as it is.
+    fn joined_when_text(self) -> Self {
+        let Self::Parts(parts) = &self else {
+            return self;
+        };
+        let is_text = |part: &Fields| part.get("type").and_then(Value::as_str) == Some("text");
+        if parts.iter().all(is_text) {
+            Self::Text(self.text())
+        } else {
+            self
+        }
+    }
+
+    /// The texts in it, one to a line.
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => {
+                let texts: Vec<&str> = parts
+                    .iter()
+                    .filter_map(|part| part.get("text")?.as_str())
+                    .collect();
+                texts.join("\n")
+            }
+        }
+    }
+}
+
+/// What Claude Code's attribution header leaves of a system text.
+enum Billing {
+    Absent,
+    Whole,
+    Before(Json),
+}
+
+/// Its value changes with every request, so vLLM drops it for the prefix cache's sake.
+fn without_billing(part: &Json) -> Billing {
+    let text = match part {
+        Json::String(text) => Some(text.as_str()),
+        Json::Object(part) if part.get("type").is_some_and(|kind| kind == "text") => {
+            part.get("text").and_then(Json::as_str)
+        }
+        _ => None,
+    };
+    match text {
+        Some(text) if text.starts_with("x-anthropic-billing-header") => {
+            match text.split_once('\n') {
+                Some((_, rest)) if !rest.is_empty() => match part.as_object() {
+                    Some(part) => {
+                        let mut part = part.clone();
+                        part.insert("text".to_owned(), rest.into());
+                        Billing::Before(part.into())
+                    }
+                    None => Billing::Before(rest.into()),
+                },
+                _ => Billing::Whole,
+            }
+        }
+        _ => Billing::Absent,
+    }
+}
+
+/// The tool calls of an assistant, their arguments as objects. An empty list counts as none.
+fn tool_calls(message: &Map<String, Json>) -> Result<Option<Value>, TemplateError> {
+    let calls = match message.get("tool_calls") {
+        Some(Json::Array(calls)) if !calls.is_empty() => calls,
+        _ => return Ok(None),
+    };
+    let calls: Result<Vec<Value>, TemplateError> = calls.iter().map(tool_call).collect();
+    Ok(Some(list(calls?)))
+}
+
+fn tool_call(call: &Json) -> Result<Value, TemplateError> {
+    let Some(call) = call.as_object() else {
+        return Err(wrong(
+            "tool_calls",
+            "assistant tool_calls entries must be objects.",
+        ));
+    };
+    let function = call.get("function").and_then(Json::as_object);
+    let of_function = call.get("type").is_none_or(|kind| kind == "function");
+    let Some(function) = function.filter(|_| of_function) else {
+        return Err(wrong(
+            "tool_calls",
+            "chat completions only support assistant tool_calls of type 'function'.",
+        ));
+    };
+    let arguments = match function.get("arguments") {
+        Some(Json::Object(arguments)) => fields(arguments),
+        Some(Json::String(text)) => serde_json::from_str::<Map<String, Json>>(text)
+            .map_or_else(|_| Fields::new(), |a| fields(&a)),
+        _ => Fields::new(),
+    };
+    let mut function = fields(function);
+    function.insert(Arc::from("arguments"), dict(arguments));
+    let mut call = fields(call);
+    call.insert(Arc::from("function"), dict(function));
+    Ok(dict(call))
+}
+
+/// Developer messages as system messages, all system messages as one at the front: for templates
+/// that do not know the role.
+pub(super) fn developers_to_system(turns: Vec<Turn>) -> Vec<Turn> {
+    let mut turns = turns;
+    for turn in turns.iter_mut().filter(|turn| turn.role == "developer") {
+        "system".clone_into(&mut turn.role);
+        turn.rest.shift_remove("tools");
+    }
+    let is_system = |turn: &Turn| turn.role == "system";
+    if !turns.iter().skip(1).any(is_system) {
+        return turns;
+    }
+    let (system, others): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(is_system);
+    let texts = system.iter().map(|turn| turn.content.text());
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+    let merged = Turn {
+        role: "system".to_owned(),
+        content: Content::Text(texts.join("\n\n")),
+        rest: Fields::new(),
+    };
+    std::iter::once(merged).chain(others).collect()
+}
+
+impl Turn {
+    /// The message as the template's dict.
+    pub(super) fn into_value(self) -> Value {
+        let mut members = Fields::new();
+        let reasoning = self.rest.get("reasoning_content").cloned();
+        if let Some(reasoning) = &reasoning {
+            members.insert(Arc::from("thinking"), reasoning.clone());
+        }
+        members.insert(Arc::from("role"), Value::from(self.role));
+        let content = match self.content {
+            Content::Text(text) => Value::from(text),
+            Content::Parts(parts) => list(parts.into_iter().map(dict).collect()),
+        };
+        members.insert(Arc::from("content"), content);
+        members.extend(self.rest);
+        dict(members)
+    }
+}
+
+fn wrong(parameter: &'static str, message: &str) -> TemplateError {
+    TemplateError::Message {
+        message: message.to_owned(),
+        parameter,
+        value: None,
+    }
+}

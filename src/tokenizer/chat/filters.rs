@@ -1,0 +1,361 @@
+//! Filters, tests and functions of Jinja2 and transformers where minijinja's differ or are absent.
+
+use minijinja::value::{Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Value};
+use time::OffsetDateTime;
+
+use super::args::Args;
+use super::json::tojson;
+use super::methods::{self, lines};
+use super::python::{is_blank, list, pair, str_of};
+use super::strftime::strftime;
+
+/// What `raise_exception` was called with: the reason that a client is told.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Raised(pub(super) String);
+
+/// Tells the time of day; a template may print the date.
+pub(super) type Clock = fn() -> OffsetDateTime;
+
+/// The local time, or universal time where the zone is unknown.
+pub(super) fn local_time() -> OffsetDateTime {
+    OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc())
+}
+
+/// Gives an environment what transformers gives its templates.
+pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
+    env.set_unknown_method_callback(methods::call);
+    env.add_filter("tojson", tojson);
+    env.add_filter("string", |value: &Value| str_of(value));
+    env.add_filter("trim", trim);
+    env.add_filter("join", join);
+    env.add_filter("length", length);
+    env.add_filter("count", length);
+    env.add_filter("items", items);
+    env.add_filter("dictsort", dictsort);
+    env.add_filter("first", first);
+    env.add_filter("last", last);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
+    env.add_filter("round", round);
+    env.add_filter("indent", indent);
+    env.add_filter("wordcount", |value: &Value| {
+        str_of(value)
+            .split(|c: char| c != '_' && !c.is_alphanumeric())
+            .filter(|w| !w.is_empty())
+            .count()
+    });
+    env.add_filter(
+        "center",
+        |state: &minijinja::State<'_, '_>, value: &Value, width: Option<Value>| {
+            let width = width.unwrap_or(Value::from(80));
+            methods::call(state, &Value::from(str_of(value)), "center", &[width])
+        },
+    );
+    env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
+    env.add_filter("striptags", minijinja_contrib::filters::striptags);
+    env.add_filter("truncate", truncate);
+    env.add_filter("replace", replace);
+
+    // Python's idea of these: text and dicts are sequences, and Jinja2's undefined value has the
+    // methods of a sequence too.
+    env.add_test("sequence", |value: &Value| {
+        !matches!(
+            value.kind(),
+            ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
+        )
+    });
+    env.add_test("iterable", |value: &Value| {
+        !matches!(
+            value.kind(),
+            ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
+        )
+    });
+    env.add_test("number", |value: &Value| {
+        matches!(value.kind(), ValueKind::Bool | ValueKind::Number)
+    });
+    env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+
+    env.add_function("cycler", |items: Rest<Value>| {
+        minijinja_contrib::globals::cycler(items.0)
+    });
+    env.add_function("joiner", minijinja_contrib::globals::joiner);
+    env.add_function(
+        "raise_exception",
+        |message: &Value| -> Result<Value, Error> {
+            let message = str_of(message);
+            Err(Error::new(ErrorKind::InvalidOperation, message.clone())
+                .with_source(Raised(message)))
+        },
+    );
+    env.add_function("strftime_now", move |format: &str| {
+        strftime(clock(), format)
+    });
+}
+
+fn trim(value: &Value, chars: Option<&str>) -> String {
+    let text = str_of(value);
+    text.trim_matches(|c| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
+        .to_owned()
+}
+
+fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let separator = args
+        .get(0, "d")?
+        .map(|separator| str_of(&separator))
+        .unwrap_or_default();
+    let attribute = args
+        .get(1, "attribute")?
+        .map(|attribute| str_of(&attribute));
+    args.finish()?;
+    let mut parts = Vec::new();
+    if !value.is_undefined() {
+        for item in value.try_iter()? {
+            parts.push(match &attribute {
+                Some(attribute) => str_of(&member(&item, attribute)?),
+                None => str_of(&item),
+            });
+        }
+    }
+    Ok(parts.join(&separator))
+}
+
+/// A dotted path of attributes or indices.
+fn member(value: &Value, path: &str) -> Result<Value, Error> {
+    path.split('.')
+        .try_fold(value.clone(), |value, step| match step.parse::<usize>() {
+            Ok(index) => value.get_item(&Value::from(index)),
+            Err(_) => value.get_attr(step),
+        })
+}
+
+fn length(value: &Value) -> Result<usize, Error> {
+    match value.len() {
+        Some(length) => Ok(length),
+        None if value.is_undefined() => Ok(0),
+        None if value.kind() == ValueKind::Iterable => Ok(value.try_iter()?.count()),
+        None => Err(invalid(format!(
+            "object of type '{}' has no len()",
+            value.kind()
+        ))),
+    }
+}
+
+fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(list(Vec::new()));
+    }
+    let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
+    match object.and_then(|object| object.try_iter_pairs()) {
+        Some(pairs) => Ok(list(pairs.map(|(key, value)| pair(key, value)).collect())),
+        None => Err(invalid("Can only get item pairs from a mapping.")),
+    }
+}
+
+fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let missing = || invalid("replace needs an old and a new text");
+    let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
+    let (old, new) = (
+        str_of(&old.ok_or_else(missing)?),
+        str_of(&new.ok_or_else(missing)?),
+    );
+    let count = args
+        .int(2, "count")?
+        .and_then(|count| usize::try_from(count).ok());
+    args.finish()?;
+    let text = str_of(value);
+    Ok(match count {
+        Some(count) => text.replacen(&old, &new, count),
+        None => text.replace(&old, &new),
+    })
+}
+
+/// Source: `jinja2/filters.py`, `do_truncate`.
+fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
+    let length = size(args.int(0, "length")?, 255);
+    let kill_words = args.flag(1, "killwords")?;
+    let end = args
+        .get(2, "end")?
+        .map_or("...".to_owned(), |end| str_of(&end));
+    let leeway = size(args.int(3, "leeway")?, 5);
+    args.finish()?;
+    let text = str_of(value);
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text);
+    }
+    let kept: String = text
+        .chars()
+        .take(length.saturating_sub(end.chars().count()))
+        .collect();
+    let kept = match kept.rsplit_once(' ') {
+        Some((words, _)) if !kill_words => words,
+        _ => &kept,
+    };
+    Ok(kept.to_owned() + &end)
+}
+
+fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = Args::new(&args)?;
+    let case_sensitive = args.flag(0, "case_sensitive")?;
+    let by_value = args
+        .get(1, "by")?
+        .is_some_and(|by| by.as_str() == Some("value"));
+    let reverse = args.flag(2, "reverse")?;
+    args.finish()?;
+    let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
+    let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
+        return Err(invalid("Can only sort a mapping."));
+    };
+    let mut pairs: Vec<(Value, Value)> = pairs.collect();
+    pairs.sort_by_cached_key(|(key, value)| {
+        let by = if by_value { value } else { key };
+        match by.as_str() {
+            Some(text) if !case_sensitive => Value::from(text.to_lowercase()),
+            _ => by.clone(),
+        }
+    });
+    if reverse {
+        pairs.reverse();
+    }
+    Ok(list(
+        pairs
+            .into_iter()
+            .map(|(key, value)| pair(key, value))
+            .collect(),
+    ))
+}
+
+fn first(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::UNDEFINED);
+    }
+    match value.as_str() {
+        Some(text) => Ok(text.chars().next().map_or(Value::UNDEFINED, Value::from)),
+        None => Ok(value.try_iter()?.next().unwrap_or(Value::UNDEFINED)),
+    }
+}
+
+fn last(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::UNDEFINED);
+    }
+    match value.as_str() {
+        Some(text) => Ok(text
+            .chars()
+            .next_back()
+            .map_or(Value::UNDEFINED, Value::from)),
+        None => Ok(value.try_iter()?.last().unwrap_or(Value::UNDEFINED)),
+    }
+}
+
+/// What Python's `int()` and `float()` read as a number.
+fn numeric(value: &Value) -> Option<f64> {
+    match value.as_str() {
+        Some(text) => text.trim().replace('_', "").parse().ok(),
+        None if value.kind() == ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        None => f64::try_from(value.clone()).ok(),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "as Python's int(), within i64"
+)]
+fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = Args::new(&args)?;
+    let default = args.get(0, "default")?.unwrap_or(Value::from(0));
+    let base = args
+        .int(1, "base")?
+        .and_then(|base| u32::try_from(base).ok());
+    args.finish()?;
+    if value.is_integer() {
+        return Ok(value.clone());
+    }
+    if let Some(text) = value.as_str() {
+        let base = base.filter(|base| (2..=36).contains(base)).unwrap_or(10);
+        let text = text.trim().replace('_', "").to_lowercase();
+        let prefix = match base {
+            16 => "0x",
+            8 => "0o",
+            2 => "0b",
+            _ => "",
+        };
+        if let Ok(number) = i128::from_str_radix(&text.replacen(prefix, "", 1), base) {
+            return Ok(Value::from(number));
+        }
+    }
+    Ok(match numeric(value) {
+        Some(number) if number.is_finite() => Value::from(number as i64),
+        _ => default,
+    })
+}
+
+fn float(value: &Value, default: Option<Value>) -> Value {
+    numeric(value)
+        .map(Value::from)
+        .or(default)
+        .unwrap_or(Value::from(0.0))
+}
+
+fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = Args::new(&args)?;
+    let precision = args.int(0, "precision")?.unwrap_or(0).clamp(-300, 300);
+    let precision = i32::try_from(precision).unwrap_or(0);
+    let method = args
+        .get(1, "method")?
+        .map_or("common".to_owned(), |method| str_of(&method));
+    args.finish()?;
+    let Some(number) = numeric(value).filter(|_| value.as_str().is_none()) else {
+        return Err(invalid(format!("cannot round a {}", value.kind())));
+    };
+    let scale = 10f64.powi(precision);
+    Ok(match method.as_str() {
+        "common" if value.is_integer() && precision >= 0 => value.clone(),
+        // Formatting rounds the exact decimal value half to even, as Python does.
+        "common" if precision >= 0 => {
+            let digits = usize::try_from(precision).unwrap_or(0);
+            Value::from(format!("{number:.digits$}").parse().unwrap_or(number))
+        }
+        "common" => Value::from((number * scale).round_ties_even() / scale),
+        "ceil" => Value::from((number * scale).ceil() / scale),
+        "floor" => Value::from((number * scale).floor() / scale),
+        _ => return Err(invalid("method must be common, ceil or floor")),
+    })
+}
+
+/// Source: `jinja2/filters.py`, `do_indent`.
+fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let width = args.get(0, "width")?.unwrap_or(Value::from(4));
+    let (first, blank) = (args.flag(1, "first")?, args.flag(2, "blank")?);
+    args.finish()?;
+    let margin = match width.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(
+            usize::try_from(i64::try_from(width)?)
+                .unwrap_or(0)
+                .min(1 << 16),
+        ),
+    };
+    let text = str_of(value) + "\n";
+    let mut out = if first { margin.clone() } else { String::new() };
+    for (index, line) in lines(&text, false).enumerate() {
+        if index > 0 {
+            out.push('\n');
+            if blank || !line.is_empty() {
+                out.push_str(&margin);
+            }
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}

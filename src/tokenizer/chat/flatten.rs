@@ -1,0 +1,109 @@
+//! A conversation as plain text, for models without a chat template.
+//!
+//! Source: llm-d-inference-sim `pkg/tokenizer/tokenizer.go` (`RenderMessages`) and
+//! `pkg/api/response.go` (`Message.PlainText`).
+
+use serde_json::{Map, Value as Json};
+
+/// `### ROLE: TEXT` and a line end per message. A message that is to be continued stays open.
+pub(super) fn flatten(messages: &[Json], continue_final_message: bool) -> String {
+    let mut out = String::new();
+    for message in messages {
+        out.push_str("### ");
+        if let Some(message) = message.as_object() {
+            plain(&mut out, message);
+        }
+        out.push('\n');
+    }
+    if continue_final_message {
+        out.pop();
+    }
+    out
+}
+
+fn plain(out: &mut String, message: &Map<String, Json>) {
+    let text = |name: &str| message.get(name).and_then(Json::as_str).unwrap_or_default();
+    out.push_str(text("role"));
+    if !text("tool_call_id").is_empty() {
+        out.push('(');
+        out.push_str(text("tool_call_id"));
+        out.push(')');
+    }
+    out.push_str(": ");
+    match message.get("content") {
+        Some(Json::String(text)) => out.push_str(text),
+        Some(Json::Array(parts)) => {
+            let mut empty = true;
+            for part in parts.iter().filter_map(said) {
+                if !empty {
+                    out.push('\n');
+                }
+                empty = false;
+                out.push_str(&part);
+            }
+        }
+        _ => {}
+    }
+    let calls = message.get("tool_calls").and_then(Json::as_array);
+    for function in calls
+        .into_iter()
+        .flatten()
+        .filter_map(|call| call.get("function"))
+    {
+        if let Some(name) = function.get("name").and_then(Json::as_str) {
+            out.push('[');
+            out.push_str(name);
+            out.push('(');
+            match function.get("arguments") {
+                Some(Json::String(arguments)) => out.push_str(arguments),
+                Some(Json::Null) | None => {}
+                Some(arguments) => out.push_str(&arguments.to_string()),
+            }
+            out.push_str(")]");
+        }
+    }
+}
+
+/// What a content part says, if anything.
+fn said(part: &Json) -> Option<String> {
+    let kind = part.get("type").and_then(Json::as_str);
+    match kind {
+        _ if part.is_string() => part.as_str().map(str::to_owned),
+        Some("text" | "input_text" | "output_text") | None => {
+            part.get("text")?.as_str().map(str::to_owned)
+        }
+        Some("image_url") => {
+            let url = part.get("image_url")?;
+            Some(format!(
+                "image: {}",
+                url.as_str().or_else(|| url.get("url")?.as_str())?
+            ))
+        }
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn messages_flatten_like_llm_d() {
+        let messages = [
+            json!({"role": "user", "content": "q1"}),
+            json!({"role": "assistant", "content": null, "tool_calls": [
+                {"function": {"name": "f", "arguments": "{\"a\":1}"}},
+                {"function": {"name": "g", "arguments": {"b": 2}}}, {}]}),
+            json!({"role": "tool", "tool_call_id": "c1", "content": [
+                {"type": "text", "text": "r"}, {"type": "image_url", "image_url": {"url": "u"}},
+                {"type": "input_audio"}]}),
+            json!(3),
+        ];
+        let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
+                    ### tool(c1): r\nimage: u\n### \n";
+        assert_eq!(flatten(&messages, false), text);
+        assert_eq!(flatten(&messages[..1], true), "### user: q1");
+        assert_eq!(flatten(&[], true), "");
+    }
+}

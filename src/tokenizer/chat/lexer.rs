@@ -1,0 +1,233 @@
+//! The tags of a Jinja template, cut into tokens: enough to rewrite and to inspect a template.
+
+use std::ops::Range;
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An identifier or keyword.
+    Name,
+    /// A string literal with its quotes.
+    Str,
+    /// A number or an operator.
+    Other,
+}
+
+/// One token and where it stands in the source.
+#[derive(Debug, Clone)]
+pub(super) struct Token<'s> {
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Its text.
+    pub(super) text: &'s str,
+    /// Its place in the source, in bytes.
+    pub(super) span: Range<usize>,
+}
+
+impl Token<'_> {
+    /// Whether this is the name `name`.
+    pub(super) fn is_name(&self, name: &str) -> bool {
+        self.kind == Kind::Name && self.text == name
+    }
+
+    /// Whether this is the operator `op`.
+    pub(super) fn is_op(&self, op: &str) -> bool {
+        self.kind == Kind::Other && self.text == op
+    }
+}
+
+/// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are left out.
+#[derive(Debug)]
+pub(super) struct Tag<'s> {
+    /// Whether it is a `{% … %}` tag.
+    pub(super) statement: bool,
+    /// What stands in it.
+    pub(super) tokens: Vec<Token<'s>>,
+}
+
+/// The tags of a template in order. `None` when it is not well formed.
+pub(super) fn tags(source: &str) -> Option<Vec<Tag<'_>>> {
+    let mut tags = Vec::new();
+    let mut at = 0;
+    while let Some(open) = source[at..].find('{') {
+        let start = at + open;
+        match source.as_bytes().get(start + 1) {
+            Some(b'#') => at = start + 2 + source[start + 2..].find("#}")? + 2,
+            Some(b'%') => match raw_end(&source[start..]) {
+                Some(length) => at = start + length?,
+                None => at = tag(source, start, true, &mut tags)?,
+            },
+            Some(b'{') => at = tag(source, start, false, &mut tags)?,
+            _ => at = start + 1,
+        }
+    }
+    Some(tags)
+}
+
+/// The length of a `{% raw %}` block when `text` starts with one; inner `None`: it never ends.
+fn raw_end(text: &str) -> Option<Option<usize>> {
+    let body = after_word_tag(text, "raw")?;
+    let mut at = text.len() - body.len();
+    while let Some(next) = text[at..].find("{%") {
+        at += next;
+        if let Some(rest) = after_word_tag(&text[at..], "endraw") {
+            return Some(Some(text.len() - rest.len()));
+        }
+        at += 2;
+    }
+    Some(None)
+}
+
+/// What follows a tag that holds only `word`.
+fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    let text = text.strip_prefix("{%")?;
+    let text = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start();
+    let text = text.strip_prefix(word)?.trim_start();
+    text.strip_prefix(['-', '+'])
+        .unwrap_or(text)
+        .strip_prefix("%}")
+}
+
+/// Reads one tag and gives the place after it.
+fn tag<'s>(
+    source: &'s str,
+    start: usize,
+    statement: bool,
+    tags: &mut Vec<Tag<'s>>,
+) -> Option<usize> {
+    let close = if statement { "%}" } else { "}}" };
+    let mut tokens: Vec<Token<'s>> = Vec::new();
+    let mut depth = 0usize;
+    let mut at = start + 2;
+    if source[at..].starts_with(['-', '+']) {
+        at += 1;
+    }
+    loop {
+        let rest = &source[at..];
+        let c = rest.chars().next()?;
+        if depth == 0 {
+            if rest.starts_with(close) {
+                tags.push(Tag { statement, tokens });
+                return Some(at + 2);
+            }
+            if matches!(c, '-' | '+') && rest[1..].starts_with(close) {
+                tags.push(Tag { statement, tokens });
+                return Some(at + 3);
+            }
+        }
+        if c.is_whitespace() {
+            at += c.len_utf8();
+            continue;
+        }
+        let (kind, length) = token(rest, c)?;
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        tokens.push(Token {
+            kind,
+            text: &rest[..length],
+            span: at..at + length,
+        });
+        at += length;
+    }
+}
+
+/// The kind and the length of the token at the start of `rest`.
+fn token(rest: &str, first: char) -> Option<(Kind, usize)> {
+    if first == '"' || first == '\'' {
+        return string_length(rest, first).map(|length| (Kind::Str, length));
+    }
+    if first == '_' || first.is_alphabetic() {
+        let end = rest
+            .find(|c: char| c != '_' && !c.is_alphanumeric())
+            .unwrap_or(rest.len());
+        return Some((Kind::Name, end));
+    }
+    if first.is_ascii_digit() {
+        return Some((Kind::Other, number_length(rest)));
+    }
+    let long = ["//", "**", "==", "!=", "<=", ">="]
+        .iter()
+        .any(|op| rest.starts_with(op));
+    Some((Kind::Other, if long { 2 } else { first.len_utf8() }))
+}
+
+fn string_length(rest: &str, quote: char) -> Option<usize> {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn number_length(rest: &str) -> usize {
+    let digits = |text: &str| {
+        text.find(|c: char| c != '_' && !c.is_ascii_digit())
+            .unwrap_or(text.len())
+    };
+    let mut end = digits(rest);
+    if rest[end..].starts_with('.') && rest[end + 1..].starts_with(|c: char| c.is_ascii_digit()) {
+        end += 1 + digits(&rest[end + 1..]);
+    }
+    if rest[end..].starts_with(['e', 'E']) {
+        let sign = usize::from(rest[end + 1..].starts_with(['-', '+']));
+        let exponent = digits(&rest[end + 1 + sign..]);
+        if exponent > 0 {
+            end += 1 + sign + exponent;
+        }
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_found_between_text_comments_and_raw_blocks() {
+        let source = "a { {# {{ x }} #}{%- if a['}}'] == {'b': {}} -%}{% raw %}{{ y }}{%- endraw %}\
+                      {{+ 1.5e3 ~ z[0][1:] }}";
+        let tags = tags(source).unwrap();
+        let texts: Vec<Vec<&str>> = tags
+            .iter()
+            .map(|tag| tag.tokens.iter().map(|token| token.text).collect())
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                vec![
+                    "if", "a", "[", "'}}'", "]", "==", "{", "'b'", ":", "{", "}", "}"
+                ],
+                vec!["1.5e3", "~", "z", "[", "0", "]", "[", "1", ":", "]"],
+            ]
+        );
+        assert_eq!(
+            tags.iter().map(|tag| tag.statement).collect::<Vec<_>>(),
+            [true, false]
+        );
+    }
+
+    #[test]
+    fn broken_templates_have_no_tags() {
+        for source in [
+            "{{ 'a",
+            "{% if",
+            "{# x",
+            "{% raw %}{{",
+            "{{ ) }}",
+            "{{ ",
+            "{{ a\u{0}",
+        ] {
+            assert!(tags(source).is_none(), "{source:?}");
+        }
+        assert!(tags("").unwrap().is_empty());
+        assert!(tags("{").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,462 @@
+//! The methods of Python's `str`, `list` and `dict` that templates call.
+
+use minijinja::value::{Rest, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+
+use super::args::Args;
+use super::dialect::SLICE;
+use super::python::{is_blank, list, pair, str_of};
+
+/// Calls `value.method(args)`.
+///
+/// # Errors
+/// `UnknownMethod` for a method that is not there, other kinds for wrong arguments.
+pub(super) fn call(
+    state: &State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if method == SLICE {
+        return slice(value, args);
+    }
+    match value.kind() {
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            match on_str(text, method, args)? {
+                Some(answer) => Ok(answer),
+                None => {
+                    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+                }
+            }
+        }
+        ValueKind::Map => on_dict(value, method, args),
+        ValueKind::Seq | ValueKind::Iterable => on_list(value, method, args),
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let answer = match method {
+        "strip" => strip(text, args, true, true)?.into(),
+        "lstrip" => strip(text, args, true, false)?.into(),
+        "rstrip" => strip(text, args, false, true)?.into(),
+        "split" | "rsplit" => split(text, method == "rsplit", args)?,
+        "splitlines" => {
+            let keep = Args::new(args)?.flag(0, "keepends")?;
+            list(lines(text, keep).map(Value::from).collect())
+        }
+        "partition" | "rpartition" => {
+            let (separator,): (&str,) = from_args(args)?;
+            if separator.is_empty() {
+                return Err(invalid("empty separator"));
+            }
+            let last = method == "rpartition";
+            let at = if last {
+                text.rfind(separator)
+            } else {
+                text.find(separator)
+            };
+            let parts = match at {
+                Some(at) => [&text[..at], separator, &text[at + separator.len()..]],
+                None if last => ["", "", text],
+                None => [text, "", ""],
+            };
+            list(parts.into_iter().map(Value::from).collect())
+        }
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            text.strip_prefix(prefix).unwrap_or(text).into()
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            text.strip_suffix(suffix).unwrap_or(text).into()
+        }
+        "find" | "rfind" | "index" | "rindex" | "count" => search(text, method, args)?,
+        "join" => {
+            let (items,): (&Value,) = from_args(args)?;
+            let items: Vec<String> = items.try_iter()?.map(|item| str_of(&item)).collect();
+            items.join(text).into()
+        }
+        "center" | "ljust" | "rjust" | "zfill" => pad(text, method, args)?,
+        "swapcase" => text
+            .chars()
+            .flat_map(|c| {
+                let swapped: Vec<char> = if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                };
+                swapped
+            })
+            .collect::<String>()
+            .into(),
+        "casefold" => text.to_lowercase().into(),
+        _ => return Ok(question(text, method).map(Value::from)),
+    };
+    Ok(Some(answer))
+}
+
+/// The `is…` methods; all but `isascii` are false for empty text.
+fn question(text: &str, method: &str) -> Option<bool> {
+    let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
+    let cased = |wrong: fn(char) -> bool, right: fn(char) -> bool| {
+        text.chars().any(right) && !text.chars().any(wrong)
+    };
+    Some(match method {
+        "isascii" => text.is_ascii(),
+        "isalpha" => all(char::is_alphabetic),
+        "isalnum" => all(char::is_alphanumeric),
+        "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
+        "isspace" => all(is_blank),
+        "islower" => cased(char::is_uppercase, char::is_lowercase),
+        "isupper" => cased(char::is_lowercase, char::is_uppercase),
+        _ => return None,
+    })
+}
+
+fn strip<'t>(text: &'t str, args: &[Value], left: bool, right: bool) -> Result<&'t str, Error> {
+    let (chars,): (Option<&str>,) = from_args(args)?;
+    let cut = |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c));
+    let text = if left {
+        text.trim_start_matches(cut)
+    } else {
+        text
+    };
+    Ok(if right {
+        text.trim_end_matches(cut)
+    } else {
+        text
+    })
+}
+
+fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+    let args = Args::new(args)?;
+    let separator = args.get(0, "sep")?;
+    let separator = separator
+        .as_ref()
+        .map(|separator| match separator.as_str() {
+            Some(separator) => Ok(separator),
+            None => Err(invalid(format!(
+                "must be str or None, not {}",
+                separator.kind()
+            ))),
+        });
+    let separator = separator.transpose()?;
+    let most = args.int(1, "maxsplit")?.unwrap_or(-1);
+    let most = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
+    let parts: Vec<&str> = match separator {
+        Some("") => return Err(invalid("empty separator")),
+        Some(separator) if from_right => {
+            let mut parts: Vec<&str> = text.rsplitn(most, separator).collect();
+            parts.reverse();
+            parts
+        }
+        Some(separator) => text.splitn(most, separator).collect(),
+        None if from_right => words_from_right(text, most),
+        None => words(text, most),
+    };
+    Ok(list(parts.into_iter().map(Value::from).collect()))
+}
+
+/// Splits at runs of blanks, into at most `most` parts; the last keeps its inner blanks.
+fn words(text: &str, most: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim_start_matches(is_blank);
+    while !rest.is_empty() {
+        let end = if parts.len() + 1 < most {
+            rest.find(is_blank)
+        } else {
+            None
+        };
+        parts.push(&rest[..end.unwrap_or(rest.len())]);
+        rest = rest[end.unwrap_or(rest.len())..].trim_start_matches(is_blank);
+    }
+    parts
+}
+
+fn words_from_right(text: &str, most: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim_end_matches(is_blank);
+    while !rest.is_empty() {
+        let blank = if parts.len() + 1 < most {
+            rest.rfind(is_blank)
+        } else {
+            None
+        };
+        let start = blank.map_or(0, |at| {
+            at + rest[at..].chars().next().map_or(1, char::len_utf8)
+        });
+        parts.push(&rest[start..]);
+        rest = rest[..blank.unwrap_or(0)].trim_end_matches(is_blank);
+    }
+    parts.reverse();
+    parts
+}
+
+/// The lines of `str.splitlines`.
+pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let ends = |c: char| {
+            matches!(
+                c,
+                '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'
+                    ..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+            )
+        };
+        let end = rest.find(ends).unwrap_or(rest.len());
+        let length = match rest[end..].chars().next() {
+            Some('\r') if rest[end + 1..].starts_with('\n') => 2,
+            Some(c) => c.len_utf8(),
+            None => 0,
+        };
+        let line = &rest[..if keep_ends { end + length } else { end }];
+        rest = &rest[end + length..];
+        Some(line)
+    })
+}
+
+/// `find` and its kin: places are counted in characters, within an optional range.
+fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (what, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+    let (from, to) = if start.is_none() && stop.is_none() {
+        (0, text.len())
+    } else {
+        let length = text.chars().count();
+        let (start, stop) = (
+            bound(start.unwrap_or(0), length),
+            bound(stop.unwrap_or(i64::MAX), length),
+        );
+        let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+        (byte(start), byte(stop.max(start)))
+    };
+    let part = &text[from..to];
+    if method == "count" {
+        return Ok(part.matches(what).count().into());
+    }
+    let found = if method.starts_with('r') {
+        part.rfind(what)
+    } else {
+        part.find(what)
+    };
+    match found {
+        Some(at) => Ok(text[..from + at].chars().count().into()),
+        None if method.ends_with("index") => Err(invalid("substring not found")),
+        None => Ok((-1).into()),
+    }
+}
+
+fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    /// Wider padding than this can only be a mistake or an attack.
+    const WIDEST: usize = 1 << 20;
+    let (width, fill): (usize, Option<char>) = from_args(args)?;
+    let length = text.chars().count();
+    let missing = width.min(WIDEST).saturating_sub(length);
+    if missing == 0 {
+        return Ok(text.into());
+    }
+    let fill = fill.unwrap_or(if method == "zfill" { '0' } else { ' ' });
+    let run = |n: usize| std::iter::repeat_n(fill, n).collect::<String>();
+    Ok(match method {
+        "ljust" => text.to_owned() + &run(missing),
+        "rjust" => run(missing) + text,
+        // CPython puts the odd blank left when the width is odd.
+        "center" => {
+            let left = missing / 2 + (missing & width & 1);
+            run(left) + text + &run(missing - left)
+        }
+        _ => match text.strip_prefix(['-', '+']) {
+            Some(digits) => text[..1].to_owned() + &run(missing) + digits,
+            None => run(missing) + text,
+        },
+    }
+    .into())
+}
+
+fn on_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(object) = value.as_object() else {
+        return Err(Error::from(ErrorKind::UnknownMethod));
+    };
+    let pairs = || object.try_iter_pairs().into_iter().flatten();
+    Ok(match method {
+        "keys" => {
+            let () = from_args(args)?;
+            list(pairs().map(|(key, _)| key).collect())
+        }
+        "values" => {
+            let () = from_args(args)?;
+            list(pairs().map(|(_, value)| value).collect())
+        }
+        "items" => {
+            let () = from_args(args)?;
+            list(pairs().map(|(key, value)| pair(key, value)).collect())
+        }
+        "get" => {
+            let (key, default): (&Value, Option<Value>) = from_args(args)?;
+            object.get_value(key).or(default).unwrap_or(Value::from(()))
+        }
+        "copy" => {
+            let () = from_args(args)?;
+            value.clone()
+        }
+        _ => return Err(Error::from(ErrorKind::UnknownMethod)),
+    })
+}
+
+fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match method {
+        "count" => {
+            let (what,): (&Value,) = from_args(args)?;
+            Ok(value.try_iter()?.filter(|item| item == what).count().into())
+        }
+        "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            match value.try_iter()?.position(|item| item == *what) {
+                Some(at) => Ok(at.into()),
+                None => Err(invalid(format!("{} is not in list", str_of(what)))),
+            }
+        }
+        "copy" => {
+            let () = from_args(args)?;
+            Ok(value.clone())
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+/// `value[start:stop:step]`, what the template's slices were rewritten to.
+fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (bounds,): (Rest<Option<i64>>,) = from_args(args)?;
+    let at = |n: usize| bounds.get(n).copied().flatten();
+    let (start, stop, step) = (at(0), at(1), at(2).unwrap_or(1));
+    if step == 0 {
+        return Err(invalid("slice step cannot be zero"));
+    }
+    match value.kind() {
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            if step == 1 && text.is_ascii() {
+                let start = bound(start.unwrap_or(0), text.len());
+                let stop = bound(stop.unwrap_or(i64::MAX), text.len());
+                return Ok(text[start..stop.max(start)].into());
+            }
+            let chars: Vec<char> = text.chars().collect();
+            Ok(places(start, stop, step, chars.len())
+                .map(|at| chars[at])
+                .collect::<String>()
+                .into())
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            Ok(list(
+                places(start, stop, step, items.len())
+                    .map(|at| items[at].clone())
+                    .collect(),
+            ))
+        }
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        // Jinja2 turns Python's TypeError into an undefined value.
+        _ => Ok(Value::UNDEFINED),
+    }
+}
+
+/// The places of a slice of something that has `length` elements.
+fn places(
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+    length: usize,
+) -> impl Iterator<Item = usize> {
+    let stride = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX);
+    let (from, count) = if step > 0 {
+        let from = bound(start.unwrap_or(0), length);
+        let to = bound(stop.unwrap_or(i64::MAX), length);
+        (from, to.saturating_sub(from).div_ceil(stride))
+    } else {
+        // Counted from one, so that «before the first» is zero.
+        let edge = |at: i64| {
+            if at < 0 {
+                from_end(at, length).map_or(0, |at| at + 1)
+            } else {
+                usize::try_from(at).map_or(length, |at| at.saturating_add(1).min(length))
+            }
+        };
+        let from = start.map_or(length, edge);
+        let to = stop.map_or(0, edge);
+        (
+            from.wrapping_sub(1),
+            from.saturating_sub(to).div_ceil(stride),
+        )
+    };
+    (0..count).map(move |n| {
+        if step > 0 {
+            from + n * stride
+        } else {
+            from - n * stride
+        }
+    })
+}
+
+/// An index clamped to `0..=length`; negative ones count from the end.
+fn bound(at: i64, length: usize) -> usize {
+    if at < 0 {
+        from_end(at, length).unwrap_or(0)
+    } else {
+        usize::try_from(at).map_or(length, |at| at.min(length))
+    }
+}
+
+fn from_end(at: i64, length: usize) -> Option<usize> {
+    length.checked_sub(usize::try_from(at.unsigned_abs()).ok()?)
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_pythons() {
+        let cases: [(Option<i64>, Option<i64>, i64, &[usize]); 12] = [
+            (None, None, 1, &[0, 1, 2, 3, 4]),
+            (Some(1), Some(-1), 1, &[1, 2, 3]),
+            (Some(-2), None, 1, &[3, 4]),
+            (None, None, -1, &[4, 3, 2, 1, 0]),
+            (None, Some(0), -1, &[4, 3, 2, 1]),
+            (Some(3), Some(0), -2, &[3, 1]),
+            (Some(1), Some(3), -1, &[]),
+            (Some(9), Some(-9), -1, &[4, 3, 2, 1, 0]),
+            (Some(-9), Some(9), 2, &[0, 2, 4]),
+            (Some(3), Some(1), 1, &[]),
+            (Some(-9), None, -1, &[]),
+            (None, None, i64::MIN, &[4]),
+        ];
+        for (start, stop, step, expected) in cases {
+            let found: Vec<usize> = places(start, stop, step, 5).collect();
+            assert_eq!(found, expected, "{start:?} {stop:?} {step}");
+        }
+        for step in [-1, 1, 7] {
+            assert_eq!(places(None, None, step, 0).count(), 0);
+        }
+    }
+
+    #[test]
+    fn words_split_at_runs_of_blanks() {
+        assert_eq!(words("  a  b c ", usize::MAX), ["a", "b", "c"]);
+        assert_eq!(words("  a  b c ", 2), ["a", "b c "]);
+        assert_eq!(words_from_right("  a  b c ", 2), ["  a  b", "c"]);
+        assert_eq!(words_from_right(" ", 2), Vec::<&str>::new());
+        assert_eq!(
+            lines("a\r\nb\n\nc\u{2028}", false).collect::<Vec<_>>(),
+            ["a", "b", "", "c"]
+        );
+        assert_eq!(lines("a\r\nb", true).collect::<Vec<_>>(), ["a\r\n", "b"]);
+    }
+}

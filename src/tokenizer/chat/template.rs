@@ -1,0 +1,133 @@
+//! Compiled chat templates and the caches that keep them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, escape_formatter};
+use parking_lot::RwLock;
+
+use super::content_format::ContentFormat;
+use super::filters::{self, Clock, Raised, local_time};
+use super::python::{Fields, dict, write_str};
+use super::{TemplateError, dialect};
+
+/// Instructions that one rendering may take: far more than ten thousand messages need, little
+/// enough that a hostile template ends within seconds.
+const FUEL: u64 = 100_000_000;
+
+/// How many templates from requests are kept; vLLM keeps as many.
+const KEPT: usize = 32;
+
+/// The name under which an environment knows its only template.
+const NAME: &str = "chat_template";
+
+/// A template that can be rendered.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    env: Environment<'static>,
+    source: String,
+    /// The form in which it wants message content.
+    pub(super) format: ContentFormat,
+}
+
+impl Compiled {
+    /// Compiles `source`; `clock` is what `strftime_now` asks.
+    pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
+        let mut env = Environment::new();
+        env.set_trim_blocks(true);
+        env.set_lstrip_blocks(true);
+        env.set_undefined_behavior(UndefinedBehavior::Lenient);
+        env.set_auto_escape_callback(|_| AutoEscape::None);
+        env.set_fuel(Some(FUEL));
+        env.set_formatter(|out, state, value| match value.kind() {
+            ValueKind::Invalid => escape_formatter(out, state, value),
+            _ => Ok(write_str(out, value)?),
+        });
+        filters::add(&mut env, clock);
+        env.add_template_owned(NAME, dialect::rewrite(source))
+            .map_err(|error| failed(&error))?;
+        Ok(Self {
+            env,
+            source: source.to_owned(),
+            format: ContentFormat::detect(source),
+        })
+    }
+
+    /// Whether the source holds this text anywhere.
+    pub(super) fn mentions(&self, text: &str) -> bool {
+        self.source.contains(text)
+    }
+
+    /// Renders with these variables.
+    pub(super) fn render(&self, variables: Fields) -> Result<String, TemplateError> {
+        let template = self
+            .env
+            .get_template(NAME)
+            .map_err(|error| failed(&error))?;
+        template
+            .render(dict(variables))
+            .map_err(|error| failed(&error))
+    }
+}
+
+/// What a client is told: the template's own reason where it gave one.
+fn failed(error: &minijinja::Error) -> TemplateError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(next) = source {
+        if let Some(Raised(message)) = next.downcast_ref() {
+            return TemplateError::Rejected(message.clone());
+        }
+        source = next.source();
+    }
+    TemplateError::Rejected(error.to_string())
+}
+
+/// A template that is compiled when it is first used.
+#[derive(Debug)]
+pub(super) struct Slot {
+    source: String,
+    compiled: OnceLock<Result<Arc<Compiled>, TemplateError>>,
+}
+
+impl Slot {
+    /// A slot for this source.
+    pub(super) fn new(source: String) -> Self {
+        Self {
+            source,
+            compiled: OnceLock::new(),
+        }
+    }
+
+    /// The source.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The compiled template.
+    pub(super) fn get(&self) -> Result<Arc<Compiled>, TemplateError> {
+        self.compiled
+            .get_or_init(|| Compiled::new(&self.source, local_time).map(Arc::new))
+            .clone()
+    }
+}
+
+/// Templates that requests and flags brought along, by source.
+#[derive(Debug, Default)]
+pub(super) struct Cache(RwLock<HashMap<String, Arc<Compiled>>>);
+
+impl Cache {
+    /// The compiled form of `source`.
+    pub(super) fn get(&self, source: &str) -> Result<Arc<Compiled>, TemplateError> {
+        if let Some(compiled) = self.0.read().get(source) {
+            return Ok(compiled.clone());
+        }
+        let compiled = Arc::new(Compiled::new(source, local_time)?);
+        let mut kept = self.0.write();
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(source.to_owned(), compiled.clone());
+        Ok(compiled)
+    }
+}

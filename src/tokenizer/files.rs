@@ -1,0 +1,171 @@
+//! The small files beside a `tokenizer.json`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+
+use super::TokenizerError;
+
+/// What a model's folder says besides its vocabulary.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    pub(super) tokenizer_config: Map<String, Json>,
+    pub(super) generation_config: Map<String, Json>,
+    pub(super) config: Map<String, Json>,
+    /// Chat templates by name.
+    pub(super) templates: Vec<(String, String)>,
+}
+
+impl Files {
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Broken`] for a file that is there and not what it should be.
+    pub(super) fn read(folder: &Path) -> Result<Self, TokenizerError> {
+        let mut files = Self {
+            tokenizer_config: object(folder, "tokenizer_config.json")?,
+            generation_config: object(folder, "generation_config.json")?,
+            config: object(folder, "config.json")?,
+            templates: Vec::new(),
+        };
+        files.templates = templates(folder, files.tokenizer_config.get("chat_template"))?;
+        Ok(files)
+    }
+
+    /// A special token by its name in `tokenizer_config.json`: text, or an object with it.
+    pub(super) fn special_token(&self, name: &str) -> Option<&str> {
+        content(self.tokenizer_config.get(name)?)
+    }
+
+    /// The special tokens that templates may name, `bos_token` and all others ending so.
+    pub(super) fn special_tokens(&self) -> Map<String, Json> {
+        let extra = self
+            .tokenizer_config
+            .get("extra_special_tokens")
+            .and_then(Json::as_object);
+        self.tokenizer_config
+            .iter()
+            .chain(extra.into_iter().flatten())
+            .filter(|(name, _)| name.ends_with("_token"))
+            .filter_map(|(name, token)| Some((name.clone(), content(token)?.into())))
+            .collect()
+    }
+
+    /// All tokens that `tokenizer_config.json` calls special.
+    pub(super) fn all_special_tokens(&self) -> Vec<String> {
+        let lists = ["additional_special_tokens", "extra_special_tokens"];
+        let listed = lists
+            .iter()
+            .filter_map(|name| self.tokenizer_config.get(*name)?.as_array());
+        self.special_tokens()
+            .values()
+            .chain(listed.flatten())
+            .filter_map(content)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The ids that end a text: `generation_config.json` decides, else `config.json`.
+    pub(super) fn eos_ids(&self) -> Vec<u32> {
+        let ids = [&self.generation_config, &self.config]
+            .into_iter()
+            .find_map(|file| file.get("eos_token_id").filter(|ids| !ids.is_null()));
+        let id = |json: &Json| json.as_u64().and_then(|id| u32::try_from(id).ok());
+        match ids {
+            Some(Json::Array(ids)) => ids.iter().filter_map(id).collect(),
+            Some(one) => id(one).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The size of the model's vocabulary, which may be padded beyond the tokenizer's.
+    pub(super) fn vocab_size(&self) -> Option<u32> {
+        let text = self
+            .config
+            .get("text_config")
+            .and_then(|text| text.get("vocab_size"));
+        self.config
+            .get("vocab_size")
+            .or(text)?
+            .as_u64()?
+            .try_into()
+            .ok()
+    }
+}
+
+/// The text of a token that is written as text or as `{"content": text, …}`.
+pub(super) fn content(token: &Json) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
+}
+
+fn object(folder: &Path, name: &str) -> Result<Map<String, Json>, TokenizerError> {
+    let Some(text) = text(folder, name)? else {
+        return Ok(Map::new());
+    };
+    serde_json::from_str(&text).map_err(|error| broken(folder, name, error))
+}
+
+fn text(folder: &Path, name: &str) -> Result<Option<String>, TokenizerError> {
+    match std::fs::read_to_string(folder.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(broken(folder, name, error)),
+    }
+}
+
+fn broken(folder: &Path, name: &str, reason: impl std::fmt::Display) -> TokenizerError {
+    TokenizerError::Broken {
+        file: folder.join(name),
+        reason: reason.to_string(),
+    }
+}
+
+/// `chat_template.jinja` and `additional_chat_templates/` win over `tokenizer_config.json`, which
+/// wins over the file of multimodal processors, `chat_template.json`.
+///
+/// Source: `transformers/tokenization_utils_base.py`, `from_pretrained`.
+fn templates(
+    folder: &Path,
+    configured: Option<&Json>,
+) -> Result<Vec<(String, String)>, TokenizerError> {
+    const NAME: &str = "default";
+    let own = |text: String| (NAME.to_owned(), text);
+    let mut templates: Vec<(String, String)> = text(folder, "chat_template.jinja")?
+        .map(own)
+        .into_iter()
+        .collect();
+    if let Ok(entries) = std::fs::read_dir(folder.join("additional_chat_templates")) {
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let stem = path
+                .file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "jinja")
+            {
+                let source = std::fs::read_to_string(&path)
+                    .map_err(|error| broken(folder, &path.display().to_string(), error))?;
+                templates.push((stem.to_owned(), source));
+            }
+        }
+    }
+    if !templates.is_empty() {
+        return Ok(templates);
+    }
+    match configured {
+        Some(Json::String(text)) => return Ok(vec![own(text.clone())]),
+        Some(Json::Array(list)) => {
+            let member = |entry: &Json, name: &str| entry.get(name)?.as_str().map(str::to_owned);
+            return Ok(list
+                .iter()
+                .filter_map(|entry| Some((member(entry, "name")?, member(entry, "template")?)))
+                .collect());
+        }
+        _ => {}
+    }
+    match object(folder, "chat_template.json")?.remove("chat_template") {
+        Some(Json::String(text)) => Ok(vec![own(text)]),
+        _ => Ok(Vec::new()),
+    }
+}

@@ -1,0 +1,255 @@
+//! Hugging Face tokenizers, run in this process.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value as Json};
+use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
+
+use super::TokenizerError;
+use super::chat::Templates;
+use super::files::{Files, content};
+use super::info;
+use super::source::{Place, TOKENIZER};
+use super::vocabulary::Vocabulary;
+
+/// A tokenizer from a `tokenizer.json` and the files beside it.
+#[derive(Debug)]
+pub struct Hf {
+    tokenizer: Tokenizer,
+    files: Files,
+    templates: Templates,
+    special: HashSet<u32>,
+    eos: Option<u32>,
+    stop_ids: Vec<u32>,
+    /// The character that stands for a blank before a word, in SentencePiece vocabularies.
+    blank: Option<char>,
+    /// Whether blanks before punctuation are dropped when decoding.
+    clean_up: bool,
+    vocabulary: OnceLock<Vocabulary>,
+    name: String,
+    local: bool,
+}
+
+impl Hf {
+    /// Reads a tokenizer's files.
+    pub(super) fn open(place: &Place) -> Result<Self, TokenizerError> {
+        let files = Files::read(&place.folder)?;
+        let tokenizer = read(&place.folder.join(TOKENIZER), &files)?;
+        let special = special_ids(&tokenizer);
+        let configured = files
+            .special_token("eos_token")
+            .and_then(|t| tokenizer.token_to_id(t));
+        let eos_ids = files.eos_ids();
+        let eos = configured.or_else(|| eos_ids.first().copied());
+        let templates = Templates::new(files.templates.clone(), &files.special_tokens());
+        let clean_up = files.tokenizer_config.get("clean_up_tokenization_spaces")
+            == Some(&Json::Bool(true))
+            && !matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
+        Ok(Self {
+            stop_ids: eos_ids.into_iter().filter(|id| Some(*id) != eos).collect(),
+            blank: tokenizer.get_pre_tokenizer().and_then(blank),
+            vocabulary: OnceLock::new(),
+            name: place.name.clone(),
+            local: place.local,
+            tokenizer,
+            files,
+            templates,
+            special,
+            eos,
+            clean_up,
+        })
+    }
+
+    pub(super) fn inner(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub(super) fn templates(&self) -> &Templates {
+        &self.templates
+    }
+
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        self.vocabulary
+            .get_or_init(|| Vocabulary::new(&self.tokenizer))
+    }
+
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+        match self.tokenizer.encode_fast(text, add_special_tokens) {
+            Ok(encoding) => encoding.get_ids().to_vec(),
+            Err(error) => {
+                // Only vocabularies without a token for unknown text come here.
+                tracing::warn!(%error, "text cannot be encoded");
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        let text = match self.decode_bytes(ids, skip_special_tokens) {
+            Some(text) => text,
+            None => self
+                .tokenizer
+                .decode(ids, skip_special_tokens)
+                .unwrap_or_default(),
+        };
+        if self.clean_up { clean_up(&text) } else { text }
+    }
+
+    fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Option<String> {
+        let vocabulary = self.vocabulary();
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        for id in ids {
+            if !(skip_special_tokens && self.special.contains(id)) {
+                bytes.extend_from_slice(vocabulary.bytes(*id)?);
+            }
+        }
+        Some(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })
+    }
+
+    /// The text of one token, with the blanks that decoding it alone would drop.
+    ///
+    /// Source: `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
+    pub(super) fn token_text(&self, id: u32) -> String {
+        let text = self.decode(&[id], false);
+        let Some(blank) = self.blank else { return text };
+        let piece = self.tokenizer.id_to_token(id).unwrap_or_default();
+        let wanted = piece.chars().take_while(|c| *c == blank).count();
+        let there = text.chars().take_while(|c| *c == ' ').count();
+        " ".repeat(wanted.saturating_sub(there)) + &text
+    }
+
+    pub(super) fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
+    }
+
+    pub(super) fn vocab_size(&self) -> u32 {
+        self.vocabulary()
+            .size
+            .max(self.files.vocab_size().unwrap_or(0))
+    }
+
+    pub(super) fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    pub(super) fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// `generation_config.json`; empty if there is none.
+    pub fn generation_config(&self) -> &Map<String, Json> {
+        &self.files.generation_config
+    }
+
+    /// `config.json`; empty if there is none.
+    pub fn config(&self) -> &Map<String, Json> {
+        &self.files.config
+    }
+
+    pub(super) fn info(&self) -> Json {
+        info::describe(
+            &self.files,
+            &self.tokenizer,
+            self.templates.default_source(),
+            &self.name,
+            self.local,
+        )
+    }
+}
+
+/// Parses `tokenizer.json` and adds what transformers adds.
+fn read(path: &Path, files: &Files) -> Result<Tokenizer, TokenizerError> {
+    let broken = |reason: String| TokenizerError::Broken {
+        file: path.to_owned(),
+        reason,
+    };
+    let mut tokenizer = Tokenizer::from_file(path).map_err(|error| broken(error.to_string()))?;
+    // Prompts are neither cut nor padded, whatever the file was saved with.
+    tokenizer
+        .with_truncation(None)
+        .map_err(|error| broken(error.to_string()))?;
+    tokenizer.with_padding(None);
+    let decoder = files
+        .tokenizer_config
+        .get("added_tokens_decoder")
+        .and_then(Json::as_object);
+    let mut added: Vec<(u32, AddedToken)> = decoder
+        .into_iter()
+        .flatten()
+        .filter_map(|(id, token)| Some((id.parse().ok()?, added_token(token)?)))
+        .filter(|(_, token)| tokenizer.token_to_id(&token.content).is_none())
+        .collect();
+    added.sort_by_key(|(id, _)| *id);
+    let failed = |error: tokenizers::Error| broken(error.to_string());
+    tokenizer
+        .add_tokens(added.into_iter().map(|(_, token)| token))
+        .map_err(failed)?;
+    let special = files.all_special_tokens();
+    let known = special_contents(&tokenizer);
+    let missing = special
+        .into_iter()
+        .filter(|token| !token.is_empty() && !known.contains(token));
+    let missing: Vec<AddedToken> = missing.map(|token| AddedToken::from(token, true)).collect();
+    tokenizer.add_special_tokens(missing).map_err(failed)?;
+    Ok(tokenizer)
+}
+
+fn added_token(token: &Json) -> Option<AddedToken> {
+    let flag = |name: &str| token.get(name).and_then(Json::as_bool);
+    let mut added = AddedToken::from(content(token)?, flag("special").unwrap_or(false));
+    added.single_word = flag("single_word").unwrap_or(false);
+    added.lstrip = flag("lstrip").unwrap_or(false);
+    added.rstrip = flag("rstrip").unwrap_or(false);
+    added.normalized = flag("normalized").unwrap_or(!added.special);
+    Some(added)
+}
+
+fn special_contents(tokenizer: &Tokenizer) -> HashSet<String> {
+    let tokens = tokenizer.get_added_tokens_decoder().into_values();
+    tokens
+        .filter(|token| token.special)
+        .map(|token| token.content)
+        .collect()
+}
+
+fn special_ids(tokenizer: &Tokenizer) -> HashSet<u32> {
+    let tokens = tokenizer.get_added_tokens_decoder();
+    tokens
+        .into_iter()
+        .filter(|(_, token)| token.special)
+        .map(|(id, _)| id)
+        .collect()
+}
+
+/// The blank of a Metaspace pre-tokenizer, alone or in a sequence.
+fn blank(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
+    match pre_tokenizer {
+        PreTokenizerWrapper::Metaspace(metaspace) => Some(metaspace.get_replacement()),
+        PreTokenizerWrapper::Sequence(sequence) => sequence.as_ref().iter().find_map(blank),
+        _ => None,
+    }
+}
+
+/// Source: `transformers/tokenization_utils_base.py`, `clean_up_tokenization`.
+fn clean_up(text: &str) -> String {
+    const PAIRS: [(&str, &str); 10] = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    PAIRS
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}

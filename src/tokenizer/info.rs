@@ -1,0 +1,96 @@
+//! What `GET /tokenizer_info` says of a tokenizer: the arguments that transformers made it with.
+//!
+//! Source: `vllm/entrypoints/serve/tokenize/serving.py` (`TokenizerInfo`), and a recorded answer.
+
+use serde_json::{Map, Value as Json, json};
+use tokenizers::Tokenizer;
+
+use super::files::{Files, content};
+
+/// The members in vLLM's order: the class, `tokenizer_config.json`, what vLLM and transformers add.
+pub(super) fn describe(
+    files: &Files,
+    tokenizer: &Tokenizer,
+    template: Option<&str>,
+    name: &str,
+    local: bool,
+) -> Json {
+    let mut info = Map::new();
+    info.insert("tokenizer_class".into(), class(files).into());
+    for (key, value) in &files.tokenizer_config {
+        match key.as_str() {
+            "tokenizer_class"
+            | "vocab_file"
+            | "merges_file"
+            | "additional_special_tokens"
+            | "chat_template" => {}
+            _ => {
+                info.insert(key.clone(), plain(value));
+            }
+        }
+        if let (true, Some(template)) = (key == "chat_template", template) {
+            info.insert(key.clone(), template.into());
+        }
+    }
+    if let (false, Some(template)) = (info.contains_key("chat_template"), template) {
+        info.insert("chat_template".into(), template.into());
+    }
+    info.insert("truncation_side".into(), "left".into());
+    if let Some(extra) = files.tokenizer_config.get("additional_special_tokens") {
+        info.insert("extra_special_tokens".into(), plain(extra));
+    }
+    info.insert("name_or_path".into(), name.into());
+    info.insert("is_local".into(), local.into());
+    info.insert("local_files_only".into(), local.into());
+    if !info.contains_key("added_tokens_decoder") {
+        let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        added.sort_by_key(|(id, _)| *id);
+        let added: Map<String, Json> = added
+            .into_iter()
+            .map(|(id, token)| (id.to_string(), token.content.into()))
+            .collect();
+        info.insert("added_tokens_decoder".into(), added.into());
+    }
+    info.insert("backend".into(), "tokenizers".into());
+    info.into()
+}
+
+/// The name of the class that vLLM wraps around transformers' tokenizer.
+fn class(files: &Files) -> String {
+    let named = files
+        .tokenizer_config
+        .get("tokenizer_class")
+        .and_then(Json::as_str);
+    let class = match named.map(|name| name.strip_suffix("Fast").unwrap_or(name)) {
+        None | Some("PreTrainedTokenizer") => "TokenizersBackend",
+        Some(name) => name,
+    };
+    format!("TokenizerPoolCached{class}")
+}
+
+/// Tokens that are written as objects become their text.
+fn plain(value: &Json) -> Json {
+    match value {
+        Json::Object(members) => match content(value) {
+            Some(text) => text.into(),
+            None => members
+                .iter()
+                .map(|(key, value)| (key.clone(), plain(value)))
+                .collect(),
+        },
+        Json::Array(items) => items.iter().map(plain).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The simulated tokenizer in the same form.
+pub(super) fn simulated() -> Json {
+    json!({
+        "tokenizer_class": "SimulatedTokenizer",
+        "truncation_side": "left",
+        "is_local": true,
+        "local_files_only": true,
+        "added_tokens_decoder": {},
+        "backend": "simulated",
+    })
+}

@@ -1,0 +1,177 @@
+//! A bounded memory of which text an id stands for.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+/// Shards, so that encoders on several threads seldom meet.
+const SHARDS: usize = 64;
+
+/// Pieces that one shard keeps: a quarter of a million in all.
+const PIECES: usize = 4096;
+
+/// Bytes that one shard keeps, 64 MiB in all; a longer piece is not kept at all.
+const BYTES: usize = 1 << 20;
+
+/// Remembers pieces by id. When it is full, the pieces not seen for longest are forgotten, about:
+/// each gets a second chance if it was seen since it last came up for eviction.
+#[derive(Debug)]
+pub(super) struct Interner {
+    shards: Box<[RwLock<Shard>]>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    pieces: HashMap<u32, Piece, BuildHasherDefault<IdHasher>>,
+    /// Ids in the order of eviction.
+    queue: VecDeque<u32>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    text: Box<str>,
+    seen: AtomicBool,
+}
+
+/// Ids are hashes already.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.0 = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Default for Interner {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+        }
+    }
+}
+
+impl Interner {
+    fn shard(&self, id: u32) -> &RwLock<Shard> {
+        &self.shards[id as usize % SHARDS]
+    }
+
+    /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins.
+    pub(super) fn remember(&self, id: u32, text: &str) {
+        if let Some(piece) = self.shard(id).read().pieces.get(&id) {
+            if *piece.text == *text {
+                if !piece.seen.load(Ordering::Relaxed) {
+                    piece.seen.store(true, Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+        if text.len() <= BYTES {
+            self.shard(id).write().insert(id, text);
+        }
+    }
+
+    /// Appends the text of `id`; false when it is unknown or forgotten.
+    pub(super) fn append(&self, id: u32, out: &mut String) -> bool {
+        match self.shard(id).read().pieces.get(&id) {
+            Some(piece) => {
+                out.push_str(&piece.text);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, id: u32, text: &str) {
+        let piece = Piece {
+            text: text.into(),
+            seen: AtomicBool::new(false),
+        };
+        self.bytes += text.len();
+        match self.pieces.insert(id, piece) {
+            Some(old) => self.bytes -= old.text.len(),
+            None => self.queue.push_back(id),
+        }
+        while self.queue.len() > PIECES || self.bytes > BYTES {
+            let Some(oldest) = self.queue.pop_front() else {
+                break;
+            };
+            let Some(piece) = self.pieces.get(&oldest) else {
+                continue;
+            };
+            if oldest == id || piece.seen.swap(false, Ordering::Relaxed) {
+                self.queue.push_back(oldest);
+                continue;
+            }
+            self.bytes -= piece.text.len();
+            self.pieces.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(interner: &Interner, id: u32) -> Option<String> {
+        let mut out = String::new();
+        interner.append(id, &mut out).then_some(out)
+    }
+
+    #[test]
+    fn the_later_of_two_texts_wins() {
+        let interner = Interner::default();
+        interner.remember(7, "a");
+        interner.remember(7, "b");
+        assert_eq!(text_of(&interner, 7).as_deref(), Some("b"));
+        assert_eq!(text_of(&interner, 8), None);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_in_use_stays() {
+        let interner = Interner::default();
+        let ids = |n: usize| u32::try_from(n * SHARDS).unwrap();
+        for n in 0..3 * PIECES {
+            interner.remember(0, "always");
+            interner.remember(ids(n + 1), "some text");
+        }
+        let shard = interner.shards[0].read();
+        assert_eq!(shard.pieces.len(), PIECES);
+        assert_eq!(shard.queue.len(), PIECES);
+        assert_eq!(
+            shard.bytes,
+            (PIECES - 1) * "some text".len() + "always".len()
+        );
+        drop(shard);
+        assert_eq!(text_of(&interner, 0).as_deref(), Some("always"));
+        assert_eq!(text_of(&interner, ids(1)), None);
+        assert!(text_of(&interner, ids(3 * PIECES)).is_some());
+    }
+
+    #[test]
+    fn long_texts_push_out_others_but_never_more_than_the_bound() {
+        let interner = Interner::default();
+        interner.remember(0, "short");
+        interner.remember(64, &"x".repeat(BYTES));
+        assert_eq!(text_of(&interner, 64).map(|text| text.len()), Some(BYTES));
+        assert_eq!(text_of(&interner, 0), None);
+        interner.remember(128, &"x".repeat(BYTES + 1));
+        assert_eq!(text_of(&interner, 128), None);
+        assert!(interner.shards[0].read().bytes <= BYTES);
+    }
+}

@@ -1,0 +1,208 @@
+//! The tokenizer of models that have none: llm-d's word splitter, with nothing dropped.
+//!
+//! Ids of pieces are FNV-1a hashes, so any number is an id, and a piece cannot be computed from its
+//! id: the tokenizer remembers what it has encoded, within bounds. Characters beyond ASCII, which
+//! llm-d drops, are one token each whose id holds the character itself, so that they can be decoded
+//! anywhere. A hash that falls among those ids (one piece in four thousand) means its piece where
+//! that is remembered.
+//!
+//! Source: llm-d-inference-sim `pkg/tokenizer/tokenizer.go`.
+
+use std::ops::Range;
+
+use super::interner::Interner;
+
+/// Marks ids that hold a character.
+const CHARACTER: u32 = 0x8000_0000;
+
+/// Splits text into words and signs.
+#[derive(Debug, Default)]
+pub struct Simulated {
+    memory: Interner,
+}
+
+impl Simulated {
+    /// The ids of the pieces of `text`.
+    pub(super) fn encode(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 1);
+        for range in pieces(text) {
+            ids.push(self.learn(&text[range]));
+        }
+        ids
+    }
+
+    /// The pieces of `text`: ids, and where each ends.
+    pub(super) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
+        pieces(text)
+            .map(|range| {
+                let end = u32::try_from(range.end).unwrap_or(u32::MAX);
+                (self.learn(&text[range]), end)
+            })
+            .unzip()
+    }
+
+    fn learn(&self, piece: &str) -> u32 {
+        let id = id(piece);
+        if piece.is_ascii() {
+            self.memory.remember(id, piece);
+        }
+        id
+    }
+
+    /// Appends the text of an id; false for one that was never seen, or long ago.
+    pub(super) fn append(&self, id: u32, out: &mut String) -> bool {
+        if self.memory.append(id, out) {
+            return true;
+        }
+        match character(id) {
+            Some(c) => out.push(c),
+            None => return false,
+        }
+        true
+    }
+
+    /// The id of a text that is one piece.
+    pub(super) fn id_of(&self, piece: &str) -> Option<u32> {
+        let first = pieces(piece).next()?;
+        (first.end == piece.len()).then(|| self.learn(piece))
+    }
+}
+
+fn id(piece: &str) -> u32 {
+    match piece.chars().next() {
+        Some(c) if !c.is_ascii() => CHARACTER | u32::from(c),
+        _ => fnv1a(piece.as_bytes()),
+    }
+}
+
+fn character(id: u32) -> Option<char> {
+    let code = id.checked_sub(CHARACTER)?;
+    char::from_u32(code).filter(|c| !c.is_ascii())
+}
+
+/// FNV-1a, 32 bit.
+pub(super) fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// The pieces of a text, which together are the text: a word of letters and digits or a single
+/// sign, each with the blanks behind it; a run of blanks that has nothing before it; a character
+/// beyond ASCII.
+fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    let bytes = text.as_bytes();
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let first = *bytes.get(start)?;
+        let mut end = start + 1;
+        if first.is_ascii() {
+            // Go's `\w` has the underscore, but as a first character it is a sign.
+            if first.is_ascii_alphanumeric() {
+                end = run(bytes, end, |b| b.is_ascii_alphanumeric() || b == b'_');
+            }
+            end = run(bytes, end, is_blank);
+        } else {
+            end = run(bytes, end, |b| b & 0xc0 == 0x80);
+        }
+        Some(std::mem::replace(&mut start, end)..end)
+    })
+}
+
+fn run(bytes: &[u8], from: usize, of: impl Fn(u8) -> bool) -> usize {
+    bytes[from..]
+        .iter()
+        .position(|byte| !of(*byte))
+        .map_or(bytes.len(), |length| from + length)
+}
+
+/// Go's `\s`.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b'\t' | b'\n' | b'\x0c' | b'\r' | b' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(text: &str) -> Vec<&str> {
+        pieces(text).map(|range| &text[range]).collect()
+    }
+
+    fn decode(tokenizer: &Simulated, ids: &[u32]) -> String {
+        let mut out = String::new();
+        for id in ids {
+            assert!(tokenizer.append(*id, &mut out));
+        }
+        out
+    }
+
+    #[test]
+    fn ids_and_pieces_are_llm_ds() {
+        let tokenizer = Simulated::default();
+        assert_eq!(
+            split("This is a test."),
+            ["This ", "is ", "a ", "test", "."]
+        );
+        assert_eq!(
+            tokenizer.encode("This is a test."),
+            [
+                3_157_421_587,
+                1_477_013_615,
+                186_949_092,
+                2_949_673_445,
+                722_245_873
+            ]
+        );
+        assert_eq!(
+            split("### user: This is a test.\n"),
+            [
+                "#", "#", "# ", "user", ": ", "This ", "is ", "a ", "test", ".\n"
+            ]
+        );
+        assert_eq!(
+            split("__init__ a_1 _b"),
+            ["_", "_", "init__ ", "a_1 ", "_", "b"]
+        );
+        assert_eq!(
+            split("don't 3.14\t\n{x}"),
+            ["don", "'", "t ", "3", ".", "14\t\n", "{", "x", "}"]
+        );
+    }
+
+    #[test]
+    fn what_llm_d_drops_is_kept() {
+        assert_eq!(
+            split("  a `b` | é世 \u{b}😀\0"),
+            [
+                "  ", "a ", "`", "b", "` ", "| ", "é", "世", " ", "\u{b}", "😀", "\0"
+            ]
+        );
+        let other = Simulated::default();
+        let ids = Simulated::default().encode("é世😀");
+        assert_eq!(decode(&other, &ids), "é世😀");
+        assert!(!other.append(fnv1a(b"never seen"), &mut String::new()));
+    }
+
+    #[test]
+    fn one_piece_has_an_id() {
+        let tokenizer = Simulated::default();
+        assert_eq!(tokenizer.id_of("This "), Some(3_157_421_587));
+        assert_eq!(tokenizer.id_of("世"), Some(0x8000_4e16));
+        assert_eq!(tokenizer.id_of("two words"), None);
+        assert_eq!(tokenizer.id_of(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn text_survives_a_round_trip(text in "\\PC*|[ -~\\s]*|.*") {
+            let tokenizer = Simulated::default();
+            let ids = tokenizer.encode(&text);
+            prop_assert_eq!(decode(&tokenizer, &ids), text.clone());
+            let (again, ends) = tokenizer.split(&text);
+            prop_assert_eq!(&again, &ids);
+            prop_assert_eq!(ends.last().copied().unwrap_or(0) as usize, text.len());
+        }
+    }
+}
