@@ -15,7 +15,4 @@ pub mod metrics;
 pub mod server;
 pub mod service;
 pub mod sim;
-pub mod tls;
 pub mod tokenizer;
-pub mod tools;
-pub mod wire;
