@@ -4,4 +4,5 @@
 //! looks. `ARCHITECTURE.md` has the map.
 
 pub mod engine;
+pub mod generate;
 pub mod sim;

@@ -1,0 +1,49 @@
+//! Lark's library of common terminals.
+//!
+//! Source: `lark/grammars/common.lark`. A pattern here makes part of what the terminal
+//! matches, the part that reads well.
+
+const COMMON: &[(&str, &str)] = &[
+    ("DIGIT", "[0-9]"),
+    ("HEXDIGIT", "[0-9a-f]"),
+    ("INT", "[1-9][0-9]{0,2}"),
+    ("SIGNED_INT", "-?[1-9][0-9]{0,2}"),
+    ("DECIMAL", r"[1-9][0-9]?\.[0-9]{1,2}"),
+    ("_EXP", "e[1-9]"),
+    ("FLOAT", r"[1-9][0-9]?\.[0-9]{1,2}"),
+    ("SIGNED_FLOAT", r"-?[1-9][0-9]?\.[0-9]{1,2}"),
+    ("NUMBER", r"[1-9][0-9]?(\.[0-9]{1,2})?"),
+    ("SIGNED_NUMBER", r"-?[1-9][0-9]?(\.[0-9]{1,2})?"),
+    ("ESCAPED_STRING", r#""[a-z]+""#),
+    ("LCASE_LETTER", "[a-z]"),
+    ("UCASE_LETTER", "[A-Z]"),
+    ("LETTER", "[A-Za-z]"),
+    ("WORD", "[a-z]+"),
+    ("CNAME", "[a-z]+"),
+    ("WS_INLINE", " "),
+    ("WS", " "),
+    ("CR", r"\r"),
+    ("LF", r"\n"),
+    ("NEWLINE", r"\n"),
+    ("SH_COMMENT", "# [a-z]+"),
+    ("CPP_COMMENT", "// [a-z]+"),
+    ("C_COMMENT", r"/\* [a-z]+ \*/"),
+    ("SQL_COMMENT", "-- [a-z]+"),
+];
+
+/// The pattern of `common.NAME`.
+///
+/// # Errors
+/// A sentence with the names there are.
+pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
+    COMMON
+        .iter()
+        .find_map(|(known, pattern)| (*known == name).then_some(*pattern))
+        .ok_or_else(|| {
+            let names: Vec<String> = COMMON.iter().map(|(n, _)| format!("common.{n}")).collect();
+            format!(
+                "Unknown common regex: common.{name}; following are available: {}",
+                names.join(", ")
+            )
+        })
+}

@@ -1,0 +1,125 @@
+//! Characters of a grammar, with places for errors.
+
+/// Reads a grammar character by character.
+pub(super) struct Scan {
+    source: String,
+    chars: Vec<char>,
+    pub(super) at: usize,
+}
+
+impl Scan {
+    pub(super) fn new(source: &str) -> Self {
+        Self {
+            source: source.to_owned(),
+            chars: source.chars().collect(),
+            at: 0,
+        }
+    }
+
+    pub(super) fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    pub(super) fn next(&mut self) -> Option<char> {
+        let c = self.peek(0)?;
+        self.at += 1;
+        Some(c)
+    }
+
+    pub(super) fn starts(&self, text: &str) -> bool {
+        text.chars()
+            .enumerate()
+            .all(|(i, c)| self.peek(i) == Some(c))
+    }
+
+    /// Moves past `text` if it comes next.
+    pub(super) fn eat(&mut self, text: &str) -> bool {
+        let found = self.starts(text);
+        if found {
+            self.at += text.chars().count();
+        }
+        found
+    }
+
+    /// What is left, from `at`.
+    pub(super) fn rest(&self) -> String {
+        self.chars[self.at.min(self.chars.len())..].iter().collect()
+    }
+
+    /// The characters while `test` holds.
+    pub(super) fn take_while(&mut self, test: impl Fn(char) -> bool) -> String {
+        let start = self.at;
+        while self.peek(0).is_some_and(&test) {
+            self.at += 1;
+        }
+        self.chars[start..self.at].iter().collect()
+    }
+
+    pub(super) fn number(&mut self) -> Option<u32> {
+        let digits = self.take_while(|c| c.is_ascii_digit());
+        digits.parse().ok()
+    }
+
+    /// Escapes of both notations, after the backslash: `\n`, `\xHH`, `\uHHHH`, `\UHHHHHHHH`.
+    pub(super) fn escape(&mut self) -> Result<char, String> {
+        let start = self.at.saturating_sub(1);
+        let Some(c) = self.next() else {
+            return Err(self.error(start, "the grammar ends in an escape"));
+        };
+        let digits = match c {
+            'n' => return Ok('\n'),
+            'r' => return Ok('\r'),
+            't' => return Ok('\t'),
+            'b' => return Ok('\u{8}'),
+            'f' => return Ok('\u{c}'),
+            'v' => return Ok('\u{b}'),
+            '0' => return Ok('\0'),
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            c if !c.is_ascii_alphanumeric() => return Ok(c),
+            _ => return Err(self.error(start, &format!("unknown escape '\\{c}'"))),
+        };
+        let code = self
+            .hex(digits)
+            .ok_or_else(|| self.error(start, "bad hexadecimal escape"))?;
+        // JSON writes characters beyond the first plane as two escapes.
+        let low = (0xd800..0xdc00).contains(&code) && self.starts("\\u");
+        if low {
+            self.at += 2;
+            let low = self.hex(4).unwrap_or(0);
+            let code = 0x10000 + ((code - 0xd800) << 10) + (low & 0x3ff);
+            return Ok(char::from_u32(code).unwrap_or('\u{fffd}'));
+        }
+        char::from_u32(code).ok_or_else(|| self.error(start, "the escape is no character"))
+    }
+
+    fn hex(&mut self, digits: usize) -> Option<u32> {
+        let mut code: u32 = 0;
+        for i in 0..digits {
+            code = code
+                .checked_mul(16)?
+                .checked_add(self.peek(i)?.to_digit(16)?)?;
+        }
+        self.at += digits;
+        Some(code)
+    }
+
+    /// An error in llguidance's form: `at line(column): words`, then the lines around.
+    pub(super) fn error(&self, at: usize, words: &str) -> String {
+        let before = &self.chars[..at.min(self.chars.len())];
+        let line = before.iter().filter(|&&c| c == '\n').count() + 1;
+        let column = before.iter().rev().take_while(|&&c| c != '\n').count() + 1;
+        let lines: Vec<&str> = self.source.lines().collect();
+        let mut text = format!("at {line}({column}): {words}");
+        let first = line.saturating_sub(3);
+        for (i, shown) in lines.iter().enumerate().take(line + 2).skip(first) {
+            let head = format!("{:>4} | ", i + 1);
+            text.push_str(&format!("\n{head}{shown}"));
+            if i + 1 == line {
+                text.push_str(&format!("\n{}^", " ".repeat(head.len() + column - 1)));
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,336 @@
+//! ECMA-262 and Python patterns in the dialect of `regex-syntax`.
+
+/// A pattern that `regex-syntax` can read, and what had to be left out of it.
+#[derive(Debug, Default)]
+pub(super) struct Translated {
+    /// The pattern without look-around and back-references.
+    pub(super) rust: String,
+    /// Bodies of positive look-aheads, still in the source dialect.
+    pub(super) ahead: Vec<String>,
+    /// Something was left out, so a string made from `rust` may not match the source.
+    pub(super) lossy: bool,
+}
+
+/// Rewrites `source`; what cannot be rewritten is copied, for `regex-syntax` to refuse.
+pub(super) fn translate(source: &str) -> Translated {
+    let mut walk = Walk {
+        chars: source.chars().collect(),
+        at: 0,
+        out: Translated::default(),
+    };
+    walk.pattern();
+    walk.out
+}
+
+struct Walk {
+    chars: Vec<char>,
+    at: usize,
+    out: Translated,
+}
+
+impl Walk {
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    fn starts(&self, text: &str) -> bool {
+        text.chars()
+            .enumerate()
+            .all(|(i, c)| self.peek(i) == Some(c))
+    }
+
+    fn push(&mut self, text: &str) {
+        self.out.rust.push_str(text);
+    }
+
+    fn literal(&mut self, c: char) {
+        if regex_syntax::is_meta_character(c) {
+            self.out.rust.push('\\');
+        }
+        self.out.rust.push(c);
+    }
+
+    fn pattern(&mut self) {
+        while let Some(c) = self.peek(0) {
+            match c {
+                '\\' => self.escape(false),
+                '[' => self.class(),
+                '(' => self.group(),
+                '{' => self.brace(),
+                '}' | ']' => {
+                    self.literal(c);
+                    self.at += 1;
+                }
+                _ => {
+                    self.out.rust.push(c);
+                    self.at += 1;
+                }
+            }
+        }
+    }
+
+    /// A `{` that opens no quantifier is a literal in ECMA-262 (Annex B) and Python.
+    fn brace(&mut self) {
+        let mut i = 1;
+        let mut digits = 0;
+        while self.peek(i).is_some_and(|c| c.is_ascii_digit()) {
+            i += 1;
+            digits += 1;
+        }
+        if self.peek(i) == Some(',') {
+            i += 1;
+            while self.peek(i).is_some_and(|c| c.is_ascii_digit()) {
+                i += 1;
+            }
+        }
+        let quantifier = self.peek(i) == Some('}') && digits > 0;
+        if quantifier {
+            let text: String = self.chars[self.at..=self.at + i].iter().collect();
+            self.push(&text);
+            self.at += i + 1;
+        } else {
+            self.push("\\{");
+            self.at += 1;
+        }
+    }
+
+    fn group(&mut self) {
+        for (open, positive) in [("(?=", true), ("(?!", false), ("(?<=", false), ("(?<!", false)] {
+            if self.starts(open) {
+                let body = self.skip_group(open.len());
+                if positive {
+                    self.out.ahead.push(body);
+                }
+                self.out.lossy = true;
+                // Keeps a quantifier that follows legal.
+                self.push("(?:)");
+                return;
+            }
+        }
+        if self.starts("(?#") {
+            self.skip_group(3);
+        } else if self.starts("(?>") {
+            self.push("(?:");
+            self.at += 3;
+        } else if self.starts("(?P=") {
+            self.skip_group(4);
+            self.out.lossy = true;
+            self.push("(?:)");
+        } else {
+            self.push("(");
+            self.at += 1;
+        }
+    }
+
+    /// Moves past a group whose opening is `open` characters long; returns its body.
+    fn skip_group(&mut self, open: usize) -> String {
+        self.at += open;
+        let start = self.at;
+        let mut depth = 1;
+        let mut in_class = false;
+        while let Some(c) = self.peek(0) {
+            match c {
+                '\\' => self.at += 1,
+                '[' if !in_class => in_class = true,
+                ']' if in_class => in_class = false,
+                '(' if !in_class => depth += 1,
+                ')' if !in_class => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                let body = self.chars[start..self.at].iter().collect();
+                self.at += 1;
+                return body;
+            }
+            self.at += 1;
+        }
+        self.at = self.chars.len();
+        // An unclosed group: an unclosed one in the output gives the right error.
+        self.push("(");
+        String::new()
+    }
+
+    fn class(&mut self) {
+        self.at += 1;
+        let negated = self.peek(0) == Some('^');
+        if negated {
+            self.at += 1;
+        }
+        if self.peek(0) == Some(']') {
+            // `[]` matches nothing and `[^]` anything.
+            self.at += 1;
+            self.push(if negated {
+                "(?s:.)"
+            } else {
+                "[^\\x00-\\x{10FFFF}]"
+            });
+            return;
+        }
+        self.push(if negated { "[^" } else { "[" });
+        let mut after_set = false;
+        while let Some(c) = self.peek(0) {
+            let set_next = self.peek(1) == Some('\\')
+                && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
+            match c {
+                ']' => {
+                    self.push("]");
+                    self.at += 1;
+                    return;
+                }
+                '\\' => {
+                    after_set = self.peek(1).is_some_and(|c| "dDwWsSpP".contains(c));
+                    self.escape(true);
+                    continue;
+                }
+                '-' if after_set || set_next => self.push("\\-"),
+                '-' if self.peek(1) == Some('-') => self.push("\\-"),
+                '[' | '&' | '~' => {
+                    self.out.rust.push('\\');
+                    self.out.rust.push(c);
+                }
+                _ => self.out.rust.push(c),
+            }
+            after_set = false;
+            self.at += 1;
+        }
+    }
+
+    fn escape(&mut self, in_class: bool) {
+        let Some(c) = self.peek(1) else {
+            self.push("\\");
+            self.at += 1;
+            return;
+        };
+        self.at += 2;
+        match c {
+            'd' => self.set("0-9", in_class),
+            'w' => self.set("0-9A-Za-z_", in_class),
+            's' => self.set(" \\t\\n\\r\\f\\v", in_class),
+            'D' => self.push("[^0-9]"),
+            'W' => self.push("[^0-9A-Za-z_]"),
+            'S' => self.push("[^ \\t\\n\\r\\f\\v\\x{a0}\\x{feff}\\x{2028}\\x{2029}\\p{Zs}]"),
+            'b' if in_class => self.push("\\x08"),
+            'b' | 'B' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' | 'A' | 'z' => {
+                self.out.rust.push('\\');
+                self.out.rust.push(c);
+            }
+            'Z' => self.push("\\z"),
+            '0' => self.push("\\x00"),
+            '1'..='9' if !in_class => {
+                while self.peek(0).is_some_and(|c| c.is_ascii_digit()) {
+                    self.at += 1;
+                }
+                self.out.lossy = true;
+                self.push("(?:)");
+            }
+            'k' if !in_class && self.peek(0) == Some('<') => {
+                while self.peek(0).is_some_and(|c| c != '>') {
+                    self.at += 1;
+                }
+                self.at += 1;
+                self.out.lossy = true;
+                self.push("(?:)");
+            }
+            'c' => {
+                let control = self.peek(0).map_or(0, |c| c as u32 % 32);
+                self.at += 1;
+                self.push(&format!("\\x{control:02x}"));
+            }
+            'u' => self.unicode(),
+            _ if regex_syntax::is_meta_character(c) || c == '/' => {
+                self.out.rust.push('\\');
+                self.out.rust.push(c);
+            }
+            _ => self.literal(c),
+        }
+    }
+
+    fn set(&mut self, ranges: &str, in_class: bool) {
+        if in_class {
+            self.push(ranges);
+        } else {
+            self.push("[");
+            self.push(ranges);
+            self.push("]");
+        }
+    }
+
+    /// `\uXXXX`, a surrogate pair of them, or `\u{X…}`.
+    fn unicode(&mut self) {
+        if self.peek(0) == Some('{') {
+            self.push("\\x");
+            return;
+        }
+        let Some(high) = self.hex4(0) else {
+            self.push("u");
+            return;
+        };
+        self.at += 4;
+        let low = (self.starts("\\u"))
+            .then(|| self.hex4(2))
+            .flatten()
+            .filter(|low| (0xdc00..0xe000).contains(low));
+        let code = match low {
+            Some(low) if (0xd800..0xdc00).contains(&high) => {
+                self.at += 6;
+                0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
+            }
+            _ => high,
+        };
+        if char::from_u32(code).is_none() {
+            // A lone surrogate: no Rust string holds one, so any stand-in will do.
+            self.out.lossy = true;
+            self.push("\\x{fffd}");
+        } else {
+            self.push(&format!("\\x{{{code:x}}}"));
+        }
+    }
+
+    fn hex4(&self, from: usize) -> Option<u32> {
+        (0..4).try_fold(0, |code, i| {
+            Some(code * 16 + self.peek(from + i)?.to_digit(16)?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_other_dialects_become_readable() {
+        for source in [
+            r"^\d{3}-\d{2}$",
+            r"^[\w-.]+@[a-z\d-]+\.[a-z]{2,}$",
+            r"^[[a]+$",
+            r"{[^}]*}",
+            r"\u00e9\ud83d\ude00",
+            r"^a{,3}$",
+            r"[\]\[]",
+            r"[]",
+            r"[^]",
+            r"^(?!foo)[a-z]+$",
+            r"(?<year>\d{4})",
+            r"^[^\s@]+$",
+            r"\cA\-\_\/",
+            r"[a&&b~~c]",
+            r"^\S+$",
+            r"[+--]",
+        ] {
+            let rust = translate(source).rust;
+            assert!(
+                regex_syntax::parse(&rust).is_ok(),
+                "{source} became {rust}: {:?}",
+                regex_syntax::parse(&rust)
+            );
+        }
+    }
+
+    #[test]
+    fn look_around_is_taken_out_and_noted() {
+        let t = translate(r"^(?=.*[A-Z])(?!x(y)z).{8,}$");
+        assert_eq!(t.rust, "^(?:)(?:).{8,}$");
+        assert_eq!(t.ahead, [".*[A-Z]"]);
+        assert!(t.lossy);
+    }
+}

@@ -1,0 +1,144 @@
+//! What can be known of every node before a value is made: its possible types and how deep
+//! its least value nests.
+
+use super::{Node, NodeId, Types, kind_of};
+
+/// The height of a node that no finite value satisfies.
+pub(super) const ENDLESS: u16 = u16::MAX;
+
+/// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
+const ROUNDS: usize = 64;
+
+/// Fills [`Node::possible`] and [`Node::height`].
+pub(super) fn measure(nodes: &mut [Node]) {
+    possible(nodes);
+    heights(nodes);
+}
+
+/// The greatest fixpoint: start with every type, take away what cannot be.
+fn possible(nodes: &mut [Node]) {
+    for _ in 0..ROUNDS {
+        let mut changed = false;
+        for i in (0..nodes.len()).rev() {
+            let types = possible_of(&nodes[i], nodes);
+            if types != nodes[i].possible {
+                nodes[i].possible = types;
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+fn possible_of(node: &Node, nodes: &[Node]) -> Types {
+    if node.never {
+        return Types::NONE;
+    }
+    let of = |id: &NodeId| nodes[*id as usize].possible;
+    let mut types = node.types;
+    if let Some(values) = &node.allowed {
+        let kinds = values
+            .iter()
+            .fold(Types::NONE, |all, value| all.or(kind_of(value)));
+        types = types.and(kinds);
+    }
+    if let Some(logic) = &node.logic {
+        for part in logic.refs.iter().chain(&logic.all) {
+            types = types.and(of(part));
+        }
+        for branches in [&logic.any, &logic.one] {
+            if !branches.is_empty() {
+                let any = branches.iter().fold(Types::NONE, |all, id| all.or(of(id)));
+                types = types.and(any);
+            }
+        }
+    }
+    types
+}
+
+/// The least fixpoint: start with «no finite value», lower where one is found.
+fn heights(nodes: &mut [Node]) {
+    for node in nodes.iter_mut() {
+        node.height = ENDLESS;
+    }
+    let mut settled = false;
+    for _ in 0..ROUNDS {
+        let mut changed = false;
+        for i in (0..nodes.len()).rev() {
+            let height = height_of(&nodes[i], nodes);
+            if height < nodes[i].height {
+                nodes[i].height = height;
+                changed = true;
+            }
+        }
+        if !changed {
+            settled = true;
+            break;
+        }
+    }
+    if !settled {
+        // A very long chain: endless has not been proved for any node.
+        for node in nodes.iter_mut().filter(|n| n.height == ENDLESS) {
+            node.height = ENDLESS - 1;
+        }
+    }
+}
+
+/// A lower bound, since only some keywords are looked at: an endless height is a proof.
+fn height_of(node: &Node, nodes: &[Node]) -> u16 {
+    if node.never {
+        // Unsatisfiable for its own reason, which the sampler words better.
+        return 0;
+    }
+    let of = |id: &NodeId| nodes[*id as usize].height;
+    let mut height = 0;
+    if node.allowed.is_none() {
+        height = own_height(node, &of);
+    }
+    if let Some(logic) = &node.logic {
+        for part in logic.refs.iter().chain(&logic.all) {
+            height = height.max(of(part));
+        }
+        for branches in [&logic.any, &logic.one] {
+            let least = branches.iter().map(&of).min();
+            height = height.max(least.unwrap_or(0));
+        }
+    }
+    height
+}
+
+fn own_height(node: &Node, of: &impl Fn(&NodeId) -> u16) -> u16 {
+    let scalars = Types::ALL.without(Types::ARRAY.or(Types::OBJECT));
+    if node.possible.meets(scalars) {
+        return 0;
+    }
+    let above = |inner: u16| if inner >= ENDLESS - 1 { inner } else { inner + 1 };
+    let array = node.array.as_ref().map_or(0, |rules| {
+        let prefix = rules.prefix.iter().take(rules.min as usize);
+        let rest = rules
+            .rest
+            .iter()
+            .filter(|_| rules.min > rules.prefix.len() as u64);
+        prefix.chain(rest).map(|id| above(of(id))).max().unwrap_or(0)
+    });
+    let object = node.object.as_ref().map_or(0, |rules| {
+        rules
+            .required
+            .iter()
+            .filter_map(|name| rules.properties.get(name))
+            .map(|property| above(of(&property.node)))
+            .max()
+            .unwrap_or(0)
+    });
+    match (
+        node.possible.meets(Types::ARRAY),
+        node.possible.meets(Types::OBJECT),
+    ) {
+        (true, true) => array.min(object),
+        (true, false) => array,
+        (false, true) => object,
+        (false, false) => 0,
+    }
+}

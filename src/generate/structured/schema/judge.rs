@@ -1,0 +1,455 @@
+//! Whether a value satisfies a node, within a budget.
+//!
+//! `jsonschema` has the last word on a whole value; this judge answers for parts of one
+//! while it is being made, and never works longer than its fuel lasts.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{
+    ArrayRules, Decimal, Logic, Node, NodeId, Num, NumberRules, ObjectRules, Schema, StringRules,
+    Types,
+};
+
+/// How deep schemas may apply to schemas and values nest, together.
+const MAX_DEPTH: u32 = 400;
+
+/// The fuel ran out, or the schema applies itself without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Exhausted;
+
+type Verdict = Result<bool, Exhausted>;
+
+/// Which members or items have been evaluated, by position.
+type Marks = Vec<bool>;
+
+/// Judges values against the nodes of one schema.
+pub(in super::super) struct Judge<'a> {
+    schema: &'a Schema,
+    fuel: Cell<u32>,
+    depth: Cell<u32>,
+    /// Verdicts on (target of a reference, address of a value), for one top-level question:
+    /// shared parts make some documents exponential to judge without it.
+    known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
+}
+
+/// The type of a value; a whole number is an integer, however it is written.
+pub(in super::super) fn kind_of(value: &Value) -> Types {
+    match value {
+        Value::Null => Types::NULL,
+        Value::Bool(_) => Types::BOOLEAN,
+        Value::Number(n) if Num::of(n).is_integral() => Types::INTEGER,
+        Value::Number(_) => Types::FRACTION,
+        Value::String(_) => Types::STRING,
+        Value::Array(_) => Types::ARRAY,
+        Value::Object(_) => Types::OBJECT,
+    }
+}
+
+/// Equality as JSON Schema has it: `1` is `1.0`, members have no order.
+pub(in super::super) fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => Num::of(a).cmp(Num::of(b)) == Ordering::Equal,
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter()
+                    .all(|(key, value)| b.get(key).is_some_and(|other| same(value, other)))
+        }
+        _ => a == b,
+    }
+}
+
+impl<'a> Judge<'a> {
+    pub(in super::super) fn new(schema: &'a Schema, fuel: u32) -> Self {
+        Self {
+            schema,
+            fuel: Cell::new(fuel),
+            depth: Cell::new(0),
+            known: (!schema.tracks).then(RefCell::default),
+        }
+    }
+
+    /// A judge that repeats itself: it needs as much fuel as a plain validator needs work.
+    pub(in super::super) fn plain(schema: &'a Schema, fuel: u32) -> Self {
+        Self {
+            known: None,
+            ..Self::new(schema, fuel)
+        }
+    }
+
+    /// What is left of the fuel.
+    pub(in super::super) fn fuel(&self) -> u32 {
+        self.fuel.get()
+    }
+
+    /// Takes `amount` of the fuel.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when there is less.
+    pub(in super::super) fn spend(&self, amount: u32) -> Result<(), Exhausted> {
+        let left = self.fuel.get().checked_sub(amount);
+        self.fuel.set(left.unwrap_or(0));
+        left.map(|_| ()).ok_or(Exhausted)
+    }
+
+    /// Whether `value` satisfies the node.
+    pub(in super::super) fn valid(&self, id: NodeId, value: &Value) -> Verdict {
+        if let (0, Some(known)) = (self.depth.get(), &self.known) {
+            // Other values may have had these addresses.
+            known.borrow_mut().clear();
+        }
+        if !self.schema.tracks {
+            return self.eval(id, value, None);
+        }
+        let size = match value {
+            Value::Array(items) => items.len(),
+            Value::Object(map) => map.len(),
+            _ => 0,
+        };
+        self.eval(id, value, Some(&mut vec![false; size]))
+    }
+
+    /// Whether `value` satisfies all of the nodes.
+    pub(in super::super) fn all(&self, ids: &[NodeId], value: &Value) -> Verdict {
+        for &id in ids {
+            if !self.valid(id, value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn eval(&self, id: NodeId, value: &Value, marks: Option<&mut Marks>) -> Verdict {
+        self.spend(1)?;
+        let depth = self.depth.get();
+        if depth >= MAX_DEPTH {
+            return Err(Exhausted);
+        }
+        self.depth.set(depth + 1);
+        let node = self.schema.node(id);
+        let verdict = match marks {
+            Some(marks) if node.is_closing() => {
+                // `unevaluated…` sees what this node evaluates, not what its neighbours do.
+                let mut own = vec![false; marks.len()];
+                let verdict = self.node(node, value, Some(&mut own));
+                for (mark, own) in marks.iter_mut().zip(own) {
+                    *mark |= own;
+                }
+                verdict
+            }
+            marks => self.node(node, value, marks),
+        };
+        self.depth.set(depth);
+        verdict
+    }
+
+    fn node(&self, node: &Node, value: &Value, mut marks: Option<&mut Marks>) -> Verdict {
+        if node.never || !node.types.meets(kind_of(value)) {
+            return Ok(false);
+        }
+        if let Some(values) = &node.allowed {
+            self.spend(values.len() as u32 / 8)?;
+            if !values.iter().any(|allowed| same(allowed, value)) {
+                return Ok(false);
+            }
+        }
+        let own = match value {
+            Value::Number(n) => node
+                .number
+                .as_ref()
+                .is_none_or(|rules| number(rules, Num::of(n))),
+            Value::String(text) => match &node.string {
+                Some(rules) => self.string(rules, text)?,
+                None => true,
+            },
+            Value::Array(items) => match &node.array {
+                Some(rules) => self.array(rules, items, marks.as_deref_mut())?,
+                None => true,
+            },
+            Value::Object(map) => match &node.object {
+                Some(rules) => self.object(rules, value, map, marks.as_deref_mut())?,
+                None => true,
+            },
+            _ => true,
+        };
+        if !own {
+            return Ok(false);
+        }
+        if let Some(logic) = &node.logic {
+            if !self.logic(logic, value, marks.as_deref_mut())? {
+                return Ok(false);
+            }
+        }
+        match (value, marks) {
+            (Value::Array(items), Some(marks)) => {
+                let rest = node.array.as_ref().and_then(|rules| rules.unevaluated);
+                self.unevaluated(rest, items.iter(), marks)
+            }
+            (Value::Object(map), Some(marks)) => {
+                let rest = node.object.as_ref().and_then(|rules| rules.unevaluated);
+                self.unevaluated(rest, map.values(), marks)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn unevaluated<'v>(
+        &self,
+        rest: Option<NodeId>,
+        values: impl Iterator<Item = &'v Value>,
+        marks: &mut Marks,
+    ) -> Verdict {
+        let Some(rest) = rest else {
+            return Ok(true);
+        };
+        for (value, mark) in values.zip(marks) {
+            if !*mark && !self.valid(rest, value)? {
+                return Ok(false);
+            }
+            *mark = true;
+        }
+        Ok(true)
+    }
+
+    fn string(&self, rules: &StringRules, text: &str) -> Verdict {
+        if rules.min > 0 || rules.max.is_some() {
+            let length = text.chars().count() as u64;
+            if length < rules.min || rules.max.is_some_and(|max| length > max) {
+                return Ok(false);
+            }
+        }
+        if let Some(pattern) = &rules.pattern {
+            self.spend(4)?;
+            if !pattern.is_match(text) {
+                return Ok(false);
+            }
+        }
+        if let Some(format) = &rules.format {
+            self.spend(4)?;
+            return Ok(format.is_match(text));
+        }
+        Ok(true)
+    }
+
+    fn array(&self, rules: &ArrayRules, items: &[Value], marks: Option<&mut Marks>) -> Verdict {
+        let count = items.len() as u64;
+        if count < rules.min || rules.max.is_some_and(|max| count > max) {
+            return Ok(false);
+        }
+        for (i, item) in items.iter().enumerate() {
+            let schema = rules.prefix.get(i).or(rules.rest.as_ref());
+            if let Some(&id) = schema {
+                if !self.valid(id, item)? {
+                    return Ok(false);
+                }
+            }
+        }
+        if rules.unique {
+            self.spend((items.len() * items.len() / 16) as u32)?;
+            let twice = |(i, a): (usize, &Value)| items[..i].iter().any(|b| same(a, b));
+            if items.iter().enumerate().any(twice) {
+                return Ok(false);
+            }
+        }
+        let mut held = Vec::new();
+        if let Some(contains) = rules.contains {
+            for (i, item) in items.iter().enumerate() {
+                if self.valid(contains.node, item)? {
+                    held.push(i);
+                }
+            }
+            let held = held.len() as u64;
+            if held < contains.min || contains.max.is_some_and(|max| held > max) {
+                return Ok(false);
+            }
+        }
+        if let Some(marks) = marks {
+            let known = if rules.rest.is_some() {
+                items.len()
+            } else {
+                rules.prefix.len()
+            };
+            marks.iter_mut().take(known).for_each(|mark| *mark = true);
+            for i in held {
+                marks[i] = true;
+            }
+        }
+        Ok(true)
+    }
+
+    fn object(
+        &self,
+        rules: &ObjectRules,
+        whole: &Value,
+        map: &Map<String, Value>,
+        mut marks: Option<&mut Marks>,
+    ) -> Verdict {
+        let count = map.len() as u64;
+        if count < rules.min || rules.max.is_some_and(|max| count > max) {
+            return Ok(false);
+        }
+        let has = |name: &String| map.contains_key(name);
+        if !rules.required.iter().all(has) {
+            return Ok(false);
+        }
+        for (name, needed) in &rules.needs {
+            if has(name) && !needed.iter().all(has) {
+                return Ok(false);
+            }
+        }
+        for (i, (name, value)) in map.iter().enumerate() {
+            self.spend(1)?;
+            let mut known = false;
+            if let Some(property) = rules.properties.get(name) {
+                known = true;
+                if !self.valid(property.node, value)? {
+                    return Ok(false);
+                }
+            }
+            for (pattern, id) in &rules.patterns {
+                self.spend(1)?;
+                if pattern.is_match(name) {
+                    known = true;
+                    if !self.valid(*id, value)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            if let (false, Some(id)) = (known, rules.additional) {
+                known = true;
+                if !self.valid(id, value)? {
+                    return Ok(false);
+                }
+            }
+            if let Some(marks) = marks.as_deref_mut() {
+                marks[i] |= known;
+            }
+            if let Some(id) = rules.names {
+                if !self.name(id, name)? {
+                    return Ok(false);
+                }
+            }
+        }
+        for (name, id) in &rules.dependent {
+            if has(name) && !self.eval(*id, whole, marks.as_deref_mut())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Judges a property name; the text lives only here, so nothing is remembered of it.
+    fn name(&self, id: NodeId, name: &str) -> Verdict {
+        let fresh = Judge {
+            schema: self.schema,
+            fuel: Cell::new(self.fuel.get()),
+            depth: Cell::new(self.depth.get()),
+            known: None,
+        };
+        let verdict = fresh.valid(id, &Value::String(name.to_owned()));
+        self.fuel.set(fresh.fuel.get());
+        verdict
+    }
+
+    fn logic(&self, logic: &Logic, value: &Value, mut marks: Option<&mut Marks>) -> Verdict {
+        for &id in &logic.refs {
+            if !self.refer(id, value, marks.as_deref_mut())? {
+                return Ok(false);
+            }
+        }
+        for &id in &logic.all {
+            if !self.eval(id, value, marks.as_deref_mut())? {
+                return Ok(false);
+            }
+        }
+        if !logic.any.is_empty() && self.matching(&logic.any, value, &mut marks, usize::MAX)? == 0 {
+            return Ok(false);
+        }
+        if !logic.one.is_empty() && self.matching(&logic.one, value, &mut marks, 2)? != 1 {
+            return Ok(false);
+        }
+        if let Some(not) = logic.not {
+            if self.valid(not, value)? {
+                return Ok(false);
+            }
+        }
+        let Some(when) = logic.when else {
+            return Ok(true);
+        };
+        let holds = self.matching(&[when.test], value, &mut marks, 1)? == 1;
+        match if holds { when.then } else { when.otherwise } {
+            Some(id) => self.eval(id, value, marks),
+            None => Ok(true),
+        }
+    }
+
+    /// Judges by the target of a reference, once for each value.
+    fn refer(&self, id: NodeId, value: &Value, marks: Option<&mut Marks>) -> Verdict {
+        let Some(known) = &self.known else {
+            return self.eval(id, value, marks);
+        };
+        let key = (id, std::ptr::from_ref(value).addr());
+        if let Some(&verdict) = known.borrow().get(&key) {
+            return Ok(verdict);
+        }
+        let verdict = self.eval(id, value, marks)?;
+        known.borrow_mut().insert(key, verdict);
+        Ok(verdict)
+    }
+
+    /// How many of `branches` the value satisfies, counting to `enough` at most; their marks
+    /// are added.
+    fn matching(
+        &self,
+        branches: &[NodeId],
+        value: &Value,
+        marks: &mut Option<&mut Marks>,
+        enough: usize,
+    ) -> Result<usize, Exhausted> {
+        let mut count = 0;
+        for &id in branches {
+            let held = match marks.as_deref_mut() {
+                Some(marks) => {
+                    let mut own = vec![false; marks.len()];
+                    let held = self.eval(id, value, Some(&mut own))?;
+                    if held {
+                        for (mark, own) in marks.iter_mut().zip(own) {
+                            *mark |= own;
+                        }
+                    }
+                    held
+                }
+                None => self.eval(id, value, None)?,
+            };
+            count += usize::from(held);
+            // Without marks the first match decides an `anyOf`.
+            if count >= enough || (marks.is_none() && enough == usize::MAX && count > 0) {
+                break;
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn number(rules: &NumberRules, n: Num) -> bool {
+    let low = rules.low.iter().all(|&(bound, open)| match n.cmp(bound) {
+        Ordering::Greater => true,
+        Ordering::Equal => !open,
+        Ordering::Less => false,
+    });
+    let high = rules.high.iter().all(|&(bound, open)| match n.cmp(bound) {
+        Ordering::Less => true,
+        Ordering::Equal => !open,
+        Ordering::Greater => false,
+    });
+    let step = rules
+        .step
+        .is_none_or(|step| Decimal::of(n).is_some_and(|n| n.is_multiple_of(step)));
+    low && high && step
+}

@@ -1,0 +1,203 @@
+//! Where references lead: `$id`, anchors, JSON pointers.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// The names that a document gives to its parts.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// Base address and pointer of each part that has an `$id`; the document itself first.
+    resources: Vec<(String, String)>,
+    /// (resource, anchor) to pointer.
+    anchors: HashMap<(usize, String), String>,
+}
+
+impl Index {
+    pub(super) fn new(root: &Value, draft4: bool) -> Self {
+        let mut index = Self {
+            resources: vec![(String::new(), String::new())],
+            anchors: HashMap::new(),
+        };
+        index.walk(root, String::new(), 0, draft4);
+        index
+    }
+
+    fn walk(&mut self, value: &Value, path: String, mut resource: usize, draft4: bool) {
+        match value {
+            Value::Object(map) => {
+                let id = map
+                    .get(if draft4 { "id" } else { "$id" })
+                    .and_then(Value::as_str);
+                if let Some(id) = id {
+                    resource = self.name(id, &path, resource);
+                }
+                for key in ["$anchor", "$dynamicAnchor"] {
+                    if let Some(name) = map.get(key).and_then(Value::as_str) {
+                        self.anchors
+                            .insert((resource, name.to_owned()), path.clone());
+                    }
+                }
+                for (key, value) in map {
+                    if matches!(key.as_str(), "enum" | "const" | "default" | "examples")
+                        || !(value.is_object() || value.is_array())
+                    {
+                        continue;
+                    }
+                    let escaped = key.replace('~', "~0").replace('/', "~1");
+                    self.walk(value, format!("{path}/{escaped}"), resource, draft4);
+                }
+            }
+            Value::Array(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    if item.is_object() || item.is_array() {
+                        self.walk(item, format!("{path}/{i}"), resource, draft4);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes an `$id`; a mere fragment is an anchor (drafts 4 to 7).
+    fn name(&mut self, id: &str, path: &str, resource: usize) -> usize {
+        if let Some(anchor) = id.strip_prefix('#') {
+            if !anchor.is_empty() {
+                self.anchors
+                    .insert((resource, anchor.to_owned()), path.to_owned());
+            }
+            return resource;
+        }
+        let base = join(&self.resources[resource].0, id);
+        let base = base.split('#').next().unwrap_or("").to_owned();
+        if path.is_empty() {
+            self.resources[0].0 = base;
+            return 0;
+        }
+        self.resources.push((base, path.to_owned()));
+        self.resources.len() - 1
+    }
+
+    /// The innermost resource that holds `path`.
+    fn resource_of(&self, path: &str) -> usize {
+        (0..self.resources.len())
+            .filter(|&i| {
+                let own = &self.resources[i].1;
+                path.strip_prefix(own.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+            .max_by_key(|&i| self.resources[i].1.len())
+            .unwrap_or(0)
+    }
+
+    /// The pointer that `reference`, found at `path`, means.
+    pub(super) fn resolve(&self, reference: &str, path: &str) -> Option<String> {
+        let from = self.resource_of(path);
+        let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+        let resource = if address.is_empty() {
+            from
+        } else {
+            let wanted = join(&self.resources[from].0, address);
+            self.resources
+                .iter()
+                .position(|(base, _)| !base.is_empty() && *base == wanted)?
+        };
+        let fragment = unescape(fragment);
+        let base = &self.resources[resource].1;
+        if fragment.is_empty() {
+            Some(base.clone())
+        } else if fragment.starts_with('/') {
+            Some(format!("{base}{fragment}"))
+        } else {
+            self.anchors.get(&(resource, fragment)).cloned()
+        }
+    }
+}
+
+/// Undoes percent-encoding.
+fn unescape(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let code = bytes
+            .get(i + 1..i + 3)
+            .filter(|_| bytes[i] == b'%')
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(code.unwrap_or(bytes[i]));
+        i += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// `reference` seen from `base` (RFC 3986 section 5.2, without queries).
+fn join(base: &str, reference: &str) -> String {
+    let scheme = |text: &str| {
+        text.split_once(':')
+            .is_some_and(|(scheme, _)| !scheme.is_empty() && !scheme.contains(['/', '#', '?']))
+    };
+    if scheme(reference) || base.is_empty() {
+        return reference.to_owned();
+    }
+    let start = base.find("://").map_or(0, |at| at + 3);
+    let root = base[start..].find('/').map_or(base.len(), |at| start + at);
+    let path = if reference.starts_with('/') {
+        reference.to_owned()
+    } else {
+        let folder = base[root..].rfind('/').map_or("/", |at| &base[root..=root + at]);
+        format!("{folder}{reference}")
+    };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    format!("{}/{}", &base[..root], parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn references_lead_to_pointers() {
+        let schema = json!({
+            "$id": "https://example.com/root.json",
+            "$defs": {
+                "a": {"$anchor": "top"},
+                "b": {"$id": "nested/b.json", "$defs": {"c": {"$anchor": "deep"}}},
+                "odd/name": {}
+            }
+        });
+        let index = Index::new(&schema, false);
+        for (reference, path, pointer) in [
+            ("#", "/x", Some("")),
+            ("#/$defs/a", "/x", Some("/$defs/a")),
+            ("#top", "/x", Some("/$defs/a")),
+            ("root.json#top", "/x", Some("/$defs/a")),
+            ("#deep", "/$defs/b/items", Some("/$defs/b/$defs/c")),
+            ("#deep", "/x", None),
+            ("nested/b.json#/$defs/c", "/x", Some("/$defs/b/$defs/c")),
+            ("../root.json", "/$defs/b", Some("")),
+            ("#/$defs/odd~1name", "/x", Some("/$defs/odd~1name")),
+            ("#/$defs/odd%7E1name", "/x", Some("/$defs/odd~1name")),
+            ("https://example.com/other.json", "/x", None),
+        ] {
+            assert_eq!(
+                index.resolve(reference, path).as_deref(),
+                pointer,
+                "{reference} at {path}"
+            );
+        }
+    }
+}
