@@ -35,10 +35,7 @@ impl Sampler<'_> {
             );
         }
         if min > cap {
-            return self.fail(
-                blame,
-                format!("minLength ({min}) is more than a reply can hold"),
-            );
+            return self.fail(blame, format!("minLength ({min}) is more than a reply can hold"));
         }
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
         self.judge.spend(window.0 / 16)?;
@@ -103,13 +100,16 @@ impl Sampler<'_> {
                 return Some(text);
             }
             if patterns.is_empty() {
-                return Some(fit(
-                    words::phrase(None, self.rng).to_owned(),
-                    low,
-                    high,
-                    self.rng,
-                ));
+                return Some(fit(words::phrase(None, self.rng).to_owned(), low, high, self.rng));
             }
+        }
+        if patterns.len() > 1 && attempt % 3 == 2 {
+            let mut sorted = patterns.to_vec();
+            sorted.sort_by_key(|pattern| pattern.order());
+            return sorted
+                .iter()
+                .map(|pattern| pattern.sample(0, high, self.rng))
+                .collect();
         }
         let pattern = patterns[attempt as usize % patterns.len()];
         pattern.sample(low, high, self.rng)
@@ -146,18 +146,25 @@ impl Sampler<'_> {
             }
         }
         let concept = place.concept.or_else(|| self.concept(plan));
+        if self.spread {
+            let numbered = format!(
+                "{} {}",
+                words::phrase(concept, self.rng),
+                self.rng.between(2, 9999)
+            );
+            if fits(&numbered) {
+                return numbered;
+            }
+            let short = self.rng.between(0, 99_999).to_string();
+            return fit(short, low, high, self.rng);
+        }
         for _ in 0..6 {
             let phrase = words::phrase(concept, self.rng);
             if fits(phrase) {
                 return phrase.to_owned();
             }
         }
-        fit(
-            words::phrase(concept, self.rng).to_owned(),
-            low,
-            high,
-            self.rng,
-        )
+        fit(words::phrase(concept, self.rng).to_owned(), low, high, self.rng)
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Node, NodeId, Types, kind_of};
 pub(super) const ENDLESS: u16 = u16::MAX;
 
 /// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
-const ROUNDS: usize = 200;
+const ROUNDS: usize = 64;
 
 /// Fills [`Node::possible`] and [`Node::height`].
 pub(super) fn measure(nodes: &mut [Node]) {
@@ -114,24 +114,14 @@ fn own_height(node: &Node, of: &impl Fn(&NodeId) -> u16) -> u16 {
     if node.possible.meets(scalars) {
         return 0;
     }
-    let above = |inner: u16| {
-        if inner >= ENDLESS - 1 {
-            inner
-        } else {
-            inner + 1
-        }
-    };
+    let above = |inner: u16| if inner >= ENDLESS - 1 { inner } else { inner + 1 };
     let array = node.array.as_ref().map_or(0, |rules| {
         let prefix = rules.prefix.iter().take(rules.min as usize);
         let rest = rules
             .rest
             .iter()
             .filter(|_| rules.min > rules.prefix.len() as u64);
-        prefix
-            .chain(rest)
-            .map(|id| above(of(id)))
-            .max()
-            .unwrap_or(0)
+        prefix.chain(rest).map(|id| above(of(id))).max().unwrap_or(0)
     });
     let object = node.object.as_ref().map_or(0, |rules| {
         rules
