@@ -343,6 +343,17 @@ impl<'a> Checker<'a> {
                 None => self.check(inner, value),
                 Some(new) => Ok(Some(self.detached(inner, &new)?.unwrap_or(new))),
             },
+            Schema::After(function, inner) => {
+                let changed = self.check(inner, value)?;
+                let checked = changed.as_ref().unwrap_or(value);
+                match function(checked) {
+                    Ok(None) => Ok(changed),
+                    Ok(new) => Ok(new),
+                    Err(refusal) => self.refused(refusal, value),
+                }
+            }
+            Schema::IntEnum(choices) => self.scalar(lax::int_member(value, choices), value),
+            Schema::Instance(class) => self.fail(lax::not_an_instance(class), value),
             Schema::Late(inner) => self.check(&inner(), value),
         }
     }

@@ -10,12 +10,17 @@ pub mod body;
 pub mod check;
 pub mod fault;
 mod lax;
+pub mod limits;
 pub mod openai;
 pub mod python;
 pub mod python_json;
+pub mod sampling;
 pub mod schema;
+mod structured;
 
 pub use fault::{Fault, Kind};
+pub use limits::Limits;
+pub use sampling::{SamplingDefaults, SamplingParams};
 
 /// The vLLM release whose wire is spoken, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -145,7 +145,7 @@ const fn literal(choices: &'static [&'static str]) -> Schema {
 }
 
 /// `ChatCompletionMessageParam`.
-static MESSAGE: &[Schema] = &[
+pub(super) static MESSAGE: &[Schema] = &[
     Schema::Model(&Model::typed_dict(
         "ChatCompletionDeveloperMessageParam",
         &[
@@ -190,6 +190,20 @@ static MESSAGE: &[Schema] = &[
     Schema::Model(&CUSTOM),
     Schema::Model(&HARMONY),
 ];
+
+/// What the parts of a message have to be that met this branch of [`MESSAGE`]; `None` where the
+/// schema has looked at them already.
+pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
+    static TEXT: Schema = Schema::Model(&TEXT_PART);
+    static USER: Schema = Schema::Union(USER_PART);
+    static ASSISTANT: Schema = Schema::Union(ASSISTANT_PART);
+    match branch {
+        0 | 1 | 4 => Some(&TEXT),
+        2 => Some(&USER),
+        3 => Some(&ASSISTANT),
+        _ => None,
+    }
+}
 
 /// `str | Iterable[…]`: the parts are only looked at when the template asks for them.
 static TEXT_OR_PARTS: &[Schema] = &[STR, Schema::Iterable(&Schema::Any)];
@@ -326,61 +340,86 @@ const EMBEDS: Schema = Schema::Nullable(&Schema::Union(&[
     ),
 ]));
 
+static IMAGE_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartImageParam",
+    &[
+        required(
+            "image_url",
+            Schema::Model(&Model::typed_dict(
+                "ImageURL",
+                &[
+                    required("url", STR),
+                    optional("detail", literal(&["auto", "low", "high", "original"])),
+                ],
+            )),
+        ),
+        required("type", literal(&["image_url"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static INPUT_AUDIO_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartInputAudioParam",
+    &[
+        required(
+            "input_audio",
+            Schema::Model(&Model::typed_dict(
+                "InputAudio",
+                &[
+                    required("data", STR),
+                    required("format", literal(&["wav", "mp3"])),
+                ],
+            )),
+        ),
+        required("type", literal(&["input_audio"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static FILE_PART: Model = Model::typed_dict(
+    "File",
+    &[
+        required(
+            "file",
+            Schema::Model(&Model::typed_dict(
+                "FileFile",
+                &[
+                    optional("file_data", STR),
+                    optional("file_id", STR),
+                    optional("filename", STR),
+                ],
+            )),
+        ),
+        required("type", literal(&["file"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static REFUSAL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartRefusalParam",
+    &[
+        required("refusal", STR),
+        required("type", literal(&["refusal"])),
+    ],
+);
+
+/// Parts of a user's message.
+static USER_PART: &[Schema] = &[
+    Schema::Model(&TEXT_PART),
+    Schema::Model(&IMAGE_PART),
+    Schema::Model(&INPUT_AUDIO_PART),
+    Schema::Model(&FILE_PART),
+];
+
+/// Parts of an assistant's message.
+static ASSISTANT_PART: &[Schema] = &[Schema::Model(&TEXT_PART), Schema::Model(&REFUSAL_PART)];
+
 /// `ChatCompletionContentPartParam`.
 static PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartImageParam",
-        &[
-            required(
-                "image_url",
-                Schema::Model(&Model::typed_dict(
-                    "ImageURL",
-                    &[
-                        required("url", STR),
-                        optional("detail", literal(&["auto", "low", "high", "original"])),
-                    ],
-                )),
-            ),
-            required("type", literal(&["image_url"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartInputAudioParam",
-        &[
-            required(
-                "input_audio",
-                Schema::Model(&Model::typed_dict(
-                    "InputAudio",
-                    &[
-                        required("data", STR),
-                        required("format", literal(&["wav", "mp3"])),
-                    ],
-                )),
-            ),
-            required("type", literal(&["input_audio"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "File",
-        &[
-            required(
-                "file",
-                Schema::Model(&Model::typed_dict(
-                    "FileFile",
-                    &[
-                        optional("file_data", STR),
-                        optional("file_id", STR),
-                        optional("filename", STR),
-                    ],
-                )),
-            ),
-            required("type", literal(&["file"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
+    Schema::Model(&IMAGE_PART),
+    Schema::Model(&INPUT_AUDIO_PART),
+    Schema::Model(&FILE_PART),
     Schema::Model(&Model::typed_dict(
         "ChatCompletionContentPartAudioParam",
         &[
@@ -401,13 +440,7 @@ static PART: &[Schema] = &[
             required("type", literal(&["video_url"])),
         ],
     )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartRefusalParam",
-        &[
-            required("refusal", STR),
-            required("type", literal(&["refusal"])),
-        ],
-    )),
+    Schema::Model(&REFUSAL_PART),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentPILImageParam",
         &[
