@@ -6,6 +6,8 @@
 //!
 //! Source: `vllm/renderers/chat_utils/chat_message.py`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::message::{self, Message};
@@ -13,6 +15,7 @@ use crate::wire::check;
 use crate::wire::fault::Fault;
 use crate::wire::python::{self, Py};
 use crate::wire::python_json;
+use crate::wire::schema::Schema;
 
 /// How a template wants the content of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +78,7 @@ fn one(message: &Message, format: ContentFormat, model: &str) -> Result<Map<Stri
         .unwrap_or_default()
         .to_owned();
     let parts = if role == "system" {
-        without_billing(parts)
+        without_billing(&parts)?
     } else {
         parts
     };
@@ -117,31 +120,60 @@ fn one(message: &Message, format: ContentFormat, model: &str) -> Result<Map<Stri
     Ok(out)
 }
 
+/// The parts of a message's content, perhaps still to be checked one by one.
+struct Parts {
+    items: Vec<Value>,
+    lazy: Option<&'static Schema>,
+}
+
+impl Parts {
+    fn get(&self, index: usize) -> Result<Cow<'_, Value>, Fault> {
+        let item = &self.items[index];
+        match self.lazy {
+            Some(schema) => check::item(schema, index, item).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(item)),
+        }
+    }
+}
+
 /// A message as the class pydantic chose for it, and its parts.
-fn taken(message: &Message) -> Result<(Value, Vec<Value>), Fault> {
-    let Some((branch, shaped)) = check::winner(message::MESSAGE, message.raw()) else {
-        return Ok((message.raw().clone(), Vec::new()));
+fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
+    let none = Parts {
+        items: Vec::new(),
+        lazy: None,
     };
-    let parts = match shaped.get("content").map(Py::of) {
-        Some(Py::Str(text)) => vec![text_part(text)],
-        Some(Py::List(parts)) => match message::lazy_part(branch) {
-            Some(schema) => check::iterate(schema, parts)?,
-            None => parts.to_vec(),
-        },
-        Some(Py::Dict(map)) => match message::lazy_part(branch) {
-            Some(schema) => {
-                let keys: Vec<Value> = map.keys().map(|key| Value::from(key.as_str())).collect();
-                check::iterate(schema, &keys)?
-            }
-            None => Vec::new(),
-        },
-        _ => Vec::new(),
+    let Some((branch, mut shaped)) = check::winner(message::MESSAGE, message.raw()) else {
+        return Ok((message.raw().clone(), none));
     };
-    let shaped = match shaped {
-        Value::Object(map) if map.contains_key("role") => Value::Object(map),
+    if shaped.get("role").is_none() {
         // `openai_harmony.Message` is no dict.
-        _ => return Err(Fault::bad_request("'Message' object is not subscriptable")),
+        return Err(Fault::bad_request("'Message' object is not subscriptable"));
+    }
+    let lazy = message::lazy_part(branch);
+    let parts = match shaped.get("content").map(Py::of) {
+        Some(Py::Str(text)) => Parts {
+            items: vec![text_part(text)],
+            lazy: None,
+        },
+        Some(Py::List(parts)) => Parts {
+            items: parts.to_vec(),
+            lazy,
+        },
+        Some(Py::Dict(map)) => Parts {
+            items: map.keys().map(|key| Value::from(key.as_str())).collect(),
+            lazy,
+        },
+        _ => none,
     };
+    if branch == message::ASSISTANT_BRANCH
+        && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
+    {
+        for call in calls {
+            if let Some((_, shaped)) = check::winner(message::TOOL_CALL, call) {
+                *call = shaped;
+            }
+        }
+    }
     Ok((shaped, parts))
 }
 
@@ -153,7 +185,7 @@ fn text_part(text: &str) -> Value {
 }
 
 /// Drops the first line of system texts that start with [`BILLING_HEADER`].
-fn without_billing(parts: Vec<Value>) -> Vec<Value> {
+fn without_billing(parts: &Parts) -> Result<Parts, Fault> {
     let rest = |text: &str| {
         text.starts_with(BILLING_HEADER).then(|| {
             text.split_once('\n')
@@ -161,8 +193,9 @@ fn without_billing(parts: Vec<Value>) -> Vec<Value> {
                 .to_owned()
         })
     };
-    let mut out = Vec::with_capacity(parts.len());
-    for mut part in parts {
+    let mut items = Vec::with_capacity(parts.items.len());
+    for index in 0..parts.items.len() {
+        let mut part = parts.get(index)?.into_owned();
         let text = match &part {
             Value::String(text) => Some(text.as_str()),
             Value::Object(map) if map.get("type").is_some_and(|kind| kind == "text") => {
@@ -181,16 +214,17 @@ fn without_billing(parts: Vec<Value>) -> Vec<Value> {
                 part => *part = Value::from(rest),
             }
         }
-        out.push(part);
+        items.push(part);
     }
-    out
+    Ok(Parts { items, lazy: None })
 }
 
 /// The content that the parts make.
-fn joined(parts: &[Value], format: ContentFormat, model: &str) -> Result<Value, Fault> {
-    let mut items = Vec::with_capacity(parts.len());
-    for part in parts {
-        items.extend(parsed(part, format, model)?.filter(|item| Py::of(item).truthy()));
+fn joined(parts: &Parts, format: ContentFormat, model: &str) -> Result<Value, Fault> {
+    let mut items = Vec::with_capacity(parts.items.len());
+    for index in 0..parts.items.len() {
+        let part = parts.get(index)?;
+        items.extend(parsed(&part, format, model)?.filter(|item| Py::of(item).truthy()));
     }
     Ok(match format {
         ContentFormat::OpenAi => Value::Array(items),
@@ -222,6 +256,7 @@ fn parsed(part: &Value, format: ContentFormat, model: &str) -> Result<Option<Val
         _ => return Ok(None),
     };
     let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
+    let typed = !uuid && part.get("type").is_some_and(Value::is_string);
     let kind = match part.get("type") {
         Some(Value::String(kind)) if known(kind) && !uuid => kind.as_str(),
         None | Some(Value::Null) => untyped(part)?,
@@ -266,6 +301,11 @@ fn parsed(part: &Value, format: ContentFormat, model: &str) -> Result<Option<Val
             ));
         }
         kind if known(kind) => {
+            if let Some(class) = message::address_part(kind)
+                && typed
+            {
+                check::apart(class, &Value::Object(part.clone()))?;
+            }
             return Err(Fault::bad_request(format!(
                 "{model} is not a multimodal model"
             )));

@@ -191,6 +191,9 @@ pub(super) static MESSAGE: &[Schema] = &[
     Schema::Model(&HARMONY),
 ];
 
+/// Place of the assistant's class in [`MESSAGE`].
+pub(super) const ASSISTANT_BRANCH: usize = 3;
+
 /// What the parts of a message have to be that met this branch of [`MESSAGE`]; `None` where the
 /// schema has looked at them already.
 pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
@@ -200,7 +203,7 @@ pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
     match branch {
         0 | 1 | 4 => Some(&TEXT),
         2 => Some(&USER),
-        3 => Some(&ASSISTANT),
+        ASSISTANT_BRANCH => Some(&ASSISTANT),
         _ => None,
     }
 }
@@ -247,7 +250,10 @@ static CUSTOM: Model = Model::typed_dict(
             "tool_calls",
             Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_CALL), ANY_LENGTH)),
         ),
-        optional("reasoning", Schema::Nullable(&STR)),
+        optional(
+            "reasoning",
+            Schema::Nullable(&Schema::Union(&[STR, Schema::Model(&PROMPT_EMBEDS_PART)])),
+        ),
         optional(
             "tools",
             Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_TOOL), ANY_LENGTH)),
@@ -403,6 +409,46 @@ static REFUSAL_PART: Model = Model::typed_dict(
     ],
 );
 
+static PROMPT_EMBEDS_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartPromptEmbedsParam",
+    &[
+        required("data", STR),
+        required("type", literal(&["prompt_embeds"])),
+    ],
+);
+
+static AUDIO_URL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartAudioParam",
+    &[
+        required(
+            "audio_url",
+            Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
+        ),
+        required("type", literal(&["audio_url"])),
+    ],
+);
+
+static VIDEO_URL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartVideoParam",
+    &[
+        required(
+            "video_url",
+            Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
+        ),
+        required("type", literal(&["video_url"])),
+    ],
+);
+
+/// The parts whose address is checked once more when they are read.
+pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
+    match kind {
+        "image_url" => Some(&IMAGE_PART),
+        "audio_url" => Some(&AUDIO_URL_PART),
+        "video_url" => Some(&VIDEO_URL_PART),
+        _ => None,
+    }
+}
+
 /// Parts of a user's message.
 static USER_PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
@@ -420,26 +466,8 @@ static PART: &[Schema] = &[
     Schema::Model(&IMAGE_PART),
     Schema::Model(&INPUT_AUDIO_PART),
     Schema::Model(&FILE_PART),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartAudioParam",
-        &[
-            required(
-                "audio_url",
-                Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
-            ),
-            required("type", literal(&["audio_url"])),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartVideoParam",
-        &[
-            required(
-                "video_url",
-                Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
-            ),
-            required("type", literal(&["video_url"])),
-        ],
-    )),
+    Schema::Model(&AUDIO_URL_PART),
+    Schema::Model(&VIDEO_URL_PART),
     Schema::Model(&REFUSAL_PART),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentPILImageParam",
@@ -479,13 +507,7 @@ static PART: &[Schema] = &[
             optional("uuid", NULLABLE_STR),
         ],
     )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartPromptEmbedsParam",
-        &[
-            required("data", STR),
-            required("type", literal(&["prompt_embeds"])),
-        ],
-    )),
+    Schema::Model(&PROMPT_EMBEDS_PART),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentSimpleAudioParam",
         &[optional("audio_url", NULLABLE_STR)],
