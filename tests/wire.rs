@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
+use vllm_sim::wire::openai::conversation::{ContentFormat, conversation};
 use vllm_sim::wire::openai::{ChatRequest, CompletionRequest};
 use vllm_sim::wire::{Fault, body};
 
@@ -30,6 +32,18 @@ fn answer(case: &Case) -> Option<String> {
         Ok(value) => value,
         Err(fault) => return Some(fault.to_json()),
     };
+    if let Some(format) = case.path.strip_prefix("conversation:") {
+        let format = match format {
+            "string" => ContentFormat::String,
+            _ => ContentFormat::OpenAi,
+        };
+        let said = ChatRequest::parse(&value)
+            .and_then(|request| conversation(&request.messages, format, "tiny-llama"));
+        return Some(match said {
+            Ok(said) => Value::Array(said).to_string(),
+            Err(fault) => fault.to_json(),
+        });
+    }
     let outcome: Result<(), Fault> = match case.path.as_str() {
         "/v1/chat/completions" => ChatRequest::parse(&value).map(drop),
         "/v1/completions" => CompletionRequest::parse(&value).map(drop),

@@ -59,7 +59,7 @@ pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, 
 }
 
 /// Finds the branch of a union that a value meets best, and the value as that branch makes it:
-/// a `TypedDict` with its own keys only, in its own order.
+/// a `TypedDict` with its own keys first, in its own order.
 pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     let mut checker = Checker {
         shaping: true,
@@ -69,36 +69,44 @@ pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     Some((index, changed.unwrap_or_else(|| value.clone())))
 }
 
-/// Iterates items that the schema only checked to be iterable: each is checked when its turn
-/// comes, and the first that fails ends it.
+/// Checks one item of a list that the schema only checked to be iterable, at its place.
 ///
 /// # Errors
 /// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
-pub fn iterate<'v>(
-    schema: &Schema,
-    items: impl IntoIterator<Item = &'v Value>,
-) -> Result<Vec<Value>, Fault> {
-    let mut shaped = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
-        let mut checker = Checker {
-            path: vec![Step::Index(index)],
-            shaping: true,
-            verbose: true,
-            ..Checker::default()
-        };
-        match checker.check(schema, item) {
-            Ok(changed) => shaped.push(changed.unwrap_or_else(|| item.clone())),
-            Err(Failed::Raised(fault)) => return Err(fault),
-            Err(Failed::Lines(lines)) => return Err(Fault::bad_request(printed(&lines))),
-        }
+pub fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value, Fault> {
+    let mut checker = Checker {
+        path: vec![Step::Index(index)],
+        shaping: true,
+        verbose: true,
+        ..Checker::default()
+    };
+    match checker.check(schema, value) {
+        Ok(changed) => Ok(changed.unwrap_or_else(|| value.clone())),
+        Err(Failed::Raised(fault)) => Err(fault),
+        Err(Failed::Lines(lines)) => Err(Fault::bad_request(printed("ValidatorIterator", &lines))),
     }
-    Ok(shaped)
 }
 
-/// `str()` of a pydantic `ValidationError` raised by an iterator.
-fn printed(lines: &[Line]) -> String {
+/// Checks a value apart from the body it came in.
+///
+/// # Errors
+/// The text of the pydantic `ValidationError`, as a 400.
+pub fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
+    let mut checker = Checker {
+        verbose: true,
+        ..Checker::default()
+    };
+    match checker.check(&Schema::Model(model), value) {
+        Ok(_) => Ok(()),
+        Err(Failed::Raised(fault)) => Err(fault),
+        Err(Failed::Lines(lines)) => Err(Fault::bad_request(printed(model.name, &lines))),
+    }
+}
+
+/// `str()` of a pydantic `ValidationError`.
+fn printed(title: &str, lines: &[Line]) -> String {
     let s = if lines.len() == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for ValidatorIterator", lines.len());
+    let mut text = format!("{} validation error{s} for {title}", lines.len());
     for line in lines {
         let kind = line.words.kind;
         let _ = write!(
@@ -306,7 +314,7 @@ struct Checker<'a> {
     path: Vec<Step<'a>>,
     exactness: Exactness,
     fields_set: Option<usize>,
-    /// Whether a `TypedDict` comes out with its own keys only.
+    /// Whether a `TypedDict` comes out with its own keys first.
     shaping: bool,
     /// Whether errors are for [`printed`].
     verbose: bool,
@@ -343,6 +351,17 @@ impl<'a> Checker<'a> {
                 None => self.check(inner, value),
                 Some(new) => Ok(Some(self.detached(inner, &new)?.unwrap_or(new))),
             },
+            Schema::After(function, inner) => {
+                let changed = self.check(inner, value)?;
+                let checked = changed.as_ref().unwrap_or(value);
+                match function(checked) {
+                    Ok(None) => Ok(changed),
+                    Ok(new) => Ok(new),
+                    Err(refusal) => self.refused(refusal, value),
+                }
+            }
+            Schema::IntEnum(choices) => self.scalar(lax::int_member(value, choices), value),
+            Schema::Instance(class) => self.fail(lax::not_an_instance(class), value),
             Schema::Late(inner) => self.check(&inner(), value),
         }
     }
@@ -673,7 +692,8 @@ fn label(branch: &Schema) -> Option<&'static str> {
     }
 }
 
-/// What a `TypedDict` makes of an object.
+/// What a `TypedDict` makes of an object: its own keys in its own order, then all others, as the
+/// request classes around it allow.
 fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
     let mut changes = changes.into_iter().peekable();
     let mut new = Map::new();
@@ -686,6 +706,11 @@ fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)
             None => value.clone(),
         };
         new.insert(name.clone(), value);
+    }
+    for (name, value) in map {
+        if !model.fields.iter().any(|field| field.name == name) {
+            new.insert(name.clone(), value.clone());
+        }
     }
     Value::Object(new)
 }

@@ -105,6 +105,15 @@ fn too_large() -> Words {
     )
 }
 
+/// `int(text)`, as an integer of any size.
+pub(super) fn integer(text: &str) -> Option<Value> {
+    if text.contains('.') {
+        None
+    } else {
+        int_from_text(text).ok()
+    }
+}
+
 fn int_from_text(text: &str) -> Result<Value, Words> {
     let text = text.trim();
     if text.len() > MAX_INT_DIGITS {
@@ -246,6 +255,26 @@ fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
     Err(Words::new(kind, format!("Input should be {expected}")).with(context))
+}
+
+pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
+    if value
+        .as_i64()
+        .is_some_and(|number| choices.contains(&number))
+    {
+        return Ok(None);
+    }
+    let expected = either(choices.iter().map(i64::to_string), " or ");
+    let context = format!("'expected': {}", python::repr_str(&expected));
+    Err(Words::new("enum", format!("Input should be {expected}")).with(context))
+}
+
+pub(super) fn not_an_instance(class: &str) -> Words {
+    Words::new(
+        "is_instance_of",
+        format!("Input should be an instance of {class}"),
+    )
+    .with(format!("'class': {}", python::repr_str(class)))
 }
 
 /// `a, b or c`.

@@ -2,7 +2,9 @@
 
 pub mod chat;
 pub mod completion;
+pub mod conversation;
 pub mod message;
+mod rules;
 pub mod shared;
 mod validators;
 
