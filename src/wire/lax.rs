@@ -267,11 +267,15 @@ fn choice_words(kind: &'static str, choices: &[&str]) -> Words {
 }
 
 pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
-    if value
-        .as_i64()
-        .is_some_and(|number| choices.contains(&number))
-    {
-        return Ok(None);
+    let number = match Py::of(value) {
+        Py::Bool(b) => Some(i64::from(b)),
+        Py::Int(i) => Some(i64::try_from(i).map_err(|_| too_large())?),
+        Py::BigInt(_) => return Err(too_large()),
+        Py::Float(_) => int(value).ok().flatten().and_then(|number| number.as_i64()),
+        _ => None,
+    };
+    if let Some(number) = number.filter(|number| choices.contains(number)) {
+        return Ok(Some(Value::from(number)).filter(|new| new != value));
     }
     let expected = either(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
