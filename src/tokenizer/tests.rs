@@ -481,6 +481,31 @@ fn the_simulated_tokenizer_needs_no_files() {
 }
 
 #[test]
+fn long_texts_are_encoded_in_parts() {
+    let tokenizer = tiny();
+    let line = "All the words of a licence, and 世界 too. ";
+    let text = line.repeat((1 << 20) / line.len() + 100);
+    let once = tokenizer.encode(line.trim_end(), false);
+    let more = tokenizer.encode(&(" ".to_owned() + line.trim_end()), false);
+    let times = text.len() / line.len();
+    let ids = tokenizer.encode(&text, true);
+    assert_eq!(ids[0], 4080);
+    let blank = tokenizer.encode(" ", false);
+    assert_eq!(
+        ids.len(),
+        1 + once.len() + (times - 1) * more.len() + blank.len()
+    );
+    assert_eq!(tokenizer.decode(&ids[1..], false), text);
+    let blanks = " ".repeat(11 << 20);
+    assert_eq!(
+        tokenizer
+            .decode(&tokenizer.encode(&blanks, false), false)
+            .len(),
+        blanks.len()
+    );
+}
+
+#[test]
 fn large_inputs_are_answered() {
     let word = "x".repeat(1 << 20);
     let blanks = " ".repeat(1 << 20);

@@ -14,7 +14,7 @@ use super::{TemplateError, dialect};
 
 /// Instructions that one rendering may take: far more than ten thousand messages need, little
 /// enough that a hostile template ends within seconds.
-const FUEL: u64 = 100_000_000;
+const FUEL: u64 = 20_000_000;
 
 /// How many templates from requests are kept; vLLM keeps as many.
 const KEPT: usize = 32;
