@@ -201,7 +201,10 @@ fn part_end(text: &str) -> usize {
     if let Some(end) = (PART - NEAR..PART).rev().find(word_end) {
         return end;
     }
-    text.floor_char_boundary(PART)
+    (0..=PART)
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(text.len())
 }
 
 /// Parses `tokenizer.json` and adds what transformers adds.

@@ -388,6 +388,8 @@ fn templates_fail_with_an_error_and_nothing_else() {
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
         "{{ range(10000000) }}",
+        "{{ ([1, 2, 3] * 9223372036854775807) | length + 'x' }}",
+        "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
         "{{ 'x' * 10000000000 }}",
         "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
     ] {
