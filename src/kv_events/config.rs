@@ -62,7 +62,11 @@ impl KvEventsConfig {
         let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
         let mut config: Self = serde_json::from_value(object.into())?;
         config.publisher.get_or_insert_with(|| {
-            let publisher = if config.enable_kv_cache_events { "zmq" } else { "null" };
+            let publisher = if config.enable_kv_cache_events {
+                "zmq"
+            } else {
+                "null"
+            };
             publisher.to_owned()
         });
         Ok(config)
@@ -81,7 +85,9 @@ impl KvEventsConfig {
         let replay = self.replay_endpoint.as_deref();
         Ok(Self {
             endpoint: for_rank(&self.endpoint, rank)?,
-            replay_endpoint: replay.map(|endpoint| for_rank(endpoint, rank)).transpose()?,
+            replay_endpoint: replay
+                .map(|endpoint| for_rank(endpoint, rank))
+                .transpose()?,
             ..self.clone()
         })
     }
@@ -118,7 +124,9 @@ mod tests {
     fn nothing_is_published_unless_enabled() {
         let publishes = |json| KvEventsConfig::parse(json).unwrap().publishes();
         assert!(!publishes("{}"));
-        assert!(!publishes(r#"{"enable_kv_cache_events":true,"publisher":"null"}"#));
+        assert!(!publishes(
+            r#"{"enable_kv_cache_events":true,"publisher":"null"}"#
+        ));
         assert!(publishes(r#"{"enable_kv_cache_events":true}"#));
     }
 

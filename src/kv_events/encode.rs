@@ -50,9 +50,10 @@ fn show<'a>(event: &'a Event, hashes: HashForm, shown: &mut Vec<KvEvent<'a>>) {
             shown.push(KvEvent::BlockStored(stored(plan, *from, *to, hashes)));
         }
         // One event for each block, as vLLM and llm-d have it.
-        Event::Removed { keys } => shown.extend(keys.iter().map(|(key, hash)| {
-            KvEvent::BlockRemoved(block_hash(key.0, hash.as_ref(), hashes))
-        })),
+        Event::Removed { keys } => shown
+            .extend(keys.iter().map(|(key, hash)| {
+                KvEvent::BlockRemoved(block_hash(key.0, hash.as_ref(), hashes))
+            })),
         Event::Cleared => shown.push(KvEvent::AllBlocksCleared),
         _ => {}
     }

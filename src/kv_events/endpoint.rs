@@ -59,8 +59,17 @@ mod tests {
 
     #[test]
     fn only_wildcards_and_local_transports_bind() {
-        let bound = ["tcp://*:5557", "tcp://[::]:5557", "ipc:///tmp/kv", "inproc://kv"];
-        let connected = ["tcp://127.0.0.1:5557", "tcp://0.0.0.0:5557", "tcp://router:1"];
+        let bound = [
+            "tcp://*:5557",
+            "tcp://[::]:5557",
+            "ipc:///tmp/kv",
+            "inproc://kv",
+        ];
+        let connected = [
+            "tcp://127.0.0.1:5557",
+            "tcp://0.0.0.0:5557",
+            "tcp://router:1",
+        ];
         assert!(bound.iter().all(|e| binds(e)));
         assert!(!connected.iter().any(|e| binds(e)));
     }

@@ -31,7 +31,7 @@ pub enum Batching {
 /// What a [`Publisher`] needs to know; endpoints are those of its rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublisherConfig {
-    /// Of the PUB socket, which binds or connects as [`endpoint::binds`] says.
+    /// Of the PUB socket, which binds or connects as [`binds`](super::binds) says.
     pub endpoint: String,
     /// Of the replay socket, which always binds.
     pub replay_endpoint: Option<String>,
@@ -110,7 +110,12 @@ impl Publisher {
         let (socket, endpoint) = open_pub(&context, &config)?;
         let ring = Arc::new(Ring::new(config.buffer_steps));
         let replay = match &config.replay_endpoint {
-            Some(at) => Some(Replay::start(&context, at, &config.topic, Arc::clone(&ring))?),
+            Some(at) => Some(Replay::start(
+                &context,
+                at,
+                &config.topic,
+                Arc::clone(&ring),
+            )?),
             None => None,
         };
         let queue = Arc::new(Queue::new(config.max_queue_size));
@@ -147,7 +152,10 @@ impl Publisher {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(endpoint = self.endpoint, "KV events are dropped: the queue is full");
+            tracing::warn!(
+                endpoint = self.endpoint,
+                "KV events are dropped: the queue is full"
+            );
         }
     }
 
@@ -279,7 +287,10 @@ impl Sender {
     }
 
     /// Flushes when it is time; the next time to come back.
-    #[expect(clippy::disallowed_methods, reason = "an edge: real time bounds how long events wait")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: real time bounds how long events wait"
+    )]
     fn flush_due(&mut self, deadline: Option<Instant>, closed: bool) -> Option<Instant> {
         let Batching::Sized { every, .. } = self.config.batching else {
             return None;

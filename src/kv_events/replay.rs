@@ -59,7 +59,10 @@ impl Ring {
         let entries = self.entries.lock();
         let start = entries.partition_point(|(sequence, _)| *sequence < from);
         let found = entries.range(start..).take(n);
-        found.take_while(|(sequence, _)| *sequence < end).cloned().collect()
+        found
+            .take_while(|(sequence, _)| *sequence < end)
+            .cloned()
+            .collect()
     }
 }
 
@@ -204,7 +207,10 @@ impl Server {
     }
 
     /// Gives every client a turn; how long to wait before the next round.
-    #[expect(clippy::disallowed_methods, reason = "an edge: a stuck client is given up in real time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: a stuck client is given up in real time"
+    )]
     fn serve(&mut self) -> i64 {
         let mut wait = IDLE_MS;
         let (socket, topic, ring) = (&self.socket, &self.topic, &self.ring);
@@ -263,7 +269,11 @@ impl Client {
 /// A big-endian number of any length; one that does not fit is past every batch.
 fn sequence(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0u64, |n, &byte| {
-        if n >> 56 == 0 { n << 8 | u64::from(byte) } else { u64::MAX }
+        if n >> 56 == 0 {
+            n << 8 | u64::from(byte)
+        } else {
+            u64::MAX
+        }
     })
 }
 
@@ -278,7 +288,10 @@ mod tests {
             ring.push(sequence, [sequence as u8].as_slice().into());
         }
         let sequences = |from, end, n| -> Vec<u64> {
-            ring.range(from, end, n).into_iter().map(|(s, _)| s).collect()
+            ring.range(from, end, n)
+                .into_iter()
+                .map(|(s, _)| s)
+                .collect()
         };
         assert_eq!(ring.end(), 6);
         assert_eq!(sequences(0, 6, 9), [1, 4, 5]);

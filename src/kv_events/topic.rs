@@ -83,7 +83,13 @@ mod tests {
 
     #[test]
     fn each_generation_has_its_topic() {
-        let rendered = [LLMD_TOPIC, LLMD_V09_TOPIC, LLMD_V06_TOPIC, "{host}/{rank}", ""];
+        let rendered = [
+            LLMD_TOPIC,
+            LLMD_V09_TOPIC,
+            LLMD_V06_TOPIC,
+            "{host}/{rank}",
+            "",
+        ];
         let rendered = rendered.map(|template| topic().render(template).unwrap());
         let expected = [
             "kv@10.0.0.7:8001@org/model",

@@ -113,11 +113,17 @@ impl KvEvent<'_> {
             Self::BlockStored(event) => {
                 w.map(11);
                 w.entry("type", |w| w.text("BlockStored"));
-                w.entry("block_hashes", |w| w.each(&event.block_hashes, Writer::hash));
-                w.entry("parent_block_hash", |w| w.option(event.parent_block_hash, Writer::hash));
+                w.entry("block_hashes", |w| {
+                    w.each(&event.block_hashes, Writer::hash)
+                });
+                w.entry("parent_block_hash", |w| {
+                    w.option(event.parent_block_hash, Writer::hash)
+                });
                 w.entry("token_ids", |w| w.each(event.token_ids, Writer::token));
                 w.entry("block_size", |w| w.uint(event.block_size.into()));
-                w.entry("lora_id", |w| w.option(event.lora_id, |w, id| w.uint(id.into())));
+                w.entry("lora_id", |w| {
+                    w.option(event.lora_id, |w, id| w.uint(id.into()))
+                });
                 w.entry("medium", |w| w.text(MEDIUM));
                 w.entry("lora_name", |w| w.option(event.lora_name, Writer::text));
                 w.entry("extra_keys", |w| w.extra_keys(&event.extra_keys));
@@ -194,7 +200,9 @@ impl KvEvent<'_> {
                 let lora = usize::from(event.lora_id.is_some());
                 w.map(6 + lora + usize::from(event.lora_name.is_some()));
                 w.entry("type", |w| w.text("BlockStored"));
-                w.entry("block_hashes", |w| w.each(&event.block_hashes, Writer::wide_hash));
+                w.entry("block_hashes", |w| {
+                    w.each(&event.block_hashes, Writer::wide_hash)
+                });
                 let parent = event.parent_block_hash;
                 w.entry("parent_block_hash", |w| w.option(parent, Writer::wide_hash));
                 w.entry("token_ids", |w| w.each(event.token_ids, Writer::wide_token));
@@ -418,6 +426,9 @@ mod tests {
         };
         let digest = Sha256::digest(batch.encode(Form::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "5f4b4995dc784459ea291540cdb05ff4bd3e9971585e7f50b939090c40e946a7");
+        assert_eq!(
+            hex,
+            "5f4b4995dc784459ea291540cdb05ff4bd3e9971585e7f50b939090c40e946a7"
+        );
     }
 }

@@ -26,7 +26,7 @@ pub enum Algo {
     XxhashCbor,
     /// FNV-1a 64 over canonical CBOR, rooted in the model's name (llm-d-inference-sim HEAD).
     LlmdFnv,
-    /// The low half quarter of SHA-256 over canonical CBOR, chained by 64 bits
+    /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
 }
@@ -46,7 +46,12 @@ impl FromStr for Algo {
 
     /// The four names that vLLM knows.
     fn from_str(name: &str) -> Result<Self, UnknownAlgo> {
-        let all = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
+        let all = [
+            Self::Sha256,
+            Self::Sha256Cbor,
+            Self::Xxhash,
+            Self::XxhashCbor,
+        ];
         let found = all.into_iter().find(|algo| algo.to_string() == name);
         found.ok_or_else(|| UnknownAlgo {
             given: name.to_owned(),
@@ -228,13 +233,19 @@ impl Hasher {
             parent: self.none,
             plan: Plan {
                 block_size: self.config.block_size,
-                lora: extras.lora.as_ref().map(|lora| (lora.id, Arc::clone(&lora.name))),
+                lora: extras
+                    .lora
+                    .as_ref()
+                    .map(|lora| (lora.id, Arc::clone(&lora.name))),
                 ..Plan::default()
             },
             buf: Vec::new(),
         };
         if self.config.algo == Algo::LlmdFnv {
-            let model = extras.lora.as_ref().map_or(&extras.model, |lora| &lora.name);
+            let model = extras
+                .lora
+                .as_ref()
+                .map_or(&extras.model, |lora| &lora.name);
             let mut cbor = Cbor(&mut chain.buf);
             cbor.array(3);
             cbor.unsigned(self.none.key());
@@ -265,7 +276,13 @@ impl Chain<'_> {
             let tags = tags(self.extras, block * size, size);
             self.buf.clear();
             let tokens = &self.plan.tokens[block * size..(block + 1) * size];
-            encode(self.hasher.config.algo, &self.parent, tokens, &tags, &mut self.buf);
+            encode(
+                self.hasher.config.algo,
+                &self.parent,
+                tokens,
+                &tags,
+                &mut self.buf,
+            );
             self.parent = digest(self.hasher.config.algo, &self.buf);
             self.plan.keys.push(BlockKey(self.parent.key()));
             if self.hasher.config.keep_hashes {

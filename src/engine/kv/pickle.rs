@@ -61,7 +61,11 @@ impl<'a> Pickle<'a> {
             _ if i32::try_from(n).is_ok() => self.put(&[b'J', wide[0], wide[1], wide[2], wide[3]]),
             _ => {
                 // Two's complement in as few bytes as keep the sign.
-                let sign_bits = if n < 0 { n.leading_ones() } else { n.leading_zeros() };
+                let sign_bits = if n < 0 {
+                    n.leading_ones()
+                } else {
+                    n.leading_zeros()
+                };
                 let len = (64 - sign_bits as usize) / 8 + 1;
                 self.put(&[0x8a, len as u8]);
                 self.put(&wide[..len]);
@@ -78,7 +82,10 @@ impl<'a> Pickle<'a> {
         let mut chars = text.chars();
         let only = chars.next();
         let singleton = chars.next().is_none() && only.is_none_or(|c| c < '\u{100}');
-        let known = self.singletons.iter().find(|(c, _)| singleton && *c == only);
+        let known = self
+            .singletons
+            .iter()
+            .find(|(c, _)| singleton && *c == only);
         if let Some(&(_, memo)) = known {
             self.again(memo);
             return memo;
@@ -150,7 +157,10 @@ impl<'a> Pickle<'a> {
 
     /// Before each item: the place where a full frame is closed.
     fn item(&mut self) {
-        if self.frame.is_some_and(|start| self.buf.len() - start - FRAME_HEAD >= FRAME_TARGET) {
+        if self
+            .frame
+            .is_some_and(|start| self.buf.len() - start - FRAME_HEAD >= FRAME_TARGET)
+        {
             self.close_frame();
         }
     }
@@ -228,6 +238,9 @@ mod tests {
                 p.again(mm);
             });
         });
-        assert_eq!(written, "8005950a000000000000008c026d6d946800869 42e".replace(' ', ""));
+        assert_eq!(
+            written,
+            "8005950a000000000000008c026d6d946800869 42e".replace(' ', "")
+        );
     }
 }

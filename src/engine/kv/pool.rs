@@ -186,15 +186,22 @@ impl BlockPool {
             Some(plan) if self.config.prefix_caching => {
                 let hits = need.prefix / self.config.block_size;
                 let keys = plan.keys.iter().take(hits as usize);
-                table.blocks.extend(keys.map_while(|&key| self.cache.find(key)));
+                table
+                    .blocks
+                    .extend(keys.map_while(|&key| self.cache.find(key)));
                 hits
             }
             _ => 0,
         };
         // A hit that nobody holds leaves the free queue too.
-        let idle = table.blocks.iter().filter(|&&id| self.blocks[id as usize].refs == 0);
+        let idle = table
+            .blocks
+            .iter()
+            .filter(|&&id| self.blocks[id as usize].refs == 0);
         let taken = idle.count() as u32;
-        let fresh = self.blocks_for(need.tokens.max(need.whole)).saturating_sub(hits);
+        let fresh = self
+            .blocks_for(need.tokens.max(need.whole))
+            .saturating_sub(hits);
         let wanted = taken.saturating_add(fresh).saturating_add(need.spare);
         if table.len() != hits || wanted > self.free.len() {
             table.blocks.clear();
@@ -266,7 +273,11 @@ impl BlockPool {
             table.cached = full;
             if self.config.events {
                 let plan = Arc::clone(plan);
-                out(Event::Stored { plan, from, to: full });
+                out(Event::Stored {
+                    plan,
+                    from,
+                    to: full,
+                });
             }
         }
         table.settled = if table.cached < keys {

@@ -39,7 +39,10 @@ enum Said {
 fn said(event: Event) -> Said {
     match event {
         Event::Stored { plan, from, to } => Said::Stored(
-            plan.keys[from as usize..to as usize].iter().map(|key| key.0).collect(),
+            plan.keys[from as usize..to as usize]
+                .iter()
+                .map(|key| key.0)
+                .collect(),
             from.checked_sub(1).map(|i| plan.keys[i as usize].0),
         ),
         Event::Removed { keys } => Said::Removed(keys.iter().map(|(key, _)| key.0).collect()),
@@ -101,7 +104,9 @@ impl Measured {
             ..Need::default()
         };
         let out = &mut |event| self.said.push(said(event));
-        let fits = self.pool.allocate(&mut running.table, Some(&running.plan), &need, out);
+        let fits = self
+            .pool
+            .allocate(&mut running.table, Some(&running.plan), &need, out);
         if fits {
             running.computed = computed;
         }
@@ -185,12 +190,19 @@ fn the_oldest_prefix_loses_its_tail_first() {
         kv.play(&own(name, 6), 192, 1);
     }
     let idle = 3 + 7 * 6;
-    let counts = Counts { unused: 49 - idle, idle, used: 0 };
+    let counts = Counts {
+        unused: 49 - idle,
+        idle,
+        used: 0,
+    };
     assert_eq!(kv.pool.counts(), counts);
     kv.take();
     let last = own(9, 6);
     kv.play(&last, 192, 1);
-    assert_eq!(kv.take(), [removed(&[(&oldest, 2), (&oldest, 1)]), stored(&last, 0, 6)]);
+    assert_eq!(
+        kv.take(),
+        [removed(&[(&oldest, 2), (&oldest, 1)]), stored(&last, 0, 6)]
+    );
 }
 
 #[test]
@@ -208,7 +220,10 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
             break;
         }
     }
-    assert_eq!((computed, first.table.len(), second.table.len()), (769, 25, 24));
+    assert_eq!(
+        (computed, first.table.len(), second.table.len()),
+        (769, 25, 24)
+    );
     let before = second.computed;
     kv.pool.release(&mut second.table);
     kv.take();
@@ -216,7 +231,11 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
         assert!(kv.step(&mut first, 0, computed));
     }
     // 30 blocks: one each from the tail of the victim, though the first came from the rest.
-    let taken: Vec<Said> = kv.take().into_iter().filter(|s| matches!(s, Said::Removed(_))).collect();
+    let taken: Vec<Said> = kv
+        .take()
+        .into_iter()
+        .filter(|s| matches!(s, Said::Removed(_)))
+        .collect();
     let tail: Vec<Said> = (19..24).rev().map(|i| removed(&[(&b, i)])).collect();
     assert_eq!(taken, tail);
     kv.pool.release(&mut first.table);
@@ -242,7 +261,13 @@ fn a_reset_clears_an_unheld_cache_only() {
     }
     assert_eq!(kv.take(), [Said::Cleared, Said::Cleared]);
     assert_eq!(kv.pool.cached_prefix(&a, 65), 0);
-    assert_eq!(kv.pool.counts(), Counts { unused: 49, ..Counts::default() });
+    assert_eq!(
+        kv.pool.counts(),
+        Counts {
+            unused: 49,
+            ..Counts::default()
+        }
+    );
 }
 
 #[test]
@@ -256,7 +281,13 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     assert_eq!(kv.take(), [Said::Cleared]);
     assert_eq!((kv.pool.used(), kv.pool.cached_prefix(&a, 129)), (4, 0));
     kv.pool.release(&mut held.table);
-    assert_eq!(kv.pool.counts(), Counts { unused: 49, ..Counts::default() });
+    assert_eq!(
+        kv.pool.counts(),
+        Counts {
+            unused: 49,
+            ..Counts::default()
+        }
+    );
     assert_eq!(kv.play(&a, 64, 1), 0);
     assert_eq!(kv.take(), [stored(&a, 0, 2)]);
 }
@@ -283,20 +314,45 @@ fn what_does_not_fit_waits_and_changes_nothing() {
         (!fits, table.len())
     };
     for need in [
-        Need { tokens: 10 * 32, ..Need::default() },
-        Need { tokens: 32, whole: 10 * 32, ..Need::default() },
-        Need { tokens: 8 * 32, spare: 2, ..Need::default() },
-        Need { tokens: u32::MAX, spare: u32::MAX, ..Need::default() },
+        Need {
+            tokens: 10 * 32,
+            ..Need::default()
+        },
+        Need {
+            tokens: 32,
+            whole: 10 * 32,
+            ..Need::default()
+        },
+        Need {
+            tokens: 8 * 32,
+            spare: 2,
+            ..Need::default()
+        },
+        Need {
+            tokens: u32::MAX,
+            spare: u32::MAX,
+            ..Need::default()
+        },
         // A prefix that is not there any more.
-        Need { tokens: 64, prefix: 32, ..Need::default() },
+        Need {
+            tokens: 64,
+            prefix: 32,
+            ..Need::default()
+        },
     ] {
         assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
     }
     assert_eq!(kv.pool.counts(), before);
     // 9 of the hit blocks would be free, but then they are not free for the rest.
     kv.pool.release(&mut held.table);
-    let hit = Need { tokens: 50 * 32, prefix: 9 * 32, ..Need::default() };
-    let fits = kv.pool.allocate(&mut held.table, Some(&a), &hit, &mut |_| ());
+    let hit = Need {
+        tokens: 50 * 32,
+        prefix: 9 * 32,
+        ..Need::default()
+    };
+    let fits = kv
+        .pool
+        .allocate(&mut held.table, Some(&a), &hit, &mut |_| ());
     assert!(!fits && kv.pool.counts().idle == 40);
 }
 
@@ -314,7 +370,11 @@ fn nothing_happens_up_to_the_settled_length() {
     assert_eq!((running.table.len(), running.table.settled()), (2, 64));
     // Without a plan only room counts.
     let mut plain = BlockTable::default();
-    let need = Need { tokens: 40, cache: 40, ..Need::default() };
+    let need = Need {
+        tokens: 40,
+        cache: 40,
+        ..Need::default()
+    };
     assert!(kv.pool.allocate(&mut plain, None, &need, &mut |_| ()));
     assert_eq!(plain.settled(), 64);
 }
@@ -324,10 +384,19 @@ fn tokens_from_elsewhere_enter_the_cache_when_they_have_come() {
     let mut kv = Measured::new();
     let a = own(1, 3);
     let mut table = BlockTable::default();
-    let need = Need { tokens: 96, cache: 0, ..Need::default() };
-    assert!(kv.pool.allocate(&mut table, Some(&a), &need, &mut |_| panic!("too early")));
+    let need = Need {
+        tokens: 96,
+        cache: 0,
+        ..Need::default()
+    };
+    assert!(
+        kv.pool
+            .allocate(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
+    );
     assert_eq!(kv.pool.cached_prefix(&a, 97), 0);
-    kv.pool.cache_full(&mut table, Some(&a), 96, &mut |event| kv.said.push(said(event)));
+    kv.pool.cache_full(&mut table, Some(&a), 96, &mut |event| {
+        kv.said.push(said(event))
+    });
     assert_eq!(kv.take(), [stored(&a, 0, 3)]);
     assert_eq!(kv.pool.cached_prefix(&a, 97), 96);
 }
@@ -342,11 +411,21 @@ fn without_prefix_caching_blocks_are_only_counted() {
     });
     let a = plan(&[1, 2, 3], 4);
     let mut table = BlockTable::default();
-    let need = Need { tokens: 12, cache: 12, ..Need::default() };
+    let need = Need {
+        tokens: 12,
+        cache: 12,
+        ..Need::default()
+    };
     assert!(pool.allocate(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
     assert_eq!((pool.used(), pool.cached_prefix(&a, 12)), (3, 0));
     pool.release(&mut table);
-    assert_eq!(pool.counts(), Counts { unused: 4, ..Counts::default() });
+    assert_eq!(
+        pool.counts(),
+        Counts {
+            unused: 4,
+            ..Counts::default()
+        }
+    );
 }
 
 #[test]
@@ -365,7 +444,11 @@ fn whole_hashes_leave_with_their_blocks() {
             ..Plan::default()
         })
     };
-    let need = Need { tokens: 1, cache: 1, ..Need::default() };
+    let need = Need {
+        tokens: 1,
+        cache: 1,
+        ..Need::default()
+    };
     let mut gone = Vec::new();
     for key in [7, 8, 9] {
         let mut table = BlockTable::default();
@@ -377,7 +460,10 @@ fn whole_hashes_leave_with_their_blocks() {
         assert!(pool.allocate(&mut table, Some(&hashed(key)), &need, out));
         pool.release(&mut table);
     }
-    assert_eq!(gone, [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]);
+    assert_eq!(
+        gone,
+        [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]
+    );
 }
 
 /// vLLM's pool, told in plain collections (`block_pool.py`, `kv_cache_manager.py`).
@@ -411,13 +497,17 @@ impl Model {
     fn prefix(&self, plan: &Plan, tokens: u32) -> Vec<u32> {
         let most = (tokens - 1) / self.size;
         let keys = plan.keys.iter().take(most as usize);
-        keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0])).collect()
+        keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0]))
+            .collect()
     }
 
     fn allocate(&mut self, table: &mut ModelTable, hits: &[u32], plan: &Plan, tokens: u32) -> bool {
         let held = (table.ids.len() + hits.len()) as u32;
         let fresh = tokens.div_ceil(self.size).saturating_sub(held) as usize;
-        let idle = hits.iter().filter(|&&id| self.refs[id as usize] == 0).count();
+        let idle = hits
+            .iter()
+            .filter(|&&id| self.refs[id as usize] == 0)
+            .count();
         if fresh + idle > self.free.len() {
             return false;
         }
@@ -468,7 +558,10 @@ impl Model {
                 }
             }
         }
-        first.into_iter().rev().for_each(|id| self.free.push_front(id));
+        first
+            .into_iter()
+            .rev()
+            .for_each(|id| self.free.push_front(id));
         self.free.extend(last);
     }
 }
@@ -505,7 +598,8 @@ impl Subscriber {
             Said::Stored(keys, parent) => {
                 let known = parent.is_none_or(|parent| self.0.contains_key(&parent));
                 assert!(known, "the parent of {keys:?} was never stored");
-                keys.iter().for_each(|&key| *self.0.entry(key).or_default() += 1);
+                keys.iter()
+                    .for_each(|&key| *self.0.entry(key).or_default() += 1);
             }
             Said::Removed(keys) => keys.iter().for_each(|key| {
                 let copies = self.0.get_mut(key).expect("removed, but never stored");

@@ -41,7 +41,11 @@ fn media(identifier: &str, start: u32, len: u32) -> Media {
 /// Both forms of each block's hash, the whole one in hex.
 fn blocks(plan: &Plan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
-    plan.hashes.iter().map(|hash| hex(&hash[..len])).zip(keys).collect()
+    plan.hashes
+        .iter()
+        .map(|hash| hex(&hash[..len]))
+        .zip(keys)
+        .collect()
 }
 
 struct Published {
@@ -58,7 +62,11 @@ impl Published {
     fn check(&self) {
         let hasher = hasher(self.algo, self.seed, self.block_size);
         let plan = hasher.plan(&self.tokens, &self.extras);
-        let expected: Vec<_> = self.blocks.iter().map(|&(h, n)| (h.to_owned(), n)).collect();
+        let expected: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|&(h, n)| (h.to_owned(), n))
+            .collect();
         assert_eq!(hex(hasher.none_hash()), self.none);
         assert_eq!(blocks(&plan, self.algo.hash_len()), expected);
     }
@@ -108,8 +116,16 @@ fn a_root_is_the_hash_of_the_seed_as_text() {
         ),
         (Algo::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
         (Algo::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
-        (Algo::XxhashCbor, Some("0"), "1ebe36576dcb573f26b99533a20aaeca"),
-        (Algo::XxhashCbor, Some("42"), "a9d2e63407fce1a26c9dc9d7fa2d7caf"),
+        (
+            Algo::XxhashCbor,
+            Some("0"),
+            "1ebe36576dcb573f26b99533a20aaeca",
+        ),
+        (
+            Algo::XxhashCbor,
+            Some("42"),
+            "a9d2e63407fce1a26c9dc9d7fa2d7caf",
+        ),
     ] {
         assert_eq!(root(algo, seed), expected, "{algo} {seed:?}");
     }
@@ -293,9 +309,18 @@ fn v8_xxhash_over_cbor() {
         tokens: twelve(),
         none: "1ebe36576dcb573f26b99533a20aaeca",
         blocks: &[
-            ("0a8577df5ee3430515a8cc1f6e3ac52e", 1_560_721_706_249_274_670),
-            ("d152782cb4d753bde718a811a3b75e23", 16_652_244_415_917_022_755),
-            ("11854328836fe73fb185ad46317b7017", 12_791_820_833_605_251_095),
+            (
+                "0a8577df5ee3430515a8cc1f6e3ac52e",
+                1_560_721_706_249_274_670,
+            ),
+            (
+                "d152782cb4d753bde718a811a3b75e23",
+                16_652_244_415_917_022_755,
+            ),
+            (
+                "11854328836fe73fb185ad46317b7017",
+                12_791_820_833_605_251_095,
+            ),
         ],
     }
     .check();
@@ -311,9 +336,18 @@ fn v9_xxhash_over_pickle() {
         tokens: twelve(),
         none: "b6cdd80ea04b31ad0b9fc22fff500882",
         blocks: &[
-            ("a3022a626f660bf026682e131b969803", 2_767_512_630_621_280_259),
-            ("26b6262475f4351137c57e8ba5b706ec", 4_018_757_380_743_825_132),
-            ("298f29e90f66e41cfa869d68a12d1e9a", 18_052_289_229_067_460_250),
+            (
+                "a3022a626f660bf026682e131b969803",
+                2_767_512_630_621_280_259,
+            ),
+            (
+                "26b6262475f4351137c57e8ba5b706ec",
+                4_018_757_380_743_825_132,
+            ),
+            (
+                "298f29e90f66e41cfa869d68a12d1e9a",
+                18_052_289_229_067_460_250,
+            ),
         ],
     }
     .check();
@@ -363,11 +397,20 @@ fn llmd_blocks_are_rooted_in_the_model() {
         plan.keys.iter().map(|key| key.0).collect()
     };
     let plain = extras(vec![]);
-    assert_eq!(keys("", 8, &plain), [14_151_251_437_537_762_825, 7_567_673_111_010_523_724]);
+    assert_eq!(
+        keys("", 8, &plain),
+        [14_151_251_437_537_762_825, 7_567_673_111_010_523_724]
+    );
     assert_eq!(keys("", 16, &plain), [17_846_329_336_356_658_649]);
-    assert_eq!(keys("42", 8, &plain), [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]);
+    assert_eq!(
+        keys("42", 8, &plain),
+        [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]
+    );
     let picture = extras(vec![media("abc", 2, 3)]);
-    assert_eq!(keys("", 8, &picture), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
+    assert_eq!(
+        keys("", 8, &picture),
+        [7_103_571_041_084_167_398, 911_194_152_905_941_944]
+    );
 }
 
 #[test]
@@ -378,8 +421,14 @@ fn llmd_v06_blocks_know_no_model() {
         let plan = hasher(Algo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
-    assert_eq!(keys(""), [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]);
-    assert_eq!(keys("42"), [3_398_220_529_416_926_051, 4_103_281_032_283_978_826]);
+    assert_eq!(
+        keys(""),
+        [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]
+    );
+    assert_eq!(
+        keys("42"),
+        [3_398_220_529_416_926_051, 4_103_281_032_283_978_826]
+    );
 }
 
 #[test]
@@ -394,14 +443,18 @@ fn events_are_shown_untagged_extra_keys() {
         identifier: "img".into(),
         offset,
     };
-    let shown = hasher(Algo::Sha256, None, 4).plan(&twelve(), &extras).extra_keys;
+    let shown = hasher(Algo::Sha256, None, 4)
+        .plan(&twelve(), &extras)
+        .extra_keys;
     let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
         Some([text("sql-lora"), img(3), text("pepper")].into()),
         Some([text("sql-lora"), img(-1)].into()),
         Some([text("sql-lora")].into()),
     ];
     assert_eq!(shown, expected);
-    let salted = hasher(Algo::Sha256, None, 4).plan(&twelve(), &salt("s")).extra_keys;
+    let salted = hasher(Algo::Sha256, None, 4)
+        .plan(&twelve(), &salt("s"))
+        .extra_keys;
     assert_eq!(salted, [Some([text("s")].into()), None, None]);
 }
 
@@ -413,7 +466,9 @@ fn a_plan_made_in_pieces_is_the_same() {
     let mut prompt = hasher.chain(&extras);
     prompt.extend(&formula()[..37]);
     let mut reply = prompt.clone();
-    formula()[37..].iter().for_each(|&token| reply.extend(&[token]));
+    formula()[37..]
+        .iter()
+        .for_each(|&token| reply.extend(&[token]));
     assert_eq!(reply.finish(), whole);
     assert_eq!(prompt.finish().keys, whole.keys[..9]);
 }
@@ -426,7 +481,10 @@ fn what_nobody_wants_is_not_kept() {
     })
     .plan(&twelve(), &salt("s"));
     assert_eq!(plan.keys.len(), 3);
-    assert_eq!(plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(), 0);
+    assert_eq!(
+        plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(),
+        0
+    );
 }
 
 #[test]
@@ -500,12 +558,19 @@ fn python_agrees_on_random_prompts() {
                 Salt::Text(text) => text.into(),
                 Salt::Repeated { text, times } => text.repeat(times).into(),
             }),
-            media: case.media.iter().map(|(id, start, len)| media(id, *start, *len)).collect(),
+            media: case
+                .media
+                .iter()
+                .map(|(id, start, len)| media(id, *start, *len))
+                .collect(),
         };
-        let plan = hasher(algo, case.seed.as_deref(), case.block_size)
-            .plan(&case.tokens.all(), &extras);
-        let whole: Vec<String> =
-            plan.hashes.iter().map(|hash| hex(&hash[..algo.hash_len()])).collect();
+        let plan =
+            hasher(algo, case.seed.as_deref(), case.block_size).plan(&case.tokens.all(), &extras);
+        let whole: Vec<String> = plan
+            .hashes
+            .iter()
+            .map(|hash| hex(&hash[..algo.hash_len()]))
+            .collect();
         assert_eq!(whole, case.hashes, "line {}: {algo}", line + 1);
         let low = |hash: &String| u64::from_str_radix(&hash[hash.len() - 16..], 16).unwrap();
         let keys: Vec<BlockKey> = case.hashes.iter().map(low).map(BlockKey).collect();
