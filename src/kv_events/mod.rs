@@ -15,6 +15,8 @@ mod endpoint;
 mod publisher;
 mod queue;
 mod replay;
+#[cfg(test)]
+mod tests;
 mod topic;
 
 pub use config::{KvEventsConfig, KvEventsError};
