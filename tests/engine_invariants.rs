@@ -1,6 +1,8 @@
 //! The numbered invariants of the engine, over random workloads under cache pressure, for every
 //! scheduler that a step of a batch drives.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim::engine::latency::LatencyModel;
 use vllm_sim::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
-use vllm_sim::engine::sched::vllm::{
-    Policy, Recompute, Speculation, Victim, Vllm, VllmConfig,
-};
+use vllm_sim::engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim::engine::{
     BlockKey, Command, End, Event, LoraId, Outbox, Plan, Scheduler, SeqId, Sequence, Transfer,
 };
@@ -52,16 +52,18 @@ fn request() -> impl Strategy<Value = Request> {
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
         proptest::bool::weighted(0.9),
     )
-        .prop_map(|(family, prompt, output, priority, lora, remote, tail_ms, planned)| Request {
-            family,
-            prompt,
-            output,
-            priority,
-            lora,
-            remote,
-            tail_ms,
-            planned,
-        })
+        .prop_map(
+            |(family, prompt, output, priority, lora, remote, tail_ms, planned)| Request {
+                family,
+                prompt,
+                output,
+                priority,
+                lora,
+                remote,
+                tail_ms,
+                planned,
+            },
+        )
 }
 
 /// Inputs at increasing times; pauses end.
@@ -91,14 +93,26 @@ fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     let keys = (0..total).map(|i| {
         // The first half of a prompt belongs to its family, the rest to itself.
         let shared = i * 2 < u64::from(request.prompt / block);
-        BlockKey(if shared { 1_000 * request.family + i } else { 1_000_000 + id * 1_000 + i })
+        BlockKey(if shared {
+            1_000 * request.family + i
+        } else {
+            1_000_000 + id * 1_000 + i
+        })
     });
     let keys = keys.collect();
-    let plan = Plan { keys, block_size: block, ..Plan::default() };
+    let plan = Plan {
+        keys,
+        block_size: block,
+        ..Plan::default()
+    };
     Sequence {
         priority: request.priority,
         lora: request.lora.map(LoraId),
-        transfer: if request.remote { Transfer::RemotePrefill } else { Transfer::Local },
+        transfer: if request.remote {
+            Transfer::RemotePrefill
+        } else {
+            Transfer::Local
+        },
         plan: request.planned.then(|| Arc::new(plan)),
         tail: Duration::from_millis(request.tail_ms),
         ..Sequence::new(SeqId(id), request.prompt, request.output)
@@ -116,12 +130,15 @@ struct Life {
     ended: Option<(SimTime, End)>,
 }
 
+/// The log, and what was asked for.
+type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>);
+
 /// Plays the inputs; after each step of the way a pending wake-up is checked (7).
 fn play(
     engine: &mut dyn Scheduler,
     block: u32,
     inputs: &[(u64, Input)],
-) -> Result<(Vec<(SimTime, Event)>, BTreeMap<u64, Life>), TestCaseError> {
+) -> Result<Played, TestCaseError> {
     let mut out = Outbox::new();
     let mut lives = BTreeMap::new();
     let mut inputs = inputs.iter().peekable();
@@ -140,7 +157,14 @@ fn play(
                     let seq = sequence(next_id, request, block);
                     if engine.submit(now, seq, &mut out).is_ok() {
                         let output = request.output;
-                        lives.insert(next_id, Life { arrival: now, output, ..Life::default() });
+                        lives.insert(
+                            next_id,
+                            Life {
+                                arrival: now,
+                                output,
+                                ..Life::default()
+                            },
+                        );
                     }
                     next_id += 1;
                 }
@@ -159,7 +183,10 @@ fn play(
         }
         let stats = engine.stats();
         let work = stats.running + stats.waiting + stats.deferred > 0;
-        prop_assert!(!work || paused || engine.next_wakeup().is_some(), "work, but no step");
+        prop_assert!(
+            !work || paused || engine.next_wakeup().is_some(),
+            "work, but no step"
+        );
         prop_assert!(stats.used_blocks <= stats.total_blocks);
     }
     let stats = engine.stats();
@@ -177,18 +204,30 @@ fn check(log: &[(SimTime, Event)], lives: &mut BTreeMap<u64, Life>) -> Result<()
         match event {
             Event::Scheduled { id, .. } => {
                 let life = lives.get_mut(&id.0).unwrap();
-                prop_assert!(life.started.is_none() && life.ended.is_none(), "{:?}", event);
+                prop_assert!(
+                    life.started.is_none() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
                 life.started = Some(*at);
             }
             Event::Tokens { id, n } => {
                 let life = lives.get_mut(&id.0).unwrap();
-                prop_assert!(life.started.is_some() && life.ended.is_none(), "{:?}", event);
+                prop_assert!(
+                    life.started.is_some() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
                 life.first.get_or_insert(*at);
                 life.tokens += n;
             }
             Event::Preempted { id } => {
                 let life = &lives[&id.0];
-                prop_assert!(life.started.is_some() && life.ended.is_none(), "{:?}", event);
+                prop_assert!(
+                    life.started.is_some() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
             }
             Event::Ended { id, end } => {
                 let life = lives.get_mut(&id.0).unwrap();
@@ -252,7 +291,13 @@ fn latency() -> impl Strategy<Value = LatencyModel> {
 
 fn vllm() -> impl Strategy<Value = VllmConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
-    let policies = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let policies = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     let rest = (
         0..3u32,
         prop_oneof![Just(0u32), 5..40u32],
@@ -265,7 +310,11 @@ fn vllm() -> impl Strategy<Value = VllmConfig> {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let (r#async, chunked, caching, priority, first) = policies;
         let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
-        let base = if mocker == 0 { VllmConfig::mocker() } else { VllmConfig::default() };
+        let base = if mocker == 0 {
+            VllmConfig::mocker()
+        } else {
+            VllmConfig::default()
+        };
         VllmConfig {
             latency,
             num_gpu_blocks,
@@ -275,12 +324,23 @@ fn vllm() -> impl Strategy<Value = VllmConfig> {
             async_scheduling: r#async && mocker != 0,
             enable_chunked_prefill: chunked,
             enable_prefix_caching: caching,
-            policy: if priority { Policy::Priority } else { Policy::Fcfs },
+            policy: if priority {
+                Policy::Priority
+            } else {
+                Policy::Fcfs
+            },
             victim: if first { Victim::First } else { Victim::Last },
-            recompute: if first { Recompute::Free } else { Recompute::Costed },
+            recompute: if first {
+                Recompute::Free
+            } else {
+                Recompute::Costed
+            },
             long_prefill_token_threshold: threshold,
             watermark,
-            speculation: drafts.map(|accept| Speculation { accept, free: mocker == 0 }),
+            speculation: drafts.map(|accept| Speculation {
+                accept,
+                free: mocker == 0,
+            }),
             reserve_full_prompt,
             max_loras,
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
@@ -302,7 +362,11 @@ fn sglang() -> impl Strategy<Value = SglangConfig> {
             page_size,
             max_num_seqs,
             enable_prefix_caching: caching,
-            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
+            schedule_policy: if lpm {
+                SchedulePolicy::Lpm
+            } else {
+                SchedulePolicy::Fifo
+            },
             chunked_prefill_size: chunk_pages * page_size,
             clip_max_new_tokens: clip,
             schedule_conservativeness: conservativeness,

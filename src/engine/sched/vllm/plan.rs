@@ -137,7 +137,11 @@ impl Vllm {
         loop {
             let seq = &mut self.seqs[slot];
             let tokens = seq.computed + new;
-            let tokens = tokens + self.config.free_drafts().min(seq.total - tokens.min(seq.total));
+            let tokens = tokens
+                + self
+                    .config
+                    .free_drafts()
+                    .min(seq.total - tokens.min(seq.total));
             let cache = (seq.computed + new).min(seq.known);
             let need = Need {
                 tokens,
@@ -180,7 +184,7 @@ impl Vllm {
     /// else the two could stand in each other's way for ever.
     fn take_fetched_blocks(&mut self) -> bool {
         let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
-        let Some(holder) = self.waiting.from_back().find(holds) else {
+        let Some(holder) = self.waiting.backwards().find(holds) else {
             return false;
         };
         let seq = &mut self.seqs[holder];
@@ -500,7 +504,11 @@ impl Vllm {
     fn must_cancel(&self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         // Once it ran, the blocks of its next step count.
-        let next = if seq.admitted { self.config.free_drafts() } else { 0 };
+        let next = if seq.admitted {
+            self.config.free_drafts()
+        } else {
+            0
+        };
         let tokens = (seq.known + next).min(seq.total.max(seq.known));
         let never_fits = self.pool.blocks_for(tokens) > self.pool.usable();
         let mocker = self.config.admission == Admission::Mocker;

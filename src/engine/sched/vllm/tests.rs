@@ -687,33 +687,3 @@ fn settings_that_cannot_work_are_named() {
     };
     assert_eq!(error(high), "watermark is 1.5, must be between 0 and 1");
 }
-
-#[test]
-fn zz_debug() {
-    let config = VllmConfig {
-        latency: LatencyModel::ZERO,
-        num_gpu_blocks: 59,
-        block_size: 2,
-        max_num_seqs: 2,
-        max_num_batched_tokens: 115,
-        long_prefill_token_threshold: 5,
-        enable_chunked_prefill: false,
-        enable_prefix_caching: false,
-        reserve_full_prompt: false,
-        async_scheduling: false,
-        admission: Admission::Mocker,
-        fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-        ..VllmConfig::default()
-    };
-    let mut engine = Vllm::new(config).unwrap();
-    let mut out = Outbox::new();
-    let remote = Sequence { transfer: Transfer::RemotePrefill, ..seq(0, 75, 1) };
-    engine.submit(SimTime::ZERO, remote, &mut out).unwrap();
-    engine.submit(SimTime::ZERO, seq(1, 27, 17), &mut out).unwrap();
-    for _ in 0..60 {
-        let Some(due) = engine.next_wakeup() else { break };
-        engine.advance(due, &mut out);
-        println!("{due:?} {:?} {} {}", engine.stats(), engine.flight.len(), written(&out));
-        out.clear();
-    }
-}

@@ -36,7 +36,7 @@ impl Waiting {
     }
 
     /// All, the last in line first.
-    pub(super) fn from_back(&self) -> impl Iterator<Item = Slot> {
+    pub(super) fn backwards(&self) -> impl Iterator<Item = Slot> {
         self.queue.iter().rev().map(|&(_, slot)| slot)
     }
 
