@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare::{self, Common};
-use crate::http::app::App;
+use crate::http::app::{App, LoadGuard};
 use crate::http::{body, error};
 use crate::job::Prompt;
-use crate::service::{Content, Job};
+use crate::service::{Content, Job, Reply};
 use crate::tokenizer::ChatInput;
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
@@ -39,54 +39,92 @@ pub(in crate::http) async fn answer(
     headers: &HeaderMap,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let arrived = app.service.now();
     let request = ChatRequest::parse(value)?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = prepare::target(app, request.model.as_deref())?;
-    let n = request.n.unwrap_or(1).clamp(0, i128::from(u32::MAX)) as u32;
-    app.service.admits(n.max(1)).map_err(|e| error::fault(&e))?;
-    let limits = app.limits();
-    request.validate_early(&limits)?;
-    let prompt = prompt(app, &request).await?;
-    let room = prepare::room(app, &prompt)?;
-    request.validate_sampling(&limits, room)?;
     let stream = request.stream.unwrap_or(false);
-    let content = match request.validate_engine(&limits) {
-        Ok(()) => prepare::content(app, &request),
-        Err(fault) => Err(fault),
-    };
-    let content = match content {
-        Ok(content) => content,
-        Err(fault) if stream => return Ok(prepare::failed_stream(&fault, true)),
-        Err(fault) => return Err(fault),
-    };
-    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
-    let chat = view(app, &request, &id, &target, &prompt, &content);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let prompt_tokens = prompt.tokens.len() as u32;
-    let job = Job {
-        id,
-        target,
-        prompts: vec![prompt],
-        n,
-        reasoning: prepare::reasoning(app, &request),
-        content,
-        ..prepare::job(&request.common(), headers, arrived)
+    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let playing = match start(app, headers, std::slice::from_ref(&request), id).await {
+        Ok(playing) => playing,
+        Err(Refused::Late(fault)) if stream => return Ok(prepare::failed_stream(&fault, true)),
+        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
     };
-    let reply = match app.service.generate(&job) {
-        Ok(reply) => reply,
-        Err(error) if stream && error.is_late() => {
-            return Ok(prepare::failed_stream(&error::fault(&error), true));
-        }
-        Err(error) => return Err(error::fault(&error)),
-    };
+    let Playing { chat, reply, guard } = playing;
     if stream {
-        let render = ChatStream::new(chat, reply.choices.len(), prompt_tokens);
+        let render = ChatStream::new(chat, reply.choices.len(), reply.prompt_tokens());
         return Ok(prepare::stream(app, reply, render, interval, guard));
     }
     reply.ended().await;
     let body = chat.unary(&reply);
     Ok(prepare::unary(app, headers, body))
+}
+
+/// A chat that the engine plays.
+pub(in crate::http) struct Playing {
+    /// The shape of its answer.
+    pub(in crate::http) chat: ChatView,
+    pub(in crate::http) reply: Reply,
+    /// Counts it in `/load`.
+    pub(in crate::http) guard: Option<LoadGuard>,
+}
+
+/// Why a chat is not played.
+pub(in crate::http) enum Refused {
+    /// Found before a stream's headers go out.
+    Early(Fault),
+    /// Found after: a stream has to say it in its body.
+    Late(Fault),
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::Early(fault)
+    }
+}
+
+/// Checks conversations that differ in their messages alone (at least one) and starts them as one
+/// job.
+pub(in crate::http) async fn start(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    requests: &[ChatRequest],
+    id: Arc<str>,
+) -> Result<Playing, Refused> {
+    let arrived = app.service.now();
+    let request = &requests[0];
+    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let target = prepare::target(app, request.model.as_deref())?;
+    let n = request.n.unwrap_or(1).clamp(0, i128::from(u32::MAX)) as u32;
+    let sequences = n.max(1).saturating_mul(requests.len() as u32);
+    app.service
+        .admits(sequences)
+        .map_err(|e| error::fault(&e))?;
+    let limits = app.limits();
+    request.validate_early(&limits)?;
+    let mut prompts = Vec::with_capacity(requests.len());
+    let mut least = u32::MAX;
+    for request in requests {
+        let prompt = prompt(app, request).await?;
+        least = least.min(prepare::room(app, &prompt)?);
+        prompts.push(prompt);
+    }
+    request.validate_sampling(&limits, least)?;
+    request.validate_engine(&limits).map_err(Refused::Late)?;
+    let content = prepare::content(app, request).map_err(Refused::Late)?;
+    let chat = view(app, request, &id, &target, &prompts[0], &content);
+    let job = Job {
+        id,
+        target,
+        prompts,
+        n,
+        reasoning: prepare::reasoning(app, request),
+        content,
+        ..prepare::job(&request.common(), headers, arrived)
+    };
+    match app.service.generate(&job) {
+        Ok(reply) => Ok(Playing { chat, reply, guard }),
+        Err(error) if error.is_late() => Err(Refused::Late(error::fault(&error))),
+        Err(error) => Err(Refused::Early(error::fault(&error))),
+    }
 }
 
 /// The tokens of a conversation, through the model's template.
