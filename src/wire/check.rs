@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::fault::{Fault, Kind};
 use super::python::{self, Py};
-use super::schema::{Bounds, Length, Model, Refusal, Schema, Shape, Wire};
+use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, Wire};
 use super::{lax, lax::Words};
 
 /// Errors that are spelled out; the rest is counted.
@@ -67,6 +67,11 @@ pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     };
     let (index, changed) = checker.branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
+}
+
+/// Whether a value satisfies a schema.
+pub fn fits(schema: &Schema, value: &Value) -> bool {
+    Checker::default().check(schema, value).is_ok()
 }
 
 /// Checks one item of a list that the schema only checked to be iterable, at its place.
@@ -342,6 +347,10 @@ impl<'a> Checker<'a> {
             Schema::Enum(choices) => self.scalar(lax::member(value, choices), value),
             Schema::List(item, length) => self.list(item, *length, value),
             Schema::Iterable(_) => self.scalar(lax::iterable(value), value),
+            Schema::Sequence(item) => match lax::sequence(value) {
+                Ok(()) => self.list(item, ANY_LENGTH, value),
+                Err(words) => self.fail(words, value),
+            },
             Schema::Dict(key, item) => self.dict(key, item, value),
             Schema::Nullable(inner) => {
                 if value.is_null() {

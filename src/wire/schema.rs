@@ -33,6 +33,8 @@ pub enum Schema {
     List(&'static Schema, Length),
     /// `Iterable[…]`: pydantic checks the items only when something iterates.
     Iterable(&'static Schema),
+    /// `Sequence[…]`: a list, but never a string.
+    Sequence(&'static Schema),
     /// `dict[…, …]`.
     Dict(&'static Schema, &'static Schema),
     /// `… | None`.
