@@ -15,6 +15,7 @@ pub mod openai;
 pub mod python;
 pub mod python_json;
 pub mod schema;
+pub mod vllm;
 
 pub use fault::{Fault, Kind};
 

@@ -1,0 +1,4 @@
+//! Requests of vLLM's own routes.
+
+pub mod control;
+pub mod lora;
