@@ -89,7 +89,7 @@ impl Server {
         };
         let bound = Bound::new(&config).await?;
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes()))
+        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes(&config)))
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");

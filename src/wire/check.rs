@@ -38,16 +38,33 @@ pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
 /// # Errors
 /// As [`body`].
 pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
+    checked_as("body", schema, value)
+}
+
+/// Checks query parameters against their class and reads them.
+///
+/// # Errors
+/// As [`body`].
+pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
+    let checked = checked_as("query", &T::SCHEMA, value)?;
+    T::read(&checked).ok_or_else(|| Fault::bad_request("The query could not be read."))
+}
+
+fn checked_as<'a>(
+    part: &'static str,
+    schema: &Schema,
+    value: &'a Value,
+) -> Result<Cow<'a, Value>, Fault> {
     if value.is_null() {
         let line = Line::new(
             Words::new("missing", "Field required"),
-            &[Step::Key("body")],
+            &[Step::Key(part)],
             value,
         );
         return Err(fault(&[line]));
     }
     let mut checker = Checker {
-        path: vec![Step::Key("body")],
+        path: vec![Step::Key(part)],
         ..Checker::default()
     };
     match checker.check(schema, value) {
