@@ -1,5 +1,6 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
+mod embed;
 mod job;
 mod models;
 mod reply;
@@ -16,6 +17,7 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
+pub use embed::embedding;
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
