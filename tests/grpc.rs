@@ -77,8 +77,20 @@ fn origin() -> http::Uri {
 
 /// A server of these flags on a free port of this machine, and on another one for gRPC.
 async fn start(words: &[&str]) -> Running {
-    let all = ["vllm-sim", "--model", "m", "--seed", "7", "--host", "127.0.0.1"];
-    let args: Vec<_> = all.iter().chain(words).map(|word| (*word).to_owned()).collect();
+    let all = [
+        "vllm-sim",
+        "--model",
+        "m",
+        "--seed",
+        "7",
+        "--host",
+        "127.0.0.1",
+    ];
+    let args: Vec<_> = all
+        .iter()
+        .chain(words)
+        .map(|word| (*word).to_owned())
+        .collect();
     let env = |name: &str| (name == "POD_NAME").then(|| "pod-1".to_owned());
     let Ok(Command::Serve(loaded)) = load(&args, &env) else {
         panic!("cannot serve {args:?}");
@@ -142,10 +154,7 @@ async fn complete(
     }
 }
 
-async fn refusal(
-    client: &mut VllmEngineClient<Connection>,
-    r: GenerateRequest,
-) -> (Code, String) {
+async fn refusal(client: &mut VllmEngineClient<Connection>, r: GenerateRequest) -> (Code, String) {
     let status = client.generate(r).await.unwrap_err();
     (status.code(), status.message().to_owned())
 }
@@ -169,18 +178,30 @@ async fn until_idle(client: &mut VllmEngineClient<Connection>) {
             > 0
         {}
     };
-    tokio::time::timeout(Duration::from_secs(5), idle).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), idle)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_unary_generation_is_one_complete() {
     let mut sim = start(&[]).await;
     let whole = complete(&mut sim.client, request(8, false)).await;
-    let shown = (whole.output_ids.len(), whole.completion_tokens, whole.prompt_tokens);
+    let shown = (
+        whole.output_ids.len(),
+        whole.completion_tokens,
+        whole.prompt_tokens,
+    );
     assert_eq!(shown, (8, 8, 5));
-    assert_eq!((whole.finish_reason.as_str(), whole.cached_tokens), ("length", 0));
+    assert_eq!(
+        (whole.finish_reason.as_str(), whole.cached_tokens),
+        ("length", 0)
+    );
     let again = complete(&mut sim.client, request(8, false)).await;
-    assert_eq!(again.output_ids, whole.output_ids, "the server's seed was chosen");
+    assert_eq!(
+        again.output_ids, whole.output_ids,
+        "the server's seed was chosen"
+    );
     sim.server.shutdown().await;
 }
 
@@ -210,9 +231,18 @@ async fn text_is_tokenised_and_echoed() {
         ..GenerateRequest::default()
     };
     let whole = complete(&mut sim.client, text("This is a test.")).await;
-    let known = [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873];
+    let known = [
+        3_157_421_587,
+        1_477_013_615,
+        186_949_092,
+        2_949_673_445,
+        722_245_873,
+    ];
     assert_eq!(whole.output_ids[..5], known);
-    assert_eq!((whole.prompt_tokens, whole.finish_reason.as_str()), (5, "stop"));
+    assert_eq!(
+        (whole.prompt_tokens, whole.finish_reason.as_str()),
+        (5, "stop")
+    );
     sim.server.shutdown().await;
 }
 
@@ -233,7 +263,12 @@ async fn a_second_look_at_a_prompt_is_cached() {
 #[tokio::test]
 async fn an_aborted_request_ends_with_what_it_has() {
     let mut sim = start(&["--inter-token-latency", "20ms"]).await;
-    let mut stream = sim.client.generate(request(900, true)).await.unwrap().into_inner();
+    let mut stream = sim
+        .client
+        .generate(request(900, true))
+        .await
+        .unwrap()
+        .into_inner();
     let first = chunk(&mut stream).await;
     let other = AbortRequest {
         request_ids: vec!["nobody".to_owned()],
@@ -262,7 +297,12 @@ async fn an_aborted_request_ends_with_what_it_has() {
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_request_up() {
     let mut sim = start(&["--inter-token-latency", "20ms"]).await;
-    let mut stream = sim.client.generate(request(900, true)).await.unwrap().into_inner();
+    let mut stream = sim
+        .client
+        .generate(request(900, true))
+        .await
+        .unwrap()
+        .into_inner();
     chunk(&mut stream).await;
     drop(stream);
     until_idle(&mut sim.client).await;
@@ -278,24 +318,39 @@ async fn refusals_have_vllms_words_and_llm_ds_codes() {
         input: ids(&[]),
         ..request(4, false)
     };
-    assert_eq!(refusal(client, empty).await, invalid("The decoder prompt cannot be empty"));
+    assert_eq!(
+        refusal(client, empty).await,
+        invalid("The decoder prompt cannot be empty")
+    );
     let hot = with(|params| params.temperature = Some(3.0));
     let said = refusal(client, hot).await;
     assert_eq!(said.0, Code::InvalidArgument);
-    assert!(said.1.starts_with("temperature must be in [0, 2], got 3.0"), "{}", said.1);
+    assert!(
+        said.1.starts_with("temperature must be in [0, 2], got 3.0"),
+        "{}",
+        said.1
+    );
     let long = GenerateRequest {
         input: ids(&[9; 20]),
         ..request(4, false)
     };
     let said = refusal(client, long).await;
-    assert!(said.1.starts_with("This model's maximum context length is 16 tokens."), "{}", said.1);
+    assert!(
+        said.1
+            .starts_with("This model's maximum context length is 16 tokens."),
+        "{}",
+        said.1
+    );
     let cut = GenerateRequest {
         input: ids(&[9; 20]),
         ..with(|params| params.truncate_prompt_tokens = Some(6))
     };
     assert_eq!(complete(client, cut).await.prompt_tokens, 6);
     let schema = with(|p| p.constraint = Some(Constraint::JsonSchema("{".to_owned())));
-    assert_eq!(refusal(client, schema).await, invalid("Invalid JSON grammar specification."));
+    assert_eq!(
+        refusal(client, schema).await,
+        invalid("Invalid JSON grammar specification.")
+    );
     sim.server.shutdown().await;
 }
 
@@ -325,7 +380,10 @@ async fn a_choice_is_one_of_the_choices() {
         params.constraint = Some(Constraint::Choice(ChoiceConstraint { choices }));
     });
     let whole = complete(&mut sim.client, asked).await;
-    assert_eq!((whole.output_ids[0], whole.finish_reason.as_str()), (3_157_421_587, "stop"));
+    assert_eq!(
+        (whole.output_ids[0], whole.finish_reason.as_str()),
+        (3_157_421_587, "stop")
+    );
     sim.server.shutdown().await;
 }
 
@@ -339,9 +397,28 @@ async fn an_embedding_is_a_function_of_the_tokens() {
             input_ids: Vec::new(),
         }),
     };
-    let made = sim.client.embed(embed("This is a test.")).await.unwrap().into_inner();
-    let known = [0.037_109_375, -0.783_203_1, -0.054_687_5, -0.052_734_375, -0.529_296_9, -0.851_562_5];
-    assert_eq!((made.embedding.as_slice(), made.prompt_tokens, made.embedding_dim), (&known[..], 5, 6));
+    let made = sim
+        .client
+        .embed(embed("This is a test."))
+        .await
+        .unwrap()
+        .into_inner();
+    let known = [
+        0.037_109_375,
+        -0.783_203_1,
+        -0.054_687_5,
+        -0.052_734_375,
+        -0.529_296_9,
+        -0.851_562_5,
+    ];
+    assert_eq!(
+        (
+            made.embedding.as_slice(),
+            made.prompt_tokens,
+            made.embedding_dim
+        ),
+        (&known[..], 5, 6)
+    );
     let status = sim.client.embed(embed("")).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     sim.server.shutdown().await;
@@ -351,16 +428,38 @@ async fn an_embedding_is_a_function_of_the_tokens() {
 async fn the_server_tells_about_itself() {
     let mut sim = start(&["--max-model-len", "2048"]).await;
     let client = &mut sim.client;
-    let model = client.get_model_info(GetModelInfoRequest {}).await.unwrap().into_inner();
-    assert_eq!((model.model_path.as_str(), model.max_context_length), ("m", 2048));
+    let model = client
+        .get_model_info(GetModelInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (model.model_path.as_str(), model.max_context_length),
+        ("m", 2048)
+    );
     assert_eq!((model.is_generation, model.supports_vision), (true, false));
-    let health = client.health_check(HealthCheckRequest {}).await.unwrap().into_inner();
+    let health = client
+        .health_check(HealthCheckRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!((health.healthy, health.message.as_str()), (true, "Health"));
-    let before = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    let before = client
+        .get_server_info(GetServerInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!((before.active_requests, before.is_paused), (0, false));
-    assert_eq!((before.server_type.as_str(), before.last_receive_timestamp), ("vllm-grpc", 0.0));
+    assert_eq!(
+        (before.server_type.as_str(), before.last_receive_timestamp),
+        ("vllm-grpc", 0.0)
+    );
     complete(client, request(1, false)).await;
-    let after = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    let after = client
+        .get_server_info(GetServerInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert!(after.last_receive_timestamp > 1.7e9 && after.uptime_seconds > before.uptime_seconds);
     sim.server.shutdown().await;
 }
@@ -372,7 +471,10 @@ async fn the_standard_probe_follows_the_server() {
     let probe = |service: &str| Probe {
         service: service.to_owned(),
     };
-    let watched = health.watch(probe("vllm.grpc.engine.VllmEngine")).await.unwrap();
+    let watched = health
+        .watch(probe("vllm.grpc.engine.VllmEngine"))
+        .await
+        .unwrap();
     let mut watched = watched.into_inner();
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -397,12 +499,19 @@ async fn reflection_lists_the_services() {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let answers = reflection.server_reflection_info(tokio_stream::once(asked)).await.unwrap();
+    let answers = reflection
+        .server_reflection_info(tokio_stream::once(asked))
+        .await
+        .unwrap();
     let answer = answers.into_inner().next().await.unwrap().unwrap();
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("a list was expected, not {answer:?}");
     };
-    let mut names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
+    let mut names: Vec<_> = list
+        .service
+        .into_iter()
+        .map(|service| service.name)
+        .collect();
     names.sort();
     assert_eq!(
         names,
@@ -443,8 +552,15 @@ async fn http_is_served_beside_it_and_pods_are_named() {
     let here = complete(&mut sim.client, request(3, false)).await;
     let there = complete(&mut alone, request(3, false)).await;
     assert_eq!(here, there);
-    let answer = sim.client.health_check(HealthCheckRequest {}).await.unwrap();
+    let answer = sim
+        .client
+        .health_check(HealthCheckRequest {})
+        .await
+        .unwrap();
     let named = ["x-inference-pod", "server"].map(|name| answer.metadata().get(name));
-    assert_eq!(named.map(|value| value.map(|v| v.to_str().unwrap())), [Some("pod-1"), None]);
+    assert_eq!(
+        named.map(|value| value.map(|v| v.to_str().unwrap())),
+        [Some("pod-1"), None]
+    );
     sim.server.shutdown().await;
 }
