@@ -121,7 +121,13 @@ fn printed(title: &str, lines: &[Line]) -> String {
 /// Where pydantic's own texts send the reader.
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 
-/// The answer to a list of schema errors that a handler made itself.
+/// The answer to a query parameter that is not of its type.
+pub(super) fn query_fault(words: Words, name: &str, value: &str) -> Fault {
+    let path = [Step::Key("query"), Step::Key(name)];
+    fault(&[Line::new(words, &path, &Value::from(value))])
+}
+
+/// The answer to a list of schema errors.
 fn fault(lines: &[Line]) -> Fault {
     let s = if lines.len() == 1 { "" } else { "s" };
     let mut message = format!("{} validation error{s}:\n", lines.len());
@@ -362,6 +368,7 @@ impl<'a> Checker<'a> {
             }
             Schema::IntEnum(choices) => self.scalar(lax::int_member(value, choices), value),
             Schema::Instance(class) => self.fail(lax::not_an_instance(class), value),
+            Schema::Tuple(items) => self.tuple(items, value),
             Schema::Late(inner) => self.check(&inner(), value),
         }
     }
@@ -450,6 +457,37 @@ impl<'a> Checker<'a> {
             new[i] = change;
         }
         Ok(Some(Value::Array(new)))
+    }
+
+    fn tuple(&mut self, schemas: &[Schema], value: &'a Value) -> Outcome {
+        let Py::List(items) = Py::of(value) else {
+            return self.fail(
+                Words::new("tuple_type", "Input should be a valid tuple"),
+                value,
+            );
+        };
+        let mut lines = Vec::new();
+        for (i, schema) in schemas.iter().enumerate() {
+            self.path.push(Step::Index(i));
+            let outcome = match items.get(i) {
+                Some(item) => self.check(schema, item),
+                None => self.fail(Words::new("missing", "Field required"), value),
+            };
+            self.path.pop();
+            match outcome {
+                Ok(_) => {}
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        if items.len() > schemas.len() {
+            return self.fail(lax::tuple_too_long(schemas.len(), items.len()), value);
+        }
+        if lines.is_empty() {
+            Ok(None)
+        } else {
+            Err(Failed::Lines(lines))
+        }
     }
 
     fn dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> Outcome {

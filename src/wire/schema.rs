@@ -59,6 +59,8 @@ pub enum Schema {
     IntEnum(&'static [i64]),
     /// An instance of a Python class, which no JSON value is.
     Instance(&'static str),
+    /// `tuple[…]` of fixed length.
+    Tuple(&'static [Schema]),
     /// Looked up late, for types that contain themselves.
     Late(fn() -> Schema),
 }

@@ -7,5 +7,4 @@ mod completion_render;
 mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;
-mod todo_checks;
 pub(super) mod view;

@@ -6,7 +6,7 @@ pub mod conversation;
 pub mod message;
 mod rules;
 pub mod shared;
-mod validators;
+pub(crate) mod validators;
 
 pub use chat::ChatRequest;
 pub use completion::CompletionRequest;

@@ -95,7 +95,12 @@ impl Walk {
     }
 
     fn group(&mut self) {
-        for (open, positive) in [("(?=", true), ("(?!", false), ("(?<=", false), ("(?<!", false)] {
+        for (open, positive) in [
+            ("(?=", true),
+            ("(?!", false),
+            ("(?<=", false),
+            ("(?<!", false),
+        ] {
             if self.starts(open) {
                 let body = self.skip_group(open.len());
                 if positive {
@@ -169,8 +174,8 @@ impl Walk {
         self.push(if negated { "[^" } else { "[" });
         let mut after_set = false;
         while let Some(c) = self.peek(0) {
-            let set_next = self.peek(1) == Some('\\')
-                && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
+            let set_next =
+                self.peek(1) == Some('\\') && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
             match c {
                 ']' => {
                     self.push("]");

@@ -162,13 +162,7 @@ impl Pattern {
     }
 
     /// Passwords and the like: a piece for each look-ahead, then the body of the pattern.
-    fn sample_ahead(
-        &self,
-        rx: &Rx,
-        low: u32,
-        high: u32,
-        rng: &mut ChaCha8Rng,
-    ) -> Option<String> {
+    fn sample_ahead(&self, rx: &Rx, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
         let mut out = String::new();
         for piece in &self.ahead {
             if rng.percent(90) {
@@ -179,7 +173,13 @@ impl Pattern {
         if used < rx.max && used < high {
             let low = low.max(rx.min).saturating_sub(used).max(rx.min.min(1));
             let mut body = String::new();
-            if rx.sample(low.max(rx.min.saturating_sub(used)), high - used, rng, &mut body)
+            if rx
+                .sample(
+                    low.max(rx.min.saturating_sub(used)),
+                    high - used,
+                    rng,
+                    &mut body,
+                )
                 .is_none()
             {
                 body.clear();

@@ -40,7 +40,10 @@ impl Sampler<'_> {
         }
         if shape.min > u64::from(self.limits.max_chars) / 2 {
             let min = shape.min;
-            return self.fail(blame, format!("minItems ({min}) is more than a reply can hold"));
+            return self.fail(
+                blame,
+                format!("minItems ({min}) is more than a reply can hold"),
+            );
         }
         let count = self.length(&shape, place);
         let mut items: Vec<Value> = Vec::new();
@@ -61,7 +64,11 @@ impl Sampler<'_> {
     fn shape<'r>(&self, rules: Vec<&'r ArrayRules>) -> Shape<'r> {
         let never = |id: Option<NodeId>| id.is_some_and(|id| self.schema.node(id).never);
         let contains: Vec<Contains> = rules.iter().filter_map(|r| r.contains).collect();
-        let longest = rules.iter().map(|r| r.prefix.len() as u64).max().unwrap_or(0);
+        let longest = rules
+            .iter()
+            .map(|r| r.prefix.len() as u64)
+            .max()
+            .unwrap_or(0);
         let rest_known = rules.iter().any(|r| r.rest.is_some());
         let mut max = u64::MAX;
         for r in &rules {
@@ -100,7 +107,10 @@ impl Sampler<'_> {
             (false, _) => (low, high),
             (true, u64::MAX) => (shape.min, high.max(shape.min)),
             // A generous bound is no wish for hundreds of items.
-            (true, max) => (shape.min.max(low.min(max)), max.min(high.max(shape.min + 3))),
+            (true, max) => (
+                shape.min.max(low.min(max)),
+                max.min(high.max(shape.min + 3)),
+            ),
         };
         let high = high.min(shape.max);
         self.rng.between(low.min(high), high).max(shape.min)
@@ -127,7 +137,11 @@ impl Sampler<'_> {
         }
         let inner = place.inner(place.concept);
         let capped = shape.contains.iter().any(|c| c.max.is_some());
-        let tries = if shape.unique || capped { UNIQUE_TRIES } else { 1 };
+        let tries = if shape.unique || capped {
+            UNIQUE_TRIES
+        } else {
+            1
+        };
         let spread = self.spread;
         for attempt in 0..tries {
             self.spread = spread || attempt >= UNIQUE_TRIES / 3;
@@ -148,7 +162,10 @@ impl Sampler<'_> {
         if let Some(item) = self.unused(&goal, before, inner)? {
             return Ok(item);
         }
-        self.fail(goal.first().copied(), "there are not enough different items")
+        self.fail(
+            goal.first().copied(),
+            "there are not enough different items",
+        )
     }
 
     fn item_goal(&self, shape: &Shape<'_>, index: usize) -> Vec<NodeId> {
@@ -197,7 +214,9 @@ impl Sampler<'_> {
         let schema = self.schema;
         for _ in 0..4 {
             let plan = self.plan(goal, place, 0)?;
-            let listed = plan.allowed.and_then(|id| schema.node(id).allowed.as_deref());
+            let listed = plan
+                .allowed
+                .and_then(|id| schema.node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
                 self.judge.spend(used.len() as u32 / 8)?;

@@ -50,7 +50,11 @@ fn time(rng: &mut ChaCha8Rng) -> String {
 fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
     if low > 6 {
         let (days, hours) = (rng.between(1, 9), rng.between(10, 23));
-        return format!("P{days}DT{hours}H{}M{}S", rng.between(10, 59), rng.between(10, 59));
+        return format!(
+            "P{days}DT{hours}H{}M{}S",
+            rng.between(10, 59),
+            rng.between(10, 59)
+        );
     }
     match rng.between(0, 2) {
         0 => format!("P{}D", rng.between(1, 9)),
@@ -62,7 +66,11 @@ fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
 /// `text` with `filler` before its end until it has `low` characters.
 fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
-    let extra = if missing == 0 { 0 } else { missing + rng.between(0, 1) as usize };
+    let extra = if missing == 0 {
+        0
+    } else {
+        missing + rng.between(0, 1) as usize
+    };
     let (head, tail) = text.split_at(text.len() - 1);
     format!("{head}{}{tail}", filler.repeat(extra))
 }
@@ -70,7 +78,12 @@ fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
 fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let names = ["alice", "bob", "carol", "david", "emma"];
     let name = names[rng.between(0, 4) as usize];
-    let domains = ["example.com", "example.org", "example.net", "mail.example.com"];
+    let domains = [
+        "example.com",
+        "example.org",
+        "example.net",
+        "mail.example.com",
+    ];
     let domain = domains[rng.between(0, 3) as usize];
     let natural = format!("{name}@{domain}");
     if natural.len() > high as usize {

@@ -240,9 +240,9 @@ impl<'a> Sampler<'a> {
             );
         }
         let is_bare = rules.iter().all(|r| r.properties.is_empty());
-        let is_mapping = rules.iter().any(|r| {
-            !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_trivial(id))
-        });
+        let is_mapping = rules
+            .iter()
+            .any(|r| !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_trivial(id)));
         let mut wanted = min;
         if is_bare && !self.is_lean(place) {
             let natural = match (is_mapping, place.depth) {

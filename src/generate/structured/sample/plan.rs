@@ -128,12 +128,14 @@ impl Sampler<'_> {
                 plan.meant = plan.meant.or(types);
             }
         }
-        plan.is_hard |= node.array.as_ref().is_some_and(|rules| {
-            rules.contains.is_some() || rules.unevaluated.is_some()
-        }) || node
-            .object
+        plan.is_hard |= node
+            .array
             .as_ref()
-            .is_some_and(|rules| rules.unevaluated.is_some());
+            .is_some_and(|rules| rules.contains.is_some() || rules.unevaluated.is_some())
+            || node
+                .object
+                .as_ref()
+                .is_some_and(|rules| rules.unevaluated.is_some());
         let Some(logic) = &node.logic else {
             return Ok(());
         };
@@ -162,8 +164,7 @@ impl Sampler<'_> {
         if node.is_bare_type() {
             plan.types = plan.types.without(node.types);
         }
-        plan.without
-            .extend(node.only_requires().map(str::to_owned));
+        plan.without.extend(node.only_requires().map(str::to_owned));
         if let Some(logic) = node.only_logic() {
             // Not (not A) is A; not (A or B) is neither of them.
             match (logic.not, logic.any.as_slice()) {

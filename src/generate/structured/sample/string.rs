@@ -35,7 +35,10 @@ impl Sampler<'_> {
             );
         }
         if min > cap {
-            return self.fail(blame, format!("minLength ({min}) is more than a reply can hold"));
+            return self.fail(
+                blame,
+                format!("minLength ({min}) is more than a reply can hold"),
+            );
         }
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
         self.judge.spend(window.0 / 16)?;
@@ -100,7 +103,12 @@ impl Sampler<'_> {
                 return Some(text);
             }
             if patterns.is_empty() {
-                return Some(fit(words::phrase(None, self.rng).to_owned(), low, high, self.rng));
+                return Some(fit(
+                    words::phrase(None, self.rng).to_owned(),
+                    low,
+                    high,
+                    self.rng,
+                ));
             }
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
@@ -164,7 +172,12 @@ impl Sampler<'_> {
                 return phrase.to_owned();
             }
         }
-        fit(words::phrase(concept, self.rng).to_owned(), low, high, self.rng)
+        fit(
+            words::phrase(concept, self.rng).to_owned(),
+            low,
+            high,
+            self.rng,
+        )
     }
 }
 

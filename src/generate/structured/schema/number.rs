@@ -202,11 +202,13 @@ impl Range {
     }
 
     pub(in super::super) fn at_most(&mut self, bound: Num, open: bool) {
-        let tighter = self.high.is_none_or(|(high, was_open)| match bound.cmp(high) {
-            Ordering::Less => true,
-            Ordering::Equal => open && !was_open,
-            Ordering::Greater => false,
-        });
+        let tighter = self
+            .high
+            .is_none_or(|(high, was_open)| match bound.cmp(high) {
+                Ordering::Less => true,
+                Ordering::Equal => open && !was_open,
+                Ordering::Greater => false,
+            });
         if tighter {
             self.high = Some((bound, open));
         }
@@ -282,9 +284,8 @@ impl Range {
     }
 
     fn steps(&self, f: f64) -> bool {
-        self.step.is_none_or(|step| {
-            Decimal::of(Num::Float(f)).is_some_and(|d| d.is_multiple_of(step))
-        })
+        self.step
+            .is_none_or(|step| Decimal::of(Num::Float(f)).is_some_and(|d| d.is_multiple_of(step)))
     }
 
     /// A number within, with few decimals when the bounds leave room.
@@ -311,7 +312,9 @@ impl Range {
         }
         let raw = a + (b / 2.0 - a / 2.0) * 2.0 * rng.unit();
         let rounded = [10.0, 100.0, 1e4].map(|scale| (raw * scale).round() / scale);
-        let nice = rounded.into_iter().filter(|f| raw.abs() < 1e12 && f.fract() != 0.0);
+        let nice = rounded
+            .into_iter()
+            .filter(|f| raw.abs() < 1e12 && f.fract() != 0.0);
         let edges = [raw, raw.round(), a.next_up(), b.next_down(), a, b];
         nice.chain(edges)
             .find(|&f| self.holds(f))
@@ -440,7 +443,9 @@ mod tests {
     fn the_usual_range_holds_where_the_schema_is_silent() {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
-            let i = Range::default().integer((3, 5), &mut rng).expect("an integer");
+            let i = Range::default()
+                .integer((3, 5), &mut rng)
+                .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
         }
     }
@@ -454,7 +459,11 @@ mod tests {
         assert!(range.integer((0, 100), &mut rng).is_none());
         let mut range = Range::default();
         range.at_least(Num::Float(1e300), true);
-        assert!(range.integer((0, 100), &mut rng).is_some_and(|n| n.as_f64() > Some(1e300)));
+        assert!(
+            range
+                .integer((0, 100), &mut rng)
+                .is_some_and(|n| n.as_f64() > Some(1e300))
+        );
         let mut range = Range::default();
         range.at_least(Num::Float(-f64::MAX), false);
         range.at_most(Num::Float(f64::MAX), false);

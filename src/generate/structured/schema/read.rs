@@ -197,7 +197,10 @@ impl Reader<'_> {
         let path = node.path.clone();
         if let Some(reference) = map.get("$ref") {
             let Some(reference) = reference.as_str() else {
-                return self.bad(&path, format!("$ref must be a string, got {}", brief(reference)));
+                return self.bad(
+                    &path,
+                    format!("$ref must be a string, got {}", brief(reference)),
+                );
             };
             self.pending.push((id, reference.to_owned()));
             if matches!(self.draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7) {
@@ -295,7 +298,10 @@ impl Reader<'_> {
             let Some(step) = step else {
                 return self.bad(
                     &node.path,
-                    format!("'multipleOf' must be a number above 0, got {}", brief(value)),
+                    format!(
+                        "'multipleOf' must be a number above 0, got {}",
+                        brief(value)
+                    ),
                 );
             };
             rules.step = Decimal::of(step);
@@ -315,7 +321,10 @@ impl Reader<'_> {
             Some(count) => Ok(Some(count)),
             None => self.bad(
                 &node.path,
-                format!("Expected a non-negative integer for '{key}', got {}", brief(value)),
+                format!(
+                    "Expected a non-negative integer for '{key}', got {}",
+                    brief(value)
+                ),
             ),
         }
     }
@@ -462,12 +471,16 @@ impl Reader<'_> {
             rules.patterns.push((pattern, inner));
         }
         for (name, value, _) in self.members(node, map, "dependentRequired")? {
-            rules.needs.push((name.clone(), self.names(node, Some(value))?));
+            rules
+                .needs
+                .push((name.clone(), self.names(node, Some(value))?));
         }
         for key in ["dependentSchemas", "dependencies"] {
             for (name, value, path) in self.members(node, map, key)? {
                 if value.is_array() || value.is_string() {
-                    rules.needs.push((name.clone(), self.names(node, Some(value))?));
+                    rules
+                        .needs
+                        .push((name.clone(), self.names(node, Some(value))?));
                 } else {
                     let inner = self.node(value, path, depth + 1)?;
                     rules.dependent.push((name.clone(), inner));

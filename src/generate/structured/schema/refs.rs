@@ -148,7 +148,9 @@ fn join(base: &str, reference: &str) -> String {
     let path = if reference.starts_with('/') {
         reference.to_owned()
     } else {
-        let folder = base[root..].rfind('/').map_or("/", |at| &base[root..=root + at]);
+        let folder = base[root..]
+            .rfind('/')
+            .map_or("/", |at| &base[root..=root + at]);
         format!("{folder}{reference}")
     };
     let mut parts: Vec<&str> = Vec::new();
