@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use vllm_sim::wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim::wire::cohere::EmbedRequest;
 use vllm_sim::wire::openai::conversation::{ContentFormat, conversation};
-use vllm_sim::wire::openai::{ChatRequest, CompletionRequest, ResponsesRequest};
+use vllm_sim::wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim::wire::vllm::{
-    DetokenizeRequest, GenerateRequest, LoadLoraRequest, TokenizeRequest, UnloadLoraRequest,
+    DetokenizeRequest, GenerateRequest, GenerativeScoringRequest, LoadLoraRequest, PoolingRequest,
+    TokenizeRequest, UnloadLoraRequest,
 };
 use vllm_sim::wire::{Fault, body};
 
@@ -52,6 +54,14 @@ fn answer(case: &Case) -> Option<String> {
         "/v1/chat/completions" => ChatRequest::parse(&value).map(drop),
         "/v1/completions" => CompletionRequest::parse(&value).map(drop),
         "/v1/responses" => ResponsesRequest::parse(&value).map(drop),
+        "/v1/chat/completions/batch" => BatchChatRequest::parse(&value).map(drop),
+        "/v1/embeddings" => PoolingRequest::parse_embedding(&value).map(drop),
+        "/pooling" => PoolingRequest::parse_pooling(&value).map(drop),
+        "/classify" => PoolingRequest::parse_classify(&value).map(drop),
+        "/score" => PoolingRequest::parse_score(&value).map(drop),
+        "/rerank" => PoolingRequest::parse_rerank(&value).map(drop),
+        "/v2/embed" => EmbedRequest::parse(&value).map(drop),
+        "/generative_scoring" => GenerativeScoringRequest::parse(&value).map(drop),
         "/v1/messages" => MessagesRequest::parse(&value).map(drop),
         "/v1/messages/count_tokens" => CountTokensRequest::parse(&value).map(drop),
         "/tokenize" => TokenizeRequest::parse(&value).map(drop),

@@ -663,6 +663,7 @@ impl<'a> Checker<'a> {
         match refusal {
             Refusal::Fault(fault) => Err(Failed::Raised(fault)),
             Refusal::ValueError(text) => self.fail(lax::value_error(&text), value),
+            Refusal::TooShort => self.fail(lax::value_too_short(), value),
             Refusal::Item {
                 index,
                 schema,

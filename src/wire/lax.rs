@@ -490,3 +490,12 @@ pub(super) fn sequence(value: &Value) -> Result<(), Words> {
         _ => Err(not_an_instance("Sequence")),
     }
 }
+
+/// What a validator function says of an empty collection.
+pub(super) fn value_too_short() -> Words {
+    Words::new(
+        "too_short",
+        "Value should have at least 1 item after validation, not 0",
+    )
+    .with("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
+}

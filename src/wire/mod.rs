@@ -9,6 +9,7 @@
 pub mod anthropic;
 pub mod body;
 pub mod check;
+pub mod cohere;
 pub mod fault;
 mod lax;
 pub mod limits;

@@ -189,6 +189,8 @@ pub enum Refusal {
     Fault(Fault),
     /// It raised `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
+    /// It found a collection empty that must not be.
+    TooShort,
     /// It iterated a lazily checked list and met an item that is not of the schema.
     Item {
         /// Its place.
@@ -249,7 +251,7 @@ pub const fn optional(name: &'static str, schema: Schema) -> Field {
 }
 
 /// One field of a [`Model`].
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Field {
     /// Name on the wire.
     pub name: &'static str,
