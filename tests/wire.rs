@@ -264,8 +264,8 @@ fn served(case: &Case) -> Option<String> {
             Ok(text) => return Some(text),
             Err(fault) => Err(fault),
         },
-        "/collective_rpc" => dev::required(&value, "method").map(drop),
-        "/scale_elastic_ep" => Err(dev::scale_size_missing()),
+        "/collective_rpc" => dev::CollectiveRpc::parse(case.body.as_bytes()).map(drop),
+        "/scale_elastic_ep" => dev::ScaleRequest::parse(&value).map(drop),
         path => schema(path, &value)?,
     };
     Some(outcome.map_or_else(|fault| fault.to_json(), |()| "ok".to_owned()))

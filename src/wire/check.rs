@@ -30,7 +30,12 @@ const MAX_LINE: usize = 1000;
 /// The 400 that vLLM answers: a validator's own refusal, else all schema errors in one text.
 pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
     let checked = checked(&T::SCHEMA, value)?;
-    T::read(&checked).ok_or_else(|| Fault::bad_request("The request could not be read."))
+    T::read(&checked).ok_or_else(unread)
+}
+
+/// A checked value that its type cannot read would be a fault of ours, but one request's only.
+fn unread() -> Fault {
+    Fault::bad_request("The request could not be read.")
 }
 
 /// Checks a request body and returns it with its values coerced.
@@ -67,6 +72,23 @@ pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     };
     let (index, changed) = checker.branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
+}
+
+/// Checks the parameters of a query, all of them strings, and reads them.
+///
+/// # Errors
+/// As [`body`], with places below `query`.
+pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
+    let mut checker = Checker {
+        path: vec![Step::Key("query")],
+        ..Checker::default()
+    };
+    let changed = match checker.check(&T::SCHEMA, value) {
+        Ok(changed) => changed,
+        Err(Failed::Lines(lines)) => return Err(fault(&lines)),
+        Err(Failed::Raised(fault)) => return Err(fault),
+    };
+    T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
 /// Whether a value satisfies a schema.
@@ -125,12 +147,6 @@ fn printed(title: &str, lines: &[Line]) -> String {
 
 /// Where pydantic's own texts send the reader.
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
-
-/// The answer to a query parameter that is not of its type.
-pub(super) fn query_fault(words: Words, name: &str, value: &str) -> Fault {
-    let path = [Step::Key("query"), Step::Key(name)];
-    fault(&[Line::new(words, &path, &Value::from(value))])
-}
 
 /// The answer to a list of schema errors.
 fn fault(lines: &[Line]) -> Fault {

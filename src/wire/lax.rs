@@ -245,11 +245,6 @@ pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
     one_of("enum", value, choices)
 }
 
-/// What is said of a value that is none of the choices.
-pub(super) fn literal_words(choices: &[&str]) -> Words {
-    choice_words("literal_error", choices)
-}
-
 fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
