@@ -8,21 +8,14 @@
 //! `vllm/entrypoints/serve/exception_handling/handlers/validation.py` for the text.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::fault::{Fault, Kind};
-use super::python::{self, Py};
+use super::fault::Fault;
+use super::lax::{self, Words};
+use super::python::Py;
+use super::report::{Line, Lines, Step, fault, printed};
 use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, Wire};
-use super::{lax, lax::Words};
-
-/// Errors that are spelled out; the rest is counted.
-const MAX_REPORTED: usize = 10;
-/// Characters of a string input that are shown.
-const MAX_INPUT: usize = 200;
-/// Characters of one error's line that are shown.
-const MAX_LINE: usize = 1000;
 
 /// Checks a request body against its class and reads it.
 ///
@@ -49,7 +42,7 @@ pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, 
             &[Step::Key("body")],
             value,
         );
-        return Err(fault(&[line]));
+        return Err(fault(&line.into()));
     }
     let mut checker = Checker {
         path: vec![Step::Key("body")],
@@ -130,189 +123,6 @@ pub fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
     }
 }
 
-/// `str()` of a pydantic `ValidationError`.
-fn printed(title: &str, lines: &[Line]) -> String {
-    let s = if lines.len() == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for {title}", lines.len());
-    for line in lines {
-        let kind = line.words.kind;
-        let _ = write!(
-            text,
-            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
-            line.loc, line.words.message, line.input
-        );
-    }
-    text
-}
-
-/// Where pydantic's own texts send the reader.
-const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
-
-/// The answer to a list of schema errors.
-fn fault(lines: &[Line]) -> Fault {
-    let s = if lines.len() == 1 { "" } else { "s" };
-    let mut message = format!("{} validation error{s}:\n", lines.len());
-    for line in lines.iter().take(MAX_REPORTED) {
-        let _ = writeln!(message, "  {}", line.text());
-    }
-    if lines.len() > MAX_REPORTED {
-        let _ = writeln!(
-            message,
-            "  ...and {} more error{s}",
-            lines.len() - MAX_REPORTED
-        );
-    }
-    message.truncate(message.trim_end().len());
-    Fault {
-        param: lines.first().map(|line| line.loc.clone()),
-        ..Fault::new(400, Kind::BadRequestPhrase, message)
-    }
-}
-
-/// One step into a body.
-#[derive(Debug, Clone, Copy)]
-enum Step<'a> {
-    Key(&'a str),
-    Index(usize),
-}
-
-impl Step<'_> {
-    fn text(&self) -> String {
-        match self {
-            Self::Key(key) => (*key).to_owned(),
-            Self::Index(i) => i.to_string(),
-        }
-    }
-}
-
-/// One schema error.
-#[derive(Debug)]
-struct Line {
-    words: Words,
-    loc: String,
-    input: String,
-}
-
-impl Line {
-    fn new(words: Words, path: &[Step<'_>], input: &Value) -> Self {
-        Self {
-            words,
-            loc: clean(path),
-            input: summary(input),
-        }
-    }
-
-    /// A line for [`printed`].
-    fn verbose(words: Words, path: &[Step<'_>], input: &Value) -> Self {
-        let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
-        let kind = Py::of(input).type_name();
-        let shown = shortened(&python::repr(input));
-        let input = format!("input_value={shown}, input_type={kind}");
-        Self { words, loc, input }
-    }
-
-    /// `str()` of the error's dict.
-    fn text(&self) -> String {
-        let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
-        python::push_repr_str(&mut text, &self.loc);
-        text.push_str(", 'msg': ");
-        python::push_repr_str(&mut text, &self.words.message);
-        text.push_str(", 'input': ");
-        python::push_repr_str(&mut text, &self.input);
-        if !self.words.context.is_empty() {
-            let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
-        }
-        text.push('}');
-        truncated(text, MAX_LINE)
-    }
-}
-
-/// The ends of a long `repr`, as pydantic prints it.
-fn shortened(text: &str) -> String {
-    const LIMIT: usize = 50;
-    if text.len() <= LIMIT {
-        return text.to_owned();
-    }
-    let head = text.floor_char_boundary(LIMIT / 2);
-    let tail = text.ceil_char_boundary(text.len() - (LIMIT / 2 - 1));
-    format!("{}...{}", &text[..head], &text[tail..])
-}
-
-fn truncated(mut text: String, limit: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(limit) {
-        text.truncate(end);
-        text.push_str("...[truncated]");
-    }
-    text
-}
-
-/// `_summarize_error_input`.
-fn summary(input: &Value) -> String {
-    let text = match Py::of(input) {
-        Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
-        Py::List(items) => return format!("<list of {} items>", items.len()),
-        Py::Dict(map) => return format!("<dict of {} items>", map.len()),
-        _ => python::repr(input),
-    };
-    truncated(text, MAX_INPUT)
-}
-
-/// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
-/// internal names, whoever wrote them.
-fn clean(path: &[Step<'_>]) -> String {
-    let text = |step: &Step<'_>| match step {
-        Step::Key(key) => (*key).to_owned(),
-        Step::Index(i) => i.to_string(),
-    };
-    let kept: Vec<String> = path
-        .iter()
-        .map(text)
-        .filter(|step| !is_internal(step))
-        .collect();
-    if kept.is_empty() {
-        return path.iter().map(text).collect::<Vec<_>>().join(".");
-    }
-    kept.join(".")
-}
-
-fn is_internal(step: &str) -> bool {
-    const MARKERS: [&str; 29] = [
-        "function-wrap",
-        "function-after",
-        "function-before",
-        "function-plain",
-        "json-or-python",
-        "lax-or-strict",
-        "chain",
-        "default",
-        "nullable",
-        "tagged-union",
-        "union",
-        "call",
-        "arguments",
-        "is-instance",
-        "is-subclass",
-        "callable",
-        "str",
-        "int",
-        "float",
-        "bool",
-        "bytes",
-        "bytearray",
-        "list",
-        "tuple",
-        "dict",
-        "set",
-        "frozenset",
-        "complex",
-        "none",
-    ];
-    let lower = step.to_lowercase();
-    step.contains(['[', ']', '{', '}', '(', ')'])
-        || lower == "nonetype"
-        || MARKERS.contains(&lower.as_str())
-}
-
 /// How closely a value met a schema; a union takes the branch it meets best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Exactness {
@@ -328,7 +138,7 @@ enum Exactness {
 /// Why a check did not succeed.
 enum Failed {
     /// Schema errors.
-    Lines(Vec<Line>),
+    Lines(Lines),
     /// A validator's own exception, which ends everything.
     Raised(Fault),
 }
@@ -399,7 +209,7 @@ impl<'a> Checker<'a> {
     }
 
     fn fail(&self, words: Words, value: &Value) -> Outcome {
-        Err(Failed::Lines(vec![self.line(words, value)]))
+        Err(Failed::Lines(self.line(words, value).into()))
     }
 
     fn line(&self, words: Words, value: &Value) -> Line {
@@ -455,7 +265,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         for (i, element) in items.iter().enumerate() {
             self.path.push(Step::Index(i));
@@ -464,7 +274,7 @@ impl<'a> Checker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -491,7 +301,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         for (i, schema) in schemas.iter().enumerate() {
             self.path.push(Step::Index(i));
             let outcome = match items.get(i) {
@@ -501,7 +311,7 @@ impl<'a> Checker<'a> {
             self.path.pop();
             match outcome {
                 Ok(_) => {}
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -522,7 +332,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         for (name, element) in map {
             if !matches!(key, Schema::Str(_)) {
@@ -532,7 +342,7 @@ impl<'a> Checker<'a> {
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
                     Ok(_) => {}
-                    Err(Failed::Lines(more)) => lines.extend(more),
+                    Err(Failed::Lines(more)) => lines.append(more),
                     Err(raised) => return Err(raised),
                 }
             }
@@ -542,7 +352,7 @@ impl<'a> Checker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -565,7 +375,7 @@ impl<'a> Checker<'a> {
     ) -> Result<(usize, Option<Value>), Failed> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
         let mut best: Option<((usize, Option<Value>), Exactness, Option<usize>)> = None;
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         for (index, branch) in branches.iter().enumerate() {
             self.exactness = Exactness::Exact;
             self.fields_set = None;
@@ -590,7 +400,7 @@ impl<'a> Checker<'a> {
                         break;
                     }
                 }
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -694,7 +504,7 @@ impl<'a> Checker<'a> {
     }
 
     fn fields(&mut self, model: &Model, map: &'a Map<String, Value>, value: &'a Value) -> Outcome {
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         let mut set = 0;
         for field in model.fields {
@@ -714,7 +524,7 @@ impl<'a> Checker<'a> {
                     set += 1;
                     changes.extend(new.map(|new| (name, new)));
                 }
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }

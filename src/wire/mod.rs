@@ -16,6 +16,7 @@ pub mod limits;
 pub mod openai;
 pub mod python;
 pub mod python_json;
+mod report;
 pub mod sampling;
 pub mod schema;
 mod structured;
