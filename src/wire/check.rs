@@ -143,6 +143,9 @@ enum Failed {
     Raised(Fault),
 }
 
+/// A branch of a union and what it makes of the value.
+type Branch = (usize, Option<Value>);
+
 /// `None` when the value may stay as it is.
 type Outcome = Result<Option<Value>, Failed>;
 
@@ -368,13 +371,9 @@ impl<'a> Checker<'a> {
     }
 
     /// The best branch of a union and what it makes of the value.
-    fn branch(
-        &mut self,
-        branches: &[Schema],
-        value: &'a Value,
-    ) -> Result<(usize, Option<Value>), Failed> {
+    fn branch(&mut self, branches: &[Schema], value: &'a Value) -> Result<Branch, Failed> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
-        let mut best: Option<((usize, Option<Value>), Exactness, Option<usize>)> = None;
+        let mut best: Option<(Branch, Exactness, Option<usize>)> = None;
         let mut lines = Lines::default();
         for (index, branch) in branches.iter().enumerate() {
             self.exactness = Exactness::Exact;

@@ -155,8 +155,12 @@ fn shortened(text: &str) -> String {
     if text.len() <= LIMIT {
         return text.to_owned();
     }
-    let head = text.floor_char_boundary(LIMIT / 2);
-    let tail = text.ceil_char_boundary(text.len() - (LIMIT / 2 - 1));
+    let boundary = |at: usize| text.is_char_boundary(at);
+    let head = (0..=LIMIT / 2).rev().find(|at| boundary(*at)).unwrap_or(0);
+    let end = text.len();
+    let tail = (end - (LIMIT / 2 - 1)..end)
+        .find(|at| boundary(*at))
+        .unwrap_or(end);
     format!("{}...{}", &text[..head], &text[tail..])
 }
 

@@ -176,11 +176,14 @@ pub struct Model {
     /// `model_validator(mode="before")` functions, in the order they run.
     pub before: &'static [Before],
     /// What runs once all fields are good.
-    pub after: Option<fn(&Map<String, Value>) -> Result<(), Refusal>>,
+    pub after: Option<After>,
 }
 
 /// A validator over the raw object: may change it or refuse the request.
 pub type Before = fn(&mut Map<String, Value>) -> Result<(), Refusal>;
+
+/// A validator over the checked object.
+pub type After = fn(&Map<String, Value>) -> Result<(), Refusal>;
 
 /// Why a validator function refuses.
 #[derive(Debug)]
