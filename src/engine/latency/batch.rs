@@ -54,3 +54,29 @@ impl Batch {
         self.sequences() == 0
     }
 }
+
+impl std::ops::AddAssign for Batch {
+    fn add_assign(&mut self, other: Self) {
+        self.decodes += other.decodes;
+        self.decode_tokens += other.decode_tokens;
+        self.context += other.context;
+        self.clipped += other.clipped;
+        self.chunks += other.chunks;
+        self.chunk_tokens += other.chunk_tokens;
+        self.chunk_past += other.chunk_past;
+        self.chunk_pairs += other.chunk_pairs;
+    }
+}
+
+impl std::ops::SubAssign for Batch {
+    fn sub_assign(&mut self, other: Self) {
+        self.decodes -= other.decodes;
+        self.decode_tokens -= other.decode_tokens;
+        self.context -= other.context;
+        self.clipped -= other.clipped;
+        self.chunks -= other.chunks;
+        self.chunk_tokens -= other.chunk_tokens;
+        self.chunk_past -= other.chunk_past;
+        self.chunk_pairs -= other.chunk_pairs;
+    }
+}
