@@ -107,14 +107,14 @@ impl Work {
         let mut batch = Batch::default();
         match rule {
             Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
-            Recompute::Costed => batch.add_chunk(new, past),
+            Recompute::Costed => batch.add_chunk(new, past, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
                 // decodes, unless this step ends its prompt.
                 let before = past.min(prompt);
                 let fresh = (past + new).min(prompt) - before;
                 if fresh > 0 {
-                    batch.add_chunk(fresh, before);
+                    batch.add_chunk(fresh, before, window);
                 }
                 let emits = past + new >= known;
                 if emits && (fresh == 0 || drafted) {
