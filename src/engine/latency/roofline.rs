@@ -171,6 +171,9 @@ struct ExpertKernel {
 
 impl ExpertKernel {
     fn time(&self, tokens: f64) -> f64 {
+        if tokens == 0.0 {
+            return 0.0;
+        }
         let seen = tokens * self.fan_in;
         let active = 1.0 - (self.miss * seen).exp();
         let memory = self.all * active + self.per_token * tokens;
