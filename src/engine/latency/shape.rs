@@ -126,7 +126,7 @@ impl ModelShape {
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
-        let small = |keys: &[&str], default: u32| number(keys).map_or(default, |n| size(n));
+        let small = |keys: &[&str], default: u32| number(keys).map_or(default, size);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
         let kv_heads = small(
