@@ -9,8 +9,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
-use super::openai::{chat, completion, models};
-use super::{error, ops, tokenize};
+use super::openai::{batch, chat, completion, models};
+use super::{anthropic, error, invocations, ops, tokenize};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -20,6 +20,14 @@ fn table() -> Vec<Route> {
     vec![
         ("/v1/chat/completions", "POST", post(chat::create)),
         ("/v1/completions", "POST", post(completion::create)),
+        ("/v1/chat/completions/batch", "POST", post(batch::create)),
+        ("/v1/messages", "POST", post(anthropic::create)),
+        (
+            "/v1/messages/count_tokens",
+            "POST",
+            post(anthropic::count_tokens),
+        ),
+        ("/invocations", "POST", post(invocations::invoke)),
         ("/v1/models", "GET", get(models::list)),
         ("/tokenize", "POST", post(tokenize::tokenize)),
         ("/detokenize", "POST", post(tokenize::detokenize)),

@@ -1,7 +1,8 @@
 //! OpenAI's API as vLLM speaks it.
 
+pub(super) mod batch;
 pub(super) mod chat;
-mod chat_render;
+pub(super) mod chat_render;
 pub(super) mod completion;
 mod completion_render;
 mod logprobs;

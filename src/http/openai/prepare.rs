@@ -483,6 +483,20 @@ pub(in crate::http) fn stream<R: Render + Unpin>(
     )))
 }
 
+/// A streamed answer that says nothing while nothing happens.
+pub(in crate::http) fn silent_stream<R: Render + Unpin>(
+    app: &App,
+    reply: Reply,
+    render: R,
+    guard: Option<LoadGuard>,
+) -> Response<Body> {
+    let interval = app.config.api.stream_interval;
+    let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
+    events(Body::new(EventStream::new(
+        reply, render, interval, None, guard,
+    )))
+}
+
 /// A body of server-sent events.
 pub(in crate::http) fn events(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
