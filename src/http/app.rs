@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use super::openai::responses::Store;
 use super::openai::view::Wire;
 use crate::config::{Compat, Config, Door, Fingerprint};
 use crate::metrics::Metrics;
@@ -37,6 +38,7 @@ pub struct App {
     pub(super) defaults: SamplingDefaults,
     pub(super) fingerprint: Option<Arc<str>>,
     pub(super) load: Arc<AtomicI64>,
+    pub(super) responses: Arc<Store>,
     stopping: AtomicBool,
 }
 
@@ -67,6 +69,7 @@ impl App {
             started,
             wire,
             load: Arc::default(),
+            responses: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }

@@ -9,11 +9,14 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
-use super::openai::{batch, chat, completion, models};
+use super::openai::{batch, chat, completion, models, responses};
 use super::{anthropic, error, invocations, ops, tokenize};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
+const RESPONSE: &str = "/v1/responses/{response_id}";
+const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
 /// Every route there is; the server's configuration leaves some out.
 fn table() -> Vec<Route> {
@@ -27,6 +30,9 @@ fn table() -> Vec<Route> {
             "POST",
             post(anthropic::count_tokens),
         ),
+        ("/v1/responses", "POST", post(responses::create)),
+        (RESPONSE, "GET", get(responses::retrieve)),
+        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
         ("/invocations", "POST", post(invocations::invoke)),
         ("/v1/models", "GET", get(models::list)),
         ("/tokenize", "POST", post(tokenize::tokenize)),
@@ -45,12 +51,19 @@ fn table() -> Vec<Route> {
 fn methods(path: &str) -> Option<&'static str> {
     static METHODS: std::sync::LazyLock<std::collections::HashMap<&str, &str>> =
         std::sync::LazyLock::new(|| table().into_iter().map(|(p, m, _)| (p, m)).collect());
-    METHODS.get(path).copied()
+    METHODS.get(template(path)).copied()
 }
 
 /// The route a path belongs to, as `http_*` names it; the path itself when there is none.
 pub(super) fn template(path: &str) -> &str {
-    path
+    let Some(rest) = path.strip_prefix("/v1/responses/") else {
+        return path;
+    };
+    match rest.split_once('/') {
+        None if !rest.is_empty() => RESPONSE,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
+        _ => path,
+    }
 }
 
 /// Paths of all routes, and of the redirects to them.

@@ -8,4 +8,5 @@ mod completion_render;
 mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;
+pub(super) mod responses;
 pub(super) mod view;
