@@ -142,7 +142,7 @@ impl Frame {
         set("user", request.user.clone().into());
         if let Some(reply) = reply.filter(|_| view.metrics) {
             let mut text = String::new();
-            view.timings(&mut text, reply, request.stream.unwrap_or(false));
+            view.timings(&mut text, reply, false);
             set("metrics", serde_json::from_str(&text).unwrap_or_default());
         }
         set(
