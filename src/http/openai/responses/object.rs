@@ -190,7 +190,14 @@ impl Frame {
         let calls: Vec<Value> = calls
             .map(|(call, arguments)| self.call_item(choice, call, &arguments, "completed"))
             .collect();
-        let content = text(Channel::Content);
+        let mut content = text(Channel::Content);
+        let silent = items.is_empty() && calls.is_empty() && content.is_empty();
+        if silent && !streamed && !choice.script.calls.is_empty() {
+            // A call that was cut before it said anything is no call to the parser but text.
+            let tokens = choice.script.tokens().take(released as usize);
+            let ids: Vec<u32> = tokens.map(|token| token.id).collect();
+            content = self.view.tokenizer.decode(&ids, true);
+        }
         let alone = items.is_empty() && calls.is_empty() && self.view.wire >= Wire::V033;
         if !content.is_empty() || (alone && !streamed) {
             let cut = calls.is_empty() && status(choice) == "incomplete";
