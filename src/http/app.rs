@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 
+use super::openai::responses::Store;
 use super::openai::view::Wire;
 use super::routes::{self, Index};
 use crate::config::{Compat, Config, Door, Fingerprint};
@@ -43,6 +44,7 @@ pub struct App {
     pub(super) routes: Index,
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
+    pub(super) responses: Arc<Store>,
     stopping: AtomicBool,
 }
 
@@ -75,6 +77,7 @@ impl App {
             started,
             wire,
             load: Arc::default(),
+            responses: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }

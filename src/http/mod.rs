@@ -1,9 +1,11 @@
 //! How it looks over HTTP: one endpoint, one file: parse, call, render.
 
+mod anthropic;
 mod app;
 mod body;
 mod edge;
 mod error;
+mod invocations;
 mod json;
 mod openai;
 mod ops;

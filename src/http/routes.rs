@@ -10,13 +10,16 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
-use super::openai::{chat, completion, models};
+use super::openai::{batch, chat, completion, models, responses};
 use super::vllm::{control, weights};
-use super::{error, ops, tokenize, vllm};
+use super::{anthropic, error, invocations, ops, tokenize, vllm};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
+const RESPONSE: &str = "/v1/responses/{response_id}";
+const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
 /// Every route of a configuration; what is gated off is not there (404).
 fn table(config: &Config) -> Vec<Route> {
@@ -36,7 +39,7 @@ fn table(config: &Config) -> Vec<Route> {
             "GET",
             get(vllm::info::kv_event_sources),
         ),
-        ("/invocations", "POST", post(vllm::invocations::create)),
+        ("/invocations", "POST", post(invocations::invoke)),
         ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
         ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
     ];
@@ -74,6 +77,16 @@ fn generation() -> Vec<Route> {
     vec![
         ("/v1/chat/completions", "POST", post(chat::create)),
         ("/v1/completions", "POST", post(completion::create)),
+        ("/v1/chat/completions/batch", "POST", post(batch::create)),
+        ("/v1/messages", "POST", post(anthropic::create)),
+        (
+            "/v1/messages/count_tokens",
+            "POST",
+            post(anthropic::count_tokens),
+        ),
+        ("/v1/responses", "POST", post(responses::create)),
+        (RESPONSE, "GET", get(responses::retrieve)),
+        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
         ("/generative_scoring", "POST", post(vllm::scoring::create)),
         (
             "/scale_elastic_ep",
@@ -149,7 +162,7 @@ pub(super) struct Index(HashMap<&'static str, &'static str>);
 impl Index {
     /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
     pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
-        self.0.get(path).copied()
+        self.0.get(template(path)).copied()
     }
 }
 
@@ -161,7 +174,14 @@ pub(super) fn index(config: &Config) -> Index {
 
 /// The route a path belongs to, as `http_*` names it; the path itself when there is none.
 pub(super) fn template(path: &str) -> &str {
-    path
+    let Some(rest) = path.strip_prefix("/v1/responses/") else {
+        return path;
+    };
+    match rest.split_once('/') {
+        None if !rest.is_empty() => RESPONSE,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
+        _ => path,
+    }
 }
 
 /// Paths of all routes, and of the redirects to them.

@@ -39,15 +39,6 @@ pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, 
     checked_as("body", schema, value)
 }
 
-/// Checks query parameters against their class and reads them.
-///
-/// # Errors
-/// As [`body`].
-pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
-    let checked = checked_as("query", &T::SCHEMA, value)?;
-    T::read(&checked).ok_or_else(|| Fault::bad_request("The query could not be read."))
-}
-
 fn checked_as<'a>(
     part: &'static str,
     schema: &Schema,
