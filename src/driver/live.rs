@@ -127,6 +127,45 @@ pub trait Observer: Send {
     fn on_engine(&mut self, at: SimTime, event: &Event);
     /// Gauges, after each look at the engine that changed anything.
     fn on_stats(&mut self, stats: &Stats);
+    /// The engine has said all it has to say for now.
+    fn on_rest(&mut self) {}
+}
+
+/// Several observers, told in order.
+pub struct Observers(pub Vec<Box<dyn Observer>>);
+
+impl Observer for Observers {
+    fn on_queued(&mut self, record: &Record) {
+        self.0.iter_mut().for_each(|o| o.on_queued(record));
+    }
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime) {
+        self.0
+            .iter_mut()
+            .for_each(|o| o.on_event(at, event, record, since));
+    }
+
+    fn on_engine(&mut self, at: SimTime, event: &Event) {
+        self.0.iter_mut().for_each(|o| o.on_engine(at, event));
+    }
+
+    fn on_stats(&mut self, stats: &Stats) {
+        self.0.iter_mut().for_each(|o| o.on_stats(stats));
+    }
+
+    fn on_rest(&mut self) {
+        self.0.iter_mut().for_each(|o| o.on_rest());
+    }
+}
+
+/// Seconds since 1970, for observers that stamp what they send.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the live driver is where the clock enters"
+)]
+pub fn unix_now() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 struct Core {
@@ -450,6 +489,7 @@ impl Core {
             self.stats = stats;
             self.observer.on_stats(&stats);
         }
+        self.observer.on_rest();
     }
 }
 

@@ -4,5 +4,7 @@ pub mod live;
 pub mod offline;
 mod progress;
 
-pub use live::{Group, Handle, Live, Observer, Planned, Record, Tag, Ticket, Tune};
+pub use live::{
+    Group, Handle, Live, Observer, Observers, Planned, Record, Tag, Ticket, Tune, unix_now,
+};
 pub use progress::{Progress, State};

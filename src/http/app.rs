@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -7,10 +7,11 @@ use sha2::{Digest, Sha256};
 
 use super::openai::view::Wire;
 use super::routes::{self, Index};
-use crate::config::{Compat, Config, Fingerprint};
+use crate::config::{Compat, Config, Door, Fingerprint};
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::wire::Version;
+use crate::tokenizer::Tokenizer;
+use crate::wire::{Limits, SamplingDefaults, Version};
 
 /// What the server is made of.
 pub struct Parts {
@@ -34,13 +35,16 @@ pub struct App {
     pub(super) port: u16,
     pub(super) started: Instant,
     pub(super) wire: Wire,
-    pub(super) version: Version,
+    pub(super) limits: Limits,
+    pub(super) defaults: SamplingDefaults,
     pub(super) fingerprint: Option<Arc<str>>,
     pub(super) load: Arc<AtomicI64>,
     /// Routes that this configuration serves.
     pub(super) routes: Index,
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
+    /// `/openapi.json`, once somebody asked.
+    pub(super) openapi: OnceLock<Arc<str>>,
     stopping: AtomicBool,
 }
 
@@ -61,8 +65,11 @@ impl App {
             Wire::V033
         };
         Self {
+            limits: limits(&config, &service, version),
+            defaults: defaults(&config, &service),
             fingerprint: fingerprint(&config).map(Into::into),
             routes: routes::index(&config),
+            openapi: OnceLock::new(),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,
@@ -70,7 +77,6 @@ impl App {
             port,
             started,
             wire,
-            version,
             load: Arc::default(),
             stopping: AtomicBool::new(false),
         }
@@ -152,6 +158,60 @@ fn fingerprint(config: &Config) -> Option<String> {
             }
             Some(format!("{text}-{hash}"))
         }
+    }
+}
+
+/// What requests are checked against.
+fn limits(config: &Config, service: &Service, version: Version) -> Limits {
+    let tokenizer = service.generator.tokenizer();
+    let known = matches!(**tokenizer, Tokenizer::Hf(_));
+    let api = &config.api;
+    Limits {
+        max_model_len: config.model.max_model_len,
+        max_logprobs: api.max_logprobs.map_or(-1, i64::from),
+        vocab_size: known.then(|| tokenizer.vocab_size()),
+        // llm-d calls tools without being told how the model writes them.
+        has_tool_parser: api.tool_call_parser.is_some() || config.model.door == Door::Llmd,
+        auto_tool_choice: api.enable_auto_tool_choice || config.model.door == Door::Llmd,
+        reasoning_parser: api.reasoning_parser.is_some(),
+        trust_request_chat_template: api.trust_request_chat_template,
+        trust_request_mm_kwargs: config.model.door == Door::Llmd,
+        prompt_embeds: false,
+        speculative: config.engine.speculative.is_some(),
+        data_parallel_ranks: service.ranks().len() as u32,
+        served_name: service.models.displayed().to_string(),
+        version,
+    }
+}
+
+/// What is filled in where a request is silent: the model's generation config and what was laid
+/// over it.
+fn defaults(config: &Config, service: &Service) -> SamplingDefaults {
+    let mut map = match (
+        &**service.generator.tokenizer(),
+        config.model.generation_config.as_str(),
+    ) {
+        (Tokenizer::Hf(hf), "auto") => hf.generation_config().clone(),
+        _ => serde_json::Map::new(),
+    };
+    map.extend(config.model.generation_config_overrides.clone());
+    let number = |key: &str| map.get(key).and_then(serde_json::Value::as_f64);
+    let count = |key: &str| {
+        map.get(key)
+            .and_then(serde_json::Value::as_i64)
+            .map(i128::from)
+    };
+    SamplingDefaults {
+        temperature: number("temperature"),
+        top_p: number("top_p"),
+        top_k: count("top_k"),
+        min_p: number("min_p"),
+        repetition_penalty: number("repetition_penalty"),
+        presence_penalty: number("presence_penalty"),
+        frequency_penalty: number("frequency_penalty"),
+        max_tokens: count("max_new_tokens"),
+        skip_special_tokens: None,
+        stop_token_ids: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
 use super::openai::{chat, completion, models};
-use super::vllm::{control, weights};
+use super::vllm::{control, derender, docs, render, weights};
 use super::{error, ops, tokenize, vllm};
 use crate::config::{Config, Door, Task};
 
@@ -42,6 +42,10 @@ fn table(config: &Config) -> Vec<Route> {
     ];
     if generates(config) {
         routes.extend(generation());
+        routes.extend(scale_out(config));
+    }
+    if !config.server.disable_fastapi_docs {
+        routes.extend(documentation());
     }
     if config.lora.runtime_updating {
         routes.extend([
@@ -85,6 +89,53 @@ fn generation() -> Vec<Route> {
             "POST",
             post(vllm::info::is_scaling),
         ),
+    ]
+}
+
+/// Routes of servers that share their work; where they are off, they say so.
+fn scale_out(config: &Config) -> Vec<Route> {
+    let api = &config.api;
+    let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
+    let routes = vec![
+        (
+            "/inference/v1/generate",
+            "POST",
+            post(vllm::generate::create),
+        ),
+        (
+            "/inference/v1/abort_requests",
+            "POST",
+            post(control::abort_named),
+        ),
+        ("/v1/chat/completions/render", "POST", post(render::chat)),
+        ("/v1/completions/render", "POST", post(render::completions)),
+        ("/v1/messages/render", "POST", post(render::messages)),
+        ("/v1/responses/render", "POST", post(render::responses)),
+        (
+            "/v1/chat/completions/derender",
+            "POST",
+            post(derender::chat),
+        ),
+        (
+            "/v1/completions/derender",
+            "POST",
+            post(derender::completions),
+        ),
+    ];
+    if on {
+        return routes;
+    }
+    let off = routes.into_iter();
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
+        .collect()
+}
+
+fn documentation() -> Vec<Route> {
+    vec![
+        ("/openapi.json", "GET, HEAD", get(docs::openapi)),
+        ("/docs", "GET, HEAD", get(docs::swagger)),
+        ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
+        ("/redoc", "GET, HEAD", get(docs::redoc)),
     ]
 }
 
@@ -150,6 +201,11 @@ impl Index {
     /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
     pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
         self.0.get(path).copied()
+    }
+
+    /// Whether a path is served.
+    pub(super) fn serves(&self, path: &str) -> bool {
+        self.0.contains_key(path)
     }
 }
 

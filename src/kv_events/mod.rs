@@ -12,6 +12,7 @@
 mod config;
 mod encode;
 mod endpoint;
+mod observer;
 mod publisher;
 mod queue;
 mod replay;
@@ -20,6 +21,7 @@ mod topic;
 pub use config::{KvEventsConfig, KvEventsError};
 pub use encode::{Encoding, HashForm, encode_batch, is_kv};
 pub use endpoint::{EndpointError, binds, for_rank};
+pub use observer::KvObserver;
 pub use publisher::{Batching, Publisher, PublisherConfig, PublisherError};
 pub use topic::{LLMD_TOPIC, LLMD_V06_TOPIC, LLMD_V09_TOPIC, Topic, TopicError};
 

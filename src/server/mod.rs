@@ -1,5 +1,6 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
+mod engines;
 mod setup;
 
 use std::io;
@@ -17,9 +18,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::{self, Config, ConfigError};
-use crate::driver::{Live, Tune};
+use crate::driver::Live;
 use crate::engine::Command;
-use crate::engine::sched::pool::{Pool, PoolConfig};
 use crate::generate::{Generator, Mode};
 use crate::http::{App, Edge, Parts};
 use crate::metrics::Metrics;
@@ -50,6 +50,9 @@ pub enum StartError {
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The engine cannot be built.
+    #[error("engine: {0}")]
+    Engine(String),
     /// What the metrics should show.
     #[error("metrics: {0}")]
     Metrics(String),
@@ -90,7 +93,7 @@ impl Server {
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
-        let live = start_engines(&config, seed, started, &metrics).map_err(StartError::Thread)?;
+        let live = engines::start(&config, seed, started, &metrics, port)?;
         let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
         let parts = Parts {
             config: config.clone(),
@@ -207,42 +210,6 @@ fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live
         live,
         settings,
     )
-}
-
-fn start_engines(
-    config: &Config,
-    seed: u64,
-    epoch: Instant,
-    metrics: &Arc<Metrics>,
-) -> io::Result<Vec<Live>> {
-    let (first, count) = config.engine.parallel.local_ranks;
-    (first..first + count)
-        .enumerate()
-        .map(|(index, rank)| {
-            let pool = Pool::new(PoolConfig {
-                slots: config.engine.max_num_seqs as usize,
-                queue: config.engine.max_waiting_queue_length.map(|n| n as usize),
-                delays: config.engine.delays.clone(),
-                seed,
-                max_loras: config
-                    .lora
-                    .enabled
-                    .then_some(config.lora.max_loras as usize),
-                lora_load: config.lora.load_time,
-                kv: setup::kv(config),
-            });
-            let observer =
-                crate::metrics::Observer::new(metrics.engine(index), setup::hearing(config));
-            let name = format!("engine-{rank}");
-            Live::start(
-                &name,
-                epoch,
-                Box::new(pool),
-                Box::new(observer),
-                Tune::default(),
-            )
-        })
-        .collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]

@@ -18,6 +18,8 @@ pub struct Job {
     pub n: u32,
     /// Most tokens per choice; the context limits it further.
     pub max_tokens: Option<u32>,
+    /// Whether the client set that limit itself.
+    pub limited: bool,
     /// Seed of the request itself.
     pub seed: Option<i64>,
     /// Whether equal requests are to give equal answers (temperature 0 or a seed).

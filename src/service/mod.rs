@@ -293,7 +293,7 @@ impl Service {
         Ok(self.generator.script(&Brief {
             key,
             limit,
-            limited: job.max_tokens.is_some(),
+            limited: job.limited,
             echo: prompt.echo.clone(),
             stops: job.stops.clone(),
             bias: job.bias.clone(),

@@ -1,3 +1,4 @@
 //! What runs offline: no server, no wall clock in any result.
 
+pub mod dynamo_run;
 pub mod validate;

@@ -76,7 +76,7 @@ fn checked_as<'a>(
 }
 
 /// Finds the branch of a union that a value meets best, and the value as that branch makes it:
-/// a `TypedDict` with its own keys only, in its own order.
+/// a `TypedDict` with its own keys first, in its own order.
 pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     let mut checker = Checker {
         shaping: true,
@@ -86,36 +86,44 @@ pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     Some((index, changed.unwrap_or_else(|| value.clone())))
 }
 
-/// Iterates items that the schema only checked to be iterable: each is checked when its turn
-/// comes, and the first that fails ends it.
+/// Checks one item of a list that the schema only checked to be iterable, at its place.
 ///
 /// # Errors
 /// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
-pub fn iterate<'v>(
-    schema: &Schema,
-    items: impl IntoIterator<Item = &'v Value>,
-) -> Result<Vec<Value>, Fault> {
-    let mut shaped = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
-        let mut checker = Checker {
-            path: vec![Step::Index(index)],
-            shaping: true,
-            verbose: true,
-            ..Checker::default()
-        };
-        match checker.check(schema, item) {
-            Ok(changed) => shaped.push(changed.unwrap_or_else(|| item.clone())),
-            Err(Failed::Raised(fault)) => return Err(fault),
-            Err(Failed::Lines(lines)) => return Err(Fault::bad_request(printed(&lines))),
-        }
+pub fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value, Fault> {
+    let mut checker = Checker {
+        path: vec![Step::Index(index)],
+        shaping: true,
+        verbose: true,
+        ..Checker::default()
+    };
+    match checker.check(schema, value) {
+        Ok(changed) => Ok(changed.unwrap_or_else(|| value.clone())),
+        Err(Failed::Raised(fault)) => Err(fault),
+        Err(Failed::Lines(lines)) => Err(Fault::bad_request(printed("ValidatorIterator", &lines))),
     }
-    Ok(shaped)
 }
 
-/// `str()` of a pydantic `ValidationError` raised by an iterator.
-fn printed(lines: &[Line]) -> String {
+/// Checks a value apart from the body it came in.
+///
+/// # Errors
+/// The text of the pydantic `ValidationError`, as a 400.
+pub fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
+    let mut checker = Checker {
+        verbose: true,
+        ..Checker::default()
+    };
+    match checker.check(&Schema::Model(model), value) {
+        Ok(_) => Ok(()),
+        Err(Failed::Raised(fault)) => Err(fault),
+        Err(Failed::Lines(lines)) => Err(Fault::bad_request(printed(model.name, &lines))),
+    }
+}
+
+/// `str()` of a pydantic `ValidationError`.
+fn printed(title: &str, lines: &[Line]) -> String {
     let s = if lines.len() == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for ValidatorIterator", lines.len());
+    let mut text = format!("{} validation error{s} for {title}", lines.len());
     for line in lines {
         let kind = line.words.kind;
         let _ = write!(
@@ -130,7 +138,13 @@ fn printed(lines: &[Line]) -> String {
 /// Where pydantic's own texts send the reader.
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 
-/// The answer to a list of schema errors that a handler made itself.
+/// The answer to a query parameter that is not of its type.
+pub(super) fn query_fault(words: Words, name: &str, value: &str) -> Fault {
+    let path = [Step::Key("query"), Step::Key(name)];
+    fault(&[Line::new(words, &path, &Value::from(value))])
+}
+
+/// The answer to a list of schema errors.
 fn fault(lines: &[Line]) -> Fault {
     let s = if lines.len() == 1 { "" } else { "s" };
     let mut message = format!("{} validation error{s}:\n", lines.len());
@@ -323,7 +337,7 @@ struct Checker<'a> {
     path: Vec<Step<'a>>,
     exactness: Exactness,
     fields_set: Option<usize>,
-    /// Whether a `TypedDict` comes out with its own keys only.
+    /// Whether a `TypedDict` comes out with its own keys first.
     shaping: bool,
     /// Whether errors are for [`printed`].
     verbose: bool,
@@ -360,6 +374,18 @@ impl<'a> Checker<'a> {
                 None => self.check(inner, value),
                 Some(new) => Ok(Some(self.detached(inner, &new)?.unwrap_or(new))),
             },
+            Schema::After(function, inner) => {
+                let changed = self.check(inner, value)?;
+                let checked = changed.as_ref().unwrap_or(value);
+                match function(checked) {
+                    Ok(None) => Ok(changed),
+                    Ok(new) => Ok(new),
+                    Err(refusal) => self.refused(refusal, value),
+                }
+            }
+            Schema::IntEnum(choices) => self.scalar(lax::int_member(value, choices), value),
+            Schema::Instance(class) => self.fail(lax::not_an_instance(class), value),
+            Schema::Tuple(items) => self.tuple(items, value),
             Schema::Late(inner) => self.check(&inner(), value),
         }
     }
@@ -448,6 +474,37 @@ impl<'a> Checker<'a> {
             new[i] = change;
         }
         Ok(Some(Value::Array(new)))
+    }
+
+    fn tuple(&mut self, schemas: &[Schema], value: &'a Value) -> Outcome {
+        let Py::List(items) = Py::of(value) else {
+            return self.fail(
+                Words::new("tuple_type", "Input should be a valid tuple"),
+                value,
+            );
+        };
+        let mut lines = Vec::new();
+        for (i, schema) in schemas.iter().enumerate() {
+            self.path.push(Step::Index(i));
+            let outcome = match items.get(i) {
+                Some(item) => self.check(schema, item),
+                None => self.fail(Words::new("missing", "Field required"), value),
+            };
+            self.path.pop();
+            match outcome {
+                Ok(_) => {}
+                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(raised) => return Err(raised),
+            }
+        }
+        if items.len() > schemas.len() {
+            return self.fail(lax::tuple_too_long(schemas.len(), items.len()), value);
+        }
+        if lines.is_empty() {
+            Ok(None)
+        } else {
+            Err(Failed::Lines(lines))
+        }
     }
 
     fn dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> Outcome {
@@ -690,7 +747,8 @@ fn label(branch: &Schema) -> Option<&'static str> {
     }
 }
 
-/// What a `TypedDict` makes of an object.
+/// What a `TypedDict` makes of an object: its own keys in its own order, then all others, as the
+/// request classes around it allow.
 fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
     let mut changes = changes.into_iter().peekable();
     let mut new = Map::new();
@@ -703,6 +761,11 @@ fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)
             None => value.clone(),
         };
         new.insert(name.clone(), value);
+    }
+    for (name, value) in map {
+        if !model.fields.iter().any(|field| field.name == name) {
+            new.insert(name.clone(), value.clone());
+        }
     }
     Value::Object(new)
 }

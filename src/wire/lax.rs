@@ -105,6 +105,15 @@ fn too_large() -> Words {
     )
 }
 
+/// `int(text)`, as an integer of any size.
+pub(super) fn integer(text: &str) -> Option<Value> {
+    if text.contains('.') {
+        None
+    } else {
+        int_from_text(text).ok()
+    }
+}
+
 fn int_from_text(text: &str) -> Result<Value, Words> {
     let text = text.trim();
     if text.len() > MAX_INT_DIGITS {
@@ -236,16 +245,49 @@ pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
     one_of("enum", value, choices)
 }
 
+/// What is said of a value that is none of the choices.
+pub(super) fn literal_words(choices: &[&str]) -> Words {
+    choice_words("literal_error", choices)
+}
+
 fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
     }
+    Err(choice_words(kind, choices))
+}
+
+fn choice_words(kind: &'static str, choices: &[&str]) -> Words {
     let expected = either(
         choices.iter().map(|choice| python::repr_str(choice)),
         " or ",
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Err(Words::new(kind, format!("Input should be {expected}")).with(context))
+    Words::new(kind, format!("Input should be {expected}")).with(context)
+}
+
+pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
+    let number = match Py::of(value) {
+        Py::Bool(b) => Some(i64::from(b)),
+        Py::Int(i) => Some(i64::try_from(i).map_err(|_| too_large())?),
+        Py::BigInt(_) => return Err(too_large()),
+        Py::Float(_) => int(value).ok().flatten().and_then(|number| number.as_i64()),
+        _ => None,
+    };
+    if let Some(number) = number.filter(|number| choices.contains(number)) {
+        return Ok(Some(Value::from(number)).filter(|new| new != value));
+    }
+    let expected = either(choices.iter().map(i64::to_string), " or ");
+    let context = format!("'expected': {}", python::repr_str(&expected));
+    Err(Words::new("enum", format!("Input should be {expected}")).with(context))
+}
+
+pub(super) fn not_an_instance(class: &str) -> Words {
+    Words::new(
+        "is_instance_of",
+        format!("Input should be an instance of {class}"),
+    )
+    .with(format!("'class': {}", python::repr_str(class)))
 }
 
 /// `a, b or c`.
@@ -423,5 +465,16 @@ pub(super) fn tag_unknown<'n>(
         python::repr_str(&format!("'{by}'")),
         python::repr_str(&tag),
         python::repr_str(&expected)
+    ))
+}
+
+pub(super) fn tuple_too_long(most: usize, count: usize) -> Words {
+    let s = if most == 1 { "" } else { "s" };
+    Words::new(
+        "too_long",
+        format!("Tuple should have at most {most} item{s} after validation, not {count}"),
+    )
+    .with(format!(
+        "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
     ))
 }

@@ -6,18 +6,24 @@
 //! own error text. A request type is declared once, field by field in upstream's order, by
 //! `wire_model!`; its [`schema`] follows from the types.
 
+pub mod anthropic;
 pub mod body;
 pub mod check;
 pub mod fault;
 pub mod kv_events;
 mod lax;
+pub mod limits;
 pub mod openai;
 pub mod python;
 pub mod python_json;
+pub mod sampling;
 pub mod schema;
+mod structured;
 pub mod vllm;
 
 pub use fault::{Fault, Kind};
+pub use limits::Limits;
+pub use sampling::{SamplingDefaults, SamplingParams};
 
 /// The vLLM release whose wire is spoken, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

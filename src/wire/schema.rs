@@ -50,6 +50,17 @@ pub enum Schema {
     Model(&'static Model),
     /// A `BeforeValidator`: may replace the value or refuse the request.
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
+    /// An `AfterValidator`: may replace the checked value or refuse it.
+    After(
+        fn(&Value) -> Result<Option<Value>, Refusal>,
+        &'static Schema,
+    ),
+    /// An `Enum` of integers.
+    IntEnum(&'static [i64]),
+    /// An instance of a Python class, which no JSON value is.
+    Instance(&'static str),
+    /// `tuple[…]` of fixed length.
+    Tuple(&'static [Schema]),
     /// Looked up late, for types that contain themselves.
     Late(fn() -> Schema),
 }
@@ -365,7 +376,37 @@ impl Wire for Map<String, Value> {
 ///
 /// Each field reads `name: Type`, then perhaps `as "wire name"`, perhaps `: SCHEMA` where the
 /// type does not say it all, and perhaps `= default`; a field without a default is required.
+///
+/// With `default` before it, the class can also be made of defaults alone.
 macro_rules! wire_model {
+    (
+        default
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident: $shape:ident $python:literal
+            $(before [$($before:path),* $(,)?])? $(after $after:path)?
+        {
+            $(
+                $(#[$field_meta:meta])*
+                $field:ident: $type:ty $([$schema:expr])? $(as $wire:literal)? = $default:expr
+            ),* $(,)?
+        }
+    ) => {
+        wire_model! {
+            $(#[$meta])*
+            $vis struct $name: $shape $python $(before [$($before),*])? $(after $after)? {
+                $(
+                    $(#[$field_meta])*
+                    $field: $type $([$schema])? $(as $wire)? = $default,
+                )*
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
     (
         $(#[$meta:meta])*
         $vis:vis struct $name:ident: $shape:ident $python:literal

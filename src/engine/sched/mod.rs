@@ -7,6 +7,22 @@ pub mod pool;
 pub mod sglang;
 pub mod vllm;
 
+use crate::engine::SeqId;
+use crate::sim::SimTime;
+
+/// A sequence entered the running batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Which.
+    pub id: SeqId,
+    /// When.
+    pub at: SimTime,
+    /// Tokens that were cached.
+    pub cached: u32,
+    /// It ran before and was preempted.
+    pub again: bool,
+}
+
 /// A setting that cannot work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {

@@ -27,7 +27,7 @@ use crate::engine::{
 };
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
-use super::ConfigError;
+use super::{Admitted, ConfigError};
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
 use seqs::{Seqs, Slot, State};
 use step::Step;
@@ -58,19 +58,6 @@ pub struct Vllm {
     arrivals: u64,
     stats: Stats,
     admissions: Vec<Admitted>,
-}
-
-/// A sequence entered the running batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admitted {
-    /// Which.
-    pub id: SeqId,
-    /// When.
-    pub at: SimTime,
-    /// Prompt tokens that were cached.
-    pub cached: u32,
-    /// It ran before and was preempted.
-    pub again: bool,
 }
 
 impl Vllm {
@@ -164,6 +151,7 @@ impl Vllm {
     /// Says which blocks a step moved and keeps its memory for another.
     fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
         out.extend(step.events.drain(..).map(|event| (now, event)));
+        report_rejected(&mut step, now, out);
         step.clear();
         self.spare.push(step);
     }
@@ -199,6 +187,7 @@ impl Vllm {
             self.running
                 .retain(|&slot| matches!(seqs[slot].state, State::Running | State::Draining));
         }
+        report_rejected(&mut step, now, out);
         let prompt_tokens = step.prompt_tokens;
         out.push_back((
             now,
@@ -288,6 +277,15 @@ impl Vllm {
         }
         Ok(())
     }
+}
+
+fn report_rejected(step: &mut Step, now: SimTime, out: &mut Outbox) {
+    let end = End::Cancelled;
+    let ended = step
+        .rejected
+        .drain(..)
+        .map(|id| (now, Event::Ended { id, end }));
+    out.extend(ended);
 }
 
 impl Scheduler for Vllm {

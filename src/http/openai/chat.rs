@@ -8,15 +8,18 @@ use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::prepare::{self, Common};
+use super::prepare;
+use crate::config::Door;
 use crate::http::app::App;
 use crate::http::{body, error};
 use crate::job::Prompt;
 use crate::service::{Content, Job};
-use crate::tokenizer::ChatInput;
+use crate::tokenizer::{ChatInput, ContentFormat};
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
+use crate::wire::openai::conversation::{ContentFormat as WireFormat, conversation};
 use crate::wire::openai::shared::ToolChoice;
+use crate::wire::sampling::output_budget;
 
 /// Answers a chat.
 pub(in crate::http) async fn create(
@@ -43,19 +46,15 @@ pub(in crate::http) async fn answer(
     let request = ChatRequest::parse(value)?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
-    let n = request.n.unwrap_or(1).clamp(0, i128::from(u32::MAX)) as u32;
-    app.service.admits(n.max(1)).map_err(|e| error::fault(&e))?;
-    let limits = app.limits();
-    request.validate_early(&limits)?;
+    prepare::admit(app, request.n.unwrap_or(1), 1)?;
+    request.validate_early(&app.limits)?;
     let prompt = prompt(app, &request).await?;
-    let room = prepare::room(app, &prompt)?;
-    request.validate_sampling(&limits, room)?;
+    let (_, asked) = request.asked_tokens();
+    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+    let params = request.sampling_params(budget, &app.defaults)?;
     let stream = request.stream.unwrap_or(false);
-    let content = match request.validate_engine(&limits) {
-        Ok(()) => prepare::content(app, &request),
-        Err(fault) => Err(fault),
-    };
-    let content = match content {
+    let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
+    let content = match late.and_then(|()| prepare::content(app, &request, &params)) {
         Ok(content) => content,
         Err(fault) if stream => return Ok(prepare::failed_stream(&fault, true)),
         Err(fault) => return Err(fault),
@@ -68,10 +67,13 @@ pub(in crate::http) async fn answer(
         id,
         target,
         prompts: vec![prompt],
-        n,
         reasoning: prepare::reasoning(app, &request),
         content,
-        ..prepare::job(&request.common(), headers, arrived)
+        priority: prepare::priority(headers, request.priority),
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        transfer: prepare::transfer(request.kv_transfer_params.as_ref()),
+        limited: asked.or(app.defaults.max_tokens).is_some(),
+        ..prepare::job(&params, headers, arrived)
     };
     let reply = match app.service.generate(&job) {
         Ok(reply) => reply,
@@ -94,11 +96,28 @@ pub(in crate::http) async fn prompt(
     app: &Arc<App>,
     request: &ChatRequest,
 ) -> Result<Prompt, Fault> {
-    if let Some(tokens) = prepare::given_tokens(request.kv_transfer_params.as_ref()) {
-        let echo = last_text(request).into();
-        return Ok(Prompt { tokens, echo });
+    if let Some(ids) = request.reused_prompt_token_ids(&app.limits)? {
+        let tokens = ids
+            .into_iter()
+            .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
+            .collect();
+        return Ok(Prompt {
+            tokens,
+            echo: last_text(request).into(),
+        });
     }
-    let messages: Vec<Value> = request.messages.iter().map(|m| m.raw().clone()).collect();
+    let tokenizer = app.service.generator.tokenizer().clone();
+    let shown = tokenizer.content_format(request.chat_template.as_deref(), request.tools.is_some());
+    let format = match shown {
+        ContentFormat::String => WireFormat::String,
+        ContentFormat::Openai => WireFormat::OpenAi,
+    };
+    let messages = if app.config.model.door == Door::Llmd {
+        // llm-d takes pictures and sound whatever the model.
+        request.messages.iter().map(|m| m.raw().clone()).collect()
+    } else {
+        conversation(&request.messages, format, &app.limits.served_name)?
+    };
     let tools = tools_shown(app, request);
     let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
     let documents = request
@@ -116,7 +135,9 @@ pub(in crate::http) async fn prompt(
         request.continue_final_message,
     );
     let special = request.add_special_tokens;
-    let tokenizer = app.service.generator.tokenizer().clone();
+    let cut = request.truncate_prompt_tokens.is_some();
+    let longest = tokenizer.max_token_chars();
+    let limits = app.limits.clone();
     let encode = move || {
         let text = tokenizer.render_chat(&ChatInput {
             messages: &messages,
@@ -127,18 +148,21 @@ pub(in crate::http) async fn prompt(
             chat_template: template.as_deref(),
             kwargs: Some(&kwargs),
             content_format: None,
-        })?;
-        Ok(tokenizer.encode(&text, special))
+        });
+        let text = text.map_err(prepare::template_fault)?;
+        if !cut {
+            limits.prompt_characters(text.chars().count(), longest)?;
+        }
+        Ok::<_, Fault>(tokenizer.encode(&text, special))
     };
-    let tokens = prepare::off_thread(size, encode)
-        .await
-        .map_err(prepare::template_fault)?;
+    let tokens = prepare::off_thread(size, encode).await?;
     let tokens = prepare::truncate(
         app,
         tokens,
         request.truncate_prompt_tokens,
         request.truncation_side.as_deref(),
     );
+    prepare::fits(app, &tokens, true)?;
     Ok(Prompt {
         tokens,
         echo: last_text(request).into(),
@@ -165,6 +189,13 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(prepare::tool_json).collect())
 }
 
+/// Log probabilities of the prompt: those asked for, or those an echo brings along.
+fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
+    request
+        .prompt_logprobs
+        .or(request.echo.then_some(request.top_logprobs))
+}
+
 /// What the shape of the answer depends on.
 pub(in crate::http) fn view(
     app: &App,
@@ -174,13 +205,12 @@ pub(in crate::http) fn view(
     prompt: &Prompt,
     content: &Content,
 ) -> ChatView {
-    let common: Common<'_> = request.common();
-    let mut view = prepare::view(app, &common, id, target);
+    let mut view = prepare::view(app, &request.into(), id, target);
     view.logprobs = request
         .logprobs
         .unwrap_or(false)
         .then(|| prepare::top(app, request.top_logprobs));
-    let show_prompt = view.return_token_ids || request.prompt_logprobs.is_some();
+    let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.config.api.reasoning_parser.is_some();
     let uses_tools = matches!(content, Content::Tools { .. });
     let tool_parser = app.config.api.tool_call_parser.is_some()
@@ -209,7 +239,7 @@ pub(in crate::http) fn view(
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
         call_ids: prepare::call_ids(),
-        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
+        prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
         ec_transfer_params: None,

@@ -76,7 +76,7 @@ impl ChatView {
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply);
+        view.timings(&mut out, reply, false);
         out.push('}');
         out
     }

@@ -12,9 +12,10 @@ use super::prepare;
 use crate::http::app::App;
 use crate::http::{body, error};
 use crate::job::{Prompt, Target};
-use crate::service::{Content, Job};
+use crate::service::Job;
 use crate::wire::fault::Fault;
-use crate::wire::openai::completion::{CompletionRequest, Prompt as Asked};
+use crate::wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt as Asked};
+use crate::wire::sampling::output_budget;
 
 /// Answers a completion.
 pub(in crate::http) async fn create(
@@ -39,45 +40,40 @@ pub(in crate::http) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     let request = CompletionRequest::parse(value)?;
+    request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
-    let n = u32::try_from(request.n.max(1)).unwrap_or(u32::MAX);
-    let asked = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1)) as u32;
-    app.service
-        .admits(n.saturating_mul(asked))
-        .map_err(|e| error::fault(&e))?;
-    let limits = app.limits();
-    request.validate_early(&limits)?;
+    let given = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1));
+    prepare::admit(app, request.n, given)?;
+    request.validate_early(&app.limits)?;
     let prompts = prompts(app, &request).await?;
-    let mut least = u32::MAX;
-    for prompt in &prompts {
-        least = least.min(prepare::room(app, prompt)?);
-    }
-    request.validate_sampling(&limits, least)?;
+    let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
+    let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+    let budget = output_budget(&app.limits, asked, longest, &app.defaults);
+    let params = request.sampling_params(budget, &app.defaults)?;
     let stream = request.stream.unwrap_or(false);
-    let content = match request.validate_engine(&limits, &prompts_ids(&prompts)) {
-        Ok(()) => content(&request),
-        Err(fault) => Err(fault),
-    };
-    let content = match content {
-        Ok(content) => content,
+    let late = prepare::late_checks(app, headers, &params, &prompts);
+    let content = match late.and_then(|()| prepare::constraint(&params)) {
+        Ok(content) => content.unwrap_or_default(),
         Err(fault) if stream => return Ok(prepare::failed_stream(&fault, false)),
         Err(fault) => return Err(fault),
     };
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
     let view = view(app, &request, &id, &target, &prompts);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let mut job = Job {
+    let job = Job {
         id,
         target,
         prompts,
-        n,
         content,
-        ..prepare::job(&request.common(), headers, arrived)
+        priority: prepare::priority(headers, request.priority),
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        transfer: prepare::transfer(request.kv_transfer_params.as_ref()),
+        limited: true,
+        // Each prompt has its own room; the service cuts further where it must.
+        max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
+        ..prepare::job(&params, headers, arrived)
     };
-    if view.echo_only {
-        job.max_tokens = Some(1);
-    }
     let reply = match app.service.generate(&job) {
         Ok(reply) => reply,
         Err(error) if stream && error.is_late() => {
@@ -92,10 +88,6 @@ pub(in crate::http) async fn answer(
     reply.ended().await;
     let body = view.unary(&reply);
     Ok(prepare::unary(app, headers, body))
-}
-
-fn prompts_ids(prompts: &[Prompt]) -> Vec<&[u32]> {
-    prompts.iter().map(|p| p.tokens.as_slice()).collect()
 }
 
 /// The tokens of every prompt.
@@ -119,6 +111,11 @@ pub(in crate::http) async fn prompts(
                 let special = request.add_special_tokens;
                 let owned = text.clone();
                 let encode = move || tokenizer.encode(&owned, special);
+                if request.truncate_prompt_tokens.is_none() {
+                    let longest = app.service.generator.tokenizer().max_token_chars();
+                    app.limits
+                        .prompt_characters(text.chars().count(), longest)?;
+                }
                 let tokens = prepare::off_thread(text.len(), encode).await;
                 Prompt {
                     tokens,
@@ -140,20 +137,10 @@ pub(in crate::http) async fn prompts(
         let side = request.truncation_side.as_deref();
         let keep = request.truncate_prompt_tokens;
         let tokens = prepare::truncate(app, prompt.tokens, keep, side);
-        if tokens.is_empty() {
-            return Err(Fault::bad_request("The decoder prompt cannot be empty"));
-        }
+        prepare::fits(app, &tokens, matches!(asked, Asked::Text(_)))?;
         prompts.push(Prompt { tokens, ..prompt });
     }
     Ok(prompts)
-}
-
-fn content(request: &CompletionRequest) -> Result<Content, Fault> {
-    let outputs = request.structured_outputs.as_ref();
-    match prepare::constraint(outputs, request.response_format.as_ref()) {
-        Some(constraint) => prepare::constrained(&constraint),
-        None => Ok(Content::Text),
-    }
 }
 
 fn view(
@@ -163,8 +150,10 @@ fn view(
     target: &Target,
     prompts: &[Prompt],
 ) -> CompletionView {
-    let mut view = prepare::view(app, &request.common(), id, target);
+    let mut view = prepare::view(app, &request.into(), id, target);
     view.logprobs = request.logprobs.map(|top| prepare::top(app, top));
+    // Beam search answers through another path, which fills no details.
+    view.prompt_details &= !request.use_beam_search;
     let echo = request.echo.unwrap_or(false);
     let shown = echo || view.return_token_ids || request.prompt_logprobs.is_some();
     let tokenizer = app.service.generator.tokenizer();

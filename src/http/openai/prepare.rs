@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::view::View;
 use crate::generate::structured::{Constraint, compile};
-use crate::generate::tools::{ToolChoice as Choice, ToolDef};
+use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
 use crate::http::error;
 use crate::http::stream::{EventStream, Render};
@@ -19,80 +19,42 @@ use crate::tokenizer::TemplateError;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::CompletionRequest;
-use crate::wire::openai::shared::{
-    LogitBias, ResponseFormat, Stop, StreamOptions, StructuredOutputs, ToolChoice,
-};
+use crate::wire::openai::shared::{StructuredOutputs, ToolChoice};
+use crate::wire::sampling::SamplingParams;
 
 /// Text above which encoding leaves the async threads, in bytes.
 const LONG: usize = 16 * 1024;
 
-/// Fields that both requests have.
-pub(in crate::http) struct Common<'a> {
-    pub(in crate::http) max_tokens: Option<i128>,
-    pub(in crate::http) seed: Option<i64>,
-    pub(in crate::http) temperature: Option<f64>,
-    pub(in crate::http) stop: Option<&'a Stop>,
-    pub(in crate::http) include_stop: bool,
-    pub(in crate::http) stop_token_ids: &'a [i128],
-    pub(in crate::http) ignore_eos: bool,
-    pub(in crate::http) min_tokens: i128,
-    pub(in crate::http) skip_special_tokens: Option<bool>,
-    pub(in crate::http) logit_bias: Option<&'a LogitBias>,
-    pub(in crate::http) allowed_token_ids: Option<&'a [i128]>,
-    pub(in crate::http) bad_words: &'a [String],
-    pub(in crate::http) priority: i64,
-    pub(in crate::http) cache_salt: Option<&'a str>,
-    pub(in crate::http) kv_transfer_params: Option<&'a Map<String, Value>>,
-    pub(in crate::http) prompt_logprobs: bool,
-    pub(in crate::http) stream_options: Option<&'a StreamOptions>,
+/// Fields of both requests that decide the shape of the answer.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::http) struct Shape {
+    pub(in crate::http) usage: bool,
+    pub(in crate::http) continuous_usage: bool,
     pub(in crate::http) return_token_ids: bool,
     pub(in crate::http) tokens_as_ids: Option<bool>,
-    pub(in crate::http) stream: bool,
 }
 
-macro_rules! common {
-    ($request:expr, $max:expr, $prompt_logprobs:expr) => {
-        Common {
-            max_tokens: $max,
-            seed: $request.seed,
-            temperature: $request.temperature,
-            stop: $request.stop.as_ref(),
-            include_stop: $request.include_stop_str_in_output,
-            stop_token_ids: $request.stop_token_ids.as_deref().unwrap_or_default(),
-            ignore_eos: $request.ignore_eos,
-            min_tokens: $request.min_tokens,
-            skip_special_tokens: $request.skip_special_tokens,
-            logit_bias: $request.logit_bias.as_ref(),
-            allowed_token_ids: $request.allowed_token_ids.as_deref(),
-            bad_words: &$request.bad_words,
-            priority: $request.priority,
-            cache_salt: $request.cache_salt.as_deref(),
-            kv_transfer_params: $request.kv_transfer_params.as_ref(),
-            prompt_logprobs: $prompt_logprobs,
-            stream_options: $request.stream_options.as_ref(),
-            return_token_ids: $request.return_token_ids.unwrap_or(false),
-            tokens_as_ids: $request.return_tokens_as_token_ids,
-            stream: $request.stream.unwrap_or(false),
+impl From<&ChatRequest> for Shape {
+    fn from(request: &ChatRequest) -> Self {
+        let (usage, continuous_usage) = request.wants_usage();
+        Self {
+            usage,
+            continuous_usage,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids,
         }
-    };
-}
-
-impl ChatRequest {
-    /// The fields that a completion has too.
-    pub(in crate::http) fn common(&self) -> Common<'_> {
-        let max = self.max_completion_tokens.or(self.max_tokens);
-        common!(self, max, self.prompt_logprobs.is_some())
     }
 }
 
-impl CompletionRequest {
-    /// The fields that a chat has too.
-    pub(in crate::http) fn common(&self) -> Common<'_> {
-        let max = self
-            .max_tokens
-            .or(Some(crate::wire::openai::completion::DEFAULT_MAX_TOKENS));
-        let echoed = self.echo.unwrap_or(false) && self.logprobs.is_some();
-        common!(self, max, self.prompt_logprobs.is_some() || echoed)
+impl From<&CompletionRequest> for Shape {
+    fn from(request: &CompletionRequest) -> Self {
+        let (usage, continuous_usage) = request.wants_usage();
+        Self {
+            usage,
+            continuous_usage,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids,
+        }
     }
 }
 
@@ -139,7 +101,7 @@ pub(in crate::http) fn rank(headers: &HeaderMap) -> Option<i64> {
 }
 
 /// The priority: a header that is an integer wins over the body.
-fn priority(headers: &HeaderMap, body: i64) -> i64 {
+pub(in crate::http) fn priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get("x-vllm-priority").and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
@@ -151,9 +113,7 @@ fn priority(headers: &HeaderMap, body: i64) -> i64 {
 pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     app.service.models.resolve(model).ok_or_else(|| {
         let models = &app.service.models;
-        let mut names: Vec<Arc<str>> = models.served().to_vec();
-        names.extend(models.adapters().iter().map(|a| a.name.clone()));
-        Fault::unknown_model(model.unwrap_or_default(), &names)
+        Fault::unknown_model(model.unwrap_or_default(), models.served())
     })
 }
 
@@ -197,17 +157,6 @@ pub(in crate::http) fn truncate(
     tokens
 }
 
-/// `kv_transfer_params.prompt_token_ids` replaces templating and tokenising.
-pub(in crate::http) fn given_tokens(params: Option<&Map<String, Value>>) -> Option<Vec<u32>> {
-    let ids = params?
-        .get("prompt_token_ids")?
-        .as_array()
-        .filter(|ids| !ids.is_empty())?;
-    ids.iter()
-        .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
-        .collect()
-}
-
 /// Most log probabilities per position: −1 is the whole vocabulary.
 pub(in crate::http) fn top(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
@@ -216,77 +165,128 @@ pub(in crate::http) fn top(app: &App, asked: i128) -> u32 {
         .min(vocabulary.max(1))
 }
 
-/// A job with the settings that both requests share.
-pub(in crate::http) fn job(common: &Common<'_>, headers: &HeaderMap, arrived: SimTime) -> Job {
+/// A job with what the sampler is asked to do.
+pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived: SimTime) -> Job {
     let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
     let ids = |ids: &[i128]| {
         ids.iter()
             .filter_map(|id| u32::try_from(*id).ok())
             .collect()
     };
-    let logits = common
-        .logit_bias
-        .map(|bias| {
-            let bias = bias.iter();
-            bias.filter_map(|(id, bias)| Some((id.trim().parse().ok()?, *bias)))
-                .collect()
-        })
-        .unwrap_or_default();
-    let told = |key: &str| {
-        common
-            .kv_transfer_params
-            .and_then(|p| p.get(key))
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
-    };
+    let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
     Job {
         id: "".into(),
         target: Target::Base,
         prompts: Vec::new(),
-        n: 1,
-        max_tokens: common.max_tokens.map(small),
-        seed: common.seed.filter(|seed| *seed != -1),
-        greedy: common.temperature.is_some_and(|t| t < 1e-5),
+        n: small(params.n).max(1),
+        max_tokens: params.max_tokens.map(small),
+        limited: params.max_tokens.is_some(),
+        seed: params.seed.map(|seed| seed as i64),
+        greedy: params.temperature < 1e-5,
         stops: Stops {
-            strings: common.stop.map(|stop| stop.0.clone()).unwrap_or_default(),
-            include: common.include_stop,
-            ids: ids(common.stop_token_ids),
-            ignore_eos: common.ignore_eos,
-            min_tokens: small(common.min_tokens),
+            strings: params
+                .stop
+                .as_ref()
+                .map(|stop| stop.0.clone())
+                .unwrap_or_default(),
+            include: params.include_stop_str_in_output,
+            ids: params
+                .stop_token_ids
+                .as_deref()
+                .map(ids)
+                .unwrap_or_default(),
+            ignore_eos: params.ignore_eos,
+            min_tokens: small(params.min_tokens),
         },
         bias: Bias {
-            logits,
-            allowed: common.allowed_token_ids.map(ids),
-            bad_words: common.bad_words.to_vec(),
+            logits: logits
+                .filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)))
+                .collect(),
+            allowed: params.allowed_token_ids.as_deref().map(ids),
+            bad_words: params.bad_words.clone().unwrap_or_default(),
         },
         content: Content::Text,
         reasoning: None,
-        skip_special_tokens: common.skip_special_tokens.unwrap_or(true),
-        priority: priority(headers, common.priority),
+        skip_special_tokens: params.skip_special_tokens,
+        priority: 0,
         rank: rank(headers),
-        transfer: match (told("do_remote_prefill"), told("do_remote_decode")) {
-            (true, _) => Transfer::FromRemote,
-            (_, true) => Transfer::ForRemote,
-            _ => Transfer::Local,
-        },
-        cache_salt: common.cache_salt.map(Into::into),
+        transfer: Transfer::Local,
+        cache_salt: None,
         hit_threshold: None,
-        skip_cache_read: common.prompt_logprobs,
+        skip_cache_read: params.prompt_logprobs.is_some()
+            || params.skip_reading_prefix_cache.unwrap_or(false),
         arrived,
     }
+}
+
+/// Where the KV cache of the prompt comes from and goes to.
+pub(in crate::http) fn transfer(params: Option<&Map<String, Value>>) -> Transfer {
+    let told = |key: &str| params.and_then(|p| p.get(key)).and_then(Value::as_bool) == Some(true);
+    if told("do_remote_prefill") {
+        Transfer::FromRemote
+    } else if told("do_remote_decode") {
+        Transfer::ForRemote
+    } else {
+        Transfer::Local
+    }
+}
+
+/// Whether `n` choices of each of `prompts` prompts would be admitted.
+///
+/// # Errors
+/// The refusal of a full or closing server.
+pub(in crate::http) fn admit(app: &App, n: i128, prompts: usize) -> Result<(), Fault> {
+    let n = n
+        .saturating_mul(prompts as i128)
+        .clamp(1, i128::from(u32::MAX)) as u32;
+    app.service.admits(n).map_err(|e| error::fault(&e))
+}
+
+/// Whether a prompt leaves the context as vLLM wants it; a text is cut by the tokenizer at one
+/// token too many, so that is all its length says.
+///
+/// # Errors
+/// 400 for a prompt that fills more than the context.
+pub(in crate::http) fn fits(app: &App, tokens: &[u32], text: bool) -> Result<(), Fault> {
+    let most = app.config.model.max_model_len as usize;
+    let shown = if text {
+        tokens.len().min(most + 1)
+    } else {
+        tokens.len()
+    };
+    app.limits.prompt_tokens(shown)
+}
+
+/// What vLLM's engine checks, after the headers of a stream are out.
+///
+/// # Errors
+/// Its refusal.
+pub(in crate::http) fn late_checks(
+    app: &App,
+    headers: &HeaderMap,
+    params: &SamplingParams,
+    prompts: &[Prompt],
+) -> Result<(), Fault> {
+    params.verify_engine(&app.limits)?;
+    for prompt in prompts {
+        app.limits
+            .prompt_ids(prompt.tokens.iter().map(|id| u64::from(*id)))?;
+        params.verify_prompt(prompt.tokens.len())?;
+    }
+    app.limits.data_parallel_rank(rank(headers).map(i128::from))
 }
 
 /// What a chat's choices are made of.
 ///
 /// # Errors
 /// A constraint or a tool that cannot be satisfied.
-pub(in crate::http) fn content(app: &App, request: &ChatRequest) -> Result<Content, Fault> {
-    let constraint = constraint(
-        request.structured_outputs.as_ref(),
-        request.response_format.as_ref(),
-    );
-    if let Some(constraint) = constraint {
-        return constrained(&constraint);
+pub(in crate::http) fn content(
+    app: &App,
+    request: &ChatRequest,
+    params: &SamplingParams,
+) -> Result<Content, Fault> {
+    if let Some(content) = constraint(params)? {
+        return Ok(content);
     }
     let Some(tools) = request.tools.as_ref().filter(|tools| !tools.is_empty()) else {
         return Ok(Content::Text);
@@ -306,7 +306,13 @@ pub(in crate::http) fn content(app: &App, request: &ChatRequest) -> Result<Conte
             strict: tool.function.strict,
         })
         .collect();
-    let _ = app;
+    if app.config.content.tools.strict_validation && !app.config.content.tools.skip_validation {
+        for tool in &defs {
+            let parameters = tool.parameters.clone().unwrap_or_default();
+            validate_llmd_whitelist(&parameters)
+                .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
+        }
+    }
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     Ok(Content::Tools {
         tools: defs.into(),
@@ -334,35 +340,17 @@ pub(in crate::http) fn tool_json(tool: &crate::wire::openai::shared::Tool) -> Va
     serde_json::json!({"type": "function", "function": map})
 }
 
-/// Text under a constraint.
+/// Text under the constraint of a request, if it has one.
 ///
 /// # Errors
 /// A constraint that cannot be satisfied.
-pub(in crate::http) fn constrained(constraint: &Constraint) -> Result<Content, Fault> {
-    match compile(constraint) {
-        Ok(compiled) => Ok(Content::Constrained(Arc::new(compiled))),
+pub(in crate::http) fn constraint(params: &SamplingParams) -> Result<Option<Content>, Fault> {
+    let Some(constraint) = params.structured_outputs.as_ref().and_then(structured) else {
+        return Ok(None);
+    };
+    match compile(&constraint) {
+        Ok(compiled) => Ok(Some(Content::Constrained(Arc::new(compiled)))),
         Err(error) => Err(Fault::bad_request(error.to_string())),
-    }
-}
-
-/// The constraint of a request; `structured_outputs` wins over `response_format`.
-pub(in crate::http) fn constraint(
-    outputs: Option<&StructuredOutputs>,
-    format: Option<&ResponseFormat>,
-) -> Option<Constraint> {
-    if let Some(constraint) = outputs.and_then(structured) {
-        return Some(constraint);
-    }
-    match format? {
-        ResponseFormat::Text => None,
-        ResponseFormat::JsonObject => Some(Constraint::JsonObject),
-        ResponseFormat::JsonSchema(schema) => Some(Constraint::Json(
-            schema
-                .schema
-                .clone()
-                .map_or(Value::Bool(true), Value::Object),
-        )),
-        ResponseFormat::StructuralTag(tag) => Some(Constraint::StructuralTag(tag.clone())),
     }
 }
 
@@ -415,17 +403,10 @@ pub(in crate::http) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64
 }
 
 /// What the shape of both answers depends on.
-pub(in crate::http) fn view(
-    app: &App,
-    common: &Common<'_>,
-    id: &Arc<str>,
-    target: &Target,
-) -> View {
+pub(in crate::http) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> View {
     let api = &app.config.api;
-    let options = common.stream_options;
-    let asked = |value: Option<bool>| value.unwrap_or(false);
-    let include = options.is_some_and(|o| asked(o.include_usage)) || api.force_include_usage;
-    let continuous = options.is_some_and(|o| asked(o.continuous_usage_stats));
+    let include = shape.usage || api.force_include_usage;
+    let continuous = shape.continuous_usage || api.force_include_usage;
     View {
         id: id.clone(),
         created: unix_now() as u64,
@@ -434,31 +415,18 @@ pub(in crate::http) fn view(
         fingerprint: app.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
-        continuous_usage: include && (continuous || api.force_include_usage),
+        continuous_usage: include && continuous,
         prompt_details: api.enable_prompt_tokens_details || app.is_llmd(),
         reasoning_details: api.reasoning_parser.is_some(),
         logprobs: None,
-        tokens_as_ids: common
+        tokens_as_ids: shape
             .tokens_as_ids
             .unwrap_or(api.return_tokens_as_token_ids),
-        return_token_ids: common.return_token_ids,
+        return_token_ids: shape.return_token_ids,
         metrics: api.per_request_metrics,
         kv_transfer_params: None,
         llmd: app.is_llmd(),
     }
-}
-
-/// Room for output behind a prompt.
-///
-/// # Errors
-/// vLLM's context-length errors.
-pub(in crate::http) fn room(app: &App, prompt: &Prompt) -> Result<u32, Fault> {
-    let most = app.config.model.max_model_len as usize;
-    let tokens = prompt.tokens.len();
-    if tokens > most {
-        return Err(Fault::context_length(most, tokens));
-    }
-    Ok((most - tokens) as u32)
 }
 
 /// A unary answer with the load header, when one was asked for.

@@ -160,7 +160,7 @@ impl View {
         self.fingerprint(out);
         if self.metrics && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
-            self.timings(out, reply);
+            self.timings(out, reply, true);
         }
     }
 
@@ -172,8 +172,9 @@ impl View {
         }
     }
 
-    /// Appends the `metrics` object of a reply with one choice, or `null`.
-    pub(in crate::http) fn timings(&self, out: &mut String, reply: &Reply) {
+    /// Appends the `metrics` object of a reply with one choice, or `null`; a stream leaves out
+    /// members that are null.
+    pub(in crate::http) fn timings(&self, out: &mut String, reply: &Reply, stream: bool) {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
         };
@@ -185,26 +186,36 @@ impl View {
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released());
         let generation = ms(last - first);
-        out.push_str("{\"time_to_first_token_ms\":");
-        json::float(out, ms(first - scheduled));
-        out.push_str(",\"generation_time_ms\":");
-        json::float(out, generation);
-        out.push_str(",\"queue_time_ms\":");
-        json::float(out, ms(scheduled - progress.arrived));
-        out.push_str(",\"mean_itl_ms\":");
-        if tokens > 1.0 {
-            json::float(out, generation / (tokens - 1.0))
-        } else {
-            out.push_str("null")
-        }
-        out.push_str(",\"tokens_per_second\":");
         let busy = ms(last - scheduled) / 1e3;
-        if busy > 0.0 {
-            json::float(out, tokens / busy)
-        } else {
-            out.push_str("0.0")
+        let members = [
+            ("time_to_first_token_ms", Some(ms(first - scheduled))),
+            ("generation_time_ms", Some(generation)),
+            ("queue_time_ms", Some(ms(scheduled - progress.arrived))),
+            (
+                "mean_itl_ms",
+                (tokens > 1.0).then(|| generation / (tokens - 1.0)),
+            ),
+            (
+                "tokens_per_second",
+                Some(if busy > 0.0 { tokens / busy } else { 0.0 }),
+            ),
+            ("speculative_decoding", None),
+        ];
+        let mut separator = '{';
+        for (name, value) in members {
+            if value.is_none() && stream {
+                continue;
+            }
+            out.push(separator);
+            separator = ',';
+            json::string(out, name);
+            out.push(':');
+            match value {
+                Some(value) => json::float(out, value),
+                None => out.push_str("null"),
+            }
         }
-        out.push_str(",\"speculative_decoding\":null}");
+        out.push('}');
     }
 
     /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::args::Args;
 use super::json::tojson;
 use super::methods::{self, lines};
-use super::python::{is_blank, list, str_of};
+use super::python::{is_blank, list, pair, str_of};
 use super::strftime::strftime;
 
 /// What `raise_exception` was called with: the reason that a client is told.
@@ -33,6 +33,7 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     env.add_filter("length", length);
     env.add_filter("count", length);
     env.add_filter("items", items);
+    env.add_filter("dictsort", dictsort);
     env.add_filter("first", first);
     env.add_filter("last", last);
     env.add_filter("int", int);
@@ -54,7 +55,8 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     );
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     env.add_filter("striptags", minijinja_contrib::filters::striptags);
-    env.add_filter("truncate", minijinja_contrib::filters::truncate);
+    env.add_filter("truncate", truncate);
+    env.add_filter("replace", replace);
 
     // Python's idea of these: text and dicts are sequences, and Jinja2's undefined value has the
     // methods of a sequence too.
@@ -75,7 +77,9 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     });
     env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
 
-    env.add_function("cycler", minijinja_contrib::globals::cycler);
+    env.add_function("cycler", |items: Rest<Value>| {
+        minijinja_contrib::globals::cycler(items.0)
+    });
     env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function(
         "raise_exception",
@@ -145,11 +149,85 @@ fn items(value: &Value) -> Result<Value, Error> {
     }
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     match object.and_then(|object| object.try_iter_pairs()) {
-        Some(pairs) => Ok(list(
-            pairs.map(|(key, value)| list(vec![key, value])).collect(),
-        )),
+        Some(pairs) => Ok(list(pairs.map(|(key, value)| pair(key, value)).collect())),
         None => Err(invalid("Can only get item pairs from a mapping.")),
     }
+}
+
+fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let missing = || invalid("replace needs an old and a new text");
+    let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
+    let (old, new) = (
+        str_of(&old.ok_or_else(missing)?),
+        str_of(&new.ok_or_else(missing)?),
+    );
+    let count = args
+        .int(2, "count")?
+        .and_then(|count| usize::try_from(count).ok());
+    args.finish()?;
+    let text = str_of(value);
+    Ok(match count {
+        Some(count) => text.replacen(&old, &new, count),
+        None => text.replace(&old, &new),
+    })
+}
+
+/// Source: `jinja2/filters.py`, `do_truncate`.
+fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = Args::new(&args)?;
+    let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
+    let length = size(args.int(0, "length")?, 255);
+    let kill_words = args.flag(1, "killwords")?;
+    let end = args
+        .get(2, "end")?
+        .map_or("...".to_owned(), |end| str_of(&end));
+    let leeway = size(args.int(3, "leeway")?, 5);
+    args.finish()?;
+    let text = str_of(value);
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text);
+    }
+    let kept: String = text
+        .chars()
+        .take(length.saturating_sub(end.chars().count()))
+        .collect();
+    let kept = match kept.rsplit_once(' ') {
+        Some((words, _)) if !kill_words => words,
+        _ => &kept,
+    };
+    Ok(kept.to_owned() + &end)
+}
+
+fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = Args::new(&args)?;
+    let case_sensitive = args.flag(0, "case_sensitive")?;
+    let by_value = args
+        .get(1, "by")?
+        .is_some_and(|by| by.as_str() == Some("value"));
+    let reverse = args.flag(2, "reverse")?;
+    args.finish()?;
+    let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
+    let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
+        return Err(invalid("Can only sort a mapping."));
+    };
+    let mut pairs: Vec<(Value, Value)> = pairs.collect();
+    pairs.sort_by_cached_key(|(key, value)| {
+        let by = if by_value { value } else { key };
+        match by.as_str() {
+            Some(text) if !case_sensitive => Value::from(text.to_lowercase()),
+            _ => by.clone(),
+        }
+    });
+    if reverse {
+        pairs.reverse();
+    }
+    Ok(list(
+        pairs
+            .into_iter()
+            .map(|(key, value)| pair(key, value))
+            .collect(),
+    ))
 }
 
 fn first(value: &Value) -> Result<Value, Error> {

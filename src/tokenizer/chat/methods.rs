@@ -5,7 +5,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::args::Args;
 use super::dialect::SLICE;
-use super::python::{is_blank, list, str_of};
+use super::python::{is_blank, list, pair, str_of};
 
 /// Calls `value.method(args)`.
 ///
@@ -293,7 +293,7 @@ fn on_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
         }
         "items" => {
             let () = from_args(args)?;
-            list(pairs().map(|(key, value)| list(vec![key, value])).collect())
+            list(pairs().map(|(key, value)| pair(key, value)).collect())
         }
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;

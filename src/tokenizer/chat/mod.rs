@@ -14,7 +14,7 @@ mod strftime;
 mod template;
 
 #[cfg(test)]
-mod golden;
+pub(super) mod golden;
 
 use std::sync::Arc;
 

@@ -23,6 +23,31 @@ pub(super) struct Dict(pub(super) Fields);
 #[derive(Debug)]
 pub(super) struct List(pub(super) Vec<Value>);
 
+/// A tuple: a list that prints with parentheses.
+#[derive(Debug)]
+struct Tuple(Vec<Value>);
+
+impl Object for Tuple {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let comma = if self.0.len() == 1 { ",)" } else { ")" };
+        f.write_char('(')?;
+        write_items(f, self.0.iter().cloned())?;
+        f.write_str(comma)
+    }
+}
+
 impl Object for Dict {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Map
@@ -83,6 +108,11 @@ pub(super) fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
+/// A pair, as `dict.items()` gives them.
+pub(super) fn pair(first: Value, second: Value) -> Value {
+    Value::from_object(Tuple(vec![first, second]))
+}
+
 /// A dict value.
 pub(super) fn dict(fields: Fields) -> Value {
     Value::from_object(Dict(fields))
@@ -140,6 +170,7 @@ pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Resul
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
+        ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => write!(out, "{value}"),
         ValueKind::Seq | ValueKind::Iterable => match value.try_iter() {
             Ok(items) => write_list(out, items),
             Err(_) => write!(out, "{value}"),
@@ -162,13 +193,18 @@ pub(super) fn repr(text: &str) -> String {
 
 fn write_list(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
     out.write_char('[')?;
+    write_items(out, items)?;
+    out.write_char(']')
+}
+
+fn write_items(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
     for (index, item) in items.enumerate() {
         if index > 0 {
             out.write_str(", ")?;
         }
         write_repr(out, &item)?;
     }
-    out.write_char(']')
+    Ok(())
 }
 
 fn write_dict(

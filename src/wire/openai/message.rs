@@ -145,7 +145,7 @@ const fn literal(choices: &'static [&'static str]) -> Schema {
 }
 
 /// `ChatCompletionMessageParam`.
-static MESSAGE: &[Schema] = &[
+pub(super) static MESSAGE: &[Schema] = &[
     Schema::Model(&Model::typed_dict(
         "ChatCompletionDeveloperMessageParam",
         &[
@@ -191,6 +191,23 @@ static MESSAGE: &[Schema] = &[
     Schema::Model(&HARMONY),
 ];
 
+/// Place of the assistant's class in [`MESSAGE`].
+pub(super) const ASSISTANT_BRANCH: usize = 3;
+
+/// What the parts of a message have to be that met this branch of [`MESSAGE`]; `None` where the
+/// schema has looked at them already.
+pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
+    static TEXT: Schema = Schema::Model(&TEXT_PART);
+    static USER: Schema = Schema::Union(USER_PART);
+    static ASSISTANT: Schema = Schema::Union(ASSISTANT_PART);
+    match branch {
+        0 | 1 | 4 => Some(&TEXT),
+        2 => Some(&USER),
+        ASSISTANT_BRANCH => Some(&ASSISTANT),
+        _ => None,
+    }
+}
+
 /// `str | Iterable[…]`: the parts are only looked at when the template asks for them.
 static TEXT_OR_PARTS: &[Schema] = &[STR, Schema::Iterable(&Schema::Any)];
 
@@ -233,7 +250,10 @@ static CUSTOM: Model = Model::typed_dict(
             "tool_calls",
             Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_CALL), ANY_LENGTH)),
         ),
-        optional("reasoning", Schema::Nullable(&STR)),
+        optional(
+            "reasoning",
+            Schema::Nullable(&Schema::Union(&[STR, Schema::Model(&PROMPT_EMBEDS_PART)])),
+        ),
         optional(
             "tools",
             Schema::Nullable(&Schema::List(&Schema::Model(&FUNCTION_TOOL), ANY_LENGTH)),
@@ -326,88 +346,129 @@ const EMBEDS: Schema = Schema::Nullable(&Schema::Union(&[
     ),
 ]));
 
+static IMAGE_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartImageParam",
+    &[
+        required(
+            "image_url",
+            Schema::Model(&Model::typed_dict(
+                "ImageURL",
+                &[
+                    required("url", STR),
+                    optional("detail", literal(&["auto", "low", "high", "original"])),
+                ],
+            )),
+        ),
+        required("type", literal(&["image_url"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static INPUT_AUDIO_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartInputAudioParam",
+    &[
+        required(
+            "input_audio",
+            Schema::Model(&Model::typed_dict(
+                "InputAudio",
+                &[
+                    required("data", STR),
+                    required("format", literal(&["wav", "mp3"])),
+                ],
+            )),
+        ),
+        required("type", literal(&["input_audio"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static FILE_PART: Model = Model::typed_dict(
+    "File",
+    &[
+        required(
+            "file",
+            Schema::Model(&Model::typed_dict(
+                "FileFile",
+                &[
+                    optional("file_data", STR),
+                    optional("file_id", STR),
+                    optional("filename", STR),
+                ],
+            )),
+        ),
+        required("type", literal(&["file"])),
+        optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
+    ],
+);
+
+static REFUSAL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartRefusalParam",
+    &[
+        required("refusal", STR),
+        required("type", literal(&["refusal"])),
+    ],
+);
+
+static PROMPT_EMBEDS_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartPromptEmbedsParam",
+    &[
+        required("data", STR),
+        required("type", literal(&["prompt_embeds"])),
+    ],
+);
+
+static AUDIO_URL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartAudioParam",
+    &[
+        required(
+            "audio_url",
+            Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
+        ),
+        required("type", literal(&["audio_url"])),
+    ],
+);
+
+static VIDEO_URL_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartVideoParam",
+    &[
+        required(
+            "video_url",
+            Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
+        ),
+        required("type", literal(&["video_url"])),
+    ],
+);
+
+/// The parts whose address is checked once more when they are read.
+pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
+    match kind {
+        "image_url" => Some(&IMAGE_PART),
+        "audio_url" => Some(&AUDIO_URL_PART),
+        "video_url" => Some(&VIDEO_URL_PART),
+        _ => None,
+    }
+}
+
+/// Parts of a user's message.
+static USER_PART: &[Schema] = &[
+    Schema::Model(&TEXT_PART),
+    Schema::Model(&IMAGE_PART),
+    Schema::Model(&INPUT_AUDIO_PART),
+    Schema::Model(&FILE_PART),
+];
+
+/// Parts of an assistant's message.
+static ASSISTANT_PART: &[Schema] = &[Schema::Model(&TEXT_PART), Schema::Model(&REFUSAL_PART)];
+
 /// `ChatCompletionContentPartParam`.
 static PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartImageParam",
-        &[
-            required(
-                "image_url",
-                Schema::Model(&Model::typed_dict(
-                    "ImageURL",
-                    &[
-                        required("url", STR),
-                        optional("detail", literal(&["auto", "low", "high", "original"])),
-                    ],
-                )),
-            ),
-            required("type", literal(&["image_url"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartInputAudioParam",
-        &[
-            required(
-                "input_audio",
-                Schema::Model(&Model::typed_dict(
-                    "InputAudio",
-                    &[
-                        required("data", STR),
-                        required("format", literal(&["wav", "mp3"])),
-                    ],
-                )),
-            ),
-            required("type", literal(&["input_audio"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "File",
-        &[
-            required(
-                "file",
-                Schema::Model(&Model::typed_dict(
-                    "FileFile",
-                    &[
-                        optional("file_data", STR),
-                        optional("file_id", STR),
-                        optional("filename", STR),
-                    ],
-                )),
-            ),
-            required("type", literal(&["file"])),
-            optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartAudioParam",
-        &[
-            required(
-                "audio_url",
-                Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
-            ),
-            required("type", literal(&["audio_url"])),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartVideoParam",
-        &[
-            required(
-                "video_url",
-                Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
-            ),
-            required("type", literal(&["video_url"])),
-        ],
-    )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartRefusalParam",
-        &[
-            required("refusal", STR),
-            required("type", literal(&["refusal"])),
-        ],
-    )),
+    Schema::Model(&IMAGE_PART),
+    Schema::Model(&INPUT_AUDIO_PART),
+    Schema::Model(&FILE_PART),
+    Schema::Model(&AUDIO_URL_PART),
+    Schema::Model(&VIDEO_URL_PART),
+    Schema::Model(&REFUSAL_PART),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentPILImageParam",
         &[
@@ -446,13 +507,7 @@ static PART: &[Schema] = &[
             optional("uuid", NULLABLE_STR),
         ],
     )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartPromptEmbedsParam",
-        &[
-            required("data", STR),
-            required("type", literal(&["prompt_embeds"])),
-        ],
-    )),
+    Schema::Model(&PROMPT_EMBEDS_PART),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentSimpleAudioParam",
         &[optional("audio_url", NULLABLE_STR)],

@@ -2,9 +2,11 @@
 
 pub mod chat;
 pub mod completion;
+pub mod conversation;
 pub mod message;
+mod rules;
 pub mod shared;
-mod validators;
+pub(crate) mod validators;
 
 pub use chat::ChatRequest;
 pub use completion::CompletionRequest;

@@ -14,9 +14,6 @@ use crate::wire::schema::{
 /// Most stop strings of a request (`VLLM_MAX_STOP_STRINGS`).
 pub const MAX_STOP_STRINGS: usize = 4;
 
-/// A number for floats in requests: absent, or given.
-pub type Number = Option<f64>;
-
 wire_model! {
     /// Options that only matter to a stream.
     pub struct StreamOptions: Wrapped "StreamOptions" {
@@ -264,6 +261,7 @@ fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
 }
 
 wire_model! {
+    default
     /// A constraint on the text of a reply; exactly one of the first kinds is given.
     pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after one_constraint {
         /// A JSON schema, as an object or as text.

@@ -4,10 +4,11 @@ use crate::engine::kv::Need;
 use crate::engine::{End, Event, LoraId, Outbox, Transfer};
 use crate::sim::{Draw, SimTime};
 
+use super::Vllm;
 use super::config::{Admission, Policy, Speculation, Victim};
 use super::seqs::{Seq, Slot, State};
 use super::step::{Entry, Step};
-use super::{Admitted, Vllm};
+use crate::engine::sched::Admitted;
 
 /// What became of a running sequence that needed blocks.
 enum Blocks {
@@ -274,7 +275,7 @@ impl Vllm {
         out: &mut Outbox,
     ) -> Head {
         if self.must_cancel(slot) {
-            self.stop(slot, End::Cancelled, now, out);
+            self.reject(slot, step);
             return Head::Next;
         }
         if self.lora_is_over(slot) {
@@ -446,6 +447,15 @@ impl Vllm {
         self.fetching += 1;
         self.timers.set(now + delay, (slot, seq.generation));
         Head::Next
+    }
+
+    /// Drops a waiting sequence; the world learns of it when the step ends.
+    fn reject(&mut self, slot: Slot, step: &mut Step) {
+        self.waiting.remove(&self.seqs, slot);
+        let seq = &mut self.seqs[slot];
+        self.pool.release(&mut seq.table);
+        step.rejected.push(seq.id);
+        self.seqs.end(slot);
     }
 
     /// The mocker drops what can never run when it comes to the head; so does everybody a

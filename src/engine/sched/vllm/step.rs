@@ -1,5 +1,5 @@
-use crate::engine::Event;
 use crate::engine::latency::Batch;
+use crate::engine::{Event, SeqId};
 use crate::sim::SimTime;
 
 use super::config::Recompute;
@@ -31,6 +31,8 @@ pub(super) struct Step {
     pub entries: Vec<Entry>,
     /// Block events that it causes.
     pub events: Vec<Event>,
+    /// Sequences that were found impossible when it was made.
+    pub rejected: Vec<SeqId>,
     pub batch: Batch,
     /// When it ends; set when it starts.
     pub end: SimTime,
@@ -43,6 +45,7 @@ impl Step {
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.events.clear();
+        self.rejected.clear();
         self.batch = Batch::default();
         self.prompt_tokens = 0;
     }

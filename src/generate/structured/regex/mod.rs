@@ -5,7 +5,7 @@ mod rx;
 
 use std::sync::OnceLock;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::{FancyRegex, PatternOptions, Validator};
 use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::Look;
 use serde_json::{Value, json};
@@ -20,6 +20,17 @@ const BACKTRACKS: usize = 20_000;
 
 /// The longest pattern that is compiled, in bytes.
 const MAX_PATTERN: usize = 64 * 1024;
+
+/// Size of a compiled pattern, in bytes.
+const MAX_COMPILED: usize = 2 << 20;
+
+/// The engine that patterns are matched with: look-around, within bounds.
+pub(super) fn engine() -> PatternOptions<FancyRegex> {
+    PatternOptions::fancy_regex()
+        .backtrack_limit(BACKTRACKS)
+        .size_limit(MAX_COMPILED)
+        .dfa_size_limit(MAX_COMPILED)
+}
 
 /// A JSON Schema `pattern`: found anywhere in the string, ECMA-262 dialect.
 pub(super) struct Pattern {
@@ -92,11 +103,21 @@ impl Pattern {
         self.exact
     }
 
+    /// Where a match of this goes when several patterns must be found in one string:
+    /// at its start, anywhere, at its end.
+    pub(super) fn order(&self) -> u8 {
+        match (self.open_start, self.open_end) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => 2,
+        }
+    }
+
     fn matcher(&self) -> Option<&Validator> {
         self.matcher
             .get_or_init(|| {
                 jsonschema::options()
-                    .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS))
+                    .with_pattern_options(engine())
                     .build(&json!({"pattern": self.source}))
                     .ok()
             })

@@ -142,8 +142,12 @@ impl Sampler<'_> {
         } else {
             1
         };
-        for _ in 0..tries {
-            let item = self.value(&goal, inner)?;
+        let spread = self.spread;
+        for attempt in 0..tries {
+            self.spread = spread || attempt >= UNIQUE_TRIES / 3;
+            let item = self.value(&goal, inner);
+            self.spread = spread;
+            let item = item?;
             if shape.unique {
                 self.judge.spend(before.len() as u32 / 8)?;
                 if before.iter().any(|other| same(other, &item)) {

@@ -25,11 +25,17 @@ use plan::Plan;
 /// Work units of one call.
 const FUEL: u32 = 40_000;
 
-/// Work units of one attempt at a whole value, and of the check of the result.
+/// Work units of one attempt at a whole value.
 const RATION: u32 = 16_000;
+
+/// Work units of the check of a whole value.
+const CHECK: u32 = 50_000;
 
 /// Values beyond which optional parts are left out.
 const CROWD: u32 = 80;
+
+/// How far beyond its usual range an integer goes to differ from others.
+const SPREAD: i64 = 10_000;
 
 /// Rounds of a recursion after which optional parts are left out.
 const MAX_ROUNDS: u32 = 2;
@@ -97,6 +103,8 @@ struct Sampler<'a> {
     rng: &'a mut ChaCha8Rng,
     strategy: Strategy,
     values: u32,
+    /// Values must differ: go beyond the usual ones.
+    spread: bool,
     /// The first node of each goal at work, outermost first.
     open: Vec<NodeId>,
     /// Path and reason of the first failure that was not worked around.
@@ -131,6 +139,7 @@ pub(super) fn sample(
             rng: &mut *rng,
             strategy,
             values: 0,
+            spread: false,
             open: Vec::new(),
             failure: None,
         };
@@ -165,7 +174,8 @@ pub(super) fn sample(
 /// Whether a finished value keeps the schema: `jsonschema` decides, unless the schema is of
 /// the kind that would take it exponential time.
 fn accepts(schema: &Schema, value: &Value) -> Result<bool, ConstraintError> {
-    match Judge::plain(schema, RATION).valid(schema.root, value) {
+    match Judge::plain(schema, CHECK).valid(schema.root, value) {
+        Ok(true) if !schema.is_checkable() => Ok(true),
         Ok(true) => schema
             .accepts(value)
             .map_err(|reason| ConstraintError::InvalidSchema {
@@ -174,7 +184,7 @@ fn accepts(schema: &Schema, value: &Value) -> Result<bool, ConstraintError> {
             }),
         Ok(false) => Ok(false),
         Err(Exhausted) => {
-            let judge = Judge::new(schema, RATION);
+            let judge = Judge::new(schema, CHECK);
             Ok(judge.valid(schema.root, value) == Ok(true))
         }
     }
@@ -401,7 +411,9 @@ impl Sampler<'_> {
         let natural = natural.and_then(|concept| concept.range);
         let number = if kind == Types::INTEGER {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
-            range.integer(self.limits.integer.unwrap_or(usual), self.rng)
+            let (low, high) = self.limits.integer.unwrap_or(usual);
+            let more = if self.spread { SPREAD } else { 0 };
+            range.integer((low, high.saturating_add(more)), self.rng)
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
             range.number(usual, self.rng)

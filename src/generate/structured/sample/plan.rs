@@ -153,28 +153,33 @@ impl Sampler<'_> {
         }
         if let Some(not) = logic.not {
             plan.is_hard = true;
-            self.exclude(plan, not);
+            self.exclude(plan, not, certain);
         }
         Ok(())
     }
 
     /// Takes from `not` what can be respected while building; the rest is judged.
-    fn exclude(&self, plan: &mut Plan, not: NodeId) {
+    fn exclude(&self, plan: &mut Plan, not: NodeId, certain: &mut Vec<NodeId>) {
         let node = self.schema.node(not);
         if node.is_bare_type() {
             plan.types = plan.types.without(node.types);
         }
-        if let Some(name) = node.only_requires() {
-            plan.without.push(name.to_owned());
-        }
-        if let Some(logic) = &node.logic {
-            for &branch in &logic.any {
-                let branch = self.schema.node(branch);
-                if branch.is_bare_type() {
-                    plan.types = plan.types.without(branch.types);
+        plan.without.extend(node.only_requires().map(str::to_owned));
+        if let Some(logic) = node.only_logic() {
+            // Not (not A) is A; not (A or B) is neither of them.
+            match (logic.not, logic.any.as_slice()) {
+                (Some(inner), []) => certain.push(inner),
+                (None, branches) => {
+                    for &branch in branches {
+                        let branch = self.schema.node(branch);
+                        if branch.is_bare_type() {
+                            plan.types = plan.types.without(branch.types);
+                        }
+                        plan.without
+                            .extend(branch.only_requires().map(str::to_owned));
+                    }
                 }
-                plan.without
-                    .extend(branch.only_requires().map(str::to_owned));
+                _ => {}
             }
         }
         if plan.types == Types::NONE {
@@ -230,7 +235,7 @@ impl Sampler<'_> {
                     certain.extend(when.then);
                 } else {
                     certain.extend(when.otherwise);
-                    self.exclude(plan, when.test);
+                    self.exclude(plan, when.test, certain);
                 }
             }
         }

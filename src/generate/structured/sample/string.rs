@@ -111,6 +111,14 @@ impl Sampler<'_> {
                 ));
             }
         }
+        if patterns.len() > 1 && attempt % 3 == 2 {
+            let mut sorted = patterns.to_vec();
+            sorted.sort_by_key(|pattern| pattern.order());
+            return sorted
+                .iter()
+                .map(|pattern| pattern.sample(0, high, self.rng))
+                .collect();
+        }
         let pattern = patterns[attempt as usize % patterns.len()];
         pattern.sample(low, high, self.rng)
     }
@@ -146,6 +154,18 @@ impl Sampler<'_> {
             }
         }
         let concept = place.concept.or_else(|| self.concept(plan));
+        if self.spread {
+            let numbered = format!(
+                "{} {}",
+                words::phrase(concept, self.rng),
+                self.rng.between(2, 9999)
+            );
+            if fits(&numbered) {
+                return numbered;
+            }
+            let short = self.rng.between(0, 99_999).to_string();
+            return fit(short, low, high, self.rng);
+        }
         for _ in 0..6 {
             let phrase = words::phrase(concept, self.rng);
             if fits(phrase) {

@@ -7,7 +7,7 @@ use super::{Node, NodeId, Types, kind_of};
 pub(super) const ENDLESS: u16 = u16::MAX;
 
 /// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
-const ROUNDS: usize = 200;
+const ROUNDS: usize = 64;
 
 /// Fills [`Node::possible`] and [`Node::height`].
 pub(super) fn measure(nodes: &mut [Node]) {

@@ -313,7 +313,7 @@ impl<'a> Judge<'a> {
                 }
             }
             for (pattern, id) in &rules.patterns {
-                self.spend(4)?;
+                self.spend(1)?;
                 if pattern.is_match(name) {
                     known = true;
                     if !self.valid(*id, value)? {

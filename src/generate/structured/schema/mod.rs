@@ -13,7 +13,7 @@ mod refs;
 use std::sync::OnceLock;
 
 use indexmap::IndexMap;
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
 pub(super) use judge::{Exhausted, Judge, kind_of, same};
@@ -21,6 +21,9 @@ pub(super) use number::{Decimal, Num, Range};
 
 use super::regex::Pattern;
 use super::words::Concept;
+
+/// How many `unevaluated…` keywords a document may have for `jsonschema` to be asked.
+const MAX_CLOSING: usize = 8;
 
 /// Index of a [`Node`].
 pub(super) type NodeId = u32;
@@ -136,6 +139,25 @@ impl Node {
             && self.array.is_none()
             && self.object.is_none()
             && self.logic.is_none()
+    }
+
+    /// The combinators, when there is one kind of them and no other keyword.
+    pub(super) fn only_logic(&self) -> Option<&Logic> {
+        let logic = self.logic.as_deref()?;
+        let kinds = [
+            logic.not.is_some(),
+            !logic.any.is_empty(),
+            !logic.one.is_empty() || !logic.all.is_empty() || !logic.refs.is_empty(),
+            logic.when.is_some(),
+        ];
+        let bare = !self.typed
+            && self.allowed.is_none()
+            && self.number.is_none()
+            && self.string.is_none()
+            && self.array.is_none()
+            && self.object.is_none();
+        let simple = !kinds[2] && !kinds[3] && kinds[0] != kinds[1];
+        Some(logic).filter(|_| bare && simple)
     }
 
     /// The name, when all that the node asks for is one property.
@@ -322,6 +344,12 @@ impl Schema {
         self.node(self.root).height == extent::ENDLESS
     }
 
+    /// Whether `jsonschema` can compile the document in reasonable time: it takes a time
+    /// exponential in how deep `unevaluated…` keywords nest.
+    pub(super) fn is_checkable(&self) -> bool {
+        self.nodes.iter().filter(|node| node.is_closing()).count() <= MAX_CLOSING
+    }
+
     /// Whether `jsonschema` accepts `value`, formats included.
     ///
     /// # Errors
@@ -332,7 +360,7 @@ impl Schema {
                 jsonschema::options()
                     .with_draft(self.draft)
                     .should_validate_formats(true)
-                    .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(20_000))
+                    .with_pattern_options(super::regex::engine())
                     .offline()
                     .build(&self.checked)
                     .map_err(|error| error.to_string())

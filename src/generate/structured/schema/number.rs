@@ -250,7 +250,11 @@ impl Range {
             None => 1,
         };
         let usual = (i128::from(usual.0), i128::from(usual.1));
-        let (a, b) = window(low, high, usual);
+        let (a, mut b) = window(low, high, usual);
+        if a <= i128::from(u64::MAX) {
+            // Beyond that only a double holds it.
+            b = b.min(i128::from(u64::MAX));
+        }
         let (first, last) = (ceil_div(a, step), a.max(b).div_euclid(step));
         let value = if first <= last {
             let span = u64::try_from(last - first).unwrap_or(u64::MAX);

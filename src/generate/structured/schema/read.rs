@@ -17,7 +17,7 @@ use crate::generate::structured::words;
 const MAX_NESTING: u32 = 200;
 
 /// How many schema objects a document may have.
-const MAX_NODES: usize = 100_000;
+const MAX_NODES: usize = 20_000;
 
 type Object = Map<String, Value>;
 

@@ -1,0 +1,258 @@
+//! Engines and who listens to them, from the configuration.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{StartError, setup};
+use crate::config::{
+    Config, EventForm, HashForm as ConfigHashForm, LatencyModel as Chosen, Policy as ChosenPolicy,
+    Preemption, SchedulerKind,
+};
+use crate::driver::{Live, Observer, Observers, Tune};
+use crate::engine::Scheduler;
+use crate::engine::latency::{
+    Grid, LatencyModel, Memory, ModelShape, Polynomial, Roofline, Setup, Speed, gpu, model,
+};
+use crate::engine::sched::pool::{Pool, PoolConfig};
+use crate::engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
+use crate::kv_events::{
+    Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
+};
+use crate::metrics::{Metrics, Observer as MetricsObserver};
+
+/// Starts one engine for each rank of this process.
+pub(super) fn start(
+    config: &Config,
+    seed: u64,
+    epoch: Instant,
+    metrics: &Arc<Metrics>,
+    port: u16,
+) -> Result<Vec<Live>, StartError> {
+    let (first, count) = config.engine.parallel.local_ranks;
+    let mut live = Vec::new();
+    for (index, rank) in (first..first + count).enumerate() {
+        let hearing = setup::hearing(config);
+        let metrics = MetricsObserver::new(metrics.engine(index), hearing);
+        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(metrics)];
+        if config.kv_events.enabled && setup::has_cache(config) {
+            let publisher = publisher(config, rank, port)?;
+            observers.push(Box::new(KvObserver::new(publisher, hearing.steps)));
+        }
+        let scheduler = scheduler(config, seed)?;
+        let name = format!("engine-{rank}");
+        let observers = Box::new(Observers(observers));
+        let started = Live::start(&name, epoch, scheduler, observers, Tune::default());
+        live.push(started.map_err(StartError::Thread)?);
+    }
+    Ok(live)
+}
+
+fn wrong(problem: impl ToString) -> StartError {
+    StartError::Engine(problem.to_string())
+}
+
+fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, StartError> {
+    let engine = &config.engine;
+    if engine.scheduler == SchedulerKind::Pool {
+        return Ok(Box::new(Pool::new(PoolConfig {
+            slots: engine.max_num_seqs as usize,
+            queue: engine.max_waiting_queue_length.map(|n| n as usize),
+            delays: engine.delays.clone(),
+            seed,
+            max_loras: config
+                .lora
+                .enabled
+                .then_some(config.lora.max_loras as usize),
+            lora_load: config.lora.load_time,
+            kv: setup::kv(config),
+        })));
+    }
+    let (latency, fits) = latency(config)?;
+    let vllm = VllmConfig {
+        latency,
+        speed: Speed {
+            all: engine.speedup_ratio,
+            decode: engine.decode_speedup_ratio,
+        },
+        // vLLM's own count has a null block that cannot be used.
+        num_gpu_blocks: engine
+            .num_blocks
+            .or(fits)
+            .unwrap_or_else(|| setup::blocks(config))
+            - 1,
+        block_size: engine.block_size,
+        max_num_seqs: engine.max_num_seqs,
+        max_num_batched_tokens: engine.max_num_batched_tokens,
+        max_model_len: config.model.max_model_len,
+        enable_chunked_prefill: engine.enable_chunked_prefill,
+        enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
+        long_prefill_token_threshold: engine.long_prefill_token_threshold,
+        policy: match engine.policy {
+            ChosenPolicy::Fcfs => Policy::Fcfs,
+            ChosenPolicy::Priority => Policy::Priority,
+        },
+        async_scheduling: engine.async_scheduling,
+        victim: match engine.preemption_mode {
+            Preemption::Lifo => Victim::Last,
+            Preemption::Fifo => Victim::First,
+        },
+        watermark: engine.watermark,
+        speculation: engine.speculative.as_ref().map(|s| Speculation {
+            accept: s.acceptance.clone(),
+            free: false,
+        }),
+        max_loras: if config.lora.enabled {
+            config.lora.max_loras
+        } else {
+            0
+        },
+        max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
+        fetch: fetch(config),
+        kv_events: config.kv_events.enabled,
+        seed,
+        ..VllmConfig::default()
+    };
+    Ok(Box::new(Vllm::new(vllm).map_err(wrong)?))
+}
+
+/// Time to fetch a remote prompt: fixed, and per token.
+fn fetch(config: &Config) -> (Duration, Duration) {
+    let delays = &config.engine.delays;
+    let per_token = match (
+        config.engine.kv_bytes_per_token,
+        config.engine.kv_transfer_bandwidth,
+    ) {
+        (Some(bytes), Some(bandwidth)) if bandwidth > 0.0 => {
+            Duration::from_secs_f64(bytes as f64 / (bandwidth * 1e9))
+        }
+        _ => delays.kv_transfer_per_token,
+    };
+    (delays.kv_transfer.0, per_token)
+}
+
+/// Where step times come from, and how many blocks fit when the GPU tells.
+fn latency(config: &Config) -> Result<(LatencyModel, Option<u32>), StartError> {
+    let engine = &config.engine;
+    match &engine.latency_model {
+        Chosen::Delays => {
+            let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
+            Ok((LatencyModel::Constant { prefill, decode }, None))
+        }
+        Chosen::Polynomial => {
+            let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
+            Ok((LatencyModel::Polynomial(Polynomial::new(capacity)), None))
+        }
+        Chosen::Profile(path) => Ok((
+            LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)),
+            None,
+        )),
+        Chosen::Roofline { .. } => {
+            let name = engine.gpu.as_deref().unwrap_or("H100");
+            let gpu = gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))?;
+            let shape = match &config.model.hf_config {
+                Some(config) => ModelShape::from_config(config).map_err(wrong)?,
+                None => model(&config.model.name).ok_or_else(|| {
+                    let name = &config.model.name;
+                    wrong(format!(
+                        "the shape of {name:?} is not known: give a folder with its config.json"
+                    ))
+                })?,
+            };
+            let kv_bytes = if engine.kv_cache_dtype.starts_with("fp8") {
+                1
+            } else {
+                2
+            };
+            let memory = Memory::new(
+                &shape,
+                gpu,
+                engine.parallel.tensor,
+                engine.gpu_memory_utilization,
+                (engine.block_size, kv_bytes),
+                engine.max_num_batched_tokens,
+                None,
+            );
+            if memory.blocks == 0 && engine.num_blocks.is_none() {
+                return Err(wrong(format!(
+                    "{} does not fit on {} x {name}: the weights alone take {:.1} GB per GPU",
+                    config.model.name,
+                    engine.parallel.tensor,
+                    memory.weight_bytes / 1e9
+                )));
+            }
+            let setup = Setup {
+                tp: engine.parallel.tensor,
+                async_scheduling: engine.async_scheduling,
+                kv_bytes,
+                expert_ranks: if engine.parallel.expert {
+                    engine.parallel.data
+                } else {
+                    1
+                },
+                ..Setup::new(shape, gpu.clone())
+            };
+            let roofline = Roofline::new(&setup).map_err(wrong)?;
+            Ok((
+                LatencyModel::Roofline(Box::new(roofline)),
+                Some(memory.blocks),
+            ))
+        }
+    }
+}
+
+fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {
+    let events = &config.kv_events;
+    let vllm = events.form == EventForm::Vllm;
+    let topic = Topic {
+        pod_ip: config
+            .server
+            .pod
+            .ip
+            .clone()
+            .unwrap_or_else(|| "localhost".to_owned()),
+        host: config
+            .server
+            .pod
+            .name
+            .clone()
+            .unwrap_or_else(|| "localhost".to_owned()),
+        port,
+        model: config.model.name.clone(),
+        rank,
+    };
+    let replay = events.replay_endpoint.as_deref();
+    let algo = setup::hashes(config).map(|h| h.algo).unwrap_or_default();
+    Publisher::start(PublisherConfig {
+        endpoint: for_rank(&events.endpoint, rank).map_err(wrong)?,
+        replay_endpoint: replay
+            .map(|at| for_rank(at, rank))
+            .transpose()
+            .map_err(wrong)?,
+        buffer_steps: events.buffer_steps,
+        hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
+        max_queue_size: events.max_queue_size,
+        topic: topic.render(&events.topic).map_err(wrong)?,
+        first_sequence: u64::from(!vllm),
+        rank,
+        encoding: Encoding {
+            form: match events.form {
+                EventForm::Vllm => Form::Vllm,
+                EventForm::LlmdArray => Form::Llmd,
+                EventForm::LlmdMap => Form::LlmdMap,
+            },
+            hashes: match events.hash_form {
+                ConfigHashForm::Int => HashForm::Int,
+                ConfigHashForm::Bytes => HashForm::Bytes(algo.hash_len()),
+            },
+        },
+        batching: if vllm {
+            Batching::PerCall
+        } else {
+            Batching::Sized {
+                events: events.batch_size,
+                every: Duration::from_secs(1),
+            }
+        },
+    })
+    .map_err(wrong)
+}

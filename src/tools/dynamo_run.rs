@@ -1,0 +1,72 @@
+//! Plays a recorded run of NVIDIA Dynamo's offline replay and reports in its form.
+//!
+//! A folder holds `args.json` (function, positional and keyword arguments of `dynamo.replay`
+//! 1.6.1) and the trace it names. Schedulers are set to the mocker's habits. Aggregated workers
+//! behind a round-robin router; what is not modelled is refused by name.
+
+mod args;
+mod replay;
+mod report;
+mod std_rng;
+mod workload;
+
+use std::path::{Path, PathBuf};
+
+use crate::engine::latency::GridError;
+use crate::engine::sched::ConfigError;
+
+pub use report::{Admission, Record, Report};
+
+/// Why a run cannot be played.
+#[derive(Debug, thiserror::Error)]
+pub enum DynamoError {
+    /// A file cannot be read.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file or line is not JSON.
+    #[error("{place}: {error}")]
+    Json {
+        /// Which file, and line.
+        place: String,
+        /// Why.
+        error: serde_json::Error,
+    },
+    /// An argument is unknown, or not modelled, or makes no sense.
+    #[error("{key}: {problem}")]
+    Argument {
+        /// Which.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The latency tables cannot be read.
+    #[error(transparent)]
+    Grid(#[from] GridError),
+    /// The scheduler cannot be built.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Plays the run in `dir`.
+///
+/// # Errors
+/// [`DynamoError`] names the file or argument.
+pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
+    let path = dir.join("args.json");
+    let text = std::fs::read_to_string(&path).map_err(|error| DynamoError::Io {
+        path: path.clone(),
+        error,
+    })?;
+    let args = serde_json::from_str(&text).map_err(|error| DynamoError::Json {
+        place: path.display().to_string(),
+        error,
+    })?;
+    let setup = args::Setup::read(&args, dir)?;
+    let played = replay::Replay::new(&setup)?.run();
+    Ok(Report::new(&setup, &played))
+}

@@ -1,0 +1,351 @@
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::engine::latency::{Grid, LatencyModel, Polynomial, Speed};
+use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
+use crate::engine::sched::vllm::{Speculation, Victim, VllmConfig};
+
+use super::DynamoError;
+use super::workload::{self, Session, Shape};
+
+/// A run, ready to be played.
+pub(super) struct Setup {
+    pub engine: Engine,
+    pub workers: u32,
+    /// GPUs of a worker, for the report.
+    pub gpus: u32,
+    pub sessions: Vec<Session>,
+    /// Sessions at a time; `None`: they start at their times.
+    pub concurrency: Option<usize>,
+    pub sla: Sla,
+    pub max_ms: Option<f64>,
+    pub capture: bool,
+}
+
+/// The engine of every worker.
+pub(super) enum Engine {
+    Vllm(Box<VllmConfig>),
+    Sglang(Box<SglangConfig>),
+}
+
+/// Bounds in ms of a request that counts as good.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sla {
+    pub ttft: Option<f64>,
+    pub itl: Option<f64>,
+    pub e2e: Option<f64>,
+}
+
+/// Arguments by name, taken out one by one so that those left over can be refused.
+pub(super) struct Args {
+    place: &'static str,
+    map: Map<String, Value>,
+}
+
+impl Args {
+    fn new(place: &'static str, value: &Value) -> Result<Self, DynamoError> {
+        let map = match value {
+            Value::Object(map) => map.clone(),
+            Value::Null => Map::new(),
+            _ => return Err(wrong(place, "must be an object")),
+        };
+        Ok(Self { place, map })
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+        self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
+        wrong(&format!("{}.{key}", self.place), problem)
+    }
+
+    pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, DynamoError> {
+        let Some(value) = self.take(key) else {
+            return Ok(None);
+        };
+        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
+        count
+            .map(Some)
+            .ok_or_else(|| self.wrong(key, format!("{value} is not a whole number")))
+    }
+
+    pub(super) fn number(&mut self, key: &str) -> Result<Option<f64>, DynamoError> {
+        let Some(value) = self.take(key) else {
+            return Ok(None);
+        };
+        let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
+        let problem = || format!("{value} is not a number of 0 or more");
+        number.map(Some).ok_or_else(|| self.wrong(key, problem()))
+    }
+
+    fn flag(&mut self, key: &str, default: bool) -> Result<bool, DynamoError> {
+        let Some(value) = self.take(key) else {
+            return Ok(default);
+        };
+        value
+            .as_bool()
+            .ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {
+        let Some(value) = self.take(key) else {
+            return Ok(None);
+        };
+        let text = value.as_str().map(str::to_owned);
+        text.map(Some)
+            .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
+    }
+
+    /// A number that may be `null` for «no limit».
+    fn limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoError> {
+        if self.map.get(key).is_some_and(Value::is_null) {
+            self.map.remove(key);
+            return Ok(u32::MAX);
+        }
+        Ok(self.count(key)?.unwrap_or(default))
+    }
+
+    /// One of a few words, the first being the default.
+    fn one_of(&mut self, key: &str, words: &[&'static str]) -> Result<usize, DynamoError> {
+        let Some(text) = self.text(key)? else {
+            return Ok(0);
+        };
+        let found = words.iter().position(|word| *word == text);
+        found.ok_or_else(|| self.wrong(key, format!("{text:?} is not modelled, only {words:?}")))
+    }
+
+    /// Drops what changes nothing here.
+    fn ignore(&mut self, keys: &[&str]) {
+        keys.iter().for_each(|key| drop(self.map.remove(*key)));
+    }
+
+    /// Refuses whatever is left.
+    fn done(self) -> Result<(), DynamoError> {
+        match self.map.iter().find(|(_, value)| !value.is_null()) {
+            Some((key, value)) => Err(self.wrong(key, format!("{value} is not modelled"))),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
+    DynamoError::Argument {
+        key: key.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+impl Setup {
+    pub(super) fn read(args: &Value, dir: &Path) -> Result<Self, DynamoError> {
+        let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
+        let worker = kwargs.take("extra_engine_args").unwrap_or_default();
+        let (engine, gpus) = worker_args(&worker, dir)?;
+        let workers = kwargs.count("num_workers")?.unwrap_or(1);
+        if workers == 0 {
+            return Err(wrong("kwargs.num_workers", "must be at least 1"));
+        }
+        kwargs.one_of("router_mode", &["round_robin"])?;
+        kwargs.one_of("replay_mode", &["offline"])?;
+        let sla = Sla {
+            ttft: kwargs.number("sla_ttft_ms")?,
+            itl: kwargs.number("sla_itl_ms")?,
+            e2e: kwargs.number("sla_e2e_ms")?,
+        };
+        let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
+        let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
+        if speedup <= 0.0 {
+            return Err(wrong("kwargs.arrival_speedup_ratio", "must be more than 0"));
+        }
+        let max_ms = kwargs.number("max_sim_time_ms")?;
+        let capture = kwargs.flag("capture_per_request", false)?;
+        kwargs.ignore(&["report_jsonl_path", "telemetry_options", "kv_event_lag_ms"]);
+        let positional = args["positional"].as_array().map_or(&[][..], Vec::as_slice);
+        let block = engine.block_size();
+        let shape = Shape {
+            block,
+            speedup,
+            closed: concurrency.is_some(),
+        };
+        let sessions = match args["api"].as_str() {
+            Some("run_synthetic_trace_replay") => {
+                workload::synthetic(positional, &mut kwargs, shape)?
+            }
+            Some("run_trace_replay") => workload::trace(positional, &mut kwargs, shape, dir)?,
+            other => return Err(wrong("api", format!("{other:?} is not modelled"))),
+        };
+        kwargs.done()?;
+        Ok(Self {
+            engine,
+            workers,
+            gpus,
+            sessions,
+            concurrency,
+            sla,
+            max_ms,
+            capture,
+        })
+    }
+}
+
+impl Engine {
+    pub(super) fn block_size(&self) -> u32 {
+        match self {
+            Self::Vllm(config) => config.block_size,
+            Self::Sglang(config) => config.page_size,
+        }
+    }
+}
+
+/// The object around an engine's arguments: the engine, and GPUs per worker.
+fn worker_args(value: &Value, dir: &Path) -> Result<(Engine, u32), DynamoError> {
+    let mut worker = Args::new("extra_engine_args", value)?;
+    let engine = worker.take("engine").unwrap_or_default();
+    let mut engine = Args::new("extra_engine_args.engine", &engine)?;
+    if worker.count("dp_size")?.unwrap_or(1) != 1 {
+        return Err(wrong("extra_engine_args.dp_size", "only 1 is modelled"));
+    }
+    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(1);
+    worker.ignore(&[
+        "startup_time",
+        "gpu_memory_utilization",
+        "mem_fraction_static",
+        "free_gpu_memory_fraction",
+        "dynamo",
+    ]);
+    worker.done()?;
+    engine.one_of("worker_type", &["aggregated"])?;
+    engine.ignore(&[
+        "emit_kv_events",
+        "emit_kv_token_ids",
+        "kv_transfer_bytes_per_token",
+        "kv_bytes_per_token",
+        "kv_cache_bytes_per_token",
+        "kv_transfer_bandwidth",
+        "kv_transfer_timing_mode",
+    ]);
+    let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
+        0 => Engine::Vllm(Box::new(vllm(&mut engine, dir)?)),
+        _ => Engine::Sglang(Box::new(sglang(&mut engine, dir)?)),
+    };
+    engine.done()?;
+    Ok((parsed, gpus))
+}
+
+fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
+    Ok(Speed {
+        all: args.number("speedup_ratio")?.unwrap_or(1.0),
+        decode: args.number("decode_speedup_ratio")?.unwrap_or(1.0),
+    })
+}
+
+fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
+    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+    let block_size = args.count("block_size")?.unwrap_or(64);
+    if args.count("prefill_schedule_interval")?.unwrap_or(1) != 1 {
+        return Err(args.wrong("prefill_schedule_interval", "only 1 is modelled"));
+    }
+    let victims = [Victim::Last, Victim::First];
+    let drafts = args.count("aic_nextn")?;
+    let rates = args.text("aic_nextn_accept_rates")?;
+    let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
+    Ok(VllmConfig {
+        latency: latency(args, u64::from(num_gpu_blocks) * u64::from(block_size), dir)?,
+        speed: speed(args)?,
+        num_gpu_blocks,
+        block_size,
+        max_num_seqs: args.limit("max_num_seqs", 256)?,
+        max_num_batched_tokens: args.limit("max_num_batched_tokens", 8192)?,
+        max_model_len: args.count("max_model_len")?.unwrap_or(u32::MAX),
+        enable_chunked_prefill: args.flag("enable_chunked_prefill", true)?,
+        enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
+        victim: victims[args.one_of("preemption_mode", &["lifo", "fifo"])?],
+        speculation: drafts
+            .map(|n| speculation(n, rates.as_deref()))
+            .transpose()?,
+        seed,
+        log_admissions: true,
+        ..VllmConfig::mocker()
+    })
+}
+
+fn speculation(drafts: u32, rates: Option<&str>) -> Result<Speculation, DynamoError> {
+    let key = "extra_engine_args.engine.aic_nextn_accept_rates";
+    let rates = rates.unwrap_or("0.85,0.3,0,0,0").split(',').map(|rate| {
+        let rate = rate.trim();
+        rate.parse()
+            .map_err(|_| wrong(key, format!("{rate:?} is not a number")))
+    });
+    let mut accept: Vec<f64> = rates.collect::<Result<_, _>>()?;
+    accept.resize(drafts as usize, 0.0);
+    Ok(Speculation { accept, free: true })
+}
+
+fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
+    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+    let page_size = args.count("block_size")?.unwrap_or(1);
+    let more = args.take("sglang").unwrap_or_default();
+    let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
+    let policies = [SchedulePolicy::Fifo, SchedulePolicy::Lpm];
+    let defaults = SglangConfig::default();
+    args.ignore(&[
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "preemption_mode",
+    ]);
+    let config = SglangConfig {
+        latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
+        speed: speed(args)?,
+        num_pages,
+        page_size,
+        max_num_seqs: args.limit("max_num_seqs", 256)?,
+        max_model_len: args.count("max_model_len")?.unwrap_or(u32::MAX),
+        enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
+        prefill_decode_interval: args.count("prefill_decode_interval")?.unwrap_or(0),
+        schedule_policy: policies[more.one_of("schedule_policy", &["fifo", "lpm"])?],
+        max_prefill_tokens: more
+            .count("max_prefill_tokens")?
+            .unwrap_or(defaults.max_prefill_tokens),
+        chunked_prefill_size: more
+            .count("chunked_prefill_size")?
+            .unwrap_or(defaults.chunked_prefill_size),
+        clip_max_new_tokens: more
+            .count("clip_max_new_tokens")?
+            .unwrap_or(defaults.clip_max_new_tokens),
+        schedule_conservativeness: more.number("schedule_conservativeness")?.unwrap_or(1.0),
+        log_admissions: true,
+        ..defaults
+    };
+    more.done()?;
+    Ok(config)
+}
+
+fn latency(args: &mut Args, capacity: u64, dir: &Path) -> Result<LatencyModel, DynamoError> {
+    let value = args.take("timing_model").unwrap_or_default();
+    let mut timing = Args::new("extra_engine_args.engine.timing_model", &value)?;
+    let model = match timing.one_of("type", &["polynomial", "fixed", "external"])? {
+        0 => LatencyModel::Polynomial(Polynomial::new(capacity)),
+        1 => {
+            let mut ms = |key| -> Result<Duration, DynamoError> {
+                let ms = timing.number(key)?.unwrap_or(0.0);
+                Duration::try_from_secs_f64(ms / 1e3)
+                    .map_err(|_| timing.wrong(key, format!("{ms} ms is too long")))
+            };
+            LatencyModel::Constant {
+                prefill: ms("prefill_ms")?,
+                decode: ms("decode_ms")?,
+            }
+        }
+        _ => {
+            timing.one_of("provider", &["dynamo_profile"])?;
+            let config = timing.take("config").unwrap_or_default();
+            let path = config["path"].as_str();
+            let path = path.ok_or_else(|| timing.wrong("config.path", "must be a string"))?;
+            LatencyModel::Grid(Box::new(Grid::open(&dir.join(path))?))
+        }
+    };
+    timing.done()?;
+    Ok(model)
+}

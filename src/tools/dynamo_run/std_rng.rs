@@ -1,0 +1,62 @@
+//! Draws of `rand` 0.9's `StdRng` (ChaCha12), which the peer's synthetic workloads are made of.
+
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::sim::Draw;
+
+/// The generator with `seed_from_u64(seed)`.
+pub(super) struct StdRng(ChaCha12Rng);
+
+impl StdRng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(ChaCha12Rng::seed_from_u64(seed))
+    }
+
+    /// `random::<f64>()`
+    pub(super) fn unit(&mut self) -> f64 {
+        self.0.unit()
+    }
+
+    /// `random_range(0..n)`, by Canon's method over 32 bits.
+    pub(super) fn below(&mut self, n: u32) -> u32 {
+        let wide = |word: u32| u64::from(word) * u64::from(n);
+        let product = wide(self.0.next_u32());
+        let (high, low) = ((product >> 32) as u32, product as u32);
+        if low > n.wrapping_neg() {
+            let more = (wide(self.0.next_u32()) >> 32) as u32;
+            return high + u32::from(low.checked_add(more).is_none());
+        }
+        high
+    }
+
+    /// Gap of a Poisson process.
+    pub(super) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_match_those_recorded() {
+        let draws = |n| {
+            let mut rng = StdRng::new(42);
+            (0..12).map(|_| rng.below(n)).collect::<Vec<_>>()
+        };
+        assert_eq!(draws(8), [1, 4, 1, 4, 6, 5, 7, 3, 7, 0, 4, 3]);
+        assert_eq!(draws(4), [0, 2, 0, 2, 3, 2, 3, 1, 3, 0, 2, 1]);
+        let mut rng = StdRng::new(42);
+        let mut at = 0.0;
+        let arrivals = [0; 3].map(|_| {
+            at += rng.exponential(1000.0 / 12.0);
+            at
+        });
+        assert_eq!(
+            arrivals,
+            [62.310384803391365, 127.51628293261567, 211.83961403746997]
+        );
+    }
+}

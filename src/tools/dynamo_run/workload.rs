@@ -1,0 +1,381 @@
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::{BlockKey, Plan};
+use crate::sim::mix;
+
+use super::DynamoError;
+use super::args::{Args, wrong};
+use super::std_rng::StdRng;
+
+/// Requests that follow one another.
+pub(super) struct Session {
+    /// As reported; plain requests have none.
+    pub id: Option<String>,
+    /// When the first turn is sent.
+    pub start_ms: f64,
+    pub turns: Vec<Turn>,
+}
+
+/// One request of a session.
+pub(super) struct Turn {
+    pub prompt: u32,
+    pub output: u32,
+    /// Time after the turn before ended.
+    pub delay_ms: f64,
+    pub plan: Arc<Plan>,
+}
+
+/// What every kind of workload needs to know.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Tokens per block of the engine.
+    pub block: u32,
+    /// Divides times between requests.
+    pub speedup: f64,
+    /// Times of first turns mean nothing.
+    pub closed: bool,
+}
+
+/// Most tokens of one request, so that a slip of the pen cannot fill the memory.
+const MAX_TOKENS: u64 = 1 << 26;
+/// First part of the ids of shared blocks.
+const SHARED: u64 = 0xD00D << 48;
+
+/// A stretch of tokens: the same one again and again, or all different.
+#[derive(Clone, Copy)]
+struct Run {
+    id: u64,
+    len: u64,
+    same: bool,
+}
+
+/// The keys of all full blocks of a token sequence, each standing for all before it too.
+fn plan(runs: &[Run], block: u32) -> Arc<Plan> {
+    let size = u64::from(block);
+    let total: u64 = runs.iter().map(|run| run.len).sum();
+    let mut keys = Vec::with_capacity((total / size) as usize);
+    let (mut parent, mut local, mut left) = (0, 0, size);
+    for run in runs {
+        let mut at = 0;
+        while at < run.len {
+            let part = left.min(run.len - at);
+            let from = if run.same { u64::MAX } else { at };
+            local = mix(mix(local, run.id), mix(from, part));
+            at += part;
+            left -= part;
+            if left == 0 {
+                parent = mix(parent, local);
+                keys.push(BlockKey(parent));
+                (local, left) = (0, size);
+            }
+        }
+    }
+    Arc::new(Plan {
+        keys,
+        block_size: block,
+        ..Plan::default()
+    })
+}
+
+/// Gives every output tokens of its own.
+#[derive(Default)]
+struct Outputs(u64);
+
+impl Outputs {
+    fn turn(&mut self, prompt: &[Run], output: u32, delay_ms: f64, block: u32) -> Turn {
+        let run = self.run(output);
+        let runs: Vec<Run> = prompt.iter().copied().chain([run]).collect();
+        let tokens: u64 = prompt.iter().map(|run| run.len).sum();
+        let prompt = tokens as u32;
+        Turn {
+            prompt,
+            output,
+            delay_ms,
+            plan: plan(&runs, block),
+        }
+    }
+
+    fn run(&mut self, len: u32) -> Run {
+        self.0 += 1;
+        Run {
+            id: mix(u64::MAX, self.0),
+            len: len.into(),
+            same: false,
+        }
+    }
+}
+
+/// Requests of equal length, as `run_synthetic_trace_replay` makes them.
+pub(super) fn synthetic(
+    positional: &[Value],
+    kwargs: &mut Args,
+    shape: Shape,
+) -> Result<Vec<Session>, DynamoError> {
+    let mut length = |i: usize, key: &str, least: u64| -> Result<u32, DynamoError> {
+        let value = positional.get(i).cloned().or_else(|| kwargs.take(key));
+        let n = value.as_ref().and_then(Value::as_u64);
+        let n = n.filter(|n| (least..=MAX_TOKENS).contains(n));
+        n.map(|n| n as u32)
+            .ok_or_else(|| wrong(key, format!("must be between {least} and {MAX_TOKENS}")))
+    };
+    let input = length(0, "input_tokens", 1)?;
+    let output = length(1, "output_tokens", 0)?;
+    let count = length(2, "request_count", 0)?;
+    let turns = kwargs.count("turns_per_session")?.unwrap_or(1).max(1);
+    let ratio = kwargs.number("shared_prefix_ratio")?.unwrap_or(0.0);
+    let groups = kwargs.count("num_prefix_groups")?.unwrap_or(0);
+    let delay_ms = kwargs.number("inter_turn_delay_ms")?.unwrap_or(0.0) / shape.speedup;
+    let starts = starts(kwargs, count, shape)?;
+    let plain = turns == 1 && ratio == 0.0 && groups == 0 && delay_ms == 0.0;
+    let blocks = input.div_ceil(shape.block);
+    let shared = (f64::from(blocks) * ratio).round() as u32;
+    let (mut rng, mut next_block) = (StdRng::new(42), 0u64);
+    let mut outputs = Outputs::default();
+    let sessions = starts.into_iter().enumerate().map(|(i, start_ms)| {
+        let group = match groups {
+            n if n > 0 && ratio > 0.0 => rng.below(n),
+            _ => 0,
+        };
+        let turns = (0..turns).map(|turn| {
+            let runs: Vec<Run> = if plain {
+                vec![Run {
+                    id: mix(1, i as u64),
+                    len: input.into(),
+                    same: false,
+                }]
+            } else {
+                (0..blocks)
+                    .map(|b| {
+                        let id = if b < shared {
+                            SHARED | u64::from(group) << 32 | u64::from(b)
+                        } else {
+                            next_block += 1;
+                            next_block
+                        };
+                        let len = shape.block.min(input - b * shape.block).into();
+                        Run {
+                            id,
+                            len,
+                            same: true,
+                        }
+                    })
+                    .collect()
+            };
+            let delay = if turn == 0 { 0.0 } else { delay_ms };
+            outputs.turn(&runs, output, delay, shape.block)
+        });
+        let turns = turns.collect();
+        let id = (!plain).then(|| format!("session-{i}"));
+        Session {
+            id,
+            start_ms,
+            turns,
+        }
+    });
+    Ok(sessions.collect())
+}
+
+/// When the sessions of a synthetic workload start.
+fn starts(kwargs: &mut Args, count: u32, shape: Shape) -> Result<Vec<f64>, DynamoError> {
+    let rate = kwargs.number("request_rate")?;
+    let interval = kwargs.number("arrival_interval_ms")?;
+    let mut rng = StdRng::new(kwargs.count("arrival_seed")?.unwrap_or(42).into());
+    let mut gap: Box<dyn FnMut() -> f64> = match (rate, interval, shape.closed) {
+        (None, None, true) => Box::new(|| 0.0),
+        (Some(rate), None, false) if rate > 0.0 => Box::new(move || rng.exponential(1000.0 / rate)),
+        (None, Some(interval), false) => Box::new(move || interval),
+        _ => {
+            let problem = "give one of replay_concurrency, request_rate (more than 0), \
+                           arrival_interval_ms";
+            return Err(wrong("kwargs", problem));
+        }
+    };
+    let mut at = 0.0;
+    let starts = (0..count).map(|_| {
+        let start = at / shape.speedup;
+        at += gap();
+        start
+    });
+    Ok(starts.collect())
+}
+
+/// Requests of Mooncake JSONL files.
+pub(super) fn trace(
+    positional: &[Value],
+    kwargs: &mut Args,
+    shape: Shape,
+    dir: &Path,
+) -> Result<Vec<Session>, DynamoError> {
+    let files = positional
+        .first()
+        .cloned()
+        .or_else(|| kwargs.take("trace_files"));
+    let files: Vec<String> = match files {
+        Some(Value::String(file)) => vec![file],
+        Some(Value::Array(files)) => files
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect(),
+        _ => {
+            return Err(wrong(
+                "trace_files",
+                "must be a file name or a list of them",
+            ));
+        }
+    };
+    let format = kwargs.take("trace_format");
+    let delta = match format.as_ref().and_then(Value::as_str) {
+        None | Some("mooncake") => false,
+        Some("mooncake-delta" | "mooncake_delta") => true,
+        Some(other) => return Err(wrong("trace_format", format!("{other:?} is not modelled"))),
+    };
+    let trace_block = u64::from(kwargs.count("trace_block_size")?.unwrap_or(512).max(1));
+    let mut reader = Reader {
+        shape,
+        trace_block,
+        delta,
+        ..Reader::default()
+    };
+    for file in files {
+        let path = dir.join(file);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => return Err(DynamoError::Io { path, error }),
+        };
+        for (i, line) in text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty())
+        {
+            let place = format!("{}:{}", path.display(), i + 1);
+            let row = serde_json::from_str(line).map_err(|error| DynamoError::Json {
+                place: place.clone(),
+                error,
+            })?;
+            reader.row(&row, &place)?;
+        }
+    }
+    Ok(reader.finish())
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            block: 1,
+            speedup: 1.0,
+            closed: false,
+        }
+    }
+}
+
+/// Puts rows of one session behind one another.
+#[derive(Default)]
+struct Reader {
+    shape: Shape,
+    trace_block: u64,
+    /// Rows hold only what is new in their turn.
+    delta: bool,
+    sessions: Vec<Session>,
+    by_id: HashMap<String, usize>,
+    /// Time stamp of the last row, and all tokens so far, per session.
+    last: Vec<(f64, Vec<Run>)>,
+    outputs: Outputs,
+}
+
+impl Reader {
+    fn row(&mut self, row: &Value, place: &str) -> Result<(), DynamoError> {
+        let number = |keys: &[&str]| keys.iter().find_map(|key| row[*key].as_f64());
+        let ids = row["hash_ids"].as_array();
+        let ids = ids.ok_or_else(|| wrong(place, "hash_ids must be a list"))?;
+        let most = ids.len() as u64 * self.trace_block;
+        let input = number(&["input_length", "input_tokens"]).map_or(most, |n| n as u64);
+        if input == 0 || input > most.min(MAX_TOKENS) {
+            let problem = format!("input_length is {input}, must be between 1 and {most}");
+            return Err(wrong(place, problem));
+        }
+        let output = number(&["output_length", "output_tokens"]);
+        let output = output.filter(|n| (0.0..=MAX_TOKENS as f64).contains(n));
+        let output = output.ok_or_else(|| wrong(place, "output_length must be a number"))? as u32;
+        let mut fresh = Vec::with_capacity(ids.len());
+        let mut left = input;
+        for id in ids {
+            let id = id
+                .as_u64()
+                .ok_or_else(|| wrong(place, "a hash id is not a number"))?;
+            let len = left.min(self.trace_block);
+            left -= len;
+            fresh.push(Run {
+                id: mix(2, id),
+                len,
+                same: true,
+            });
+        }
+        let stamp = number(&["timestamp", "created_time"]);
+        let delay = number(&["delay", "delay_ms"]);
+        self.turn(row["session_id"].as_str(), stamp, delay, fresh, output);
+        Ok(())
+    }
+
+    fn turn(
+        &mut self,
+        session: Option<&str>,
+        stamp: Option<f64>,
+        delay: Option<f64>,
+        fresh: Vec<Run>,
+        output: u32,
+    ) {
+        let known = session.and_then(|id| self.by_id.get(id).copied());
+        let at = known.unwrap_or_else(|| {
+            let at = self.sessions.len();
+            if let Some(id) = session {
+                self.by_id.insert(id.to_owned(), at);
+            }
+            let start_ms = stamp.unwrap_or(0.0);
+            self.sessions.push(Session {
+                id: session.map(str::to_owned),
+                start_ms,
+                turns: Vec::new(),
+            });
+            self.last.push((start_ms, Vec::new()));
+            at
+        });
+        let (last, tokens) = &mut self.last[at];
+        let between = stamp.map_or(0.0, |stamp| (stamp - *last).max(0.0));
+        *last = stamp.unwrap_or(*last);
+        let delay_ms = match known {
+            Some(_) => delay.unwrap_or(between) / self.shape.speedup,
+            None => 0.0,
+        };
+        if !self.delta {
+            tokens.clear();
+        }
+        tokens.extend(fresh);
+        let turn = self
+            .outputs
+            .turn(tokens, output, delay_ms, self.shape.block);
+        if self.delta {
+            let id = mix(u64::MAX, self.outputs.0);
+            tokens.push(Run {
+                id,
+                len: output.into(),
+                same: false,
+            });
+        }
+        self.sessions[at].turns.push(turn);
+    }
+
+    /// The earliest start is time 0.
+    fn finish(mut self) -> Vec<Session> {
+        let starts = self.sessions.iter().map(|session| session.start_ms);
+        let first = starts.fold(f64::INFINITY, f64::min);
+        for session in &mut self.sessions {
+            session.start_ms = (session.start_ms - first) / self.shape.speedup;
+        }
+        self.sessions
+    }
+}

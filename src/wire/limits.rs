@@ -1,0 +1,242 @@
+//! What a deployment allows, as far as requests are checked against it.
+
+use super::Version;
+use super::fault::{Fault, Kind};
+
+/// Bounds and switches of a server; the defaults are vLLM's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Context length, in tokens.
+    pub max_model_len: u32,
+    /// Most log probabilities per token; -1 for the whole vocabulary.
+    pub max_logprobs: i64,
+    /// Tokens the model knows; `None` accepts any id.
+    pub vocab_size: Option<u32>,
+    /// Whether `--tool-call-parser` is set.
+    pub has_tool_parser: bool,
+    /// Whether `--enable-auto-tool-choice` is set.
+    pub auto_tool_choice: bool,
+    /// Whether `--reasoning-parser` or `--reasoning-config` is set.
+    pub reasoning_parser: bool,
+    /// Whether requests may bring a chat template.
+    pub trust_request_chat_template: bool,
+    /// Whether requests may bring multimodal arguments.
+    pub trust_request_mm_kwargs: bool,
+    /// Whether requests may bring embeddings (`--enable-prompt-embeds`).
+    pub prompt_embeds: bool,
+    /// Whether the engine decodes speculatively.
+    pub speculative: bool,
+    /// Data-parallel ranks that a request may be pinned to.
+    pub data_parallel_ranks: u32,
+    /// First served name.
+    pub served_name: String,
+    /// Whose wire is spoken.
+    pub version: Version,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_model_len: 32_768,
+            max_logprobs: 20,
+            vocab_size: None,
+            has_tool_parser: false,
+            auto_tool_choice: false,
+            reasoning_parser: false,
+            trust_request_chat_template: false,
+            trust_request_mm_kwargs: false,
+            prompt_embeds: false,
+            speculative: false,
+            data_parallel_ranks: 1,
+            served_name: String::new(),
+            version: Version::default(),
+        }
+    }
+}
+
+impl Limits {
+    /// Refuses a prompt that fills more than the context. `tokens` is what the tokenizer gave,
+    /// which vLLM stops at one more than the limit: then the message says «at least».
+    ///
+    /// # Errors
+    /// 400 with `param` `input_tokens`.
+    pub fn prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
+        let limit = self.max_model_len as usize;
+        if tokens <= limit {
+            return Ok(());
+        }
+        let at_least = if tokens == limit + 1 { "at least " } else { "" };
+        Err(Fault::value(
+            format_args!(
+                "This model's maximum context length is {limit} tokens. However, your prompt \
+                 contains {at_least}{tokens} input tokens, which exceeds this limit even \
+                 without any output tokens. Please reduce the length of the input prompt."
+            ),
+            "input_tokens",
+            tokens,
+        ))
+    }
+
+    /// Refuses a text so long that no tokenizer could fit it into the context.
+    ///
+    /// `longest_token` is the length of the longest vocabulary entry, in characters.
+    ///
+    /// # Errors
+    /// 400 with `param` `input_text`.
+    pub fn prompt_characters(&self, characters: usize, longest_token: usize) -> Result<(), Fault> {
+        let limit = self.max_model_len as usize;
+        let most = limit.saturating_mul(longest_token);
+        if characters <= most {
+            return Ok(());
+        }
+        Err(Fault::value(
+            format_args!(
+                "This model's maximum context length is {limit} tokens. However, your prompt \
+                 contains {characters} characters (more than {most} characters, which is the \
+                 upper bound for {limit} input tokens). Please reduce the length of the input \
+                 prompt."
+            ),
+            "input_text",
+            characters,
+        ))
+    }
+
+    /// `/v1/responses` has its own words for a prompt that leaves no room: the length has to
+    /// stay below the context.
+    ///
+    /// # Errors
+    /// 400 `invalid_request_error` with `param` `input`.
+    pub fn responses_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
+        let limit = self.max_model_len as usize;
+        if tokens < limit {
+            return Ok(());
+        }
+        Err(Fault {
+            param: Some("input".to_owned()),
+            ..Fault::new(
+                400,
+                Kind::InvalidRequest,
+                format!(
+                    "The engine prompt length {tokens} exceeds the max_model_len {limit}. \
+                     Please reduce prompt."
+                ),
+            )
+        })
+    }
+
+    /// `TokenizeParams.__post_init__`: what may be asked of output and truncation.
+    /// `name` is the field the output limit came from.
+    ///
+    /// # Errors
+    /// 400 for more than the context.
+    pub fn asked(
+        &self,
+        name: &str,
+        max_tokens: Option<i128>,
+        truncate: Option<i64>,
+    ) -> Result<(), Fault> {
+        let limit = self.max_model_len;
+        if let Some(asked) = max_tokens.filter(|asked| *asked > i128::from(limit)) {
+            return Err(Fault::value(
+                format_args!(
+                    "{name}={asked} cannot be greater than max_model_len={limit}. Please \
+                     request fewer output tokens."
+                ),
+                name,
+                asked,
+            ));
+        }
+        if let Some(asked) = truncate.filter(|asked| *asked > i64::from(limit)) {
+            return Err(Fault::value(
+                format_args!(
+                    "truncate_prompt_tokens={asked} cannot be greater than max_model_len = \
+                     {limit}. Please request a smaller truncation size."
+                ),
+                "truncate_prompt_tokens",
+                asked,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a pinned rank that is not there.
+    ///
+    /// # Errors
+    /// 400 in vLLM's words.
+    pub fn data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
+        let ranks = self.data_parallel_ranks;
+        match rank {
+            Some(rank) if !(0..i128::from(ranks)).contains(&rank) => Err(Fault::bad_request(
+                format!("data_parallel_rank {rank} is out of range [0, {ranks})."),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the engine says of the tokens themselves: some, and all known.
+    ///
+    /// # Errors
+    /// 400 for an empty prompt or an unknown id.
+    pub fn prompt_ids(&self, ids: impl IntoIterator<Item = u64>) -> Result<(), Fault> {
+        let Some(highest) = ids.into_iter().max() else {
+            return Err(Fault::bad_request("The decoder prompt cannot be empty"));
+        };
+        if self
+            .vocab_size
+            .is_some_and(|size| highest >= u64::from(size))
+        {
+            return Err(Fault::bad_request(format!(
+                "Token id {highest} is out of vocabulary"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses multimodal arguments from clients that are not trusted with them.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub fn mm_kwargs(&self, processor: bool, media_io: bool) -> Result<(), Fault> {
+        if self.trust_request_mm_kwargs {
+            return Ok(());
+        }
+        if processor {
+            return Err(Fault::parameter(
+                "Per-request mm_processor_kwargs are disabled by default because they can \
+                 change multimodal preprocessing resource usage. Start the server with \
+                 --trust-request-mm-kwargs only when clients are trusted.",
+                "mm_processor_kwargs",
+            ));
+        }
+        if media_io {
+            return Err(Fault::parameter(
+                "Per-request media_io_kwargs are disabled by default because they can change \
+                 multimodal media loading resource usage. Start the server with \
+                 --trust-request-mm-kwargs only when clients are trusted.",
+                "media_io_kwargs",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a chat template from clients that are not trusted with one.
+    ///
+    /// # Errors
+    /// 400 in vLLM's words.
+    pub fn chat_template(
+        &self,
+        template: Option<&str>,
+        kwargs: Option<&serde_json::Map<String, serde_json::Value>>,
+    ) -> Result<(), Fault> {
+        let hidden = kwargs
+            .and_then(|kwargs| kwargs.get("chat_template"))
+            .is_some_and(|template| !template.is_null());
+        if self.trust_request_chat_template || (template.is_none() && !hidden) {
+            return Ok(());
+        }
+        Err(Fault::bad_request(
+            "Chat template is passed with request, but --trust-request-chat-template is not \
+             set. Refused request with untrusted chat template.",
+        ))
+    }
+}

@@ -1,0 +1,140 @@
+//! Checks of a structured-output constraint that vLLM makes before decoding.
+//!
+//! Real grammar compilers stand behind them upstream (xgrammar, then llguidance); here the
+//! plain cases are told apart: blank texts, JSON that is none, schemas nested too deeply, and
+//! regular expressions that do not parse, in llguidance's words (it uses the same parser).
+//!
+//! Source: `vllm/sampling_params.py` (`_validate_structured_outputs`, `check_json_nesting`),
+//! `vllm/v1/structured_output/backend_guidance.py`.
+
+use serde_json::Value;
+
+use super::fault::Fault;
+use super::openai::shared::StructuredOutputs;
+use super::python_json;
+
+/// Most levels of objects and arrays in a schema.
+const MAX_NESTING: usize = 64;
+/// Further levels that a structural tag may wrap around its schemas.
+const TAG_NESTING: usize = 16;
+
+/// Checks a constraint.
+///
+/// # Errors
+/// The first 400 in vLLM's order.
+pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
+    if outputs.choice.as_ref().is_some_and(Vec::is_empty) {
+        return refuse("Choice '[]' cannot be an empty list");
+    }
+    if outputs.grammar.as_deref().is_some_and(is_blank) {
+        return refuse("structured_outputs.grammar cannot be an empty string");
+    }
+    let json = outputs.json.as_ref();
+    if json.and_then(Value::as_str).is_some_and(is_blank) {
+        return refuse("structured_outputs.json cannot be an empty string");
+    }
+    if let Some(json) = json {
+        nesting(json, MAX_NESTING)?;
+    }
+    if let Some(tag) = &outputs.structural_tag {
+        nesting(&Value::from(tag.as_str()), MAX_NESTING + TAG_NESTING)?;
+    }
+    if outputs.json_object == Some(false) {
+        return refuse(
+            "structured_outputs.json_object must be True if set; omit structured_outputs to \
+             disable structured outputs",
+        );
+    }
+    if outputs
+        .regex
+        .as_deref()
+        .is_some_and(|regex| regex.contains('\0'))
+    {
+        return refuse("structured_outputs.regex must not contain a NUL character ('\\x00')");
+    }
+    if outputs.structural_tag.as_deref().is_some_and(is_blank) {
+        return refuse("structured_outputs.structural_tag cannot be an empty string");
+    }
+    if let Some(Value::String(text)) = json
+        && python_json::parse(text.as_bytes()).is_err()
+    {
+        return refuse("Invalid JSON grammar specification.");
+    }
+    outputs.regex.as_deref().map_or(Ok(()), regex)
+}
+
+/// Whether a regular expression parses; the message is llguidance's for its one-rule grammar.
+fn regex(pattern: &str) -> Result<(), Fault> {
+    match regex_syntax::Parser::new().parse(pattern) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Fault::bad_request(format!(
+            "Grammar error: at 1(8): invalid regex {pattern:?} (in regex): {error}\n   1 | \
+             start: /{pattern}/\n              ^"
+        ))),
+    }
+}
+
+fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+fn refuse(message: &str) -> Result<(), Fault> {
+    Err(Fault::bad_request(message))
+}
+
+/// `check_json_nesting`: texts are read first, and broken ones are left to others.
+fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
+    let read = match schema {
+        Value::String(text) => python_json::parse(text.as_bytes()),
+        other => Ok(other.clone()),
+    };
+    let Ok(root) = read else { return Ok(()) };
+    let mut level = vec![&root];
+    for _ in 0..limit {
+        level = level.into_iter().flat_map(children).collect();
+        if level.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(Fault::bad_request(format!(
+        "The JSON schema is nested too deeply: objects and arrays may nest at most \
+         {MAX_NESTING} levels"
+    )))
+}
+
+/// The objects and arrays directly inside.
+fn children(value: &Value) -> Vec<&Value> {
+    let container = |child: &&Value| child.is_object() || child.is_array();
+    match value {
+        Value::Object(map) => map.values().filter(container).collect(),
+        Value::Array(items) => items.iter().filter(container).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_regex_is_reported_as_llguidance_does() {
+        assert_eq!(
+            regex("([").map_err(|fault| fault.message),
+            Err(
+                "Grammar error: at 1(8): invalid regex \"([\" (in regex): regex parse error:\n    \
+                 ([\n     ^\nerror: unclosed character class\n   1 | start: /([/\n              ^"
+                    .to_owned()
+            )
+        );
+        assert_eq!(regex("[a-z]+"), Ok(()));
+    }
+
+    #[test]
+    fn schemas_may_nest_up_to_a_limit() {
+        let deep = |levels: usize| {
+            (0..levels).fold(Value::from(1), |inner, _| serde_json::json!({"a": inner}))
+        };
+        assert_eq!(nesting(&deep(64), MAX_NESTING), Ok(()));
+        assert!(nesting(&deep(65), MAX_NESTING).is_err());
+    }
+}
