@@ -7,6 +7,7 @@ mod error;
 mod json;
 mod openai;
 mod ops;
+mod pooling;
 mod query;
 mod routes;
 mod stream;

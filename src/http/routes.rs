@@ -11,8 +11,9 @@ use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
 use super::openai::{chat, completion, models};
+use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, render, weights};
-use super::{error, ops, tokenize, vllm};
+use super::{error, ops, pooling, tokenize, vllm};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
@@ -44,6 +45,7 @@ fn table(config: &Config) -> Vec<Route> {
         routes.extend(generation());
         routes.extend(scale_out(config));
     }
+    routes.extend(pooled(config));
     if !config.server.disable_fastapi_docs {
         routes.extend(documentation());
     }
@@ -128,6 +130,33 @@ fn scale_out(config: &Config) -> Vec<Route> {
     let off = routes.into_iter();
     off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
         .collect()
+}
+
+/// Pooling routes of the server's task.
+fn pooled(config: &Config) -> Vec<Route> {
+    let task = config.api.task;
+    let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
+    let mut routes = Vec::new();
+    if one(&[Task::Embed]) && !config.content.mm_encoder_only {
+        routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
+        routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
+    }
+    if one(&[Task::Embed, Task::Classify, Task::Score, Task::Reward]) {
+        routes.push(("/pooling", "POST", post(embeddings::pooling)));
+    }
+    if one(&[Task::Classify]) {
+        routes.push(("/classify", "POST", post(pooling::classify::create)));
+    }
+    let single = task == Task::Classify && config.api.num_labels == 1;
+    if one(&[Task::Embed, Task::Score]) || single {
+        for path in ["/score", "/v1/score"] {
+            routes.push((path, "POST", post(score::score)));
+        }
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            routes.push((path, "POST", post(score::rerank)));
+        }
+    }
+    routes
 }
 
 fn documentation() -> Vec<Route> {
