@@ -5,9 +5,12 @@
 
 pub mod cli;
 pub mod config;
+pub mod dataset;
 pub mod driver;
 pub mod engine;
+pub mod fault;
 pub mod generate;
+pub mod grpc;
 pub mod http;
 pub mod job;
 pub mod kv_events;

@@ -1,9 +1,11 @@
 //! How it looks over HTTP: one endpoint, one file: parse, call, render.
 
+mod admin;
 mod app;
 mod body;
 mod edge;
 mod error;
+mod fault;
 mod json;
 mod openai;
 mod ops;

@@ -13,7 +13,7 @@ use super::app::App;
 use super::openai::{chat, completion, models};
 use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, render, weights};
-use super::{error, ops, pooling, tokenize, vllm};
+use super::{admin, error, ops, pooling, tokenize, vllm};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
@@ -61,6 +61,11 @@ fn table(config: &Config) -> Vec<Route> {
     // llm-d's sleep routes are always there.
     if config.server.dev_mode || config.model.door == Door::Llmd {
         routes.extend(sleeping());
+    }
+    if config.model.door == Door::Llmd {
+        let admin = get(admin::show).post(admin::change);
+        routes.push(("/admin/config", "GET, POST", admin));
+        routes.push(("/fake_metrics", "POST", post(admin::fake_metrics)));
     }
     if config.server.dev_mode {
         routes.extend(development());

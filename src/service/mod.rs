@@ -1,6 +1,7 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
 mod control;
+mod embed;
 mod job;
 mod models;
 mod reply;
@@ -17,7 +18,9 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
+pub use crate::engine::Command;
 pub use control::{Asset, Control, Halt};
+pub use embed::embedding;
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};

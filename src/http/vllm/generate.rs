@@ -11,7 +11,7 @@ use super::answered;
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::http::app::App;
 use crate::http::openai::prepare::{self, Shape};
-use crate::http::{body, error};
+use crate::http::{body, error, fault};
 use crate::job::Prompt;
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -78,6 +78,7 @@ async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     let request = GenerateRequest::parse(value)?;
+    fault::inject(app, headers, request.model.as_deref())?;
     let stream = request.stream.unwrap_or(false);
     if stream && request.output_mode == "derender" {
         return Err(Fault::bad_request(
