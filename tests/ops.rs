@@ -17,13 +17,13 @@ impl Sim {
     async fn vllm(flags: &[&str]) -> Self {
         let words = ["--port", "0", "--host", "127.0.0.1", "--model", "m"];
         let words = [&words[..], flags].concat();
-        Self::start(Loaded::from_flags(Door::Vllm, &words).unwrap()).await
+        Self::start(Loaded::from_flags(Door::Vllm, &words).expect("good flags")).await
     }
 
     /// The simulator's own door. Its flags refuse port 0, so the settings are changed after.
     async fn plain(flags: &[&str]) -> Self {
         let words = [&["--host", "127.0.0.1", "--model", "m"][..], flags].concat();
-        let mut loaded = Loaded::from_flags(Door::Llmd, &words).unwrap();
+        let mut loaded = Loaded::from_flags(Door::Llmd, &words).expect("good flags");
         loaded.config.server.port = 0;
         Self::start(loaded).await
     }
@@ -31,12 +31,15 @@ impl Sim {
     async fn start(loaded: Loaded) -> Self {
         // The client wants one, even for plain text; another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let server = Server::start_loaded(loaded).await.unwrap();
-        let url = format!("http://{}", server.address.unwrap());
+        let server = Server::start_loaded(loaded).await.expect("a free port");
+        let url = format!("http://{}", server.address.expect("a TCP address"));
         Self {
             server,
             url,
-            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            client: reqwest::Client::builder()
+                .no_proxy()
+                .build()
+                .expect("a client"),
         }
     }
 
@@ -48,7 +51,7 @@ impl Sim {
                 .body(body.to_string()),
             None => request,
         };
-        request.send().await.unwrap()
+        request.send().await.expect("an answer")
     }
 
     async fn post(&self, path: &str, body: Value) -> (StatusCode, String) {
@@ -66,12 +69,12 @@ impl Sim {
     async fn post_json(&self, path: &str, body: Value) -> Value {
         let (status, text) = self.post(path, body).await;
         assert_eq!(status, StatusCode::OK, "{text}");
-        serde_json::from_str(&text).unwrap()
+        serde_json::from_str(&text).expect("JSON")
     }
 }
 
 async fn told(response: Response) -> (StatusCode, String) {
-    (response.status(), response.text().await.unwrap())
+    (response.status(), response.text().await.expect("a body"))
 }
 
 fn completion(max: u32) -> Value {
