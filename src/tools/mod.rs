@@ -1,4 +1,5 @@
 //! What runs offline: no server, no wall clock in any result.
 
+pub mod dataset;
 pub mod dynamo_run;
 pub mod validate;
