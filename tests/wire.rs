@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
+use vllm_sim::wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim::wire::openai::conversation::{ContentFormat, conversation};
-use vllm_sim::wire::openai::{ChatRequest, CompletionRequest};
+use vllm_sim::wire::openai::{ChatRequest, CompletionRequest, ResponsesRequest};
+use vllm_sim::wire::vllm::{
+    DetokenizeRequest, GenerateRequest, LoadLoraRequest, TokenizeRequest, UnloadLoraRequest,
+};
 use vllm_sim::wire::{Fault, body};
 
 /// One recorded request and its answer; `expected` is `ok` where the schema has no objection.
@@ -47,6 +51,14 @@ fn answer(case: &Case) -> Option<String> {
     let outcome: Result<(), Fault> = match case.path.as_str() {
         "/v1/chat/completions" => ChatRequest::parse(&value).map(drop),
         "/v1/completions" => CompletionRequest::parse(&value).map(drop),
+        "/v1/responses" => ResponsesRequest::parse(&value).map(drop),
+        "/v1/messages" => MessagesRequest::parse(&value).map(drop),
+        "/v1/messages/count_tokens" => CountTokensRequest::parse(&value).map(drop),
+        "/tokenize" => TokenizeRequest::parse(&value).map(drop),
+        "/detokenize" => DetokenizeRequest::parse(&value).map(drop),
+        "/v1/load_lora_adapter" => LoadLoraRequest::parse(&value).map(drop),
+        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse(&value).map(drop),
+        "/inference/v1/generate" => GenerateRequest::parse(&value).map(drop),
         _ => return None,
     };
     Some(match outcome {

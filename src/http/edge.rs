@@ -113,7 +113,7 @@ impl Edge {
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
-            return routes::no_head(request.uri().path());
+            return routes::no_head(&self.app, request.uri().path());
         }
         match self.router.clone().oneshot(request).await {
             Ok(response) => response,

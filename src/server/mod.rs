@@ -99,7 +99,7 @@ impl Server {
             None => None,
         };
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes()))
+        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes(&config)))
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");

@@ -245,24 +245,37 @@ pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
     one_of("enum", value, choices)
 }
 
+/// What is said of a value that is none of the choices.
+pub(super) fn literal_words(choices: &[&str]) -> Words {
+    choice_words("literal_error", choices)
+}
+
 fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
     }
+    Err(choice_words(kind, choices))
+}
+
+fn choice_words(kind: &'static str, choices: &[&str]) -> Words {
     let expected = either(
         choices.iter().map(|choice| python::repr_str(choice)),
         " or ",
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Err(Words::new(kind, format!("Input should be {expected}")).with(context))
+    Words::new(kind, format!("Input should be {expected}")).with(context)
 }
 
 pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
-    if value
-        .as_i64()
-        .is_some_and(|number| choices.contains(&number))
-    {
-        return Ok(None);
+    let number = match Py::of(value) {
+        Py::Bool(b) => Some(i64::from(b)),
+        Py::Int(i) => Some(i64::try_from(i).map_err(|_| too_large())?),
+        Py::BigInt(_) => return Err(too_large()),
+        Py::Float(_) => int(value).ok().flatten().and_then(|number| number.as_i64()),
+        _ => None,
+    };
+    if let Some(number) = number.filter(|number| choices.contains(number)) {
+        return Ok(Some(Value::from(number)).filter(|new| new != value));
     }
     let expected = either(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
@@ -453,4 +466,27 @@ pub(super) fn tag_unknown<'n>(
         python::repr_str(&tag),
         python::repr_str(&expected)
     ))
+}
+
+pub(super) fn tuple_too_long(most: usize, count: usize) -> Words {
+    let s = if most == 1 { "" } else { "s" };
+    Words::new(
+        "too_long",
+        format!("Tuple should have at most {most} item{s} after validation, not {count}"),
+    )
+    .with(format!(
+        "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
+    ))
+}
+
+pub(super) fn sequence(value: &Value) -> Result<(), Words> {
+    match Py::of(value) {
+        Py::List(_) => Ok(()),
+        Py::Str(_) => Err(Words::new(
+            "sequence_str",
+            "'str' instances are not allowed as a Sequence value",
+        )
+        .with("'type_name': 'str'".to_owned())),
+        _ => Err(not_an_instance("Sequence")),
+    }
 }

@@ -6,6 +6,7 @@
 //! own error text. A request type is declared once, field by field in upstream's order, by
 //! `wire_model!`; its [`schema`] follows from the types.
 
+pub mod anthropic;
 pub mod body;
 pub mod check;
 pub mod fault;
@@ -18,6 +19,7 @@ pub mod python_json;
 pub mod sampling;
 pub mod schema;
 mod structured;
+pub mod vllm;
 
 pub use fault::{Fault, Kind};
 pub use limits::Limits;

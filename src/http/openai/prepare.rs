@@ -113,9 +113,7 @@ pub(in crate::http) fn priority(headers: &HeaderMap, body: i64) -> i64 {
 pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     app.service.models.resolve(model).ok_or_else(|| {
         let models = &app.service.models;
-        let mut names: Vec<Arc<str>> = models.served().to_vec();
-        names.extend(models.adapters().iter().map(|a| a.name.clone()));
-        Fault::unknown_model(model.unwrap_or_default(), &names)
+        Fault::unknown_model(model.unwrap_or_default(), models.served())
     })
 }
 

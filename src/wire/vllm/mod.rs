@@ -1,0 +1,11 @@
+//! vLLM's own routes.
+
+pub mod control;
+pub mod dev;
+pub mod generate;
+pub mod lora;
+pub mod tokenize;
+
+pub use generate::GenerateRequest;
+pub use lora::{LoadLoraRequest, UnloadLoraRequest};
+pub use tokenize::{DetokenizeRequest, TokenizeRequest};
