@@ -133,7 +133,23 @@ pub(in crate::http) async fn off_thread<T: Send + 'static>(
 
 /// A template that refuses, in vLLM's words.
 pub(in crate::http) fn template_fault(error: TemplateError) -> Fault {
-    Fault::bad_request(error.to_string())
+    Fault {
+        param: error.parameter().map(str::to_owned),
+        ..Fault::bad_request(error.to_string())
+    }
+}
+
+/// Refuses what no template is asked to render. Source: vLLM 0.33 `renderers/hf.py`.
+///
+/// # Errors
+/// vLLM's 400 for a conversation without messages.
+pub(in crate::http) fn conversation(messages: &[Value]) -> Result<(), Fault> {
+    match messages {
+        [] => Err(Fault::bad_request(
+            "Cannot apply chat template to an empty conversation. Provide at least one message.",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Keeps as many tokens of a prompt as the request allows: −1 leaves one for the answer.
