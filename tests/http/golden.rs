@@ -106,9 +106,15 @@ fn mask(text: &str) -> String {
     static MASKS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let mask = |pattern: &str, name| (Regex::new(pattern).unwrap(), name);
         vec![
-            mask(r"(chatcmpl-tool-|chatcmpl-|cmpl-|modelperm-)[0-9a-f]{16}", "${1}UID"),
+            mask(
+                r"(chatcmpl-tool-|chatcmpl-|cmpl-|modelperm-)[0-9a-f]{16}",
+                "${1}UID",
+            ),
             mask(r#""created":\d{10}\b"#, "\"created\":NOW"),
-            mask(r"(?m)^date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$", "date: DATE"),
+            mask(
+                r"(?m)^date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$",
+                "date: DATE",
+            ),
             mask(r"(?m)^x-request-id: [0-9a-f]{32}$", "x-request-id: UUID"),
             mask(r"vllm-0\.33\.0-[0-9a-f]{8}", "vllm-0.33.0-HASH"),
             mask(r"127\.0\.0\.1:\d+", "HOST"),

@@ -13,7 +13,9 @@ const COMPLETION: &str = "/v1/completions";
 /// The server still works, and nothing is left behind.
 async fn is_sound(sim: &Sim) {
     assert!(sim.is_idle().await, "a slot is stuck");
-    let answer = sim.post(COMPLETION, &json!({"prompt": "Hi", "max_tokens": 1})).await;
+    let answer = sim
+        .post(COMPLETION, &json!({"prompt": "Hi", "max_tokens": 1}))
+        .await;
     assert_eq!(answer.status, 200);
     assert!(sim.is_idle().await);
 }
@@ -30,13 +32,17 @@ async fn bodies_that_are_not_json() {
         b"{'prompt': 'Hi'}".to_vec(),
         b"{\"prompt\": \"\\u\"}".to_vec(),
         b"{\"prompt\": \"\x00\"}".to_vec(),
-        b"\xef\xbb\xbf{\"prompt\": \"Hi\"}".to_vec(),
         b"\xff\xfe{\"prompt\"".to_vec(),
         b"{\"prompt\": \"\xc3\x28\"}".to_vec(),
         b"\x1f\x8b\x08\x00".to_vec(),
         deep("[", "]").into_bytes(),
         deep("{\"a\":", "").into_bytes(),
-        format!("{{\"prompt\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000)).into_bytes(),
+        format!(
+            "{{\"prompt\":{}1{}}}",
+            "[".repeat(10_000),
+            "]".repeat(10_000)
+        )
+        .into_bytes(),
     ];
     for path in [CHAT, COMPLETION, "/tokenize", "/detokenize"] {
         for body in cases {
@@ -46,6 +52,9 @@ async fn bodies_that_are_not_json() {
             assert!(answer.json().is_object());
         }
     }
+    // Python's parser takes a byte order mark.
+    let marked = b"\xef\xbb\xbf{\"prompt\": \"Hi\"}";
+    assert_eq!(sim.ask(post(COMPLETION, &[], marked)).await.status, 200);
     is_sound(&sim).await;
 }
 
@@ -53,8 +62,18 @@ async fn bodies_that_are_not_json() {
 fn odd_values() -> Vec<Value> {
     let big = "9".repeat(5_000);
     let numbers = [
-        "-1", "0", "-0.0", "1e400", "-1e400", "1e-400", "2.5", "9223372036854775807",
-        "9223372036854775808", "18446744073709551616", "-9223372036854775809", "4294967296",
+        "-1",
+        "0",
+        "-0.0",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "2.5",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "4294967296",
         &big,
     ];
     let mut values: Vec<Value> = numbers
@@ -81,22 +100,64 @@ fn odd_values() -> Vec<Value> {
 #[tokio::test]
 async fn every_field_takes_odd_values() {
     const FIELDS: &[&str] = &[
-        "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "n",
-        "stream", "stream_options", "stop", "stop_token_ids", "logit_bias", "logprobs",
-        "top_logprobs", "prompt_logprobs", "temperature", "top_p", "top_k", "min_p", "seed",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "tools", "tool_choice",
-        "response_format", "structured_outputs", "echo", "suffix", "ignore_eos", "bad_words",
-        "allowed_token_ids", "truncate_prompt_tokens", "return_token_ids", "request_id",
-        "cache_salt", "kv_transfer_params", "priority", "stream_interval", "vllm_xargs",
-        "documents", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-        "logprob_token_ids", "repetition_detection", "skip_special_tokens", "user",
+        "model",
+        "messages",
+        "prompt",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "n",
+        "stream",
+        "stream_options",
+        "stop",
+        "stop_token_ids",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "structured_outputs",
+        "echo",
+        "suffix",
+        "ignore_eos",
+        "bad_words",
+        "allowed_token_ids",
+        "truncate_prompt_tokens",
+        "return_token_ids",
+        "request_id",
+        "cache_salt",
+        "kv_transfer_params",
+        "priority",
+        "stream_interval",
+        "vllm_xargs",
+        "documents",
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "logprob_token_ids",
+        "repetition_detection",
+        "skip_special_tokens",
+        "user",
     ];
     let sim = Sim::serve(&["--max-model-len", "256"]).await;
     let mut wire = sim.connect().await;
     for field in FIELDS {
         for value in odd_values() {
             for (path, mut body) in [
-                (CHAT, json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3})),
+                (
+                    CHAT,
+                    json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
+                ),
                 (COMPLETION, json!({"prompt": "Hi", "max_tokens": 3})),
             ] {
                 body[field] = value.clone();
@@ -104,8 +165,17 @@ async fn every_field_takes_odd_values() {
                 wire.send(&post(path, &[], text.as_bytes())).await;
                 let answer = wire.answer().await;
                 let shown: String = text.chars().take(200).collect();
-                let expected = matches!(answer.status, 200 | 400 | 404);
-                assert!(expected, "{path} {shown}: {} {}", answer.status, answer.text());
+                // Where vLLM trips over a type, so do we, in the words of Python.
+                let expected = match answer.status {
+                    500 => answer.text().contains(" object "),
+                    status => matches!(status, 200 | 400 | 404),
+                };
+                assert!(
+                    expected,
+                    "{path} {shown}: {} {}",
+                    answer.status,
+                    answer.text()
+                );
                 assert!(answer.text().len() < 1 << 20, "{path} {shown}");
             }
         }
@@ -116,7 +186,16 @@ async fn every_field_takes_odd_values() {
 #[tokio::test]
 async fn numbers_as_only_json_text_has_them() {
     let sim = Sim::serve(&[]).await;
-    for number in ["1e999", "-1e999", "NaN", "Infinity", "00", "1.", "0x1", &"9".repeat(10_000)] {
+    for number in [
+        "1e999",
+        "-1e999",
+        "NaN",
+        "Infinity",
+        "00",
+        "1.",
+        "0x1",
+        &"9".repeat(10_000),
+    ] {
         for field in ["max_tokens", "temperature", "seed", "n", "priority"] {
             let body = format!("{{\"prompt\":\"Hi\",\"{field}\":{number}}}");
             let answer = sim.ask(post(COMPLETION, &[], body.as_bytes())).await;
@@ -140,8 +219,18 @@ async fn of_equal_keys_the_last_one_counts() {
 async fn texts_that_are_not_tame() {
     let sim = Sim::serve(&["--mode", "echo", "--max-model-len", "4096"]).await;
     for text in [
-        "\u{0}", "a\u{0}b", "\u{feff}", "\u{202e}reversed", "😀👩‍👩‍👧‍👦", "\u{1b}[31m", "\\u0000", "\r\n\r\n",
-        "data: [DONE]\n\ndata: {}", "</script>", "\u{2028}\u{2029}", "\"quoted\" \\ back",
+        "\u{0}",
+        "a\u{0}b",
+        "\u{feff}",
+        "\u{202e}reversed",
+        "😀👩‍👩‍👧‍👦",
+        "\u{1b}[31m",
+        "\\u0000",
+        "\r\n\r\n",
+        "data: [DONE]\n\ndata: {}",
+        "</script>",
+        "\u{2028}\u{2029}",
+        "\"quoted\" \\ back",
     ] {
         let body = json!({"messages": [{"role": "user", "content": text}]});
         assert_eq!(sim.post(CHAT, &body).await.said(0), text);
@@ -162,22 +251,42 @@ async fn sizes_beyond_reason() {
     let many: Vec<Value> = (0..10_000)
         .map(|i| json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "Hi"}))
         .collect();
-    let keys: Value = (0..50_000).map(|i| (format!("k{i}"), json!(i))).collect::<serde_json::Map<_, _>>().into();
+    let keys: Value = (0..50_000)
+        .map(|i| (format!("k{i}"), json!(i)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     for (path, body, status) in [
         (COMPLETION, json!({"prompt": megabyte}), 400),
-        (CHAT, json!({"messages": [{"role": "user", "content": megabyte}]}), 400),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": megabyte}]}),
+            400,
+        ),
         (CHAT, json!({"messages": many}), 400),
         (COMPLETION, json!({"prompt": vec!["Hi"; 1025]}), 400),
         (COMPLETION, json!({"prompt": vec![7; 200_000]}), 400),
         (COMPLETION, json!({"prompt": "Hi", "n": 16_385}), 400),
-        (COMPLETION, json!({"prompt": "Hi", "max_tokens": 1, "metadata": keys}), 200),
-        (COMPLETION, json!({"prompt": "Hi", "max_tokens": 1, "stop": vec!["x".repeat(100_000)]}), 200),
+        (
+            COMPLETION,
+            json!({"prompt": "Hi", "max_tokens": 1, "metadata": keys}),
+            200,
+        ),
+        (
+            COMPLETION,
+            json!({"prompt": "Hi", "max_tokens": 1, "stop": vec!["x".repeat(100_000)]}),
+            200,
+        ),
         ("/tokenize", json!({"prompt": megabyte}), 200),
         ("/tokenize", json!({"messages": many}), 200),
     ] {
         let answer = sim.post(path, &body).await;
         let shown: String = body.to_string().chars().take(60).collect();
-        assert_eq!(answer.status, status, "{path} {shown}: {:.300}", answer.text());
+        assert_eq!(
+            answer.status,
+            status,
+            "{path} {shown}: {:.300}",
+            answer.text()
+        );
     }
     is_sound(&sim).await;
 }
@@ -203,7 +312,7 @@ async fn a_body_over_the_limit_is_refused() {
 
 #[tokio::test]
 async fn what_is_not_http() {
-    let sim = Sim::serve(&["--timeout-keep-alive", "1"]).await;
+    let sim = Sim::serve(&["--keep-alive-timeout", "1"]).await;
     for bytes in [
         &b"\r\n\r\n\r\n"[..],
         b"GARBAGE\r\n\r\n",
@@ -240,7 +349,8 @@ async fn slow_clients_hold_up_nobody() {
     for _ in 0..8 {
         let mut wire = Wire::new(TcpStream::connect(sim.address()).await.unwrap());
         let body = json!({"prompt": "Hi", "max_tokens": 2000, "ignore_eos": true, "stream": true, "logprobs": 5});
-        wire.send(&post(COMPLETION, &[], body.to_string().as_bytes())).await;
+        wire.send(&post(COMPLETION, &[], body.to_string().as_bytes()))
+            .await;
         deaf.push(wire);
     }
     // The engine does not wait for readers.

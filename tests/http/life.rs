@@ -14,7 +14,12 @@ fn endless(stream: bool) -> Vec<u8> {
     post(COMPLETION, &[], body.to_string().as_bytes())
 }
 
-const SLOW: &[&str] = &["--time-to-first-token", "10ms", "--inter-token-latency", "500ms"];
+const SLOW: &[&str] = &[
+    "--time-to-first-token",
+    "10ms",
+    "--inter-token-latency",
+    "500ms",
+];
 
 #[tokio::test]
 async fn a_client_that_goes_away_frees_its_slot() {
@@ -92,7 +97,10 @@ async fn a_full_queue_of_llmd_says_429() {
     let answer = sim.ask(endless(false)).await;
     assert_eq!(answer.status, 429);
     let error = &answer.json()["error"];
-    assert_eq!(error["message"], "Failed to enqueue request, waiting requests queue is full");
+    assert_eq!(
+        error["message"],
+        "Failed to enqueue request, waiting requests queue is full"
+    );
     assert_eq!(error["code"], 429);
     drop((running, waiting));
     assert!(sim.is_idle().await);
@@ -116,20 +124,25 @@ async fn shutting_down_lets_requests_end() {
     let sim = Sim::serve(&flags).await;
     let body = json!({"prompt": "Hi", "max_tokens": 20, "ignore_eos": true, "stream": true});
     let mut running = sim.connect().await;
-    running.send(&post(COMPLETION, &[], body.to_string().as_bytes())).await;
+    running
+        .send(&post(COMPLETION, &[], body.to_string().as_bytes()))
+        .await;
     let mut idle = sim.connect().await;
     assert!(sim.runs(1.0).await);
     let stop = tokio::spawn(sim.server.shutdown());
     for _ in 0..200 {
-        idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+        idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
+            .await;
         if idle.answer().await.status == 503 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+    idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
+        .await;
     assert_eq!(idle.answer().await.status, 503);
-    idle.send(&post(COMPLETION, &[], b"{\"prompt\":\"Hi\"}")).await;
+    idle.send(&post(COMPLETION, &[], b"{\"prompt\":\"Hi\"}"))
+        .await;
     assert_eq!(idle.answer().await.status, 503);
     let answer = running.answer().await;
     let deltas = answer.deltas();

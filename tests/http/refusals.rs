@@ -29,7 +29,10 @@ async fn check(sim: &Sim, path: &str, base: &Value, cases: &[Case]) {
         let expected = fault(kind, *param, message).to_string();
         if (answer.status, answer.text()) != (400, expected.clone()) {
             let text: String = answer.text().chars().take(400).collect();
-            wrong.push(format!("{more}\n  expected {expected}\n  answered {} {text}", answer.status));
+            wrong.push(format!(
+                "{more}\n  expected {expected}\n  answered {} {text}",
+                answer.status
+            ));
         }
     }
     assert!(wrong.is_empty(), "{path}:\n{}", wrong.join("\n"));
@@ -91,9 +94,24 @@ async fn sampling_parameters_have_ranges() {
             Some("top_p"),
             "top_p must be in (0, 1], got 0.0. (parameter=top_p, value=0.0)",
         ),
-        (json!({"top_k": -5}), BAD, None, "top_k must be 0 (disable), or at least 1, got -5."),
-        (json!({"min_p": 2}), BAD, None, "min_p must be in [0, 1], got 2.0."),
-        (json!({"presence_penalty": 3}), BAD, None, "presence_penalty must be in [-2, 2], got 3.0."),
+        (
+            json!({"top_k": -5}),
+            BAD,
+            None,
+            "top_k must be 0 (disable), or at least 1, got -5.",
+        ),
+        (
+            json!({"min_p": 2}),
+            BAD,
+            None,
+            "min_p must be in [0, 1], got 2.0.",
+        ),
+        (
+            json!({"presence_penalty": 3}),
+            BAD,
+            None,
+            "presence_penalty must be in [-2, 2], got 3.0.",
+        ),
         (
             json!({"repetition_penalty": 0}),
             BAD,
@@ -113,7 +131,12 @@ async fn sampling_parameters_have_ranges() {
             None,
             "n must be 1 when using greedy sampling, got 2.",
         ),
-        (json!({"stop": ""}), BAD, None, "stop cannot contain an empty string."),
+        (
+            json!({"stop": ""}),
+            BAD,
+            None,
+            "stop cannot contain an empty string.",
+        ),
         (
             json!({"logit_bias": {"abc": 1}}),
             BAD,
@@ -136,7 +159,8 @@ async fn sampling_parameters_have_ranges() {
 async fn chats_have_rules() {
     let sim = Sim::serve(&["--max-model-len", "1024"]).await;
     let base = json!({"messages": [{"role": "user", "content": "Hi"}]});
-    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let cases: &[Case] = &[
         (
             json!({"messages": []}),
@@ -208,7 +232,8 @@ async fn chats_have_rules() {
 #[tokio::test]
 async fn completions_have_rules() {
     let sim = Sim::serve(&["--max-model-len", "1024"]).await;
-    let nothing = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
+    let nothing =
+        "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
     let cases: &[Case] = &[
         (json!({}), BAD, Some("prompt"), nothing),
         (json!({"prompt": ""}), BAD, Some("prompt"), nothing),
@@ -218,14 +243,24 @@ async fn completions_have_rules() {
             Some("prompt"),
             "You must pass at least one prompt (parameter=prompt)",
         ),
-        (json!({"prompt": [[]]}), BAD, None, "The decoder prompt cannot be empty"),
+        (
+            json!({"prompt": [[]]}),
+            BAD,
+            None,
+            "The decoder prompt cannot be empty",
+        ),
         (
             json!({"prompt": "Hi", "max_tokens": 0}),
             BAD,
             Some("max_tokens"),
             "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
         ),
-        (json!({"prompt": [999_999]}), BAD, None, "Token id 999999 is out of vocabulary"),
+        (
+            json!({"prompt": [999_999]}),
+            BAD,
+            None,
+            "Token id 999999 is out of vocabulary",
+        ),
         (
             json!({"prompt": "Hi", "suffix": "x"}),
             BAD,
@@ -252,10 +287,18 @@ async fn prompts_longer_than_the_context() {
         (CHAT, chat, says("at least ", 65)),
         (COMPLETION, json!({"prompt": text}), says("at least ", 65)),
         (COMPLETION, json!({"prompt": ids}), says("", 100)),
-        (COMPLETION, json!({"prompt": &ids[..65]}), says("at least ", 65)),
+        (
+            COMPLETION,
+            json!({"prompt": &ids[..65]}),
+            says("at least ", 65),
+        ),
     ] {
         let answer = sim.post(path, &body).await;
-        assert_eq!(answer.json(), fault(BAD, Some("input_tokens"), &message), "{body}");
+        assert_eq!(
+            answer.json(),
+            fault(BAD, Some("input_tokens"), &message),
+            "{body}"
+        );
     }
     let full = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)";
     let answer = sim.post(COMPLETION, &json!({"prompt": &ids[..64]})).await;

@@ -25,19 +25,31 @@ fn end(answer: &Value) -> (&Value, &Value) {
 async fn usage_adds_up() {
     let sim = Sim::serve(&[]).await;
     for n in [1, 3] {
-        for prompt in [json!("Hi"), json!(["Hi", "Hello there"]), json!([[1, 2, 3], [4]])] {
+        for prompt in [
+            json!("Hi"),
+            json!(["Hi", "Hello there"]),
+            json!([[1, 2, 3], [4]]),
+        ] {
             let body = json!({"prompt": prompt, "n": n, "max_tokens": 7, "return_token_ids": true});
             let answer = complete(&sim, body.clone()).await;
             let usage = &answer["usage"];
             let count = |key: &str| usage[key].as_u64().unwrap();
             let choices = answer["choices"].as_array().unwrap();
-            let ids = choices.iter().map(|c| c["token_ids"].as_array().unwrap().len() as u64);
+            let ids = choices
+                .iter()
+                .map(|c| c["token_ids"].as_array().unwrap().len() as u64);
             assert_eq!(count("completion_tokens"), ids.sum::<u64>(), "{body}");
-            let prompts = choices.iter().step_by(n).map(|c| c["prompt_token_ids"].as_array().unwrap().len() as u64);
+            let prompts = choices
+                .iter()
+                .step_by(n)
+                .map(|c| c["prompt_token_ids"].as_array().unwrap().len() as u64);
             assert_eq!(count("prompt_tokens"), prompts.sum::<u64>(), "{body}");
             let total = count("prompt_tokens") + count("completion_tokens");
             assert_eq!(count("total_tokens"), total, "{body}");
-            let indices: Vec<_> = choices.iter().map(|c| c["index"].as_u64().unwrap()).collect();
+            let indices: Vec<_> = choices
+                .iter()
+                .map(|c| c["index"].as_u64().unwrap())
+                .collect();
             assert_eq!(indices, (0..choices.len() as u64).collect::<Vec<_>>());
         }
     }
@@ -51,6 +63,7 @@ async fn a_stream_says_what_the_whole_answer_says() {
         json!({"max_tokens": 5}),
         json!({"n": 2}),
         json!({"stop": ["e", "the"]}),
+        json!({"stop": ["nobody says this"]}),
         json!({"stop": "a", "include_stop_str_in_output": true}),
         json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 9}),
         json!({"min_tokens": 30, "max_tokens": 60}),
@@ -114,7 +127,10 @@ async fn min_tokens_puts_off_the_end() {
         let mut body = short.clone();
         body["min_tokens"] = json!(min_tokens);
         let answer = sim.post(CHAT, &body).await.json();
-        assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() >= min_tokens, "{answer}");
+        assert!(
+            answer["usage"]["completion_tokens"].as_u64().unwrap() >= min_tokens,
+            "{answer}"
+        );
     }
 }
 
@@ -135,7 +151,11 @@ async fn a_stop_string_ends_the_answer_before_it() {
                     "include_stop_str_in_output": with,
                 });
                 let answer = sim.post(COMPLETION, &body).await;
-                let expected = if with { format!("{said}{reason}") } else { said.to_owned() };
+                let expected = if with {
+                    format!("{said}{reason}")
+                } else {
+                    said.to_owned()
+                };
                 assert_eq!(answer.said(0), expected, "{body}");
                 let last = match stream {
                     true => answer.deltas().pop().unwrap(),
@@ -157,7 +177,8 @@ async fn a_stop_token_ends_the_answer_with_its_id() {
     let tokens = json!({"prompt": " there", "add_special_tokens": false});
     let ids = sim.post("/tokenize", &tokens).await.json();
     let there = ids["tokens"][0].as_u64().unwrap();
-    let body = json!({"prompt": "Hello there, world.", "max_tokens": 50, "stop_token_ids": [there]});
+    let body =
+        json!({"prompt": "Hello there, world.", "max_tokens": 50, "stop_token_ids": [there]});
     let answer = complete(&sim, body.clone()).await;
     assert_eq!(end(&answer), (&json!("stop"), &json!(there)));
     let text = answer["choices"][0]["text"].as_str().unwrap();
@@ -171,7 +192,10 @@ async fn a_bias_of_100_is_all_that_is_said() {
     let sim = Sim::serve(&[]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 5, "logit_bias": {"39": 100}, "return_token_ids": true});
     let answer = complete(&sim, body).await;
-    assert_eq!(answer["choices"][0]["token_ids"], json!([39, 39, 39, 39, 39]));
+    assert_eq!(
+        answer["choices"][0]["token_ids"],
+        json!([39, 39, 39, 39, 39])
+    );
     // Towards an end token: the primary one names no reason, the other its id.
     for (id, reason) in [(EOS[1], json!(null)), (EOS[0], json!(EOS[0]))] {
         let bias = json!({id.to_string(): 100});
@@ -203,7 +227,12 @@ async fn answers_repeat_at_any_concurrency() {
                     "seed": i, "stream": i % 2 == 0, "n": 1 + i % 3, "temperature": 0.8,
                 });
                 let answer = sim.post(CHAT, &body).await;
-                (i, (0..=(i % 3) as u64).map(|choice| answer.said(choice)).collect::<Vec<_>>())
+                (
+                    i,
+                    (0..=(i % 3) as u64)
+                        .map(|choice| answer.said(choice))
+                        .collect::<Vec<_>>(),
+                )
             })
         });
         let clients: Vec<_> = clients.collect();
@@ -220,18 +249,28 @@ async fn answers_repeat_at_any_concurrency() {
     assert!(distinct.len() > 20, "answers hardly differ");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paced_tokens_leave_one_by_one_and_in_time() {
-    let sim = Sim::serve(&["--time-to-first-token", "100ms", "--inter-token-latency", "20ms"]).await;
-    let body = json!({"prompt": "Hi", "max_tokens": 11, "ignore_eos": true, "stream": true});
+    let sim = Sim::serve(&[
+        "--time-to-first-token",
+        "200ms",
+        "--inter-token-latency",
+        "150ms",
+    ])
+    .await;
+    let body = json!({"prompt": "Hi", "max_tokens": 5, "ignore_eos": true, "stream": true});
     let start = tokio::time::Instant::now();
     let answer = sim.post(COMPLETION, &body).await;
     let taken = start.elapsed().as_millis();
     // Never early; late only by what the machine adds.
-    assert!((300..2000).contains(&taken), "{taken} ms");
-    // Eleven tokens; the end shares the last token's chunk or has its own.
-    assert!((11..=12).contains(&answer.chunks.len()), "{}", answer.chunks.len());
-    for chunk in &answer.chunks[..10] {
+    assert!((800..4000).contains(&taken), "{taken} ms");
+    // The end shares the last token's chunk or has its own.
+    assert!(
+        (5..=6).contains(&answer.chunks.len()),
+        "{}",
+        answer.chunks.len()
+    );
+    for chunk in &answer.chunks[..4] {
         assert_eq!(chunk.matches("data: ").count(), 1, "{chunk}");
     }
 }

@@ -130,7 +130,10 @@ async fn a_stream_of_two_choices_tells_them_apart() {
             .filter(|choice| choice["index"] == index)
             .collect();
         assert_eq!(own[0]["delta"], json!({"role": "assistant", "content": ""}));
-        let text: String = own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect();
+        let text: String = own
+            .iter()
+            .filter_map(|c| c["delta"]["content"].as_str())
+            .collect();
         assert_eq!(text, "Hello there, world.");
         let finishes: Vec<_> = own.iter().map(|c| &c["finish_reason"]).collect();
         let (last, others) = finishes.split_last().unwrap();
@@ -144,7 +147,13 @@ async fn a_stream_of_two_choices_tells_them_apart() {
 #[tokio::test]
 async fn flags_that_shape_the_answer() {
     golden(
-        &["--enable-prompt-tokens-details", "--fingerprint-mode", "none", "--response-role", "bot"],
+        &[
+            "--enable-prompt-tokens-details",
+            "--fingerprint-mode",
+            "none",
+            "--response-role",
+            "bot",
+        ],
         &[
             ("chat-flags", json!({"max_tokens": 1})),
             (
@@ -155,8 +164,17 @@ async fn flags_that_shape_the_answer() {
     )
     .await;
     golden(
-        &["--enable-force-include-usage", "--fingerprint-mode", "custom", "--fingerprint-value", "fp"],
-        &[("chat-stream-forced-usage", json!({"stream": true, "max_tokens": 1}))],
+        &[
+            "--enable-force-include-usage",
+            "--fingerprint-mode",
+            "custom",
+            "--fingerprint-value",
+            "fp",
+        ],
+        &[(
+            "chat-stream-forced-usage",
+            json!({"stream": true, "max_tokens": 1}),
+        )],
     )
     .await;
 }
