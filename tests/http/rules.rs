@@ -108,6 +108,17 @@ async fn the_limit_ends_what_would_go_on() {
 }
 
 #[tokio::test]
+async fn a_reply_that_ends_by_itself_says_something() {
+    let sim = Sim::serve(&[]).await;
+    for seed in 0..50 {
+        let body = json!({"prompt": "Hi", "max_tokens": 5, "seed": seed});
+        let answer = complete(&sim, body).await;
+        let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!((2..=5).contains(&tokens), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn ignore_eos_goes_to_the_end_of_the_context() {
     let sim = Sim::serve(&["--max-model-len", "128"]).await;
     let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true});
