@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use vllm_sim::wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim::wire::openai::conversation::{ContentFormat, conversation};
-use vllm_sim::wire::openai::{ChatRequest, CompletionRequest};
+use vllm_sim::wire::openai::{ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim::wire::vllm::{
     DetokenizeRequest, GenerateRequest, LoadLoraRequest, TokenizeRequest, UnloadLoraRequest,
 };
@@ -51,6 +51,7 @@ fn answer(case: &Case) -> Option<String> {
     let outcome: Result<(), Fault> = match case.path.as_str() {
         "/v1/chat/completions" => ChatRequest::parse(&value).map(drop),
         "/v1/completions" => CompletionRequest::parse(&value).map(drop),
+        "/v1/responses" => ResponsesRequest::parse(&value).map(drop),
         "/v1/messages" => MessagesRequest::parse(&value).map(drop),
         "/v1/messages/count_tokens" => CountTokensRequest::parse(&value).map(drop),
         "/tokenize" => TokenizeRequest::parse(&value).map(drop),

@@ -7,9 +7,11 @@ mod error;
 mod json;
 mod openai;
 mod ops;
+mod query;
 mod routes;
 mod stream;
 mod tokenize;
+mod vllm;
 
 pub use app::{App, Parts};
 pub use edge::Edge;

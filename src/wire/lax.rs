@@ -478,3 +478,15 @@ pub(super) fn tuple_too_long(most: usize, count: usize) -> Words {
         "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
     ))
 }
+
+pub(super) fn sequence(value: &Value) -> Result<(), Words> {
+    match Py::of(value) {
+        Py::List(_) => Ok(()),
+        Py::Str(_) => Err(Words::new(
+            "sequence_str",
+            "'str' instances are not allowed as a Sequence value",
+        )
+        .with("'type_name': 'str'".to_owned())),
+        _ => Err(not_an_instance("Sequence")),
+    }
+}

@@ -33,6 +33,8 @@ pub enum Schema {
     List(&'static Schema, Length),
     /// `Iterable[…]`: pydantic checks the items only when something iterates.
     Iterable(&'static Schema),
+    /// `Sequence[…]`: a list, but never a string.
+    Sequence(&'static Schema),
     /// `dict[…, …]`.
     Dict(&'static Schema, &'static Schema),
     /// `… | None`.
@@ -449,7 +451,7 @@ macro_rules! wire_model {
             fn read(value: &::serde_json::Value) -> Option<Self> {
                 let map = value.as_object()?;
                 Some(Self {
-                    $($field: match map.get(wire_model!(@name $field $($wire)?)) {
+                    $($field: match $crate::wire::check::find(map, wire_model!(@name $field $($wire)?)).map(|(_, value)| value) {
                         Some(value) => <$type as $crate::wire::schema::Wire>::read(value)?,
                         None => wire_model!(@default $($default)?),
                     },)*

@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare;
 use crate::config::Door;
-use crate::http::app::App;
+use crate::http::app::{App, LoadGuard};
 use crate::http::{body, error};
 use crate::job::Prompt;
-use crate::service::{Content, Job};
+use crate::service::{Content, Job, Reply, ServeError};
 use crate::tokenizer::{ChatInput, ContentFormat};
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
@@ -42,32 +42,89 @@ pub(in crate::http) async fn answer(
     headers: &HeaderMap,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let arrived = app.service.now();
     let request = ChatRequest::parse(value)?;
+    let stream = request.stream.unwrap_or(false);
+    let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
+    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let playing = match start(app, headers, std::slice::from_ref(&request), id).await {
+        Ok(playing) => playing,
+        Err(Refused::Late(fault)) if stream => return Ok(prepare::failed_stream(&fault, true)),
+        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+    };
+    let Playing { chat, reply, guard } = playing;
+    if stream {
+        let render = ChatStream::new(chat, reply.choices.len(), reply.prompt_tokens());
+        return Ok(prepare::stream(app, reply, render, interval, guard));
+    }
+    reply.ended().await;
+    let body = chat.unary(&reply);
+    Ok(prepare::unary(app, headers, body))
+}
+
+/// A chat that the engine plays.
+pub(in crate::http) struct Playing {
+    /// The shape of its answer.
+    pub(in crate::http) chat: ChatView,
+    pub(in crate::http) reply: Reply,
+    /// Counts it in `/load`.
+    pub(in crate::http) guard: Option<LoadGuard>,
+}
+
+/// Why a chat is not played.
+pub(in crate::http) enum Refused {
+    /// Found before a stream's headers go out.
+    Early(Fault),
+    /// Found after: a stream has to say it in its body.
+    Late(Fault),
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::Early(fault)
+    }
+}
+
+impl From<ServeError> for Refused {
+    fn from(error: ServeError) -> Self {
+        let fault = error::fault(&error);
+        if error.is_late() {
+            Self::Late(fault)
+        } else {
+            Self::Early(fault)
+        }
+    }
+}
+
+/// Checks conversations that differ in their messages alone (at least one) and starts them as one
+/// job.
+pub(in crate::http) async fn start(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    requests: &[ChatRequest],
+    id: Arc<str>,
+) -> Result<Playing, Refused> {
+    let arrived = app.service.now();
+    let request = &requests[0];
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
-    prepare::admit(app, request.n.unwrap_or(1), 1)?;
+    prepare::admit(app, request.n.unwrap_or(1), requests.len())?;
     request.validate_early(&app.limits)?;
-    let prompt = prompt(app, &request).await?;
+    let mut prompts = Vec::with_capacity(requests.len());
+    for request in requests {
+        prompts.push(prompt(app, request).await?);
+    }
+    let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let (_, asked) = request.asked_tokens();
-    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+    let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
-    let stream = request.stream.unwrap_or(false);
-    let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
-    let content = match late.and_then(|()| prepare::content(app, &request, &params)) {
-        Ok(content) => content,
-        Err(fault) if stream => return Ok(prepare::failed_stream(&fault, true)),
-        Err(fault) => return Err(fault),
-    };
-    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
-    let chat = view(app, &request, &id, &target, &prompt, &content);
-    let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let prompt_tokens = prompt.tokens.len() as u32;
+    prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
+    let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
+    let chat = view(app, request, &id, &target, &prompts[0], &content);
     let job = Job {
         id,
         target,
-        prompts: vec![prompt],
-        reasoning: prepare::reasoning(app, &request),
+        prompts,
+        reasoning: prepare::reasoning(app, request),
         content,
         priority: prepare::priority(headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
@@ -75,20 +132,8 @@ pub(in crate::http) async fn answer(
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };
-    let reply = match app.service.generate(&job) {
-        Ok(reply) => reply,
-        Err(error) if stream && error.is_late() => {
-            return Ok(prepare::failed_stream(&error::fault(&error), true));
-        }
-        Err(error) => return Err(error::fault(&error)),
-    };
-    if stream {
-        let render = ChatStream::new(chat, reply.choices.len(), prompt_tokens);
-        return Ok(prepare::stream(app, reply, render, interval, guard));
-    }
-    reply.ended().await;
-    let body = chat.unary(&reply);
-    Ok(prepare::unary(app, headers, body))
+    let reply = app.service.generate(&job)?;
+    Ok(Playing { chat, reply, guard })
 }
 
 /// The tokens of a conversation, through the model's template.

@@ -4,9 +4,12 @@ pub mod chat;
 pub mod completion;
 pub mod conversation;
 pub mod message;
+pub mod responses;
+mod responses_schema;
 mod rules;
 pub mod shared;
 pub(crate) mod validators;
 
 pub use chat::ChatRequest;
 pub use completion::CompletionRequest;
+pub use responses::ResponsesRequest;
