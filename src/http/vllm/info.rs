@@ -192,7 +192,7 @@ pub(in crate::http) async fn scale_elastic_ep(
 
 /// `POST /is_scaling_elastic_ep`.
 pub(in crate::http) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&match app.version {
+    ok(&match app.limits.version {
         Version::V032 => json!({"is_scaling_elastic_ep": false}),
         Version::V033 => json!({
             "is_scaling_elastic_ep": false,

@@ -28,7 +28,9 @@ pub(crate) fn truthy(body: &Body, key: &str) -> bool {
 
 /// `data.get(key)` when it is not `None`.
 pub(crate) fn given<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
-    find(body, key).map(|(_, value)| value).filter(|value| !value.is_null())
+    find(body, key)
+        .map(|(_, value)| value)
+        .filter(|value| !value.is_null())
 }
 
 /// `TypeError` of `for x in value`.
