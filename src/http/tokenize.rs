@@ -101,8 +101,9 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
 
 /// The tokens of a conversation.
 fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Vec<u32>, Fault> {
-    let messages: Vec<Value> = request.messages.iter().map(|m| m.raw().clone()).collect();
-    prepare::conversation(&messages)?;
+    let template = request.chat_template.as_deref();
+    let has_tools = request.tools.is_some();
+    let messages = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
@@ -113,7 +114,7 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
         documents: None,
         add_generation_prompt: request.add_generation_prompt,
         continue_final_message: request.continue_final_message,
-        chat_template: request.chat_template.as_deref(),
+        chat_template: template,
         kwargs: Some(&kwargs),
         content_format: None,
     });

@@ -55,6 +55,51 @@ async fn usage_adds_up() {
     }
 }
 
+/// The two endpoints read a conversation the same way, whatever is in it.
+#[tokio::test]
+async fn tokenize_counts_what_a_chat_costs() {
+    let flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
+    let sim = Sim::serve(&flags).await;
+    let function = json!({"name": "now"});
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}});
+    let called = json!([
+        {"role": "user", "content": "Wie spät?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "12 Uhr"},
+    ]);
+    let hi = json!([{"role": "user", "content": "世界 😀"}]);
+    let parts = json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+    let tools = json!([{"type": "function", "function": function}]);
+    for body in [
+        json!({"messages": hi}),
+        json!({"messages": parts}),
+        json!({"messages": called}),
+        json!({"messages": hi, "tools": tools}),
+        json!({"messages": called, "tools": tools}),
+        json!({"messages": hi, "add_generation_prompt": false}),
+        json!({"messages": hi, "add_special_tokens": true}),
+        json!({"messages": [{"role": "developer", "content": "Be brief."}]}),
+    ] {
+        let count = sim.post("/tokenize", &body).await.json()["count"].clone();
+        let mut chat = body.clone();
+        chat["max_tokens"] = json!(1);
+        let usage = sim.post(CHAT, &chat).await.json()["usage"]["prompt_tokens"].clone();
+        assert!(count.is_u64(), "{body}");
+        assert_eq!(count, usage, "{body}");
+    }
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}});
+    let body = json!({"messages": [{"role": "user", "content": [picture]}]});
+    for path in [CHAT, "/tokenize"] {
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(
+            answer.json()["error"]["message"],
+            "tiny-llama is not a multimodal model"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_stream_says_what_the_whole_answer_says() {
     let sim = Sim::serve(&[]).await;
