@@ -164,7 +164,8 @@ impl Generator {
         } else {
             length::free(brief.limit, rng)
         };
-        drawn.max(brief.stops.min_tokens).min(brief.limit)
+        // The token that ends a reply has no text; one more makes it say something.
+        drawn.max(2).max(brief.stops.min_tokens).min(brief.limit)
     }
 
     fn text(

@@ -105,6 +105,11 @@ fn cut_at_string(script: &mut Script, stops: &Stops) {
             hold_back(&text, *end, held)
         };
     }
+    // What is held back until the end leaves with the token that ends it.
+    let shown = last.checked_sub(1).map_or(0, |before| ends[before]);
+    if shown < text.len() && channels[last] == Channel::Marker {
+        channels[last] = Channel::Content;
+    }
     rebuild(script, ids, &channels, ends, text);
 }
 

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::app::App;
 use super::openai::prepare;
 use super::{body, error, json};
-use crate::tokenizer::ChatInput;
+use crate::tokenizer::{ChatInput, Tokenizer};
 use crate::wire::fault::Fault;
+use crate::wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
 /// Text or a conversation to token ids.
 pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
@@ -30,16 +31,13 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
     let (parts, body) = request.into_parts();
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
-        prepare::target(&app, value.get("model").and_then(Value::as_str))?;
-        let ids: Vec<u32> = value
-            .get("tokens")
-            .and_then(Value::as_array)
-            .map(|ids| {
-                ids.iter()
-                    .map(|id| id.as_u64().map_or(u32::MAX, |id| id as u32))
-                    .collect()
-            })
-            .unwrap_or_default();
+        let request = DetokenizeRequest::parse(&value)?;
+        prepare::target(&app, request.model.as_deref())?;
+        // An id beyond any vocabulary has no text.
+        let ids = request.tokens.iter();
+        let ids: Vec<u32> = ids
+            .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
+            .collect();
         let mut out = String::from("{\"prompt\":");
         json::string(
             &mut out,
@@ -54,35 +52,29 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
 }
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
-    prepare::target(app, value.get("model").and_then(Value::as_str))?;
+    let request = TokenizeRequest::parse(value)?;
+    prepare::target(app, request.model())?;
     let tokenizer = app.service.generator.tokenizer().clone();
-    let flag = |key: &str, default| value.get(key).and_then(Value::as_bool).unwrap_or(default);
-    let strings = flag("return_token_strs", false);
-    let tokens = if let Some(prompt) = value.get("prompt").and_then(Value::as_str) {
-        let (text, special) = (prompt.to_owned(), flag("add_special_tokens", true));
-        let tokenizer = tokenizer.clone();
-        prepare::off_thread(prompt.len(), move || tokenizer.encode(&text, special)).await
-    } else {
-        let messages = value
-            .get("messages")
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
-        let text = tokenizer.render_chat(&ChatInput {
-            messages: &messages,
-            tools: value
-                .get("tools")
-                .and_then(Value::as_array)
-                .map(Vec::as_slice),
-            documents: None,
-            add_generation_prompt: flag("add_generation_prompt", true),
-            continue_final_message: flag("continue_final_message", false),
-            chat_template: value.get("chat_template").and_then(Value::as_str),
-            kwargs: value.get("chat_template_kwargs").and_then(Value::as_object),
-            content_format: None,
-        });
-        let text = text.map_err(prepare::template_fault)?;
-        tokenizer.encode(&text, flag("add_special_tokens", false))
+    let (tokens, strings) = match request {
+        TokenizeRequest::Text(request) => {
+            let strings = request.return_token_strs;
+            let tokenizer = tokenizer.clone();
+            let encode = move || tokenizer.encode(&request.prompt, request.add_special_tokens);
+            (
+                prepare::off_thread(value_size(value), encode).await,
+                strings,
+            )
+        }
+        TokenizeRequest::Chat(request) => {
+            let template = request.chat_template.as_deref();
+            let kwargs = request.chat_template_kwargs.as_ref();
+            app.limits.chat_template(template, kwargs)?;
+            let strings = request.return_token_strs;
+            let (app, tokenizer) = (app.clone(), tokenizer.clone());
+            let encode = move || render(&app, &tokenizer, &request);
+            let tokens = prepare::off_thread(value_size(value), encode).await?;
+            (tokens, strings)
+        }
     };
     let mut out = String::from("{\"count\":");
     json::int(&mut out, tokens.len());
@@ -91,7 +83,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     out.push_str(",\"tokens\":");
     json::ints(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");
-    if strings {
+    if strings.unwrap_or(false) {
         out.push('[');
         for (index, id) in tokens.iter().enumerate() {
             if index > 0 {
@@ -105,4 +97,37 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     }
     out.push('}');
     Ok(error::json(StatusCode::OK, out))
+}
+
+/// The tokens of a conversation.
+fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Vec<u32>, Fault> {
+    let template = request.chat_template.as_deref();
+    let has_tools = request.tools.is_some();
+    let messages = prepare::messages(app, &request.messages, template, has_tools)?;
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
+    let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
+    let mut kwargs = app.config.model.chat_template_kwargs.clone();
+    kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
+    let text = tokenizer.render_chat(&ChatInput {
+        messages: &messages,
+        tools: tools.as_deref(),
+        documents: None,
+        add_generation_prompt: request.add_generation_prompt,
+        continue_final_message: request.continue_final_message,
+        chat_template: template,
+        kwargs: Some(&kwargs),
+        content_format: None,
+    });
+    let text = text.map_err(prepare::template_fault)?;
+    Ok(tokenizer.encode(&text, request.add_special_tokens))
+}
+
+/// Bytes of text in a body, about.
+fn value_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_size).sum(),
+        Value::Object(map) => map.values().map(value_size).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }

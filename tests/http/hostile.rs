@@ -32,7 +32,6 @@ async fn bodies_that_are_not_json() {
         b"{'prompt': 'Hi'}".to_vec(),
         b"{\"prompt\": \"\\u\"}".to_vec(),
         b"{\"prompt\": \"\x00\"}".to_vec(),
-        b"\xef\xbb\xbf{\"prompt\": \"Hi\"}".to_vec(),
         b"\xff\xfe{\"prompt\"".to_vec(),
         b"{\"prompt\": \"\xc3\x28\"}".to_vec(),
         b"\x1f\x8b\x08\x00".to_vec(),
@@ -53,6 +52,9 @@ async fn bodies_that_are_not_json() {
             assert!(answer.json().is_object());
         }
     }
+    // Python's parser takes a byte order mark.
+    let marked = b"\xef\xbb\xbf{\"prompt\": \"Hi\"}";
+    assert_eq!(sim.ask(post(COMPLETION, &[], marked)).await.status, 200);
     is_sound(&sim).await;
 }
 
@@ -163,7 +165,11 @@ async fn every_field_takes_odd_values() {
                 wire.send(&post(path, &[], text.as_bytes())).await;
                 let answer = wire.answer().await;
                 let shown: String = text.chars().take(200).collect();
-                let expected = matches!(answer.status, 200 | 400 | 404);
+                // Where vLLM trips over a type, so do we, in the words of Python.
+                let expected = match answer.status {
+                    500 => answer.text().contains(" object "),
+                    status => matches!(status, 200 | 400 | 404),
+                };
                 assert!(
                     expected,
                     "{path} {shown}: {} {}",
@@ -306,7 +312,7 @@ async fn a_body_over_the_limit_is_refused() {
 
 #[tokio::test]
 async fn what_is_not_http() {
-    let sim = Sim::serve(&["--timeout-keep-alive", "1"]).await;
+    let sim = Sim::serve(&["--keep-alive-timeout", "1"]).await;
     for bytes in [
         &b"\r\n\r\n\r\n"[..],
         b"GARBAGE\r\n\r\n",

@@ -55,6 +55,51 @@ async fn usage_adds_up() {
     }
 }
 
+/// The two endpoints read a conversation the same way, whatever is in it.
+#[tokio::test]
+async fn tokenize_counts_what_a_chat_costs() {
+    let flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
+    let sim = Sim::serve(&flags).await;
+    let function = json!({"name": "now"});
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}});
+    let called = json!([
+        {"role": "user", "content": "Wie spät?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "12 Uhr"},
+    ]);
+    let hi = json!([{"role": "user", "content": "世界 😀"}]);
+    let parts = json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+    let tools = json!([{"type": "function", "function": function}]);
+    for body in [
+        json!({"messages": hi}),
+        json!({"messages": parts}),
+        json!({"messages": called}),
+        json!({"messages": hi, "tools": tools}),
+        json!({"messages": called, "tools": tools}),
+        json!({"messages": hi, "add_generation_prompt": false}),
+        json!({"messages": hi, "add_special_tokens": true}),
+        json!({"messages": [{"role": "developer", "content": "Be brief."}]}),
+    ] {
+        let count = sim.post("/tokenize", &body).await.json()["count"].clone();
+        let mut chat = body.clone();
+        chat["max_tokens"] = json!(1);
+        let usage = sim.post(CHAT, &chat).await.json()["usage"]["prompt_tokens"].clone();
+        assert!(count.is_u64(), "{body}");
+        assert_eq!(count, usage, "{body}");
+    }
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}});
+    let body = json!({"messages": [{"role": "user", "content": [picture]}]});
+    for path in [CHAT, "/tokenize"] {
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(
+            answer.json()["error"]["message"],
+            "tiny-llama is not a multimodal model"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_stream_says_what_the_whole_answer_says() {
     let sim = Sim::serve(&[]).await;
@@ -63,6 +108,7 @@ async fn a_stream_says_what_the_whole_answer_says() {
         json!({"max_tokens": 5}),
         json!({"n": 2}),
         json!({"stop": ["e", "the"]}),
+        json!({"stop": ["nobody says this"]}),
         json!({"stop": "a", "include_stop_str_in_output": true}),
         json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 9}),
         json!({"min_tokens": 30, "max_tokens": 60}),
@@ -103,6 +149,17 @@ async fn the_limit_ends_what_would_go_on() {
         let answer = complete(&sim, body).await;
         assert_eq!(answer["usage"]["completion_tokens"], max_tokens);
         assert_eq!(end(&answer), (&json!("length"), &json!(null)));
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_ends_by_itself_says_something() {
+    let sim = Sim::serve(&[]).await;
+    for seed in 0..50 {
+        let body = json!({"prompt": "Hi", "max_tokens": 5, "seed": seed});
+        let answer = complete(&sim, body).await;
+        let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!((2..=5).contains(&tokens), "{answer}");
     }
 }
 
@@ -248,28 +305,28 @@ async fn answers_repeat_at_any_concurrency() {
     assert!(distinct.len() > 20, "answers hardly differ");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paced_tokens_leave_one_by_one_and_in_time() {
     let sim = Sim::serve(&[
         "--time-to-first-token",
-        "100ms",
+        "200ms",
         "--inter-token-latency",
-        "20ms",
+        "150ms",
     ])
     .await;
-    let body = json!({"prompt": "Hi", "max_tokens": 11, "ignore_eos": true, "stream": true});
+    let body = json!({"prompt": "Hi", "max_tokens": 5, "ignore_eos": true, "stream": true});
     let start = tokio::time::Instant::now();
     let answer = sim.post(COMPLETION, &body).await;
     let taken = start.elapsed().as_millis();
     // Never early; late only by what the machine adds.
-    assert!((300..2000).contains(&taken), "{taken} ms");
-    // Eleven tokens; the end shares the last token's chunk or has its own.
+    assert!((800..4000).contains(&taken), "{taken} ms");
+    // The end shares the last token's chunk or has its own.
     assert!(
-        (11..=12).contains(&answer.chunks.len()),
+        (5..=6).contains(&answer.chunks.len()),
         "{}",
         answer.chunks.len()
     );
-    for chunk in &answer.chunks[..10] {
+    for chunk in &answer.chunks[..4] {
         assert_eq!(chunk.matches("data: ").count(), 1, "{chunk}");
     }
 }

@@ -81,8 +81,8 @@ async fn bodies_in_chunks_and_after_a_word_to_go_on() {
 }
 
 #[tokio::test]
-async fn each_event_of_a_paced_stream_is_a_chunk() {
-    let sim = Sim::serve(&["--mode", "echo", "--inter-token-latency", "10ms"]).await;
+async fn streams_are_chunked_at_events() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
     let body = json!({"prompt": "Hello there, world.", "stream": true});
     let answer = sim.post("/v1/completions", &body).await;
     let kinds: Vec<&str> = [
@@ -105,7 +105,7 @@ async fn each_event_of_a_paced_stream_is_a_chunk() {
             "{chunk:?}"
         );
     }
-    assert!(answer.chunks.len() >= 9, "{:?}", answer.chunks);
+    assert_eq!(answer.said(0), "Hello there, world.");
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn silent_streams_are_kept_alive() {
 
 #[tokio::test]
 async fn idle_connections_are_closed() {
-    let sim = Sim::serve(&["--timeout-keep-alive", "1"]).await;
+    let sim = Sim::serve(&["--keep-alive-timeout", "1"]).await;
     let mut used = sim.connect().await;
     used.send(VERSION).await;
     assert_eq!(used.answer().await.status, 200);
@@ -138,7 +138,7 @@ async fn idle_connections_are_closed() {
     assert!(unused.is_closed().await);
     // A request that takes longer is not idle.
     let sim = Sim::serve(&[
-        "--timeout-keep-alive",
+        "--keep-alive-timeout",
         "1",
         "--time-to-first-token",
         "1500ms",
@@ -148,13 +148,18 @@ async fn idle_connections_are_closed() {
     assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
 }
 
+/// A client that speaks HTTP/2 from the first byte.
+fn http_2() -> reqwest::Client {
+    // No TLS here, yet the client wants to know how; another test may have said so already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = reqwest::Client::builder().http2_prior_knowledge();
+    builder.build().unwrap()
+}
+
 #[tokio::test]
 async fn the_same_port_speaks_http_2() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
-    let client = reqwest::Client::builder()
-        .http2_prior_knowledge()
-        .build()
-        .unwrap();
+    let client = http_2();
     let url = format!("http://{}/v1/completions", sim.address());
     let mut answers = Vec::new();
     for stream in [false, true] {
@@ -172,10 +177,7 @@ async fn the_same_port_speaks_http_2() {
 #[tokio::test]
 async fn a_stream_of_http_2_that_is_reset_frees_its_slot() {
     let sim = Sim::serve(&["--inter-token-latency", "500ms"]).await;
-    let client = reqwest::Client::builder()
-        .http2_prior_knowledge()
-        .build()
-        .unwrap();
+    let client = http_2();
     let url = format!("http://{}/v1/completions", sim.address());
     let body = json!({"prompt": "Hi", "stream": true, "max_tokens": 1000, "ignore_eos": true});
     let answer = client.post(&url).json(&body).send().await.unwrap();

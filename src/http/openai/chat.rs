@@ -9,15 +9,13 @@ use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare;
-use crate::config::Door;
 use crate::http::app::{App, LoadGuard};
 use crate::http::{body, error, fault};
 use crate::job::Prompt;
 use crate::service::{Content, Job, Reply, ServeError};
-use crate::tokenizer::{ChatInput, ContentFormat};
+use crate::tokenizer::ChatInput;
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
-use crate::wire::openai::conversation::{ContentFormat as WireFormat, conversation};
 use crate::wire::openai::shared::ToolChoice;
 use crate::wire::sampling::output_budget;
 
@@ -153,17 +151,8 @@ pub(in crate::http) async fn prompt(
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
-    let shown = tokenizer.content_format(request.chat_template.as_deref(), request.tools.is_some());
-    let format = match shown {
-        ContentFormat::String => WireFormat::String,
-        ContentFormat::Openai => WireFormat::OpenAi,
-    };
-    let messages = if app.config.model.door == Door::Llmd {
-        // llm-d takes pictures and sound whatever the model.
-        request.messages.iter().map(|m| m.raw().clone()).collect()
-    } else {
-        conversation(&request.messages, format, &app.limits.served_name)?
-    };
+    let (template, has_tools) = (request.chat_template.as_deref(), request.tools.is_some());
+    let messages = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = tools_shown(app, request);
     let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
     let documents = request

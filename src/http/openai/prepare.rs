@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
 use super::view::View;
+use crate::config::Door;
 use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
@@ -15,10 +16,12 @@ use crate::http::stream::{EventStream, Render};
 use crate::job::{Bias, Prompt, Stops, Target};
 use crate::service::{Content, Job, Reply, Transfer};
 use crate::sim::SimTime;
-use crate::tokenizer::TemplateError;
+use crate::tokenizer::{ContentFormat, TemplateError};
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::CompletionRequest;
+use crate::wire::openai::conversation::{ContentFormat as WireFormat, conversation};
+use crate::wire::openai::message::Message;
 use crate::wire::openai::shared::{StructuredOutputs, ToolChoice};
 use crate::wire::sampling::SamplingParams;
 
@@ -133,7 +136,39 @@ pub(in crate::http) async fn off_thread<T: Send + 'static>(
 
 /// A template that refuses, in vLLM's words.
 pub(in crate::http) fn template_fault(error: TemplateError) -> Fault {
-    Fault::bad_request(error.to_string())
+    Fault {
+        param: error.parameter().map(str::to_owned),
+        ..Fault::bad_request(error.to_string())
+    }
+}
+
+/// A conversation as the template sees it. Source: vLLM 0.33 `renderers/hf.py`.
+///
+/// # Errors
+/// vLLM's 400 for parts that the model does not take, and for no message at all.
+pub(in crate::http) fn messages(
+    app: &App,
+    messages: &[Message],
+    template: Option<&str>,
+    has_tools: bool,
+) -> Result<Vec<Value>, Fault> {
+    let tokenizer = app.service.generator.tokenizer();
+    let format = match tokenizer.content_format(template, has_tools) {
+        ContentFormat::String => WireFormat::String,
+        ContentFormat::Openai => WireFormat::OpenAi,
+    };
+    let shown: Vec<Value> = if app.config.model.door == Door::Llmd {
+        // llm-d takes pictures and sound whatever the model.
+        messages.iter().map(|m| m.raw().clone()).collect()
+    } else {
+        conversation(messages, format, &app.limits.served_name)?
+    };
+    if shown.is_empty() {
+        return Err(Fault::bad_request(
+            "Cannot apply chat template to an empty conversation. Provide at least one message.",
+        ));
+    }
+    Ok(shown)
 }
 
 /// Keeps as many tokens of a prompt as the request allows: −1 leaves one for the answer.
