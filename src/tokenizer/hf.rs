@@ -9,6 +9,7 @@ use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::TokenizerError;
 use super::chat::Templates;
+use super::fast::Fast;
 use super::files::{Files, content};
 use super::info;
 use super::source::{Place, TOKENIZER};
@@ -28,6 +29,9 @@ pub struct Hf {
     /// Whether blanks before punctuation are dropped when decoding.
     clean_up: bool,
     vocabulary: OnceLock<Vocabulary>,
+    fast: Option<Fast>,
+    /// The special tokens before and behind a text.
+    around: OnceLock<(Vec<u32>, Vec<u32>)>,
     name: String,
     local: bool,
 }
@@ -51,6 +55,8 @@ impl Hf {
             stop_ids: eos_ids.into_iter().filter(|id| Some(*id) != eos).collect(),
             blank: tokenizer.get_pre_tokenizer().and_then(blank),
             vocabulary: OnceLock::new(),
+            fast: Fast::new(&tokenizer),
+            around: OnceLock::new(),
             name: place.name.clone(),
             local: place.local,
             tokenizer,
@@ -87,18 +93,44 @@ impl Hf {
             rest = after;
         }
         if add_special_tokens {
-            let (plain, around) = (self.encode_part("a", false), self.encode_part("a", true));
+            self.around(ids)
+        } else {
+            ids
+        }
+    }
+
+    fn encode_part(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+        if let Some(fast) = &self.fast
+            && let Some(ids) = fast.encode(&self.tokenizer, text)
+        {
+            return if add_special_tokens {
+                self.around(ids)
+            } else {
+                ids
+            };
+        }
+        self.encode_generally(text, add_special_tokens)
+    }
+
+    /// Puts the tokens around a text that the tokenizer puts around any.
+    fn around(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        let (before, after) = self.around.get_or_init(|| {
+            let plain = self.encode_generally("a", false);
+            let around = self.encode_generally("a", true);
             let at = around
                 .windows(plain.len().max(1))
                 .position(|ids| *ids == plain);
             let before = at.unwrap_or(around.len());
-            ids.splice(..0, around[..before].iter().copied());
-            ids.extend(around.iter().skip(before + plain.len()));
-        }
+            let after = around.iter().skip(before + plain.len()).copied().collect();
+            (around[..before].to_vec(), after)
+        });
+        ids.splice(..0, before.iter().copied());
+        ids.extend(after);
         ids
     }
 
-    fn encode_part(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    /// Encodes with all that the tokenizers crate does.
+    pub(super) fn encode_generally(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         match self.tokenizer.encode_fast(text, add_special_tokens) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {

@@ -5,6 +5,7 @@
 
 mod chat;
 mod detokenizer;
+mod fast;
 mod files;
 mod hf;
 mod info;
@@ -12,6 +13,7 @@ mod interner;
 mod simulated;
 mod source;
 mod vocabulary;
+mod words;
 
 #[cfg(test)]
 mod tests;

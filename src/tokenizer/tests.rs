@@ -482,6 +482,59 @@ fn the_simulated_tokenizer_needs_no_files() {
     );
 }
 
+/// tiny-llama with NFC before it and single digits, as Qwen has it.
+fn composed() -> Tokenizer {
+    let path = Path::new(FIXTURES).join("tiny-llama/tokenizer.json");
+    let text = fs::read_to_string(path).unwrap();
+    let mut json: Json = serde_json::from_str(&text).unwrap();
+    json["normalizer"] = json!({"type": "NFC"});
+    let regex = &mut json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+    *regex = regex.as_str().unwrap().replace("{1,3}", "").into();
+    open(&folder(&[("tokenizer.json", &json.to_string())])).unwrap()
+}
+
+fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
+    let Tokenizer::Hf(hf) = tokenizer else {
+        panic!("not from files")
+    };
+    for special in [false, true] {
+        assert_eq!(
+            hf.encode(text, special),
+            hf.encode_generally(text, special),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn the_short_way_knows_the_characters() {
+    let tokenizer = tiny();
+    // Each within reach of the ones that decide differently by its kind, in turn.
+    let all: Vec<char> = ('\0'..'\u{20000}')
+        .chain('\u{e0000}'..'\u{e0200}')
+        .collect();
+    for (part, before) in all
+        .chunks(64)
+        .zip(["a", "1", " ", "!", "'"].into_iter().cycle())
+    {
+        let text: String = part.iter().map(|c| format!("{before}{c}")).collect();
+        encodes_both_ways_alike(&tokenizer, &text);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn the_short_way_is_the_general_one(
+        text in "(<\\|eot_id\\|>|<think>|<\\|eot|'(?i)(s|ll|re|x)|[a-cA-C]{1,3}|[0-9]{1,4}|[ \\t\\r\\n\u{a0}\u{2028}]{1,3}|[-.!'<>|]{1,3}|[é世\u{301}ſ½😀가\u{11a8}]{1,2}){0,12}|.{0,40}"
+    ) {
+        use std::sync::OnceLock;
+        static BOTH: OnceLock<[Tokenizer; 2]> = OnceLock::new();
+        for tokenizer in BOTH.get_or_init(|| [tiny(), composed()]) {
+            encodes_both_ways_alike(tokenizer, &text);
+        }
+    }
+}
+
 #[test]
 fn long_texts_are_encoded_in_parts() {
     let tokenizer = tiny();

@@ -112,6 +112,17 @@ fn byte(c: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
+/// The character that spells a byte: the other way round.
+pub(super) fn character(byte: u8) -> char {
+    let code = match byte {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
+        0x00..=0x20 => 0x100 + u32::from(byte),
+        0x7f..=0xa0 => 0x121 + u32::from(byte) - 0x7f,
+        0xad => 0x143,
+    };
+    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +135,7 @@ mod tests {
         assert_eq!(byte('Ġ'), Some(b' '));
         assert_eq!(byte('Ċ'), Some(b'\n'));
         assert_eq!(byte('ł'), Some(0xa0));
+        assert!((0..=255).all(|b| byte(character(b)) == Some(b)));
     }
 
     #[test]

@@ -1,0 +1,229 @@
+//! A shorter way to the same ids, for the tokenizers of most current models: byte-level BPE whose
+//! words are cut by a pattern that [`super::words`] knows.
+//!
+//! The general way keeps track of where every byte came from, through every step; encoding needs
+//! none of that. Words seen before are looked up, the others go to the model.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use parking_lot::RwLock;
+use serde_json::Value as Json;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{Model, ModelWrapper, NormalizerWrapper, Tokenizer};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::vocabulary::character;
+use super::words::Pattern;
+
+/// Encodes text without the general machinery.
+#[derive(Debug)]
+pub(super) struct Fast {
+    pattern: Pattern,
+    /// Text must be in this form already: NFC is the tokenizer's normalizer.
+    composed: bool,
+    added: Added,
+    words: Box<[RwLock<Words>]>,
+}
+
+/// The ids of words, by hash; the word itself tells when two share one.
+type Words = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<Hashed>>;
+
+/// Shards, so that encoders on several threads seldom meet.
+const SHARDS: usize = 64;
+
+/// Words that one shard keeps before it starts anew.
+const WORDS: usize = 1024;
+
+/// Longer words are rare and not kept.
+const LONGEST: usize = 64;
+
+/// The keys are hashes already.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64(bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+impl Fast {
+    /// A short way for `tokenizer`, if there is one that gives the same ids.
+    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
+        let composed = match tokenizer.get_normalizer() {
+            None => false,
+            Some(NormalizerWrapper::NFC(_)) => true,
+            Some(_) => return None,
+        };
+        bpe(tokenizer).filter(|bpe| bpe.dropout.is_none())?;
+        let steps = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;
+        let pattern = pattern(&steps)?;
+        let added = Added::new(tokenizer)?;
+        let words = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Some(Self {
+            pattern,
+            composed,
+            added,
+            words,
+        })
+    }
+
+    /// The ids of a text; `None` when only the general way is sure to get them right.
+    pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
+        if self.composed && !text.chars().all(is_composed) {
+            return None;
+        }
+        let bpe = bpe(tokenizer)?;
+        let mut ids = Vec::with_capacity(text.len() / 3 + 1);
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (plain, token) = self.added.next(rest);
+            let mut words = &rest[..plain];
+            while !words.is_empty() {
+                let (word, after) = words.split_at(self.pattern.word(words));
+                self.word(bpe, word, &mut ids)?;
+                words = after;
+            }
+            rest = &rest[plain..];
+            if let Some((length, id)) = token {
+                ids.push(id);
+                rest = &rest[length..];
+            }
+        }
+        Some(ids)
+    }
+
+    fn word(&self, bpe: &BPE, word: &str, ids: &mut Vec<u32>) -> Option<()> {
+        let hash = xxh3_64(word.as_bytes());
+        let shard = &self.words[usize::try_from(hash >> 58).unwrap_or(0) % SHARDS];
+        if let Some((known, found)) = shard.read().get(&hash)
+            && **known == *word
+        {
+            ids.extend_from_slice(found);
+            return Some(());
+        }
+        let spelled: String = word.bytes().map(character).collect();
+        let start = ids.len();
+        ids.extend(
+            bpe.tokenize(&spelled)
+                .ok()?
+                .into_iter()
+                .map(|token| token.id),
+        );
+        if word.len() <= LONGEST {
+            let mut shard = shard.write();
+            if shard.len() >= WORDS {
+                shard.clear();
+            }
+            shard.insert(hash, (word.into(), ids[start..].into()));
+        }
+        Some(())
+    }
+}
+
+fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
+    match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) => Some(bpe),
+        _ => None,
+    }
+}
+
+/// The pattern of a pre-tokenizer that splits by one and then spells bytes.
+fn pattern(steps: &Json) -> Option<Pattern> {
+    let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
+        return None;
+    };
+    let is = |step: &Json, name: &str, value: Json| step.get(name) == Some(&value);
+    let splits = is(split, "type", "Split".into())
+        && is(split, "behavior", "Isolated".into())
+        && is(split, "invert", false.into());
+    let spells = is(bytes, "type", "ByteLevel".into())
+        && is(bytes, "add_prefix_space", false.into())
+        && is(bytes, "use_regex", false.into());
+    if !splits || !spells {
+        return None;
+    }
+    Pattern::of(split.get("pattern")?.get("Regex")?.as_str()?)
+}
+
+/// Added tokens, which are found in a text before anything else.
+#[derive(Debug)]
+struct Added {
+    /// Whether some token starts with this byte.
+    starts: Box<[bool; 256]>,
+    /// The longest first.
+    tokens: Vec<(Box<str>, u32)>,
+}
+
+impl Added {
+    /// `None` when some of them match in ways that are not just their text.
+    fn new(tokenizer: &Tokenizer) -> Option<Self> {
+        let tokens = tokenizer.get_added_tokens_decoder();
+        let normalized = tokens.values().filter(|token| token.normalized).count();
+        let plain = tokens
+            .values()
+            .all(|t| !t.single_word && !t.lstrip && !t.rstrip);
+        if !plain || (normalized > 0 && normalized < tokens.len()) {
+            return None;
+        }
+        let mut starts = Box::new([false; 256]);
+        let mut tokens: Vec<(Box<str>, u32)> = tokens
+            .into_iter()
+            .filter(|(_, token)| !token.content.is_empty())
+            .map(|(id, token)| (token.content.into(), id))
+            .collect();
+        tokens.sort_by(|(left, _), (right, _)| {
+            right.len().cmp(&left.len()).then_with(|| left.cmp(right))
+        });
+        for (token, _) in &tokens {
+            starts[usize::from(token.as_bytes()[0])] = true;
+        }
+        Some(Self { starts, tokens })
+    }
+
+    /// Where the first token starts, its length and its id; the text's end when there is none.
+    fn next(&self, text: &str) -> (usize, Option<(usize, u32)>) {
+        for (at, byte) in text.bytes().enumerate() {
+            if self.starts[usize::from(byte)] {
+                let rest = &text.as_bytes()[at..];
+                let found = self
+                    .tokens
+                    .iter()
+                    .find(|(token, _)| rest.starts_with(token.as_bytes()));
+                if let Some((token, id)) = found {
+                    return (at, Some((token.len(), *id)));
+                }
+            }
+        }
+        (text.len(), None)
+    }
+}
+
+/// Whether a character stays what it is in NFC, whatever stands beside it within these ranges: no
+/// combining marks, nothing that decomposes.
+fn is_composed(c: char) -> bool {
+    matches!(
+        c,
+        '\0'..='\u{2ff}'
+            | '\u{388}'..='\u{482}'
+            | '\u{5d0}'..='\u{5ea}'
+            | '\u{2010}'..='\u{2027}'
+            | '\u{3001}'..='\u{3029}'
+            | '\u{3041}'..='\u{3096}'
+            | '\u{30a1}'..='\u{30fa}'
+            | '\u{4e00}'..='\u{9fff}'
+            | '\u{ac00}'..='\u{d7a3}'
+            | '\u{ff01}'..='\u{ff5e}'
+            | '\u{1f300}'..='\u{1f64f}'
+            | '\u{1f900}'..='\u{1f9ff}'
+    )
+}

@@ -1,0 +1,205 @@
+//! Cuts text into words as the pre-tokenizers of most byte-level models do, without a regular
+//! expression engine.
+
+use std::sync::OnceLock;
+
+use regex_syntax::hir::{Class, HirKind};
+
+/// The pattern of Llama 3, and with one digit instead of three that of Qwen:
+///
+/// ```text
+/// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
+/// |\s*[\r\n]+|\s+(?!\S)|\s+
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pattern {
+    digits: usize,
+}
+
+impl Pattern {
+    /// The pattern that a regular expression is, if it is one of these.
+    pub(super) fn of(regex: &str) -> Option<Self> {
+        const HEAD: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
+        const TAIL: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+        match regex.strip_prefix(HEAD)?.strip_suffix(TAIL)? {
+            r"\p{N}{1,3}" => Some(Self { digits: 3 }),
+            r"\p{N}" => Some(Self { digits: 1 }),
+            _ => None,
+        }
+    }
+
+    /// The length of the first word of a text; zero only for empty text.
+    pub(super) fn word(self, text: &str) -> usize {
+        let mut chars = text.chars();
+        let Some(first) = chars.next() else { return 0 };
+        let rest = chars.as_str();
+        let kind = kind(first);
+        if first == '\'' && contraction(rest) > 0 {
+            return 1 + contraction(rest);
+        }
+        if kind == Kind::Letter {
+            return run(text, |c| self::kind(c) == Kind::Letter);
+        }
+        if !matches!(first, '\r' | '\n') && kind != Kind::Number {
+            let letters = run(rest, |c| self::kind(c) == Kind::Letter);
+            if letters > 0 {
+                return first.len_utf8() + letters;
+            }
+        }
+        match kind {
+            Kind::Number => {
+                let digits = text.chars().take(self.digits);
+                digits
+                    .take_while(|c| self::kind(*c) == Kind::Number)
+                    .map(char::len_utf8)
+                    .sum()
+            }
+            Kind::Blank => match if first == ' ' { signs(rest) } else { 0 } {
+                0 => blanks(text),
+                length => 1 + length,
+            },
+            Kind::Letter | Kind::Sign => signs(text),
+        }
+    }
+}
+
+/// What a character counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Letter,
+    Number,
+    Blank,
+    Sign,
+}
+
+fn kind(c: char) -> Kind {
+    match c {
+        'a'..='z' | 'A'..='Z' => Kind::Letter,
+        '0'..='9' => Kind::Number,
+        _ if c.is_whitespace() => Kind::Blank,
+        '\0'..='\x7f' => Kind::Sign,
+        // The bulk of Chinese and Korean text, without a search.
+        '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => Kind::Letter,
+        _ => {
+            static CLASSES: OnceLock<[Vec<(char, char)>; 2]> = OnceLock::new();
+            let [letters, numbers] = CLASSES.get_or_init(|| [class(r"\p{L}"), class(r"\p{N}")]);
+            if holds(letters, c) {
+                Kind::Letter
+            } else if holds(numbers, c) {
+                Kind::Number
+            } else {
+                Kind::Sign
+            }
+        }
+    }
+}
+
+fn holds(ranges: &[(char, char)], c: char) -> bool {
+    let at = ranges.partition_point(|(_, last)| *last < c);
+    ranges.get(at).is_some_and(|(first, _)| *first <= c)
+}
+
+/// The characters of a Unicode class, as ranges in order.
+fn class(pattern: &str) -> Vec<(char, char)> {
+    let hir = regex_syntax::parse(pattern).expect("a class of one Unicode property is valid");
+    match hir.into_kind() {
+        HirKind::Class(Class::Unicode(class)) => class
+            .iter()
+            .map(|range| (range.start(), range.end()))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The length of the letters of an English contraction behind its apostrophe.
+fn contraction(rest: &str) -> usize {
+    let mut chars = rest.chars();
+    let (first, second) = (chars.next(), chars.next());
+    match (first, second) {
+        // Ignoring case, the long s is an s.
+        (Some('\u{17f}'), _) => 2,
+        (Some('s' | 'S' | 't' | 'T' | 'm' | 'M' | 'd' | 'D'), _) => 1,
+        (Some('r' | 'R' | 'v' | 'V'), Some('e' | 'E')) | (Some('l' | 'L'), Some('l' | 'L')) => 2,
+        _ => 0,
+    }
+}
+
+fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !of(c)).unwrap_or(text.len())
+}
+
+/// Signs and the line ends behind them.
+fn signs(text: &str) -> usize {
+    match run(text, |c| kind(c) == Kind::Sign) {
+        0 => 0,
+        length => length + run(&text[length..], |c| matches!(c, '\r' | '\n')),
+    }
+}
+
+/// Blanks: up to the last line end; else all but the last, which belongs to the word behind them.
+fn blanks(text: &str) -> usize {
+    let length = run(text, char::is_whitespace);
+    let run = &text[..length];
+    if let Some(line_end) = run.rfind(['\r', '\n']) {
+        return line_end + 1;
+    }
+    let last = run.chars().next_back().map_or(0, char::len_utf8);
+    if length == text.len() || length == last {
+        length
+    } else {
+        length - last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(pattern: Pattern, mut text: &str) -> Vec<&str> {
+        let mut words = Vec::new();
+        while !text.is_empty() {
+            let (word, rest) = text.split_at(pattern.word(text));
+            words.push(word);
+            text = rest;
+        }
+        words
+    }
+
+    #[test]
+    fn words_are_those_of_the_pattern() {
+        let llama = Pattern { digits: 3 };
+        for (text, expected) in [
+            (
+                "Hello, it's 12345",
+                vec!["Hello", ",", " it", "'s", " ", "123", "45"],
+            ),
+            (
+                "don'T 'RE'sx x'lL",
+                vec!["don", "'T", " '", "RE", "'s", "x", " x", "'lL"],
+            ),
+            (
+                "a  b   \n\n  c \t",
+                vec!["a", " ", " b", "   \n\n", " ", " c", " \t"],
+            ),
+            ("!!\n\r x.y (z)", vec!["!!\n\r", " x", ".y", " (", "z", ")"]),
+            (
+                "世界, \u{a0}é\u{301}½",
+                vec!["世界", ",", " ", "\u{a0}é", "\u{301}", "½"],
+            ),
+            (" \n", vec![" \n"]),
+            (" ", vec![" "]),
+            ("\r\nx", vec!["\r\n", "x"]),
+        ] {
+            assert_eq!(words(llama, text), expected, "{text:?}");
+        }
+        assert_eq!(words(Pattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
+        assert_eq!(words(llama, ""), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn only_known_patterns_count() {
+        assert_eq!(Pattern::of(r"\s+"), None);
+        let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+        assert_eq!(Pattern::of(qwen), Some(Pattern { digits: 1 }));
+    }
+}
