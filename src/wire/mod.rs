@@ -7,6 +7,7 @@
 //! `wire_model!`; its [`schema`] follows from the types.
 
 pub mod anthropic;
+pub mod anthropic_chat;
 pub mod body;
 pub mod check;
 pub mod cohere;

@@ -571,3 +571,74 @@ fn has_long_integer(value: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bad_parameter_in_upstreams_order_is_named() {
+        let bad = SamplingParams {
+            n: 1,
+            top_k: -5,
+            top_p: 2.0,
+            ..SamplingParams::default()
+        };
+        let text = |mut params: SamplingParams| params.verify().map_err(|fault| fault.message);
+        assert_eq!(
+            text(bad.clone()),
+            Err("top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)".to_owned())
+        );
+        assert_eq!(
+            text(SamplingParams {
+                top_p: 1.0,
+                ..bad.clone()
+            }),
+            Err("top_k must be 0 (disable), or at least 1, got -5.".to_owned())
+        );
+        assert_eq!(
+            text(SamplingParams {
+                presence_penalty: 3.0,
+                ..bad
+            }),
+            Err("presence_penalty must be in [-2, 2], got 3.0.".to_owned())
+        );
+    }
+
+    #[test]
+    fn greedy_sampling_ignores_cut_offs_and_refuses_choices() {
+        let mut params = SamplingParams {
+            temperature: 0.0,
+            top_k: 3,
+            ..Default::default()
+        };
+        assert_eq!(params.verify(), Ok(()));
+        assert_eq!(params.top_k, 0);
+        params.n = 2;
+        assert_eq!(
+            params.verify().map_err(|fault| fault.message),
+            Err("n must be 1 when using greedy sampling, got 2.".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_engine_knows_the_vocabulary() {
+        let limits = Limits {
+            vocab_size: Some(4096),
+            ..Limits::default()
+        };
+        let bias = TokenBias(vec![(5, 1.0), (99_999, 1.0)]);
+        let params = SamplingParams {
+            logit_bias: Some(bias),
+            ..SamplingParams::default()
+        };
+        assert_eq!(
+            params.verify_engine(&limits).map_err(|fault| fault.message),
+            Err(
+                "token_id(s) [99999] in logit_bias contain out-of-vocab token ids. Vocabulary \
+                 size: 4096 (parameter=logit_bias, value=[99999])"
+                    .to_owned()
+            )
+        );
+    }
+}

@@ -9,7 +9,10 @@ use crate::wire::schema::{ANY_LENGTH, FLOAT, INT, Model, STR, Schema, Wire, opti
 
 /// One message of a conversation, kept as it was sent (with `reasoning_content` renamed).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message(Value);
+pub struct Message {
+    raw: Value,
+    trusted: bool,
+}
 
 /// What a message says.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,9 +37,19 @@ pub struct ToolCall<'a> {
 }
 
 impl Message {
+    /// A message of our own making: its parts are not checked against the SDK's classes.
+    pub fn trusted(raw: Value) -> Self {
+        Self { raw, trusted: true }
+    }
+
+    /// Whether the parts need no check.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.trusted
+    }
+
     /// The message as JSON.
     pub fn raw(&self) -> &Value {
-        &self.0
+        &self.raw
     }
 
     /// Who speaks.
@@ -61,7 +74,7 @@ impl Message {
 
     /// What is said.
     pub fn content(&self) -> Content<'_> {
-        match self.0.get("content") {
+        match self.raw.get("content") {
             Some(Value::String(text)) => Content::Text(text),
             Some(Value::Array(parts)) => Content::Parts(parts),
             _ => Content::None,
@@ -84,7 +97,7 @@ impl Message {
 
     /// The calls an assistant message made.
     pub fn tool_calls(&self) -> impl Iterator<Item = ToolCall<'_>> {
-        let calls = self.0.get("tool_calls").and_then(Value::as_array);
+        let calls = self.raw.get("tool_calls").and_then(Value::as_array);
         calls.into_iter().flatten().filter_map(|call| {
             let function = call.get("function")?;
             Some(ToolCall {
@@ -111,7 +124,7 @@ impl Message {
     }
 
     fn text_of(&self, key: &str) -> Option<&str> {
-        self.0.get(key).and_then(Value::as_str)
+        self.raw.get(key).and_then(Value::as_str)
     }
 }
 
@@ -119,7 +132,10 @@ impl Wire for Message {
     const SCHEMA: Schema = Schema::Union(MESSAGE);
 
     fn read(value: &Value) -> Option<Self> {
-        Some(Self(value.clone()))
+        Some(Self {
+            raw: value.clone(),
+            trusted: false,
+        })
     }
 }
 

@@ -6,6 +6,8 @@ pub mod completion;
 pub mod conversation;
 pub mod message;
 pub mod responses;
+mod responses_chat;
+pub mod responses_rules;
 mod responses_schema;
 mod rules;
 pub mod shared;

@@ -380,7 +380,7 @@ fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
 }
 
 /// `extra_args`: the client's own, and what the connectors need.
-fn extra(
+pub(super) fn extra(
     own: Option<&ExtraArgs>,
     kv: Option<&Map<String, Value>>,
     ec: Option<&Map<String, Value>>,
