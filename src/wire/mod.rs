@@ -19,6 +19,7 @@ pub mod python;
 pub mod python_json;
 mod report;
 pub mod sampling;
+mod sampling_checks;
 pub mod schema;
 mod structured;
 pub mod vllm;

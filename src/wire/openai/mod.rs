@@ -5,6 +5,7 @@ pub mod chat;
 pub mod completion;
 pub mod conversation;
 pub mod message;
+pub(crate) mod message_schema;
 pub mod responses;
 mod responses_chat;
 pub mod responses_rules;
