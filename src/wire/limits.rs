@@ -239,3 +239,63 @@ impl Limits {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            max_model_len: 1024,
+            vocab_size: Some(4096),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn a_full_context_is_told_in_tokens_or_characters() {
+        let text = |outcome: Result<(), Fault>| outcome.map_err(|fault| fault.message);
+        assert_eq!(limits().prompt_tokens(1024), Ok(()));
+        assert_eq!(
+            text(limits().prompt_tokens(1025)),
+            Err(
+                "This model's maximum context length is 1024 tokens. However, your prompt \
+                 contains at least 1025 input tokens, which exceeds this limit even without any \
+                 output tokens. Please reduce the length of the input prompt. \
+                 (parameter=input_tokens, value=1025)"
+                    .to_owned()
+            )
+        );
+        assert!(text(limits().prompt_tokens(2000)).is_err_and(|t| t.contains("contains 2000 ")));
+        assert!(
+            text(limits().prompt_characters(9000, 8))
+                .is_err_and(|t| t.contains("9000 characters (more than 8192 characters,"))
+        );
+        assert_eq!(
+            text(limits().responses_prompt_tokens(1024)),
+            Err(
+                "The engine prompt length 1024 exceeds the max_model_len 1024. Please reduce \
+                 prompt."
+                    .to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn prompts_are_of_known_tokens() {
+        let text = |ids: &[i64]| limits().prompt_ids(ids).map_err(|fault| fault.message);
+        assert_eq!(text(&[0, 4095]), Ok(()));
+        assert_eq!(
+            text(&[]),
+            Err("The decoder prompt cannot be empty".to_owned())
+        );
+        assert_eq!(
+            text(&[1, 999_999]),
+            Err("Token id 999999 is out of vocabulary".to_owned())
+        );
+        assert_eq!(
+            text(&[1, -1]),
+            Err("Token id -1 is out of vocabulary".to_owned())
+        );
+    }
+}

@@ -7,6 +7,7 @@
 //! `wire_model!`; its [`schema`] follows from the types.
 
 pub mod anthropic;
+pub mod anthropic_chat;
 pub mod body;
 pub mod check;
 pub mod cohere;
@@ -19,6 +20,7 @@ pub mod python;
 pub mod python_json;
 mod report;
 pub mod sampling;
+mod sampling_checks;
 pub mod schema;
 mod structured;
 pub mod vllm;

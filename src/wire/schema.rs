@@ -1,7 +1,7 @@
 //! Schemas as data, and the macro that declares a request once.
 //!
 //! A field's Rust type says what pydantic would say of its Python annotation: `Option<bool>` is
-//! `bool | None`, `Vec<String>` is `list[str]`. [`wire_model!`] turns a struct into a [`Model`]
+//! `bool | None`, `Vec<String>` is `list[str]`. `wire_model!` turns a struct into a [`Model`]
 //! for [`super::check`] and into a reader of checked values; the two cannot drift apart.
 
 use indexmap::IndexMap;

@@ -4,7 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::message::{self, Message};
+use super::message::Message;
+use super::message_schema;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
@@ -196,8 +197,8 @@ fn tool_calls(body: &Body) -> Verdict {
         }
         let calls = message.get("tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
-            if check::winner(message::TOOL_CALL, call).is_none() {
-                let schema = &message::ANY_TOOL_CALL;
+            if check::winner(message_schema::TOOL_CALL, call).is_none() {
+                let schema = &message_schema::ANY_TOOL_CALL;
                 return Err(Refusal::Item {
                     index,
                     schema,

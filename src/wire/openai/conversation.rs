@@ -10,7 +10,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::message::{self, Message};
+use super::message::Message;
+use super::message_schema;
 use crate::wire::check;
 use crate::wire::fault::Fault;
 use crate::wire::python::{self, Py};
@@ -142,14 +143,22 @@ fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
         items: Vec::new(),
         lazy: None,
     };
-    let Some((branch, mut shaped)) = check::winner(message::MESSAGE, message.raw()) else {
+    if message.is_trusted() {
+        let items = match message.raw().get("content") {
+            Some(Value::String(text)) => vec![text_part(text)],
+            Some(Value::Array(parts)) => parts.clone(),
+            _ => Vec::new(),
+        };
+        return Ok((message.raw().clone(), Parts { items, lazy: None }));
+    }
+    let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, message.raw()) else {
         return Ok((message.raw().clone(), none));
     };
     if shaped.get("role").is_none() {
         // `openai_harmony.Message` is no dict.
         return Err(Fault::bad_request("'Message' object is not subscriptable"));
     }
-    let lazy = message::lazy_part(branch);
+    let lazy = message_schema::lazy_part(branch);
     let parts = match shaped.get("content").map(Py::of) {
         Some(Py::Str(text)) => Parts {
             items: vec![text_part(text)],
@@ -165,11 +174,11 @@ fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
         },
         _ => none,
     };
-    if branch == message::ASSISTANT_BRANCH
+    if branch == message_schema::ASSISTANT_BRANCH
         && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
     {
         for call in calls {
-            if let Some((_, shaped)) = check::winner(message::TOOL_CALL, call) {
+            if let Some((_, shaped)) = check::winner(message_schema::TOOL_CALL, call) {
                 *call = shaped;
             }
         }
@@ -301,7 +310,7 @@ fn parsed(part: &Value, format: ContentFormat, model: &str) -> Result<Option<Val
             ));
         }
         kind if known(kind) => {
-            if let Some(class) = message::address_part(kind)
+            if let Some(class) = message_schema::address_part(kind)
                 && typed
             {
                 check::apart(class, &Value::Object(part.clone()))?;

@@ -11,10 +11,8 @@ use super::shared::{
 };
 use super::validators::{self, Body, Verdict, truthy};
 use crate::wire::check;
-use crate::wire::fault::{Fault, Kind};
-use crate::wire::limits::Limits;
+use crate::wire::fault::Fault;
 use crate::wire::python::Py;
-use crate::wire::sampling::{self, SamplingDefaults, SamplingParams, Texts};
 use crate::wire::schema::{ANY_LENGTH, STR, Schema, Wire, float_within, wire_model};
 
 /// What to answer to.
@@ -210,139 +208,6 @@ impl ResponsesRequest {
     /// vLLM's 400 for a body it does not take.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
-    }
-
-    /// The checks that come right after the model is found.
-    ///
-    /// # Errors
-    /// 400 `invalid_request_error`.
-    pub fn validate_first(&self, store_enabled: bool) -> Result<(), Fault> {
-        let refuse = |text: &str, param: &str| {
-            Err(Fault {
-                param: Some(param.to_owned()),
-                ..Fault::new(400, Kind::InvalidRequest, text)
-            })
-        };
-        if self.store == Some(true) && !store_enabled && self.background == Some(true) {
-            return refuse(
-                "This vLLM engine does not support `store=True` and therefore does not support \
-                 the background mode. To enable these features, set the environment variable \
-                 `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.",
-                "background",
-            );
-        }
-        let earlier = self
-            .previous_input_messages
-            .as_ref()
-            .is_some_and(|all| !all.is_empty());
-        let follows = self
-            .previous_response_id
-            .as_ref()
-            .is_some_and(|id| !id.is_empty());
-        if earlier && follows {
-            return refuse(
-                "Only one of `previous_input_messages` and `previous_response_id` can be set.",
-                "previous_response_id",
-            );
-        }
-        Ok(())
-    }
-
-    /// Checks that need no prompt, in vLLM's order. The untrusted template comes before the
-    /// store is looked into, the rest after.
-    ///
-    /// # Errors
-    /// The first 400.
-    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
-        limits.chat_template(None, self.chat_template_kwargs.as_ref())?;
-        limits.mm_kwargs(
-            self.mm_processor_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
-            self.media_io_kwargs
-                .as_ref()
-                .is_some_and(|kwargs| !kwargs.is_empty()),
-        )?;
-        limits.asked("max_output_tokens", self.max_output_tokens, None)
-    }
-
-    /// Whether log probabilities are part of the answer.
-    pub fn wants_logprobs(&self) -> bool {
-        let wanted = "message.output_text.logprobs";
-        self.include
-            .as_ref()
-            .is_some_and(|include| include.iter().any(|part| part == wanted))
-    }
-
-    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
-    ///
-    /// # Errors
-    /// 400 for values out of range.
-    pub fn sampling_params(
-        &self,
-        max_tokens: i128,
-        defaults: &SamplingDefaults,
-    ) -> Result<SamplingParams, Fault> {
-        let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
-        let mut stop_token_ids = self.stop_token_ids.clone().unwrap_or_default();
-        stop_token_ids.extend(defaults.stop_token_ids.iter().copied());
-        let mut params = SamplingParams {
-            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
-            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
-            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
-            temperature: or(self.temperature, defaults.temperature, 1.0),
-            top_p: or(self.top_p, defaults.top_p, 1.0),
-            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
-            min_p: or(self.min_p, defaults.min_p, 0.0),
-            seed: self.seed.map(i128::from),
-            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
-            stop_token_ids: Some(stop_token_ids),
-            ignore_eos: self.ignore_eos,
-            max_tokens: Some(max_tokens),
-            logprobs: self.wants_logprobs().then_some(self.top_logprobs),
-            skip_special_tokens: self
-                .skip_special_tokens
-                .or(defaults.skip_special_tokens)
-                .unwrap_or(true),
-            spaces_between_special_tokens: self.spaces_between_special_tokens,
-            include_stop_str_in_output: self.include_stop_str_in_output,
-            output_kind: if self.stream == Some(true) { 1 } else { 2 },
-            structured_outputs: self.structured_outputs.clone(),
-            logit_bias: self
-                .logit_bias
-                .as_ref()
-                .map(sampling::token_bias)
-                .transpose()?,
-            extra_args: self.vllm_xargs.as_ref().map(|args| args.0.clone()),
-            watermarking: self.watermarking,
-            ..SamplingParams::default()
-        };
-        params.verify()?;
-        Ok(params)
-    }
-}
-
-/// No response of that id is stored.
-pub fn not_stored(id: &str) -> Fault {
-    Fault {
-        param: Some("response_id".to_owned()),
-        ..Fault::new(
-            404,
-            Kind::InvalidRequest,
-            format!("Response with id '{id}' not found."),
-        )
-    }
-}
-
-/// A response that is not made in the background cannot be cancelled.
-pub fn cannot_cancel() -> Fault {
-    Fault {
-        param: Some("response_id".to_owned()),
-        ..Fault::new(
-            400,
-            Kind::InvalidRequest,
-            "Cannot cancel a synchronous response.",
-        )
     }
 }
 

@@ -18,6 +18,7 @@ use crate::wire::fault::Fault;
 use crate::wire::limits::Limits;
 use crate::wire::python::Py;
 use crate::wire::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
+use crate::wire::sampling_checks;
 
 impl ChatRequest {
     /// Checks that need no prompt: tools without a parser, an untrusted template, limits beyond
@@ -353,7 +354,7 @@ fn verified(mut params: SamplingParams) -> Result<SamplingParams, Fault> {
 
 /// Beam search checks nothing but its width.
 fn beam(params: SamplingParams, temperature: Option<f64>) -> Result<SamplingParams, Fault> {
-    sampling::verify_count(params.n, "beam_width")?;
+    sampling_checks::verify_count(params.n, "beam_width")?;
     Ok(SamplingParams {
         temperature: temperature.unwrap_or(1.0),
         ..params
@@ -380,7 +381,7 @@ fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
 }
 
 /// `extra_args`: the client's own, and what the connectors need.
-fn extra(
+pub(super) fn extra(
     own: Option<&ExtraArgs>,
     kv: Option<&Map<String, Value>>,
     ec: Option<&Map<String, Value>>,

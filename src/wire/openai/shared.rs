@@ -52,6 +52,37 @@ wire_model! {
     }
 }
 
+impl Tool {
+    /// The tool as templates see it: null members except `strict` and `defer_loading`, which are
+    /// left out.
+    pub fn dump(&self) -> Value {
+        let function = &self.function;
+        let mut inner = Map::new();
+        inner.insert("name".to_owned(), Value::from(function.name.as_str()));
+        inner.insert(
+            "description".to_owned(),
+            Value::from(function.description.clone()),
+        );
+        inner.insert(
+            "parameters".to_owned(),
+            function
+                .parameters
+                .clone()
+                .map_or(Value::Null, Value::Object),
+        );
+        let defer = function.defer_loading.or(self.defer_loading);
+        for (key, flag) in [("strict", function.strict), ("defer_loading", defer)] {
+            inner.extend(flag.map(|flag| (key.to_owned(), Value::Bool(flag))));
+        }
+        let mut tool = Map::new();
+        tool.insert("type".to_owned(), Value::from(self.kind.as_str()));
+        tool.insert("function".to_owned(), Value::Object(inner));
+        let defer = self.defer_loading;
+        tool.extend(defer.map(|flag| ("defer_loading".to_owned(), Value::Bool(flag))));
+        Value::Object(tool)
+    }
+}
+
 wire_model! {
     /// The name inside a named tool choice.
     pub struct NamedFunction: Wrapped "ChatCompletionNamedFunction" {

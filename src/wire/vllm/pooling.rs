@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use crate::wire::check;
 use crate::wire::fault::Fault;
 use crate::wire::openai::completion::{Prompts, TokenIds};
-use crate::wire::openai::message::{self, Message};
+use crate::wire::openai::message::Message;
+use crate::wire::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
 use crate::wire::openai::shared::{CACHE_SALT, SIDE};
 use crate::wire::openai::validators::{self, Body, Verdict, truthy};
 use crate::wire::schema::{
@@ -338,8 +339,8 @@ static CLASSIFY: &[Schema] = &[
     )),
 ];
 
-const ONE_INPUT: Schema = Schema::Union(message::SCORE_INPUT);
-const INPUTS: Schema = Schema::Union(message::SCORE_INPUTS);
+const ONE_INPUT: Schema = Schema::Union(SCORE_INPUT);
+const INPUTS: Schema = Schema::Union(SCORE_INPUTS);
 
 /// The head of score and rerank requests.
 const SCORING: [Field; 14] = join::<14>(&[

@@ -1,0 +1,433 @@
+//! The checks of sampling parameters, in upstream's order.
+//!
+//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_engine`]
+//! after: its refusals are a 400 for a unary request and an event in a stream.
+//!
+//! Source: `vllm/sampling_params.py` (`SamplingParams.__post_init__`, `_verify_args`, `verify`),
+//! `vllm/v1/engine/input_processor.py` (`_validate_params`).
+
+use serde_json::Value;
+
+use super::fault::Fault;
+use super::limits::Limits;
+use super::python::{self, Py};
+use super::sampling::{GREEDY, SamplingParams};
+use super::structured;
+
+/// Temperatures above 0 are raised to this.
+const LOWEST_TEMPERATURE: f64 = 1e-2;
+/// Most `logprob_token_ids` of a request.
+const MAX_LOGPROB_TOKEN_IDS: usize = 128;
+/// Most choices of a request (`VLLM_MAX_N_SEQUENCES`).
+const MAX_N: i128 = 16_384;
+
+impl SamplingParams {
+    /// Normalises the parameters and checks their ranges.
+    ///
+    /// # Errors
+    /// The first 400 in vLLM's order.
+    pub fn verify(&mut self) -> Result<(), Fault> {
+        if 0.0 < self.temperature && self.temperature < LOWEST_TEMPERATURE {
+            self.temperature = LOWEST_TEMPERATURE;
+        }
+        self.seed = self.seed.filter(|seed| *seed != -1);
+        self.thinking_token_budget = self.thinking_token_budget.filter(|budget| *budget != -1);
+        for list in [&mut self.stop_token_ids].into_iter().flatten() {
+            let mut seen = std::collections::HashSet::new();
+            list.retain(|id| seen.insert(*id));
+        }
+        self.verify_counts()?;
+        self.verify_shape()?;
+        self.verify_length()?;
+        self.verify_texts()?;
+        if self.temperature < GREEDY {
+            (self.top_p, self.top_k, self.min_p) = (1.0, 0, 0.0);
+            if self.n > 1 {
+                let n = self.n;
+                return refuse(format!("n must be 1 when using greedy sampling, got {n}."));
+            }
+        }
+        Ok(())
+    }
+
+    fn verify_counts(&self) -> Result<(), Fault> {
+        verify_count(self.n, "n")?;
+        match &self.extra_args {
+            Some(args) if args.values().any(has_long_integer) => Err(Fault::parameter(
+                "extra_args integers must be between -2**63 and 2**64 - 1.",
+                "extra_args",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Penalties, temperature and cut-offs.
+    fn verify_shape(&self) -> Result<(), Fault> {
+        let text = python::repr_float;
+        for (name, value) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
+            if !(-2.0..=2.0).contains(&value) {
+                return refuse(format!("{name} must be in [-2, 2], got {}.", text(value)));
+            }
+        }
+        let value = self.repetition_penalty;
+        if !value.is_finite() {
+            return refuse(format!(
+                "repetition_penalty must be a finite number, got {}.",
+                text(value)
+            ));
+        }
+        if value <= 0.0 {
+            return refuse(format!(
+                "repetition_penalty must be greater than zero, got {}.",
+                text(value)
+            ));
+        }
+        let value = self.temperature;
+        let rule = match value {
+            v if !v.is_finite() => Some("be a finite number"),
+            v if v < 0.0 => Some("be non-negative"),
+            v if v > 2.0 => Some("be in [0, 2]"),
+            _ => None,
+        };
+        if let Some(rule) = rule {
+            return out_of_range("temperature", rule, &text(value));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return out_of_range("top_p", "be in (0, 1]", &text(self.top_p));
+        }
+        if self.top_k < -1 {
+            let k = self.top_k;
+            return refuse(format!(
+                "top_k must be 0 (disable), or at least 1, got {k}."
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return refuse(format!(
+                "min_p must be in [0, 1], got {}.",
+                text(self.min_p)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Limits on length and on log probabilities.
+    fn verify_length(&self) -> Result<(), Fault> {
+        let min = self.min_tokens;
+        if let Some(max) = self.max_tokens.filter(|max| *max < 1) {
+            return out_of_range("max_tokens", "be at least 1", &max.to_string());
+        }
+        if min < 0 {
+            return refuse(format!(
+                "min_tokens must be greater than or equal to 0, got {min}."
+            ));
+        }
+        if let Some(max) = self.max_tokens.filter(|max| min > *max) {
+            return refuse(format!(
+                "min_tokens must be less than or equal to max_tokens={max}, got {min}."
+            ));
+        }
+        if let Some(interval) = self.stream_interval.filter(|interval| *interval < 1) {
+            return out_of_range("stream_interval", "be at least 1", &interval.to_string());
+        }
+        for (name, count) in [
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
+            if let Some(count) = count.filter(|count| *count < -1) {
+                return out_of_range(name, "be non-negative or -1", &count.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn verify_texts(&self) -> Result<(), Fault> {
+        let stop = self.stop.as_ref().map_or(&[][..], |stop| &stop.0);
+        if stop.iter().any(String::is_empty) {
+            return refuse("stop cannot contain an empty string.".to_owned());
+        }
+        if !stop.is_empty() && !self.detokenize {
+            return refuse(
+                "stop strings are only supported when detokenize is True. Set detokenize=True \
+                 to use stop."
+                    .to_owned(),
+            );
+        }
+        match &self.bad_words {
+            Some(words) if words.iter().any(String::is_empty) => refuse(format!(
+                "bad_words cannot contain an empty string. Got bad_words={}",
+                python::repr(&Value::from(words.clone()))
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what only the engine knows the bounds of.
+    ///
+    /// # Errors
+    /// The first refusal in vLLM's order.
+    pub fn verify_engine(&self, limits: &Limits) -> Result<(), Fault> {
+        self.verify_logprobs(limits)?;
+        if let Some(bias) = &self.logit_bias {
+            in_vocabulary("logit_bias", bias.0.iter().map(|(id, _)| *id), limits)?;
+        }
+        if let Some(ids) = &self.stop_token_ids {
+            in_vocabulary("stop_token_ids", ids.iter().copied(), limits)?;
+        }
+        self.verify_allowed(limits)?;
+        let biased = self
+            .logit_bias
+            .as_ref()
+            .is_some_and(|bias| !bias.0.is_empty());
+        if limits.speculative && (self.min_p > GREEDY || biased) {
+            return refuse(
+                "The min_p and logit_bias sampling parameters are not yet supported with \
+                 speculative decoding."
+                    .to_owned(),
+            );
+        }
+        if let Some(outputs) = &self.structured_outputs {
+            structured::verify(outputs)?;
+        }
+        if self.thinking_token_budget.is_some() && !limits.reasoning_parser {
+            return refuse(
+                "thinking_token_budget is set but reasoning_config is not configured. Please \
+                 set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the routing offset against the prompt; the engine's last check.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub fn verify_prompt(&self, prompt_tokens: usize) -> Result<(), Fault> {
+        let start = self.routed_experts_prompt_start;
+        if (0..=prompt_tokens as i128).contains(&start) {
+            return Ok(());
+        }
+        Err(Fault::value(
+            format_args!(
+                "routed_experts_prompt_start must be between 0 and the prompt length \
+                 ({prompt_tokens}), inclusive."
+            ),
+            "routed_experts_prompt_start",
+            start,
+        ))
+    }
+
+    fn verify_logprobs(&self, limits: &Limits) -> Result<(), Fault> {
+        let vocabulary = limits.vocab_size.map_or(i128::MAX, i128::from);
+        let whole = |count: i128| if count == -1 { vocabulary } else { count };
+        let most = whole(i128::from(limits.max_logprobs));
+        let over = |count: Option<i128>| count.map(whole).filter(|count| *count > most);
+        let too_many = |what: &str, name: &str, count: i128| {
+            Err(Fault::value(
+                format_args!(
+                    "Requested {what} logprobs of {count}, which is greater than max allowed: \
+                     {most}"
+                ),
+                name,
+                count,
+            ))
+        };
+        if let Some(count) = over(self.logprobs) {
+            return too_many("sample", "logprobs", count);
+        }
+        if let Some(ids) = &self.logprob_token_ids {
+            let name = "logprob_token_ids";
+            let n = ids.len();
+            if n > MAX_LOGPROB_TOKEN_IDS {
+                return Err(Fault::value(
+                    format_args!(
+                        "Requested logprob_token_ids of length {n}, which is greater than max \
+                         allowed: {MAX_LOGPROB_TOKEN_IDS}"
+                    ),
+                    name,
+                    n,
+                ));
+            }
+            in_vocabulary(name, ids.iter().copied(), limits)?;
+            if let Some(logprobs) = self.logprobs.filter(|logprobs| *logprobs != n as i128) {
+                return Err(Fault::value(
+                    format_args!(
+                        "When both logprobs and logprob_token_ids are set, logprobs must equal \
+                         len(logprob_token_ids). Got logprobs={logprobs}, \
+                         len(logprob_token_ids)={n}."
+                    ),
+                    name,
+                    n,
+                ));
+            }
+        }
+        match over(self.prompt_logprobs) {
+            Some(count) => too_many("prompt", "prompt_logprobs", count),
+            None => Ok(()),
+        }
+    }
+
+    fn verify_allowed(&self, limits: &Limits) -> Result<(), Fault> {
+        let name = "allowed_token_ids";
+        let Some(ids) = &self.allowed_token_ids else {
+            return Ok(());
+        };
+        if ids.is_empty() {
+            return Err(Fault::value(
+                "allowed_token_ids is not None and empty!",
+                name,
+                "[]",
+            ));
+        }
+        let unknown = unknown_ids(ids.iter().copied(), limits);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let text = "allowed_token_ids contains out-of-vocab token id!";
+        Err(Fault::value(text, name, list(&unknown)))
+    }
+}
+
+/// `_verify_num_sequences`.
+pub(crate) fn verify_count(count: i128, name: &str) -> Result<(), Fault> {
+    if count < 1 {
+        return refuse(format!("{name} must be at least 1, got {count}."));
+    }
+    if count > MAX_N {
+        return refuse(format!(
+            "{name} must be at most {MAX_N}, got {count}. To increase this limit, set the \
+             VLLM_MAX_N_SEQUENCES environment variable."
+        ));
+    }
+    Ok(())
+}
+
+fn refuse(message: String) -> Result<(), Fault> {
+    Err(Fault::bad_request(message))
+}
+
+/// `NAME must RULE, got VALUE.` with the details appended.
+fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
+    Err(Fault::value(
+        format_args!("{name} must {rule}, got {value}."),
+        name,
+        value,
+    ))
+}
+
+fn unknown_ids(ids: impl Iterator<Item = i128>, limits: &Limits) -> Vec<i128> {
+    let size = limits.vocab_size.map_or(i128::MAX, i128::from);
+    ids.filter(|id| !(0..size).contains(id)).collect()
+}
+
+/// `repr` of a list of integers.
+fn list(ids: &[i128]) -> String {
+    let texts: Vec<String> = ids.iter().map(i128::to_string).collect();
+    format!("[{}]", texts.join(", "))
+}
+
+fn in_vocabulary(
+    name: &str,
+    ids: impl Iterator<Item = i128>,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    let unknown = unknown_ids(ids, limits);
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let ids = list(&unknown);
+    let size = limits.vocab_size.unwrap_or_default();
+    Err(Fault::value(
+        format_args!(
+            "token_id(s) {ids} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
+        ),
+        name,
+        &ids,
+    ))
+}
+
+/// Whether an integer beyond what the engine's transport carries stands anywhere inside.
+fn has_long_integer(value: &Value) -> bool {
+    match Py::of(value) {
+        Py::BigInt(_) => true,
+        Py::Int(i) => i64::try_from(i).is_err() && u64::try_from(i).is_err(),
+        Py::List(items) => items.iter().any(has_long_integer),
+        Py::Dict(map) => map.values().any(has_long_integer),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sampling::TokenBias;
+    use super::*;
+
+    #[test]
+    fn the_first_bad_parameter_in_upstreams_order_is_named() {
+        let bad = SamplingParams {
+            n: 1,
+            top_k: -5,
+            top_p: 2.0,
+            ..SamplingParams::default()
+        };
+        let text = |mut params: SamplingParams| params.verify().map_err(|fault| fault.message);
+        assert_eq!(
+            text(bad.clone()),
+            Err("top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)".to_owned())
+        );
+        assert_eq!(
+            text(SamplingParams {
+                top_p: 1.0,
+                ..bad.clone()
+            }),
+            Err("top_k must be 0 (disable), or at least 1, got -5.".to_owned())
+        );
+        assert_eq!(
+            text(SamplingParams {
+                presence_penalty: 3.0,
+                ..bad
+            }),
+            Err("presence_penalty must be in [-2, 2], got 3.0.".to_owned())
+        );
+    }
+
+    #[test]
+    fn greedy_sampling_ignores_cut_offs_and_refuses_choices() {
+        let mut params = SamplingParams {
+            temperature: 0.0,
+            top_k: 3,
+            ..Default::default()
+        };
+        assert_eq!(params.verify(), Ok(()));
+        assert_eq!(params.top_k, 0);
+        params.n = 2;
+        assert_eq!(
+            params.verify().map_err(|fault| fault.message),
+            Err("n must be 1 when using greedy sampling, got 2.".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_engine_knows_the_vocabulary() {
+        let limits = Limits {
+            vocab_size: Some(4096),
+            ..Limits::default()
+        };
+        let bias = TokenBias(vec![(5, 1.0), (99_999, 1.0)]);
+        let params = SamplingParams {
+            logit_bias: Some(bias),
+            ..SamplingParams::default()
+        };
+        assert_eq!(
+            params.verify_engine(&limits).map_err(|fault| fault.message),
+            Err(
+                "token_id(s) [99999] in logit_bias contain out-of-vocab token ids. Vocabulary \
+                 size: 4096 (parameter=logit_bias, value=[99999])"
+                    .to_owned()
+            )
+        );
+    }
+}
