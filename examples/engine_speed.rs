@@ -21,9 +21,16 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
     let (mut next, mut tokens, mut now) = (0, 0u64, SimTime::ZERO);
     let submit = |engine: &mut dyn Scheduler, now, id: u64, out: &mut Outbox| {
         let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix(id, i)));
-        let plan = Plan { keys: keys.collect(), block_size: block, ..Plan::default() };
+        let plan = Plan {
+            keys: keys.collect(),
+            block_size: block,
+            ..Plan::default()
+        };
         let plan = Some(Arc::new(plan));
-        let seq = Sequence { plan, ..Sequence::new(SeqId(id), prompt, output) };
+        let seq = Sequence {
+            plan,
+            ..Sequence::new(SeqId(id), prompt, output)
+        };
         assert!(engine.submit(now, seq, out).is_ok());
     };
     let start = cpu_seconds();
@@ -56,7 +63,10 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
 }
 
 fn main() {
-    let batch = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(64);
+    let batch = std::env::args()
+        .nth(1)
+        .and_then(|arg| arg.parse().ok())
+        .unwrap_or(64);
     let (Some(shape), Some(gpu)) = (model("meta-llama/Llama-3.1-8B"), gpu("H100")) else {
         return;
     };
@@ -80,7 +90,12 @@ fn main() {
             measure(name, &mut engine, 16, batch);
         }
     }
-    let config = SglangConfig { latency, num_pages: 30_000, page_size: 16, ..Default::default() };
+    let config = SglangConfig {
+        latency,
+        num_pages: 30_000,
+        page_size: 16,
+        ..Default::default()
+    };
     if let Ok(mut engine) = Sglang::new(config) {
         measure("sglang", &mut engine, 16, batch);
     }
