@@ -130,9 +130,10 @@ impl Vllm {
             let mut step = self.spare.pop().unwrap_or_default();
             let preempted = self.schedule(now, &mut step, out);
             if step.entries.is_empty() {
+                let freed = preempted || !step.rejected.is_empty();
                 self.release(step, now, out);
-                if preempted && self.flight.is_empty() {
-                    // A pass that only preempted: what it freed serves others.
+                if freed && self.flight.is_empty() {
+                    // A pass that only preempted or rejected: what it freed serves others.
                     continue;
                 }
                 break;
@@ -215,19 +216,20 @@ impl Vllm {
 
     /// All tokens of a sequence are out. The caller takes it off the running batch.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        let seq = &self.seqs[slot];
-        if !seq.tail.is_zero() {
-            let due = now + seq.tail;
-            self.timers.set(due, (slot, seq.generation));
-            // It keeps its place in the batch, but needs no cache any more.
-            self.free_blocks(slot);
-            return;
-        }
-        if seq.state == State::Waiting {
+        if self.seqs[slot].state == State::Waiting {
             // Preempted while its last token was in flight.
             self.waiting.remove(&self.seqs, slot);
+            self.seqs[slot].state = State::Resting;
         }
-        self.end(slot, End::Finished, now, out);
+        let seq = &self.seqs[slot];
+        if seq.tail.is_zero() {
+            self.end(slot, End::Finished, now, out);
+            return;
+        }
+        let due = now + seq.tail;
+        self.timers.set(due, (slot, seq.generation));
+        // It keeps its place in the batch, but needs no cache any more.
+        self.free_blocks(slot);
     }
 
     /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
@@ -244,6 +246,7 @@ impl Vllm {
             State::Waiting => self.waiting.remove(&self.seqs, slot),
             State::Fetching => self.fetching -= 1,
             State::Running | State::Draining => self.running.retain(|&other| other != slot),
+            State::Resting => {}
             State::Free | State::Dead => return,
         }
         self.end(slot, end, now, out);
@@ -264,11 +267,11 @@ impl Vllm {
                 self.waiting.insert(&self.seqs, slot);
                 self.wake(now);
             }
-            State::Waiting | State::Draining => {
+            State::Draining | State::Resting => {
                 self.stop(slot, End::Finished, now, out);
                 self.wake(now);
             }
-            State::Free | State::Running | State::Dead => {}
+            State::Free | State::Waiting | State::Running | State::Dead => {}
         }
     }
 

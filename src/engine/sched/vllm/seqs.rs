@@ -21,6 +21,8 @@ pub(super) enum State {
     Running,
     /// In the running batch, but its last token is scheduled or out.
     Draining,
+    /// In no queue: preempted with its last token in flight, it waits for its tail.
+    Resting,
     /// Over, but a step that computes it is still in flight.
     Dead,
 }

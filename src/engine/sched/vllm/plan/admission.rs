@@ -144,7 +144,10 @@ impl Vllm {
         };
         // Blocks that a fetch holds cannot be had by preemption, so that a sequence without room
         // for its next token could start in vain again and again.
-        let fetching = u32::from(self.fetching > 0);
+        let next = match self.fetching {
+            0 => 0,
+            _ => 1 + self.config.drafts(),
+        };
         let reserve = self.config.reserve_full_prompt
             || self.config.victim == Victim::First
             || self.fetching > 0;
@@ -155,7 +158,7 @@ impl Vllm {
             tokens,
             cache: tokens.min(seq.known),
             whole: match reserve {
-                true => (seq.known + fetching).min(seq.total),
+                true => (seq.known + next).min(seq.total),
                 false => 0,
             },
             spare,
@@ -252,7 +255,10 @@ impl Vllm {
         }
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
         let budget = self.config.max_num_batched_tokens;
-        let unchunked = !self.config.enable_chunked_prefill && self.running.is_empty();
-        too_long || (unchunked && seq.prompt.saturating_sub(self.look_up(slot)) > budget)
+        let unchunked = !self.config.enable_chunked_prefill
+            && self.running.is_empty()
+            && seq.table.is_empty()
+            && seq.prompt.saturating_sub(self.look_up(slot)) > budget;
+        too_long || unchunked
     }
 }
