@@ -5,9 +5,11 @@
 
 pub mod cli;
 pub mod config;
+pub mod dataset;
 pub mod driver;
 pub mod engine;
 pub mod generate;
+pub mod grpc;
 pub mod http;
 pub mod job;
 pub mod kv_events;

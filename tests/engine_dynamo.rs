@@ -1,5 +1,7 @@
 //! Recorded runs of Dynamo's offline replay, played again: equal request by request.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
 use std::path::Path;
 
 use serde_json::Value;

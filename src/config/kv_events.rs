@@ -88,6 +88,17 @@ const CONFIG_KEYS: [&str; 8] = [
 const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
 
 impl KvEvents {
+    /// Event and replay socket of a rank, as vLLM numbers them; one that cannot be moved stays.
+    pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
+        let moved = |endpoint: &String| {
+            crate::kv_events::for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone())
+        };
+        (
+            moved(&self.endpoint),
+            self.replay_endpoint.as_ref().map(moved),
+        )
+    }
+
     pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let own = Self::llmd(v, engine)?;
         let int_hashes = v.switch("kv-events-int-hashes")?;

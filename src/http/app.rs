@@ -2,10 +2,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 
 use super::openai::responses::Store;
 use super::openai::view::Wire;
+use super::routes::{self, Index};
 use crate::config::{Compat, Config, Door, Fingerprint};
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -39,6 +41,10 @@ pub struct App {
     pub(super) fingerprint: Option<Arc<str>>,
     pub(super) load: Arc<AtomicI64>,
     pub(super) responses: Arc<Store>,
+    /// Routes that this configuration serves.
+    pub(super) routes: Index,
+    /// What answers name as the version of the weights.
+    pub(super) weight_version: ArcSwap<String>,
     stopping: AtomicBool,
 }
 
@@ -62,6 +68,8 @@ impl App {
             limits: limits(&config, &service, version),
             defaults: defaults(&config, &service),
             fingerprint: fingerprint(&config).map(Into::into),
+            routes: routes::index(&config),
+            weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,
             metrics,

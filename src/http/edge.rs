@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
 };
 use tower::ServiceExt;
 
@@ -23,6 +23,7 @@ use crate::metrics::HandlerId;
 pub struct Edge {
     app: Arc<App>,
     router: Router,
+    grpc: Option<Router>,
     fixed: Arc<[(HeaderName, HeaderValue)]>,
 }
 
@@ -47,7 +48,17 @@ impl Edge {
         Self {
             app,
             router,
+            grpc: None,
             fixed: fixed.into(),
+        }
+    }
+
+    /// Answers gRPC calls with `router`.
+    #[must_use]
+    pub fn with_grpc(self, router: Router) -> Self {
+        Self {
+            grpc: Some(router),
+            ..self
         }
     }
 
@@ -62,6 +73,9 @@ impl Edge {
     {
         let started = unix_now();
         let mut request = request.map(Body::new);
+        if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
+            return Ok(self.call_grpc(grpc.clone(), request).await);
+        }
         self.strip_root_path(&mut request);
         let id = self.app.config.server.request_id_headers.then(|| {
             request
@@ -99,12 +113,24 @@ impl Edge {
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
-            return routes::no_head(request.uri().path());
+            return routes::no_head(&self.app, request.uri().path());
         }
         match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         }
+    }
+
+    /// A gRPC call: nothing of HTTP's middleware but where it was answered.
+    async fn call_grpc(&self, router: Router, request: Request<Body>) -> Response<Body> {
+        let mut response = match router.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        for (name, value) in self.fixed.iter().filter(|(name, _)| name != header::SERVER) {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+        response
     }
 
     /// `/prefix/x` is `/x`; both exist.
@@ -239,6 +265,14 @@ fn allows(origins: &[String], origin: &HeaderValue) -> bool {
     origins
         .iter()
         .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
+
+/// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.
+fn is_grpc(request: &Request<Body>) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    request.version() == Version::HTTP_2
+        && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// Compares in time that depends on the lengths alone.

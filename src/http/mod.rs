@@ -9,9 +9,11 @@ mod invocations;
 mod json;
 mod openai;
 mod ops;
+mod query;
 mod routes;
 mod stream;
 mod tokenize;
+mod vllm;
 
 pub use app::{App, Parts};
 pub use edge::Edge;

@@ -1,5 +1,6 @@
 //! Every route on one screen.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,7 +11,9 @@ use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
-use super::{anthropic, error, invocations, ops, tokenize};
+use super::vllm::{control, weights};
+use super::{anthropic, error, invocations, ops, tokenize, vllm};
+use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -18,22 +21,9 @@ type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 const RESPONSE: &str = "/v1/responses/{response_id}";
 const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
-/// Every route there is; the server's configuration leaves some out.
-fn table() -> Vec<Route> {
-    vec![
-        ("/v1/chat/completions", "POST", post(chat::create)),
-        ("/v1/completions", "POST", post(completion::create)),
-        ("/v1/chat/completions/batch", "POST", post(batch::create)),
-        ("/v1/messages", "POST", post(anthropic::create)),
-        (
-            "/v1/messages/count_tokens",
-            "POST",
-            post(anthropic::count_tokens),
-        ),
-        ("/v1/responses", "POST", post(responses::create)),
-        (RESPONSE, "GET", get(responses::retrieve)),
-        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
-        ("/invocations", "POST", post(invocations::invoke)),
+/// Every route of a configuration; what is gated off is not there (404).
+fn table(config: &Config) -> Vec<Route> {
+    let mut routes = vec![
         ("/v1/models", "GET", get(models::list)),
         ("/tokenize", "POST", post(tokenize::tokenize)),
         ("/detokenize", "POST", post(tokenize::detokenize)),
@@ -44,14 +34,142 @@ fn table() -> Vec<Route> {
         ("/version", "GET", get(ops::version)),
         ("/load", "GET", get(ops::load)),
         ("/metrics", "GET", get(ops::metrics)),
+        (
+            "/kv_event_sources",
+            "GET",
+            get(vllm::info::kv_event_sources),
+        ),
+        ("/invocations", "POST", post(invocations::invoke)),
+        ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
+        ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
+    ];
+    if generates(config) {
+        routes.extend(generation());
+    }
+    if config.lora.runtime_updating {
+        routes.extend([
+            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
+            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload)),
+        ]);
+    }
+    if config.api.enable_tokenizer_info_endpoint {
+        routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
+    }
+    // llm-d's sleep routes are always there.
+    if config.server.dev_mode || config.model.door == Door::Llmd {
+        routes.extend(sleeping());
+    }
+    if config.server.dev_mode {
+        routes.extend(development());
+        routes.extend(training());
+    } else if config.api.tokens_only {
+        routes.push(("/abort_requests", "POST", post(vllm::control::abort_named)));
+    }
+    routes
+}
+
+/// Whether chat and completions exist.
+fn generates(config: &Config) -> bool {
+    matches!(config.api.task, Task::All | Task::Generate)
+}
+
+fn generation() -> Vec<Route> {
+    vec![
+        ("/v1/chat/completions/batch", "POST", post(batch::create)),
+        ("/v1/messages", "POST", post(anthropic::create)),
+        (
+            "/v1/messages/count_tokens",
+            "POST",
+            post(anthropic::count_tokens),
+        ),
+        ("/v1/responses", "POST", post(responses::create)),
+        (RESPONSE, "GET", get(responses::retrieve)),
+        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
+        ("/v1/chat/completions", "POST", post(chat::create)),
+        ("/v1/completions", "POST", post(completion::create)),
+        ("/generative_scoring", "POST", post(vllm::scoring::create)),
+        (
+            "/scale_elastic_ep",
+            "POST",
+            post(vllm::info::scale_elastic_ep),
+        ),
+        (
+            "/is_scaling_elastic_ep",
+            "POST",
+            post(vllm::info::is_scaling),
+        ),
     ]
 }
 
-/// Paths of all routes, for the redirect of a trailing slash and for answers to HEAD.
-fn methods(path: &str) -> Option<&'static str> {
-    static METHODS: std::sync::LazyLock<std::collections::HashMap<&str, &str>> =
-        std::sync::LazyLock::new(|| table().into_iter().map(|(p, m, _)| (p, m)).collect());
-    METHODS.get(template(path)).copied()
+fn sleeping() -> Vec<Route> {
+    vec![
+        ("/sleep", "POST", post(control::sleep)),
+        ("/wake_up", "POST", post(control::wake_up)),
+        ("/is_sleeping", "GET", get(control::is_sleeping)),
+    ]
+}
+
+/// Routes of `VLLM_SERVER_DEV_MODE=1`.
+fn development() -> Vec<Route> {
+    let release = post(control::release_kv_cache_memory);
+    let reset = || post(control::nothing_to_reset);
+    vec![
+        ("/release_kv_cache_memory", "POST", release),
+        (
+            "/reset_prefix_cache",
+            "POST",
+            post(control::reset_prefix_cache),
+        ),
+        ("/reset_mm_cache", "POST", reset()),
+        ("/reset_encoder_cache", "POST", reset()),
+        ("/server_info", "GET", get(vllm::info::server_info)),
+        ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
+        ("/pause", "POST", post(control::pause)),
+        ("/resume", "POST", post(control::resume)),
+        ("/is_paused", "GET", get(control::is_paused)),
+        ("/abort_requests", "POST", post(control::abort_requests)),
+        ("/get_world_size", "GET", get(vllm::info::world_size)),
+    ]
+}
+
+/// Routes of development mode that training loops call.
+fn training() -> Vec<Route> {
+    vec![
+        ("/init_weight_transfer_engine", "POST", post(weights::init)),
+        (
+            "/shutdown_weight_transfer_engine",
+            "POST",
+            post(weights::shutdown),
+        ),
+        ("/start_weight_update", "POST", post(weights::start)),
+        (
+            "/start_draft_weight_update",
+            "POST",
+            post(weights::start_draft),
+        ),
+        ("/update_weights", "POST", post(weights::update)),
+        ("/finish_weight_update", "POST", post(weights::finish)),
+        ("/update_weight_version", "POST", post(weights::set_version)),
+        ("/weight_checker", "POST", post(weights::check)),
+        ("/weight_info", "GET", get(weights::info)),
+    ]
+}
+
+/// The routes of a configuration: path to methods, as `allow` names them.
+#[derive(Debug)]
+pub(super) struct Index(HashMap<&'static str, &'static str>);
+
+impl Index {
+    /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
+    pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
+        self.0.get(template(path)).copied()
+    }
+}
+
+/// The routes of a configuration.
+pub(super) fn index(config: &Config) -> Index {
+    let routes = table(config).into_iter();
+    Index(routes.map(|(path, methods, _)| (path, methods)).collect())
 }
 
 /// The route a path belongs to, as `http_*` names it; the path itself when there is none.
@@ -67,8 +185,8 @@ pub(super) fn template(path: &str) -> &str {
 }
 
 /// Paths of all routes, and of the redirects to them.
-pub fn routes() -> Vec<String> {
-    let paths = table().into_iter().map(|(path, ..)| path);
+pub fn routes(config: &Config) -> Vec<String> {
+    let paths = table(config).into_iter().map(|(path, ..)| path);
     paths
         .flat_map(|path| [path.to_owned(), format!("{path}/")])
         .collect()
@@ -77,7 +195,7 @@ pub fn routes() -> Vec<String> {
 /// The router of a server.
 pub(super) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (path, allow, handler) in table() {
+    for (path, allow, handler) in table(&app.config) {
         router = router.route(
             path,
             handler.fallback(move || async move { wrong_method(allow) }),
@@ -95,8 +213,8 @@ pub(super) fn answers_head(path: &str) -> bool {
 }
 
 /// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
-pub(super) fn no_head(path: &str) -> Response<Body> {
-    match methods(path) {
+pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
+    match app.routes.methods(path) {
         Some(allow) => wrong_method(allow),
         None => not_found(),
     }
@@ -123,7 +241,7 @@ async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body
     let path = request.uri().path();
     let Some(route) = path
         .strip_suffix('/')
-        .filter(|path| methods(path).is_some())
+        .filter(|path| app.routes.methods(path).is_some())
     else {
         return not_found();
     };

@@ -16,6 +16,8 @@ mod observer;
 mod publisher;
 mod queue;
 mod replay;
+#[cfg(test)]
+mod tests;
 mod topic;
 
 pub use config::{KvEventsConfig, KvEventsError};

@@ -31,7 +31,7 @@ pub enum Batching {
 /// What a [`Publisher`] needs to know; endpoints are those of its rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublisherConfig {
-    /// Of the PUB socket, which binds or connects as [`endpoint::binds`] says.
+    /// Of the PUB socket, which binds or connects as [`binds`](super::binds) says.
     pub endpoint: String,
     /// Of the replay socket, which always binds.
     pub replay_endpoint: Option<String>,

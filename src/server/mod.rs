@@ -21,6 +21,7 @@ use crate::config::{self, Config, ConfigError};
 use crate::driver::Live;
 use crate::engine::Command;
 use crate::generate::{Generator, Mode};
+use crate::grpc;
 use crate::http::{App, Edge, Parts};
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
@@ -29,6 +30,9 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Pending connections that the kernel keeps.
 const BACKLOG: u32 = 4096;
+
+/// Calls that an HTTP/2 connection may have open.
+const MAX_STREAMS: u32 = 16_384;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,8 @@ pub enum StartError {
 pub struct Server {
     /// Where it listens; `None` on a Unix socket.
     pub address: Option<SocketAddr>,
+    /// Where it listens for gRPC besides; `None`: the address above is the only one.
+    pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     live: Vec<Live>,
     stop: watch::Sender<bool>,
@@ -88,8 +94,12 @@ impl Server {
             None => None,
         };
         let bound = Bound::new(&config).await?;
+        let grpc_bound = match config.server.grpc_port {
+            Some(port) => Some(Bound::tcp(&config, port).await?),
+            None => None,
+        };
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes()))
+        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes(&config)))
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
@@ -97,7 +107,7 @@ impl Server {
         let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
         let parts = Parts {
             config: config.clone(),
-            service,
+            service: service.clone(),
             metrics,
             port,
             started,
@@ -105,7 +115,12 @@ impl Server {
         let app = Arc::new(App::new(parts));
         let (stop, stopping) = watch::channel(false);
         let mut accepting = JoinSet::new();
-        let edge = Edge::new(app.clone());
+        let calls = grpc::router(grpc::Parts {
+            config: config.clone(),
+            service,
+            started,
+        });
+        let edge = Edge::new(app.clone()).with_grpc(calls);
         let address = bound.address();
         let socket = config.server.uds.clone();
         let keep_alive = config.server.keep_alive;
@@ -113,10 +128,16 @@ impl Server {
             accepting.spawn(acceptor.clone().watch(tls.clone()));
         }
         let acceptor = acceptor.map(|(acceptor, _)| acceptor);
+        let grpc_address = grpc_bound.as_ref().and_then(Bound::address);
+        if let Some(bound) = grpc_bound {
+            let (acceptor, stopping) = (acceptor.clone(), stopping.clone());
+            accepting.spawn(bound.accept(edge.clone(), acceptor, stopping, keep_alive));
+        }
         accepting.spawn(bound.accept(edge, acceptor, stopping, keep_alive));
         let shutdown_timeout = config.server.shutdown_timeout;
         Ok(Self {
             address,
+            grpc_address,
             app,
             live,
             stop,
@@ -266,8 +287,11 @@ impl Bound {
             }
             return UnixListener::bind(path).map(Self::Unix).map_err(listen);
         }
+        Self::tcp(config, config.server.port).await
+    }
+
+    async fn tcp(config: &Config, port: u16) -> Result<Self, StartError> {
         let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
-        let port = config.server.port;
         let failed = |why| StartError::Listen {
             address: format!("{host}:{port}"),
             why,
@@ -451,6 +475,8 @@ async fn serve<S>(
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
+                // A gRPC client puts all its calls on one connection.
+                .max_concurrent_streams(MAX_STREAMS)
                 .serve_connection(stream, service)
         ),
     };

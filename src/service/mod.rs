@@ -1,5 +1,7 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
+mod control;
+mod embed;
 mod job;
 mod models;
 mod reply;
@@ -16,6 +18,8 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
+pub use control::{Asset, Control, Halt};
+pub use embed::embedding;
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
@@ -109,6 +113,8 @@ pub struct Service {
     pub models: Models,
     /// What is said.
     pub generator: Generator,
+    /// Whether the engines work.
+    pub control: Control,
     ranks: Vec<Live>,
     hasher: Option<Hasher>,
     schemas: Cache,
@@ -124,6 +130,7 @@ impl Service {
         Self {
             models,
             generator,
+            control: Control::default(),
             ranks,
             schemas: Cache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
@@ -194,6 +201,9 @@ impl Service {
     pub fn generate(&self, job: &Job) -> Result<Reply, ServeError> {
         let sequences = job.n.saturating_mul(job.prompts.len() as u32);
         self.admits(sequences)?;
+        if self.control.refuses() {
+            return Err(ServeError::Paused);
+        }
         let rank = self.rank(job.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let group = Arc::new(Group {

@@ -76,6 +76,29 @@ impl Hf {
     }
 
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+        if text.len() <= PART {
+            return self.encode_part(text, add_special_tokens);
+        }
+        let mut ids = Vec::with_capacity(text.len() / 4);
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(part_end(rest));
+            ids.extend(self.encode_part(part, false));
+            rest = after;
+        }
+        if add_special_tokens {
+            let (plain, around) = (self.encode_part("a", false), self.encode_part("a", true));
+            let at = around
+                .windows(plain.len().max(1))
+                .position(|ids| *ids == plain);
+            let before = at.unwrap_or(around.len());
+            ids.splice(..0, around[..before].iter().copied());
+            ids.extend(around.iter().skip(before + plain.len()));
+        }
+        ids
+    }
+
+    fn encode_part(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         match self.tokenizer.encode_fast(text, add_special_tokens) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {
@@ -160,6 +183,28 @@ impl Hf {
             self.local,
         )
     }
+}
+
+/// Longer text is encoded in parts of at most this many bytes: the regular expressions of
+/// tokenizers give up, with a panic, on runs of some ten million blanks.
+const PART: usize = 1 << 20;
+
+/// Where to cut a part off: before the blank behind a word, if one is near, because no token
+/// reaches across that.
+fn part_end(text: &str) -> usize {
+    const NEAR: usize = 1 << 16;
+    if text.len() <= PART {
+        return text.len();
+    }
+    let bytes = text.as_bytes();
+    let word_end = |at: &usize| bytes[*at] == b' ' && bytes[*at - 1].is_ascii_alphanumeric();
+    if let Some(end) = (PART - NEAR..PART).rev().find(word_end) {
+        return end;
+    }
+    (0..=PART)
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(text.len())
 }
 
 /// Parses `tokenizer.json` and adds what transformers adds.

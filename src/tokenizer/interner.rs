@@ -71,13 +71,13 @@ impl Interner {
 
     /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins.
     pub(super) fn remember(&self, id: u32, text: &str) {
-        if let Some(piece) = self.shard(id).read().pieces.get(&id) {
-            if *piece.text == *text {
-                if !piece.seen.load(Ordering::Relaxed) {
-                    piece.seen.store(true, Ordering::Relaxed);
-                }
-                return;
+        if let Some(piece) = self.shard(id).read().pieces.get(&id)
+            && *piece.text == *text
+        {
+            if !piece.seen.load(Ordering::Relaxed) {
+                piece.seen.store(true, Ordering::Relaxed);
             }
+            return;
         }
         if text.len() <= BYTES {
             self.shard(id).write().insert(id, text);

@@ -388,6 +388,8 @@ fn templates_fail_with_an_error_and_nothing_else() {
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
         "{{ range(10000000) }}",
+        "{{ ([1, 2, 3] * 9223372036854775807) | length + 'x' }}",
+        "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
         "{{ 'x' * 10000000000 }}",
         "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
     ] {
@@ -477,6 +479,31 @@ fn the_simulated_tokenizer_needs_no_files() {
     assert_eq!(
         tokenizer.tokenizer_info()["tokenizer_class"],
         "SimulatedTokenizer"
+    );
+}
+
+#[test]
+fn long_texts_are_encoded_in_parts() {
+    let tokenizer = tiny();
+    let line = "All the words of a licence, and 世界 too. ";
+    let text = line.repeat((1 << 20) / line.len() + 100);
+    let once = tokenizer.encode(line.trim_end(), false);
+    let more = tokenizer.encode(&(" ".to_owned() + line.trim_end()), false);
+    let times = text.len() / line.len();
+    let ids = tokenizer.encode(&text, true);
+    assert_eq!(ids[0], 4080);
+    let blank = tokenizer.encode(" ", false);
+    assert_eq!(
+        ids.len(),
+        1 + once.len() + (times - 1) * more.len() + blank.len()
+    );
+    assert_eq!(tokenizer.decode(&ids[1..], false), text);
+    let blanks = " ".repeat(11 << 20);
+    assert_eq!(
+        tokenizer
+            .decode(&tokenizer.encode(&blanks, false), false)
+            .len(),
+        blanks.len()
     );
 }
 

@@ -451,7 +451,7 @@ macro_rules! wire_model {
             fn read(value: &::serde_json::Value) -> Option<Self> {
                 let map = value.as_object()?;
                 Some(Self {
-                    $($field: match map.get(wire_model!(@name $field $($wire)?)) {
+                    $($field: match $crate::wire::check::find(map, wire_model!(@name $field $($wire)?)).map(|(_, value)| value) {
                         Some(value) => <$type as $crate::wire::schema::Wire>::read(value)?,
                         None => wire_model!(@default $($default)?),
                     },)*

@@ -26,7 +26,7 @@ pub enum Algo {
     XxhashCbor,
     /// FNV-1a 64 over canonical CBOR, rooted in the model's name (llm-d-inference-sim HEAD).
     LlmdFnv,
-    /// The low half quarter of SHA-256 over canonical CBOR, chained by 64 bits
+    /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
 }

@@ -183,9 +183,11 @@ impl Sglang {
         if seq.tail.is_zero() {
             self.end(slot, End::Finished, now, out);
         } else {
+            // It keeps its place in the batch, but needs no cache any more.
             seq.drained = true;
             let due = now + seq.tail;
             self.tails.set(due, (slot, seq.generation));
+            self.release(slot);
         }
     }
 

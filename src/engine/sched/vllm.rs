@@ -148,8 +148,13 @@ impl Vllm {
         step.end = now + self.config.latency.step(&step.batch, self.config.speed);
     }
 
-    /// Says which blocks a step moved and keeps its memory for another.
+    /// A step without sequences: what it did to the blocks is told after what the steps in flight
+    /// did before.
     fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
+        if let Some(last) = self.flight.back_mut() {
+            last.events.append(&mut step.events);
+            last.rejected.append(&mut step.rejected);
+        }
         out.extend(step.events.drain(..).map(|event| (now, event)));
         report_rejected(&mut step, now, out);
         step.clear();
@@ -209,8 +214,10 @@ impl Vllm {
 
     /// All tokens of a sequence are out. The caller takes it off the running batch.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        let seq = &self.seqs[slot];
+        let seq = &mut self.seqs[slot];
         if !seq.tail.is_zero() {
+            // It keeps its place in the batch, but needs no cache any more.
+            self.pool.release(&mut seq.table);
             let due = now + seq.tail;
             self.timers.set(due, (slot, seq.generation));
             return;

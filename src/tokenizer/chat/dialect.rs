@@ -1,5 +1,7 @@
 //! Jinja2 source → the dialect that minijinja reads, for the places where the two differ.
 
+use std::collections::BTreeSet;
+
 use super::lexer::{Kind, Tag, Token, tags};
 
 /// The method that a slice turns into.
@@ -12,6 +14,7 @@ pub(super) const SLICE: &str = "__slice__";
 ///   `{% with %}` blocks, which also only open a scope;
 /// * slices become calls of [`SLICE`], because minijinja's own differ from Python's for negative
 ///   steps;
+/// * what `~` joins goes through the `string` filter, because minijinja prints `none` and `true`;
 /// * escapes in string literals are spelled so that minijinja reads what Python reads.
 ///
 /// A template that is not well formed is left alone: minijinja will say what is wrong with it.
@@ -60,7 +63,108 @@ fn edits(tag: &Tag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
             Part::None => {}
         }
     }
+    for operand in joined(tag) {
+        let (first, last) = (&tag.tokens[operand.start], &tag.tokens[operand.end - 1]);
+        edits.push((first.span.start..first.span.start, "(".to_owned()));
+        edits.push((last.span.end..last.span.end, ")|string".to_owned()));
+    }
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
     edits
+}
+
+/// The operands of `~`, as ranges of tokens; plain string literals are left out.
+fn joined(tag: &Tag<'_>) -> BTreeSet<Operand> {
+    let tokens = &tag.tokens;
+    let mut operands = BTreeSet::new();
+    for (tilde, _) in tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, token)| token.is_op("~"))
+    {
+        // The keyword of a statement is no operand.
+        let least = usize::from(tag.statement);
+        let mut depth = 0usize;
+        let mut start = tilde;
+        while start > least {
+            match tokens[start - 1].text {
+                ")" | "]" | "}" => depth += 1,
+                "(" | "[" | "{" if depth == 0 => break,
+                "(" | "[" | "{" => depth -= 1,
+                _ if depth == 0 && ends_operand(tokens, start - 1) => break,
+                _ => {}
+            }
+            start -= 1;
+        }
+        let mut end = tilde + 1;
+        while end < tokens.len() {
+            match tokens[end].text {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" if depth == 0 => break,
+                ")" | "]" | "}" => depth -= 1,
+                _ if depth == 0 && ends_operand(tokens, end) => break,
+                _ => {}
+            }
+            end += 1;
+        }
+        for operand in [
+            Operand { start, end: tilde },
+            Operand {
+                start: tilde + 1,
+                end,
+            },
+        ] {
+            match &tokens[operand.start..operand.end] {
+                [] => {}
+                [only] if only.kind == Kind::Str => {}
+                _ => {
+                    operands.insert(operand);
+                }
+            }
+        }
+    }
+    operands
+}
+
+/// A range of tokens.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Operand {
+    start: usize,
+    end: usize,
+}
+
+/// Whether the token at `index` binds less than `~` does.
+fn ends_operand(tokens: &[Token<'_>], index: usize) -> bool {
+    const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
+    let token = &tokens[index];
+    let before = index.checked_sub(1).map(|before| &tokens[before]);
+    match token.kind {
+        Kind::Str => false,
+        // Not the words of a test, `x is not in y`.
+        Kind::Name => {
+            let tested = match &tokens[..index] {
+                [.., is, not] if not.is_name("not") => is.is_name("is"),
+                [.., is] => is.is_name("is"),
+                [] => false,
+            };
+            KEYWORDS.contains(&token.text) && !tested
+        }
+        Kind::Other => match token.text {
+            "-" | "+" => before.is_some_and(|before| ends_value(before, &KEYWORDS)),
+            text => [",", "=", ":", "==", "!=", "<", ">", "<=", ">=", "~"].contains(&text),
+        },
+    }
+}
+
+/// Whether a sign behind this token joins two values; otherwise it belongs to the one behind it.
+fn ends_value(token: &Token<'_>, keywords: &[&str]) -> bool {
+    match token.kind {
+        Kind::Str => true,
+        Kind::Name => !keywords.contains(&token.text),
+        Kind::Other => {
+            token.text.starts_with(|c: char| c.is_ascii_digit())
+                || [")", "]", "}"].contains(&token.text)
+        }
+    }
 }
 
 /// The part that a token plays in a slice.
@@ -191,6 +295,44 @@ mod tests {
             rewrite("a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"),
             "a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"
         );
+    }
+
+    #[test]
+    fn what_a_tilde_joins_becomes_a_string() {
+        for (from, to) in [
+            ("{{ a ~ 'b' ~ c }}", "{{ (a)|string ~ 'b' ~ (c)|string }}"),
+            (
+                "{% if x and a~b == c %}",
+                "{% if x and (a)|string~(b)|string == c %}",
+            ),
+            (
+                "{% set x = -a ~ b - c %}",
+                "{% set x = (-a)|string ~ (b)|string - c %}",
+            ),
+            (
+                "{{ 1 + a * 2 ~ -b|f(g ~ 1)[0] }}",
+                "{{ 1 + (a * 2)|string ~ (-b|f((g)|string ~ (1)|string)[0])|string }}",
+            ),
+            (
+                "{{ f(k=a ~ b, c) if a is not none ~ d else e }}",
+                "{{ f(k=(a)|string ~ (b)|string, c) if (a is not none)|string ~ (d)|string else e }}",
+            ),
+            (
+                "{{ 'x' ~ a[1:] ~ '\\n' }}",
+                "{{ 'x' ~ (a.__slice__(1, none))|string ~ \"\\n\" }}",
+            ),
+            (
+                "{% for a in b ~ c recursive %}",
+                "{% for a in (b)|string ~ (c)|string recursive %}",
+            ),
+            (
+                "{{ a not in b ~ c }}",
+                "{{ a not in (b)|string ~ (c)|string }}",
+            ),
+            ("{{ ~ }}{{ ~ a }}", "{{ ~ }}{{ ~ (a)|string }}"),
+        ] {
+            assert_eq!(rewrite(from), to);
+        }
     }
 
     #[test]

@@ -424,7 +424,8 @@ mod tests {
 
     #[test]
     fn slices_are_pythons() {
-        let cases: [(Option<i64>, Option<i64>, i64, &[usize]); 12] = [
+        type Bound = Option<i64>;
+        let cases: [(Bound, Bound, i64, &[usize]); 12] = [
             (None, None, 1, &[0, 1, 2, 3, 4]),
             (Some(1), Some(-1), 1, &[1, 2, 3]),
             (Some(-2), None, 1, &[3, 4]),

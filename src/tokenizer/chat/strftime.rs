@@ -73,11 +73,8 @@ fn piece(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<Stri
     let two = |value: u8| number(value.into(), 2, '0');
     let day = usize::from(at.weekday().number_days_from_monday());
     let month = usize::from(u8::from(at.month())) - 1;
-    let hour12 = if at.hour() % 12 == 0 {
-        12
-    } else {
-        at.hour() % 12
-    };
+    // Midnight and noon are twelve.
+    let hour12 = (at.hour() + 11) % 12 + 1;
     Some(match directive {
         'Y' => number(at.year().into(), 1, '0'),
         'C' => number((at.year() / 100).into(), 2, '0'),

@@ -286,15 +286,22 @@ fn summary(setup: &Setup, played: &[Played], records: &[Record]) -> Map<String, 
     put("first_admission_prefix_cache_reused_ratio", json!(first));
     put("committed_prefill_tokens", json!(sum(&computed)));
     put("kv_eviction_policy", json!("lru"));
+    latencies(&mut map, played, &done);
+    map
+}
+
+/// The distributions of completed requests.
+fn latencies(map: &mut Map<String, Value>, played: &[Played], done: &[&Record]) {
     let collect = |of: &dyn Fn(&Record) -> Option<f64>| -> Vec<f64> {
         done.iter().filter_map(|record| of(record)).collect()
     };
     let ttft = collect(&|r| r.ttft_ms);
     let tpot = collect(&|r| r.itl_ms);
     let e2e = collect(&|r| r.e2e_latency_ms);
-    put("num_ttft_samples", json!(ttft.len()));
-    put("num_tpot_samples", json!(tpot.len()));
-    put("num_e2e_latency_samples", json!(e2e.len()));
+    let mut put = |key: &str, value: usize| drop(map.insert(key.to_owned(), json!(value)));
+    put("num_ttft_samples", ttft.len());
+    put("num_tpot_samples", tpot.len());
+    put("num_e2e_latency_samples", e2e.len());
     let completed = played
         .iter()
         .filter(|p| matches!(p.end, Some((_, End::Finished))));
@@ -306,13 +313,12 @@ fn summary(setup: &Setup, played: &[Played], records: &[Record]) -> Map<String, 
         .filter(|gap| **gap > 0.0)
         .map(|gap| 1e3 / gap)
         .collect();
-    distribution(&mut map, "ttft_ms", ttft);
-    distribution(&mut map, "ttst_ms", collect(&|r| r.ttst_ms));
-    distribution(&mut map, "tpot_ms", tpot);
-    distribution(&mut map, "itl_ms", gaps);
-    distribution(&mut map, "e2e_latency_ms", e2e);
-    distribution(&mut map, "output_token_throughput_per_user", rates);
-    map
+    distribution(map, "ttft_ms", ttft);
+    distribution(map, "ttst_ms", collect(&|r| r.ttst_ms));
+    distribution(map, "tpot_ms", tpot);
+    distribution(map, "itl_ms", gaps);
+    distribution(map, "e2e_latency_ms", e2e);
+    distribution(map, "output_token_throughput_per_user", rates);
 }
 
 /// Mean, extremes, percentiles (the nearest value, not interpolated) and population deviation.

@@ -131,7 +131,11 @@ impl<'a> Client<'a> {
     }
 
     fn time_out(&mut self, now: SimTime, out: &mut Outbox) {
-        while let Some((_, i)) = self.timeouts.pop_front_if(|(due, _)| *due <= now) {
+        while let Some(&(due, i)) = self.timeouts.front() {
+            if due > now {
+                break;
+            }
+            self.timeouts.pop_front();
             if !self.over[i] {
                 let engine = i % self.engines.len();
                 self.engines[engine].abort(now, SeqId(i as u64), out);

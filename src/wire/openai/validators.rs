@@ -10,6 +10,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::wire::check::find;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::python::{self, Py};
 use crate::wire::schema::Refusal;
@@ -22,12 +23,14 @@ pub(crate) type Verdict = Result<(), Refusal>;
 
 /// `bool(data.get(key))`.
 pub(crate) fn truthy(body: &Body, key: &str) -> bool {
-    body.get(key).is_some_and(|value| Py::of(value).truthy())
+    find(body, key).is_some_and(|(_, value)| Py::of(value).truthy())
 }
 
 /// `data.get(key)` when it is not `None`.
 pub(crate) fn given<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
-    body.get(key).filter(|value| !value.is_null())
+    find(body, key)
+        .map(|(_, value)| value)
+        .filter(|value| !value.is_null())
 }
 
 /// `TypeError` of `for x in value`.

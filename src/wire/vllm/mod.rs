@@ -1,5 +1,6 @@
 //! vLLM's own routes.
 
+pub mod control;
 pub mod dev;
 pub mod generate;
 pub mod lora;

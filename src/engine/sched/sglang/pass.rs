@@ -274,11 +274,16 @@ impl Sglang {
     /// with the least output, which wait behind all others then. True: there were any.
     fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
-        while self.growth(&self.running) > self.radix.available() && self.running.len() > 1 {
+        while self.growth(&self.running) > self.radix.available() {
             let made = |&i: &usize| self.seqs[self.running[i]].made;
-            let Some(victim) = (0..self.running.len()).min_by_key(made) else {
+            let decodes = |&i: &usize| !self.seqs[self.running[i]].drained;
+            let victims: Vec<usize> = (0..self.running.len()).filter(decodes).collect();
+            let Some(victim) = victims.iter().copied().min_by_key(made) else {
                 break;
             };
+            if victims.len() == 1 {
+                break;
+            }
             let slot = self.running.remove(victim);
             self.release(slot);
             self.waiting.push_back(slot);
@@ -326,11 +331,12 @@ impl Sglang {
             .collect();
         let growth = self.growth(&going);
         let room = self.take_pages(growth, &mut pass.events);
+        out.extend(pass.events.drain(..).map(|event| (now, event)));
         let mut made = 0;
         for &slot in &ready {
             let seq = &mut self.seqs[slot];
             if ends(seq) {
-                made += self.last_tokens(slot, pass, now, out);
+                made += self.last_tokens(slot, now, out);
                 continue;
             }
             if room {
@@ -341,18 +347,16 @@ impl Sglang {
             }
             self.running.push(slot);
         }
-        out.extend(pass.events.drain(..).map(|event| (now, event)));
         pass.slots = slots;
         made
     }
 
     /// The only token of a sequence, which needs no page; or none, if none was wanted.
-    fn last_tokens(&mut self, slot: Slot, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
+    fn last_tokens(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.left();
         seq.made += n;
         let id = seq.id;
-        out.extend(pass.events.drain(..).map(|event| (now, event)));
         if n > 0 {
             out.push_back((now, Event::Tokens { id, n }));
         }
@@ -372,6 +376,7 @@ impl Sglang {
         if seq.stored.is_multiple_of(self.config.page_size) {
             self.share(slot, &mut pass.events);
         }
+        out.extend(pass.events.drain(..).map(|event| (now, event)));
         out.push_back((now, Event::Tokens { id, n: 1 }));
         1
     }
@@ -386,7 +391,6 @@ impl Sglang {
                 continue;
             }
             made += self.token(slot, pass, now, out);
-            out.extend(pass.events.drain(..).map(|event| (now, event)));
             if self.seqs[slot].left() == 0 {
                 ended = true;
                 self.complete(slot, now, out);

@@ -73,7 +73,8 @@ pub enum Victim {
     /// The one admitted last.
     #[default]
     Last,
-    /// The one admitted first.
+    /// The one admitted first, but not again and again before it made a token: two sequences could
+    /// take turns in robbing each other. For the same reason full prompts are reserved.
     First,
 }
 
@@ -175,9 +176,14 @@ impl VllmConfig {
 
     /// Of these, those that are computed like other tokens.
     pub(super) fn fed_drafts(&self) -> u32 {
+        self.drafts() - self.free_drafts()
+    }
+
+    /// Of these, those that take room in the cache only.
+    pub(super) fn free_drafts(&self) -> u32 {
         match &self.speculation {
-            Some(s) if s.free => 0,
-            _ => self.drafts(),
+            Some(s) if s.free => self.drafts(),
+            _ => 0,
         }
     }
 }

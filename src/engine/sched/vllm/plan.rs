@@ -10,6 +10,9 @@ use super::seqs::{Seq, Slot, State};
 use super::step::{Entry, Step};
 use crate::engine::sched::Admitted;
 
+/// After so many preemptions without a token, a sequence is no first victim any more.
+const MOST_ROBBED: u8 = 3;
+
 /// What became of a running sequence that needed blocks.
 enum Blocks {
     Given,
@@ -133,7 +136,12 @@ impl Vllm {
     ) -> Blocks {
         loop {
             let seq = &mut self.seqs[slot];
-            let tokens = seq.computed + new + self.config.drafts() - self.config.fed_drafts();
+            let tokens = seq.computed + new;
+            let tokens = tokens
+                + self
+                    .config
+                    .free_drafts()
+                    .min(seq.total - tokens.min(seq.total));
             let cache = (seq.computed + new).min(seq.known);
             let need = Need {
                 tokens,
@@ -148,10 +156,13 @@ impl Vllm {
             {
                 return Blocks::Given;
             }
-            *preempted = true;
             let Some(victim_at) = self.victim() else {
                 return Blocks::Lost;
             };
+            if self.running[victim_at] == slot && self.take_fetched_blocks() {
+                continue;
+            }
+            *preempted = true;
             let victim = self.running.remove(victim_at);
             if let Some(entry) = step.remove(victim, self.config.recompute, self.window) {
                 *budget += entry.new;
@@ -169,18 +180,38 @@ impl Vllm {
         }
     }
 
+    /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
+    /// else the two could stand in each other's way for ever.
+    fn take_fetched_blocks(&mut self) -> bool {
+        let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
+        let Some(holder) = self.waiting.backwards().find(holds) else {
+            return false;
+        };
+        let seq = &mut self.seqs[holder];
+        self.pool.release(&mut seq.table);
+        seq.computed = 0;
+        true
+    }
+
     /// Who loses its blocks: an index into the running batch.
     fn victim(&self) -> Option<usize> {
+        // One that only waits for its tail has nothing to give.
+        let gives = |&at: &usize| {
+            let seq = &self.seqs[self.running[at]];
+            seq.state == State::Running || seq.in_flight > 0
+        };
+        let mut victims = (0..self.running.len()).filter(gives);
         match (self.config.policy, self.config.victim) {
-            (Policy::Priority, _) => {
-                let worst = |&at: &usize| {
-                    let seq = &self.seqs[self.running[at]];
-                    (seq.rank.0, seq.arrival)
-                };
-                (0..self.running.len()).max_by_key(worst)
+            (Policy::Priority, _) => victims.max_by_key(|&at| {
+                let seq = &self.seqs[self.running[at]];
+                (seq.rank.0, seq.arrival)
+            }),
+            (Policy::Fcfs, Victim::Last) => victims.next_back(),
+            (Policy::Fcfs, Victim::First) => {
+                let may = |&at: &usize| self.seqs[self.running[at]].robbed < MOST_ROBBED;
+                let last = victims.clone().next_back();
+                victims.find(may).or(last)
             }
-            (Policy::Fcfs, Victim::Last) => self.running.len().checked_sub(1),
-            (Policy::Fcfs, Victim::First) => (!self.running.is_empty()).then_some(0),
         }
     }
 
@@ -192,6 +223,7 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         self.pool.release(&mut seq.table);
         seq.computed = 0;
+        seq.robbed = seq.robbed.saturating_add(1);
         seq.state = State::Waiting;
         // What was fetched is lost; it is computed again here.
         seq.fetched = true;
@@ -225,6 +257,9 @@ impl Vllm {
         };
         seq.known = known + emit;
         seq.in_flight += 1;
+        if emit > 0 {
+            seq.robbed = 0;
+        }
         let last = complete && seq.known == seq.total;
         if last {
             seq.state = State::Draining;
@@ -369,14 +404,20 @@ impl Vllm {
         } else {
             self.watermark_blocks
         };
+        // Blocks that a fetch holds cannot be had by preemption, so that a sequence without room
+        // for its next token could start in vain again and again.
+        let fetching = u32::from(self.fetching > 0);
+        let reserve = self.config.reserve_full_prompt
+            || self.config.victim == Victim::First
+            || self.fetching > 0;
         let seq = &mut self.seqs[slot];
         let tokens = past + new;
         let need = Need {
             prefix: cached,
             tokens,
             cache: tokens.min(seq.known),
-            whole: if self.config.reserve_full_prompt {
-                seq.known
+            whole: if reserve {
+                (seq.known + fetching).min(seq.total)
             } else {
                 0
             },
@@ -462,7 +503,14 @@ impl Vllm {
     /// sequence that outgrew all blocks.
     fn must_cancel(&self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
-        let never_fits = self.pool.blocks_for(seq.known) > self.pool.usable();
+        // Once it ran, the blocks of its next step count.
+        let next = if seq.admitted {
+            self.config.free_drafts()
+        } else {
+            0
+        };
+        let tokens = (seq.known + next).min(seq.total.max(seq.known));
+        let never_fits = self.pool.blocks_for(tokens) > self.pool.usable();
         let mocker = self.config.admission == Admission::Mocker;
         let too_long = mocker && !seq.admitted && seq.prompt >= self.config.max_model_len;
         let unchunked = mocker

@@ -41,6 +41,8 @@ pub(super) struct Seq {
     pub state: State,
     /// Steps in flight that compute it.
     pub in_flight: u8,
+    /// Preemptions since it last made a token.
+    pub robbed: u8,
     /// It left the waiting queue before.
     pub admitted: bool,
     /// Its remote prompt is here (or lost again).
@@ -75,6 +77,7 @@ impl Seq {
             prompt: 0,
             state: State::Free,
             in_flight: 0,
+            robbed: 0,
             admitted: false,
             fetched: false,
             skip_cache_read: false,

@@ -35,6 +35,11 @@ impl Waiting {
         self.queue.remove(&(seqs[slot].rank, slot));
     }
 
+    /// All, the last in line first.
+    pub(super) fn backwards(&self) -> impl Iterator<Item = Slot> {
+        self.queue.iter().rev().map(|&(_, slot)| slot)
+    }
+
     /// The first sequence after `last`, which may have left meanwhile.
     pub(super) fn after(&self, last: Option<((i64, i64), Slot)>) -> Option<((i64, i64), Slot)> {
         match last {

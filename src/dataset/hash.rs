@@ -1,0 +1,74 @@
+use sha2::{Digest, Sha256};
+
+/// The name of a prompt in a dataset.
+pub type Hash = [u8; 32];
+
+/// The hash of a prompt's token ids ([`super::Generation::Tokens`]): each 4 bytes, little-endian.
+pub fn hash_tokens(tokens: &[u32]) -> Hash {
+    let mut hasher = Sha256::new();
+    for token in tokens {
+        hasher.update(token.to_le_bytes());
+    }
+    hasher.finalize().into()
+}
+
+/// The hash of a completion's prompt in a v0.6 file: one message of the user.
+pub fn hash_text(prompt: &str) -> Hash {
+    hash_conversation([("user", prompt)])
+}
+
+/// The hash of a conversation in a v0.6 file: `### ROLE:\nTEXT\n` for each message. A role that
+/// the format does not know counts as `unknown`.
+pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m str)>) -> Hash {
+    let mut hasher = Sha256::new();
+    for (role, text) in messages {
+        let role = match role {
+            "system" | "user" | "assistant" | "tool" | "developer" | "function" => role,
+            _ => "unknown",
+        };
+        for part in ["### ", role, ":\n", text, "\n"] {
+            hasher.update(part);
+        }
+    }
+    hasher.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(hash: Hash) -> String {
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn token_ids_hash_as_upstream_hashes_them() {
+        let ids = [
+            3_157_421_587,
+            1_477_013_615,
+            186_949_092,
+            2_949_673_445,
+            722_245_873,
+        ];
+        let known = "fc77fff3e26618799a295ee2b6ed0a5c60bfcde3d33b674d36dcf63dfc224b78";
+        assert_eq!(hex(hash_tokens(&ids)), known);
+    }
+
+    #[test]
+    fn text_hashes_as_version_0_6_hashes_it() {
+        let known = "ef12f80f8cf0b1e200b29786357fc6ff075eeec08086e408f65c15c6d1dabef0";
+        assert_eq!(hex(hash_text("This is a test.")), known);
+    }
+
+    #[test]
+    fn an_unknown_role_is_called_so() {
+        assert_eq!(
+            hash_conversation([("poet", "x")]),
+            hash_conversation([("bard", "x")])
+        );
+        assert_ne!(
+            hash_conversation([("user", "x")]),
+            hash_conversation([("bard", "x")])
+        );
+    }
+}

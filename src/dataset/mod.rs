@@ -1,0 +1,207 @@
+//! Recorded replies in a SQLite file, found by the hash of their prompt.
+//!
+//! The file is llm-d-inference-sim's: one table of prompt hashes and replies. Two generations of
+//! it exist, which differ in how a prompt is hashed and in what a reply holds; both are read.
+//! Hashes and lengths are kept in memory (24 bytes a row), replies stay in the file.
+//!
+//! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
+
+mod hash;
+mod index;
+mod open;
+mod row;
+
+use std::path::PathBuf;
+
+use parking_lot::Mutex;
+use rand_chacha::rand_core::Rng;
+use rusqlite::Connection;
+
+pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
+pub use row::Recorded;
+
+use index::Index;
+
+/// The table that files of llm-d-inference-sim have.
+pub const TABLE: &str = "llmd";
+
+/// Which writer a file is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// v0.6: prompts are hashed as text, replies are strings without token ids.
+    Texts,
+    /// After v0.6: prompts are hashed as token ids, replies have ids and strings.
+    Tokens,
+}
+
+/// Why a dataset cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatasetError {
+    /// There is no such file.
+    #[error("dataset {} does not exist", path.display())]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// Another program writes to it.
+    #[error("dataset {} is locked by another program", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a database, cut off or damaged.
+    #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        why: String,
+    },
+    /// No table of that name.
+    #[error("dataset {} has no table '{table}'; it has: {}", path.display(), listed(found))]
+    NoTable {
+        /// The file.
+        path: PathBuf,
+        /// The name looked for.
+        table: String,
+        /// The tables there are.
+        found: Vec<String>,
+    },
+    /// A column is missing or of another type.
+    #[error(
+        "table '{table}' of dataset {} must have the columns id INTEGER, prompt_hash BLOB, \
+         gen_tokens JSON, n_gen_tokens INTEGER: {why}",
+        path.display()
+    )]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A row does not hold what its column promises.
+    #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// Its `id`.
+        row: i64,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// An open dataset. Look-ups take a lock for as long as SQLite needs to read one row.
+#[derive(Debug)]
+pub struct Dataset {
+    rows: Mutex<Connection>,
+    /// `SELECT gen_tokens` of one row.
+    query: String,
+    index: Index,
+    generation: Generation,
+}
+
+/// A recorded reply, cut to the limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Token ids; empty when the file has none ([`Generation::Texts`]): encode the texts.
+    pub tokens: Vec<u32>,
+    /// The text of each token.
+    pub texts: Vec<String>,
+    /// Whether the recorded reply was longer.
+    pub cut: bool,
+    /// Whether it was recorded for this prompt.
+    pub matched: bool,
+}
+
+impl Dataset {
+    /// Which writer the file is from, by its first row; an empty table counts as new.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Rows in the table.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.index.len() == 0
+    }
+
+    /// A recorded reply to a prompt that hashes to one of `hashes`, of at most `limit` tokens.
+    ///
+    /// A reply to this prompt that fits is taken at random among those, else a longer one is cut.
+    /// Under `ignore_eos` one of exactly `limit` tokens is preferred, then a cut one; a shorter
+    /// one is the last resort, and the caller fills it up. A prompt without a recorded reply gets
+    /// a random row by the same rules, but from a v0.6 file nothing: that version falls back to
+    /// its built-in sentences.
+    ///
+    /// `None` as well when the file cannot be read any more.
+    pub fn reply(
+        &self,
+        hashes: &[Hash],
+        limit: Option<u32>,
+        ignore_eos: bool,
+        rng: &mut impl Rng,
+    ) -> Option<Found> {
+        let most = limit.unwrap_or(u32::MAX);
+        let exact = ignore_eos && limit.is_some();
+        let same = self.index.same(hashes);
+        let (row, matched) = match index::choose(&same, most, exact, rng) {
+            Some(row) => (row, true),
+            None if self.generation == Generation::Texts => return None,
+            None => (self.index.any(most, exact, rng)?, false),
+        };
+        let Recorded {
+            mut tokens,
+            mut texts,
+        } = self.read(row)?;
+        let cut = texts.len() > most as usize;
+        tokens.truncate(most as usize);
+        texts.truncate(most as usize);
+        Some(Found {
+            tokens,
+            texts,
+            cut,
+            matched,
+        })
+    }
+
+    fn read(&self, row: i64) -> Option<Recorded> {
+        let rows = self.rows.lock();
+        let json: rusqlite::Result<String> = rows
+            .prepare_cached(&self.query)
+            .and_then(|mut query| query.query_row([row], |row| row.get(0)));
+        drop(rows);
+        let read = json
+            .map_err(|e| e.to_string())
+            .and_then(|json| row::parse(&json));
+        match read {
+            Ok((_, recorded)) => Some(recorded),
+            Err(error) => {
+                tracing::warn!(row, error, "a row of the dataset cannot be read");
+                None
+            }
+        }
+    }
+}
+
+/// Uniform in `0..n`; `n` is not 0.
+fn below(n: usize, rng: &mut impl Rng) -> usize {
+    // Multiply-shift; the bias is below 2^-64 x n.
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
+}

@@ -1,0 +1,251 @@
+//! Opening a file: what it must be like, and what is said when it is not.
+
+use std::path::Path;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::index::{Entry, Index};
+use super::row;
+use super::{Dataset, DatasetError, Generation, Hash};
+
+/// How long a writer may keep the file locked before we give up.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The columns that replies are read from, and the types they may have.
+const COLUMNS: [(&str, &[&str]); 4] = [
+    ("id", &["INTEGER"]),
+    ("prompt_hash", &["BLOB"]),
+    ("gen_tokens", &["JSON", "TEXT"]),
+    ("n_gen_tokens", &["INTEGER"]),
+];
+
+impl Dataset {
+    /// Opens a table of a file, which stays open and is never written to; `in_memory` copies the
+    /// replies. Reads every row's hash and length once.
+    ///
+    /// # Errors
+    /// [`DatasetError`], with what is wrong and where.
+    pub fn open(path: &Path, table: &str, in_memory: bool) -> Result<Self, DatasetError> {
+        let file = File { path, table };
+        if !path.exists() {
+            return Err(DatasetError::Missing { path: path.into() });
+        }
+        let connection = file.connect()?;
+        file.check_table(&connection)?;
+        file.check_columns(&connection)?;
+        let index = Index::new(file.entries(&connection)?);
+        let generation = file.generation(&connection)?;
+        let (rows, query) = if in_memory {
+            let copy = file.copy(&connection)?;
+            (copy, "SELECT reply FROM replies WHERE id = ?1".to_owned())
+        } else {
+            let table = quoted(table);
+            (
+                connection,
+                format!("SELECT CAST(gen_tokens AS TEXT) FROM {table} WHERE rowid = ?1"),
+            )
+        };
+        Ok(Self {
+            rows: Mutex::new(rows),
+            query,
+            index,
+            generation,
+        })
+    }
+}
+
+/// A name as SQL writes it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+struct File<'p> {
+    path: &'p Path,
+    table: &'p str,
+}
+
+impl File<'_> {
+    /// A connection that holds a read lock as long as it lives: nobody changes the file under the
+    /// index.
+    fn connect(&self) -> Result<Connection, DatasetError> {
+        let open = |uri: &str| {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+                | OpenFlags::SQLITE_OPEN_URI
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(uri, flags)?;
+            connection.busy_timeout(PATIENCE)?;
+            connection.execute_batch("BEGIN")?;
+            let count = "SELECT count(*) FROM sqlite_master";
+            connection.query_row(count, [], |row| row.get::<_, i64>(0))?;
+            Ok(connection)
+        };
+        let uri = self.uri();
+        open(&uri)
+            .or_else(|error| match code(&error) {
+                // A write-ahead log needs a writable folder; without one nobody else writes.
+                Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
+                    open(&format!("{uri}?immutable=1"))
+                }
+                _ => Err(error),
+            })
+            .map_err(|error| self.failed(&error))
+    }
+
+    fn uri(&self) -> String {
+        let mut uri = String::from("file:");
+        for byte in self.path.as_os_str().as_encoded_bytes() {
+            match byte {
+                b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+                byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+                byte => uri.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        uri
+    }
+
+    fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
+        let list = || {
+            let sql = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
+            let mut query = connection.prepare(sql)?;
+            let names = query.query_map([], |row| row.get(0))?;
+            names.collect::<rusqlite::Result<Vec<String>>>()
+        };
+        let found = list().map_err(|error| self.failed(&error))?;
+        // As SQLite compares names.
+        if found
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(self.table))
+        {
+            return Ok(());
+        }
+        Err(DatasetError::NoTable {
+            path: self.path.into(),
+            table: self.table.into(),
+            found,
+        })
+    }
+
+    fn check_columns(&self, connection: &Connection) -> Result<(), DatasetError> {
+        let list = || {
+            let mut query = connection.prepare("SELECT name, type FROM pragma_table_info(?1)")?;
+            let columns = query.query_map([self.table], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            columns.collect::<rusqlite::Result<Vec<(String, String)>>>()
+        };
+        let found = list().map_err(|error| self.failed(&error))?;
+        for (name, types) in COLUMNS {
+            let Some((_, kind)) = found.iter().find(|(column, _)| column == name) else {
+                return Err(self.shape(format!("there is no column {name}")));
+            };
+            if !types
+                .iter()
+                .any(|expected| kind.eq_ignore_ascii_case(expected))
+            {
+                return Err(self.shape(format!("{name} has the type {kind:?}")));
+            }
+        }
+        let rowid = format!("SELECT rowid FROM {} LIMIT 0", quoted(self.table));
+        match connection.prepare(&rowid) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.shape("it is a table WITHOUT ROWID".to_owned())),
+        }
+    }
+
+    /// The hash and length of every row. SQLite reads them from an index over both columns if the
+    /// file has one, else the whole table.
+    fn entries(&self, connection: &Connection) -> Result<Vec<Entry>, DatasetError> {
+        let table = quoted(self.table);
+        let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");
+        let failed = |error: rusqlite::Error| self.failed(&error);
+        let mut query = connection.prepare(&sql).map_err(failed)?;
+        let mut rows = query.query([]).map_err(failed)?;
+        let mut entries = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let id = row.get(0).map_err(failed)?;
+            let hash = row.get_ref(1).map_err(failed)?;
+            let hash = hash
+                .as_blob()
+                .ok()
+                .and_then(|blob| Hash::try_from(blob).ok());
+            let hash = hash.ok_or_else(|| self.row(id, "prompt_hash is not a blob of 32 bytes"))?;
+            let n = row.get_ref(2).map_err(failed)?;
+            let n = n.as_i64().ok().and_then(|n| u32::try_from(n).ok());
+            let n = n.ok_or_else(|| self.row(id, "n_gen_tokens is not a number of tokens"))?;
+            entries.push(Entry::new(&hash, n, id));
+        }
+        Ok(entries)
+    }
+
+    fn generation(&self, connection: &Connection) -> Result<Generation, DatasetError> {
+        let table = quoted(self.table);
+        let sql =
+            format!("SELECT rowid, CAST(gen_tokens AS TEXT) FROM {table} ORDER BY rowid LIMIT 1");
+        let first = connection.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
+        let (id, json): (i64, Option<String>) = match first {
+            Ok(first) => first,
+            Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(Generation::Tokens),
+            Err(error) => return Err(self.failed(&error)),
+        };
+        match row::parse(json.as_deref().unwrap_or_default()) {
+            Ok((generation, _)) => Ok(generation),
+            Err(why) => Err(self.row(id, &why)),
+        }
+    }
+
+    /// The replies, in memory.
+    fn copy(&self, from: &Connection) -> Result<Connection, DatasetError> {
+        let copy = || {
+            let copy = Connection::open_in_memory()?;
+            copy.execute_batch("CREATE TABLE replies (id INTEGER PRIMARY KEY, reply TEXT); BEGIN")?;
+            let table = quoted(self.table);
+            let sql = format!("SELECT rowid, CAST(gen_tokens AS TEXT) FROM {table}");
+            let mut query = from.prepare(&sql)?;
+            let mut rows = query.query([])?;
+            {
+                let mut insert = copy.prepare("INSERT INTO replies VALUES (?1, ?2)")?;
+                while let Some(row) = rows.next()? {
+                    let (id, reply): (i64, Option<String>) = (row.get(0)?, row.get(1)?);
+                    insert.execute((id, reply))?;
+                }
+            }
+            copy.execute_batch("COMMIT")?;
+            Ok(copy)
+        };
+        copy().map_err(|error| self.failed(&error))
+    }
+
+    fn shape(&self, why: String) -> DatasetError {
+        DatasetError::Shape {
+            path: self.path.into(),
+            table: self.table.into(),
+            why,
+        }
+    }
+
+    fn row(&self, row: i64, why: &str) -> DatasetError {
+        DatasetError::Row {
+            path: self.path.into(),
+            table: self.table.into(),
+            row,
+            why: why.into(),
+        }
+    }
+
+    fn failed(&self, error: &rusqlite::Error) -> DatasetError {
+        let path = self.path.into();
+        match code(error) {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                DatasetError::Locked { path }
+            }
+            _ => DatasetError::Broken {
+                path,
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+fn code(error: &rusqlite::Error) -> Option<ErrorCode> {
+    error.sqlite_error_code()
+}

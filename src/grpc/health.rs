@@ -1,0 +1,89 @@
+//! `grpc.health.v1.Health`: the standard probe.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use super::Parts;
+
+/// How often a watcher's answer is looked at again.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Names that a probe may ask for; the empty one is the server as a whole.
+const KNOWN: [&str; 5] = [
+    "",
+    "vllm.grpc.engine.VllmEngine",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+];
+
+/// Answers probes.
+pub(super) struct Health {
+    parts: Parts,
+}
+
+impl Health {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self { parts }
+    }
+}
+
+fn status(parts: &Parts, service: &str) -> ServingStatus {
+    if !KNOWN.contains(&service) {
+        ServingStatus::ServiceUnknown
+    } else if parts.health().is_ok() {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    }
+}
+
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: status.into(),
+    }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match status(&self.parts, &request.get_ref().service) {
+            ServingStatus::ServiceUnknown => Err(Status::not_found("service not registered")),
+            known => Ok(Response::new(response(known))),
+        }
+    }
+
+    /// The status now and each time it changes. An unknown service may still appear, so it is an
+    /// answer and no error.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let service = request.into_inner().service;
+        let parts = self.parts.clone();
+        let changes = stream::unfold(None, move |last| {
+            let (parts, service) = (parts.clone(), service.clone());
+            async move {
+                loop {
+                    let now = status(&parts, &service);
+                    if last != Some(now) {
+                        return Some((Ok(response(now)), Some(now)));
+                    }
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        });
+        Ok(Response::new(changes.boxed()))
+    }
+}

@@ -1,0 +1,119 @@
+//! `POST /v1/load_lora_adapter`, `POST /v1/unload_lora_adapter`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::{answered, bare_text};
+use crate::config::Door;
+use crate::http::app::App;
+use crate::http::{body, error};
+use crate::service::LoadError;
+use crate::wire::fault::{Fault, Kind};
+use crate::wire::vllm::lora::{LoadLoraRequest as LoadRequest, UnloadLoraRequest as UnloadRequest};
+
+/// Adds an adapter.
+pub(in crate::http) async fn load(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        if app.is_llmd() {
+            let value = lenient(&app, body, "load").await?;
+            let word = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+            // A name that is taken already is fine.
+            let _ = app
+                .service
+                .models
+                .load(word("lora_name"), word("lora_path"), None, true);
+            return Ok(error::empty(StatusCode::OK));
+        }
+        let value = body::json(&app, &parts.headers, body).await?;
+        let asked = LoadRequest::parse(&value)?;
+        check(&app, &asked)?;
+        let (name, path) = (&asked.lora_name, &asked.lora_path);
+        app.service
+            .models
+            .load(name, path, None, asked.load_inplace)
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(bare_text(format!(
+            "Success: LoRA adapter '{name}' added successfully."
+        )))
+    })
+    .await
+}
+
+/// Removes an adapter.
+pub(in crate::http) async fn unload(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        if app.is_llmd() {
+            let value = lenient(&app, body, "unload").await?;
+            let name = value.get("lora_name").and_then(Value::as_str);
+            app.service.models.unload(name.unwrap_or_default());
+            return Ok(error::empty(StatusCode::OK));
+        }
+        let value = body::json(&app, &parts.headers, body).await?;
+        let name = UnloadRequest::parse(&value)?.lora_name;
+        if name.is_empty() {
+            let words = "'lora_name' needs to be provided to unload a LoRA adapter.";
+            return Err(invalid(words));
+        }
+        if !app.service.models.unload(&name) {
+            let words = format!("The lora adapter '{name}' cannot be found.");
+            return Err(Fault::new(404, Kind::NotFound, words));
+        }
+        Ok(bare_text(format!(
+            "Success: LoRA adapter '{name}' removed successfully."
+        )))
+    })
+    .await
+}
+
+/// What vLLM finds before or while it loads an adapter, in its order.
+fn check(app: &App, asked: &LoadRequest) -> Result<(), Fault> {
+    let (name, path) = (&asked.lora_name, &asked.lora_path);
+    if name.is_empty() || path.is_empty() {
+        return Err(invalid(
+            "Both 'lora_name' and 'lora_path' must be provided.",
+        ));
+    }
+    let models = &app.service.models;
+    if models.served().iter().any(|served| **served == **name) {
+        return Err(invalid(LoadError::BaseModel(name.clone()).to_string()));
+    }
+    if !asked.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
+        return Err(invalid(LoadError::AlreadyLoaded(name.clone()).to_string()));
+    }
+    if app.config.model.door == Door::Llmd {
+        return Ok(());
+    }
+    if !app.config.lora.enabled {
+        let words = format!("Loading lora {name} failed: LoRA is not enabled.");
+        return Err(Fault::new(500, Kind::InternalServer, words));
+    }
+    if !Path::new(path).join("adapter_config.json").is_file() {
+        let words = format!("Loading lora {name} failed: No adapter found for {path}");
+        return Err(Fault::new(404, Kind::NotFound, words));
+    }
+    Ok(())
+}
+
+fn invalid(message: impl Into<String>) -> Fault {
+    Fault::new(400, Kind::InvalidUserInput, message)
+}
+
+/// llm-d's reading: any JSON object, whatever the media type.
+async fn lenient(app: &App, body: Body, what: &str) -> Result<Value, Fault> {
+    let bytes = body::read(app, body).await?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Fault::bad_request(format!(
+            "failed to read and parse {what} lora request body, {error}"
+        ))
+    })
+}

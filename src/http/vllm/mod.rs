@@ -1,0 +1,67 @@
+//! vLLM's own routes: adapters, development and control, token-in/token-out.
+
+pub(super) mod control;
+pub(super) mod info;
+pub(super) mod lora;
+pub(super) mod scoring;
+pub(super) mod weights;
+
+use std::future::Future;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
+
+use super::error;
+use crate::wire::fault::{Fault, Kind};
+use crate::wire::python_json::{self, BodyError};
+
+/// The answer, or the fault as one.
+pub(in crate::http) async fn answered(
+    answer: impl Future<Output = Result<Response<Body>, Fault>>,
+) -> Response<Body> {
+    answer.await.unwrap_or_else(|fault| error::response(&fault))
+}
+
+/// A JSON value as a 200.
+pub(in crate::http) fn ok(value: &Value) -> Response<Body> {
+    error::json(StatusCode::OK, value.to_string())
+}
+
+/// Text without a content type, as Starlette's bare `Response` sends it.
+fn bare_text(text: String) -> Response<Body> {
+    Response::new(Body::from(text))
+}
+
+/// A page for browsers.
+pub(in crate::http) fn html(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Reads JSON the way a handler does that reads the body itself: no media type is needed.
+///
+/// # Errors
+/// 400 with `words`, and Python's message behind a `{}` in them.
+fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
+    python_json::parse(bytes).map_err(|error| {
+        let python = match error {
+            BodyError::Decode { message, position } => {
+                let text = String::from_utf8_lossy(bytes);
+                let before: Vec<char> = text.chars().take(position).collect();
+                let line = 1 + before.iter().filter(|c| **c == '\n').count();
+                let column = 1 + before.iter().rev().take_while(|c| **c != '\n').count();
+                format!("{message}: line {line} column {column} (char {position})")
+            }
+            BodyError::Unreadable => "the body is not JSON".to_owned(),
+        };
+        refused(words.replace("{}", &python))
+    })
+}
+
+/// FastAPI's `HTTPException` with status 400.
+fn refused(message: impl Into<String>) -> Fault {
+    Fault::new(400, Kind::BadRequestPhrase, message)
+}

@@ -1,0 +1,145 @@
+//! Weight transfer and update for training loops: accepted, counted, without effect.
+//!
+//! Source: vLLM `entrypoints/rl/online/api_router.py`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use super::control::timed;
+use super::{answered, ok, raw_json, refused};
+use crate::http::app::App;
+use crate::http::body;
+use crate::metrics::Operation;
+use crate::wire::fault::Fault;
+use crate::wire::vllm::control::WeightVersionRequest;
+
+/// `POST /init_weight_transfer_engine`.
+pub(in crate::http) async fn init(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let words = "Weight transfer initialized";
+    step(
+        app,
+        request,
+        Operation::WeightsInit,
+        Some("init_info"),
+        words,
+    )
+    .await
+}
+
+/// `POST /shutdown_weight_transfer_engine`.
+pub(in crate::http) async fn shutdown(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let words = "Weight transfer shut down";
+    step(app, request, Operation::WeightsShutdown, None, words).await
+}
+
+/// `POST /start_weight_update`.
+pub(in crate::http) async fn start(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let words = "Weight update started";
+    step(app, request, Operation::WeightsStart, None, words).await
+}
+
+/// `POST /start_draft_weight_update`.
+pub(in crate::http) async fn start_draft(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let words = "Draft weight update started";
+    step(app, request, Operation::WeightsStartDraft, None, words).await
+}
+
+/// `POST /update_weights`.
+pub(in crate::http) async fn update(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let words = "Weights updated";
+    step(
+        app,
+        request,
+        Operation::WeightsUpdate,
+        Some("update_info"),
+        words,
+    )
+    .await
+}
+
+/// `POST /finish_weight_update`.
+pub(in crate::http) async fn finish(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let words = "Weight update finished";
+    step(app, request, Operation::WeightsFinish, None, words).await
+}
+
+/// `GET /weight_info`.
+pub(in crate::http) async fn info(State(app): State<Arc<App>>) -> Response<Body> {
+    ok(&json!({"weight_version": &**app.weight_version.load()}))
+}
+
+/// `POST /update_weight_version`.
+pub(in crate::http) async fn set_version(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        let asked = WeightVersionRequest::parse(&value)?;
+        if asked.abort_all_requests {
+            app.service.abort(None);
+        }
+        app.weight_version
+            .store(Arc::new(asked.new_version.clone()));
+        Ok(ok(
+            &json!({"success": true, "new_version": asked.new_version}),
+        ))
+    })
+    .await
+}
+
+/// `POST /weight_checker`: there are no weights to compare.
+pub(in crate::http) async fn check(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        body::json(&app, &parts.headers, body).await?;
+        Ok(ok(&json!({"success": true})))
+    })
+    .await
+}
+
+async fn step(
+    app: Arc<App>,
+    request: Request,
+    operation: Operation,
+    needs: Option<&str>,
+    words: &str,
+) -> Response<Body> {
+    answered(async {
+        let bytes = body::read(&app, request.into_body()).await?;
+        let value = if bytes.is_empty() && needs.is_none() {
+            Value::Null
+        } else {
+            raw_json(&bytes, "Invalid JSON format")?
+        };
+        if let Some(key) = needs.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
+            return Err(refused(format!("Missing '{key}' in request body")));
+        }
+        timed(&app, operation, async {}).await;
+        Ok::<_, Fault>(ok(&json!({"message": words})))
+    })
+    .await
+}

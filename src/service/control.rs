@@ -1,0 +1,199 @@
+//! What an operator does to all engines at once: pausing, sleeping, aborting, forgetting.
+//!
+//! Paused by `abort` or `wait`, new work is refused; paused by `keep`, or asleep, it queues.
+//! Source: vLLM `v1/engine/async_llm.py`, `v1/engine/core.py`.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Service;
+use crate::engine::Command;
+
+/// How often a drain looks whether it is over.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// What becomes of running work when it is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    /// It ends at once, with what it has.
+    Abort,
+    /// It may end by itself.
+    Wait,
+    /// It freezes and goes on later.
+    Keep,
+}
+
+/// What sleep takes away and waking gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asset {
+    /// The weights.
+    Weights,
+    /// The KV cache.
+    KvCache,
+    /// Scheduling.
+    Scheduling,
+}
+
+/// Whether the engines work.
+#[derive(Debug, Default)]
+pub struct Control {
+    state: Mutex<State>,
+    /// Whether new work is refused; read by every request.
+    refuses: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    paused: Option<Halt>,
+    /// What is missing while asleep; empty when awake.
+    missing: BTreeSet<Asset>,
+    /// Whether sleep stops the engines (llm-d's does not).
+    deep: bool,
+}
+
+impl State {
+    fn halts(&self) -> bool {
+        self.paused.is_some() || self.deep && !self.missing.is_empty()
+    }
+}
+
+impl Control {
+    /// Whether new work is refused.
+    pub fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engines are asleep, whatever is missing.
+    pub fn is_asleep(&self) -> bool {
+        !self.state.lock().missing.is_empty()
+    }
+
+    /// Whether scheduling stands still.
+    pub fn is_paused(&self) -> bool {
+        self.state.lock().halts()
+    }
+
+    fn settle(&self, service: &Service, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let refuses = matches!(state.paused, Some(Halt::Abort | Halt::Wait));
+        self.refuses.store(refuses, Ordering::Relaxed);
+        let command = if state.halts() {
+            Command::Pause
+        } else {
+            Command::Resume
+        };
+        service.command(&command);
+    }
+}
+
+impl Service {
+    /// Tells every engine.
+    pub fn command(&self, command: &Command) {
+        for rank in self.ranks() {
+            rank.command(command.clone());
+        }
+    }
+
+    /// Stops generation; returns once nothing runs any more.
+    pub async fn pause(&self, halt: Halt, clear_cache: bool) {
+        self.stop_work(halt).await;
+        self.control.settle(self, |state| state.paused = Some(halt));
+        if clear_cache {
+            self.command(&Command::ResetPrefixCache);
+        }
+    }
+
+    /// Goes on after [`Self::pause`].
+    pub fn resume(&self) {
+        self.control.settle(self, |state| state.paused = None);
+    }
+
+    /// Puts the engines to sleep: level 0 stops scheduling, 1 and 2 also take weights and cache.
+    pub async fn sleep(&self, level: u8, halt: Halt) {
+        self.stop_work(halt).await;
+        self.control.settle(self, |state| {
+            state.deep = true;
+            state.missing.insert(Asset::Scheduling);
+            if level > 0 {
+                state.missing.extend([Asset::Weights, Asset::KvCache]);
+            }
+        });
+        self.control.refuses.store(false, Ordering::Relaxed);
+        if level > 0 {
+            self.command(&Command::ResetPrefixCache);
+        }
+    }
+
+    /// llm-d's sleep: the cache is emptied, requests are served all the same.
+    pub fn doze(&self) {
+        self.control.settle(self, |state| {
+            state.missing.insert(Asset::KvCache);
+        });
+        self.command(&Command::ResetPrefixCache);
+    }
+
+    /// Gives back `assets`, all of them when there are none; whether the engines are awake now.
+    pub fn wake(&self, assets: &[Asset]) -> bool {
+        self.control.settle(self, |state| {
+            state
+                .missing
+                .retain(|m| !assets.is_empty() && !assets.contains(m));
+            // Scheduling comes back with the last of the memory.
+            if !state.missing.iter().any(|m| *m != Asset::Scheduling) {
+                state.missing.clear();
+            }
+        });
+        !self.control.is_asleep()
+    }
+
+    /// Ends the requests of these ids, all of them for `None`; how many there were.
+    pub fn abort(&self, ids: Option<&[String]>) -> usize {
+        let found = Mutex::new(BTreeSet::new());
+        for rank in self.ranks() {
+            rank.cancel_where(|tag| {
+                let hit = ids.is_none_or(|ids| ids.iter().any(|id| **id == *tag.request));
+                if hit {
+                    found.lock().insert(tag.request.clone());
+                }
+                hit
+            });
+        }
+        found.into_inner().len()
+    }
+
+    /// Forgets the prefix cache; `false`, with nothing done, while blocks are in use and `running`
+    /// does not let go of them.
+    pub fn reset_prefix_cache(&self, running: bool) -> bool {
+        let busy = self.ranks().iter().any(|r| r.stats().used_blocks > 0);
+        if busy && !running {
+            return false;
+        }
+        self.command(&Command::ResetPrefixCache);
+        true
+    }
+
+    async fn stop_work(&self, halt: Halt) {
+        match halt {
+            Halt::Keep => {}
+            Halt::Abort => self.command(&Command::CancelAll),
+            Halt::Wait => {
+                // Refusing meanwhile: the wait ends however many clients there are.
+                self.control.refuses.store(true, Ordering::Relaxed);
+                while !self.is_idle() {
+                    tokio::time::sleep(DRAIN_LOOK).await;
+                }
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ranks().iter().all(|rank| {
+            let stats = rank.stats();
+            stats.running + stats.waiting + stats.deferred == 0
+        })
+    }
+}

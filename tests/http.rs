@@ -1,0 +1,39 @@
+//! The HTTP face, from outside: a real server on a free port, raw requests, raw answers.
+//!
+//! - `shapes_*`: every response shape against a golden file
+//! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
+//! - `life`: disconnects, full queues, shutdown
+//! - `hostile`: input that is wrong, huge or malicious
+//! - `refusals`: status, type, parameter and words of errors
+//! - `rules`: stop rules, usage, repeatability
+//! - `tls`: certificates
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+#[path = "http/golden.rs"]
+mod golden;
+#[path = "http/hostile.rs"]
+mod hostile;
+#[path = "http/life.rs"]
+mod life;
+#[path = "http/refusals.rs"]
+mod refusals;
+#[path = "http/rules.rs"]
+mod rules;
+#[path = "http/shapes_chat.rs"]
+mod shapes_chat;
+#[path = "http/shapes_completions.rs"]
+mod shapes_completions;
+#[path = "http/shapes_ops.rs"]
+mod shapes_ops;
+#[path = "http/sim.rs"]
+mod sim;
+#[path = "http/tls.rs"]
+mod tls;
+#[path = "http/transport.rs"]
+mod transport;
+#[path = "http/wire.rs"]
+mod wire;

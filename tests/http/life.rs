@@ -1,0 +1,195 @@
+//! Clients that go away, queues that are full, servers that stop.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::sim::{Sim, post};
+
+const COMPLETION: &str = "/v1/completions";
+
+/// A request that would take minutes.
+fn endless(stream: bool) -> Vec<u8> {
+    let body = json!({"prompt": "Hi", "max_tokens": 1000, "ignore_eos": true, "stream": stream});
+    post(COMPLETION, &[], body.to_string().as_bytes())
+}
+
+const SLOW: &[&str] = &[
+    "--time-to-first-token",
+    "10ms",
+    "--inter-token-latency",
+    "500ms",
+];
+
+#[tokio::test]
+async fn a_client_that_goes_away_frees_its_slot() {
+    for stream in [false, true] {
+        let sim = Sim::serve(SLOW).await;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut wire = sim.connect().await;
+            wire.send(&endless(stream)).await;
+            if stream {
+                assert_eq!(wire.head().await.status, 200);
+                assert!(wire.chunk().await.is_some());
+            }
+            clients.push(wire);
+        }
+        assert!(sim.runs(3.0).await);
+        drop(clients);
+        assert!(sim.is_idle().await, "stream: {stream}");
+        sim.server.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_request_of_a_client_that_went_away_never_runs() {
+    let sim = Sim::serve(&[SLOW, &["--max-num-seqs", "1"]].concat()).await;
+    let mut running = sim.connect().await;
+    running.send(&endless(true)).await;
+    assert!(sim.runs(1.0).await);
+    let mut waiting = sim.connect().await;
+    waiting.send(&endless(false)).await;
+    assert!(sim.shows("vllm:num_requests_waiting", 1.0).await);
+    drop(waiting);
+    assert!(sim.shows("vllm:num_requests_waiting", 0.0).await);
+    assert_eq!(sim.metric("vllm:num_requests_running").await, 1.0);
+    drop(running);
+    assert!(sim.is_idle().await);
+}
+
+#[tokio::test]
+async fn a_full_queue_of_vllm_says_503() {
+    let sim = Sim::serve(&[SLOW, &["--max-num-queued-reqs", "2"]].concat()).await;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut wire = sim.connect().await;
+        wire.send(&endless(true)).await;
+        clients.push(wire);
+    }
+    assert!(sim.runs(2.0).await);
+    let message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.";
+    let expected = json!({"error": {"message": message, "type": "Service Unavailable", "param": null, "code": 503}});
+    for stream in [false, true] {
+        let answer = sim.ask(endless(stream)).await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.json(), expected);
+    }
+    drop(clients);
+    assert!(sim.is_idle().await);
+    let body = json!({"prompt": "Hi", "max_tokens": 1});
+    assert_eq!(sim.post(COMPLETION, &body).await.status, 200);
+    // Each choice counts.
+    let body = json!({"prompt": "Hi", "max_tokens": 1, "n": 3});
+    assert_eq!(sim.post(COMPLETION, &body).await.status, 503);
+}
+
+#[tokio::test]
+async fn a_full_queue_of_llmd_says_429() {
+    let flags = ["--max-num-seqs", "1", "--max-waiting-queue-length", "1"];
+    let sim = Sim::llmd(&[SLOW, &flags].concat()).await;
+    let mut running = sim.connect().await;
+    running.send(&endless(true)).await;
+    assert!(sim.runs(1.0).await);
+    let mut waiting = sim.connect().await;
+    waiting.send(&endless(true)).await;
+    assert!(sim.shows("vllm:num_requests_waiting", 1.0).await);
+    let answer = sim.ask(endless(false)).await;
+    assert_eq!(answer.status, 429);
+    let error = &answer.json()["error"];
+    assert_eq!(
+        error["message"],
+        "Failed to enqueue request, waiting requests queue is full"
+    );
+    assert_eq!(error["code"], 429);
+    drop((running, waiting));
+    assert!(sim.is_idle().await);
+}
+
+#[tokio::test]
+async fn load_counts_what_is_in_flight() {
+    let sim = Sim::serve(&[SLOW, &["--enable-server-load-tracking"]].concat()).await;
+    let mut client = sim.connect().await;
+    client.send(&endless(true)).await;
+    assert!(sim.runs(1.0).await);
+    assert_eq!(sim.get("/load").await.json(), json!({"server_load": 1}));
+    drop(client);
+    assert!(sim.is_idle().await);
+    assert_eq!(sim.get("/load").await.json(), json!({"server_load": 0}));
+}
+
+#[tokio::test]
+async fn shutting_down_lets_requests_end() {
+    let flags = ["--inter-token-latency", "20ms", "--shutdown-timeout", "30"];
+    let sim = Sim::serve(&flags).await;
+    let body = json!({"prompt": "Hi", "max_tokens": 20, "ignore_eos": true, "stream": true});
+    let mut running = sim.connect().await;
+    running
+        .send(&post(COMPLETION, &[], body.to_string().as_bytes()))
+        .await;
+    let mut idle = sim.connect().await;
+    assert!(sim.runs(1.0).await);
+    let stop = tokio::spawn(sim.server.shutdown());
+    for _ in 0..200 {
+        idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
+            .await;
+        if idle.answer().await.status == 503 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
+        .await;
+    assert_eq!(idle.answer().await.status, 503);
+    idle.send(&post(COMPLETION, &[], b"{\"prompt\":\"Hi\"}"))
+        .await;
+    assert_eq!(idle.answer().await.status, 503);
+    let answer = running.answer().await;
+    let deltas = answer.deltas();
+    assert_eq!(deltas.len(), 20);
+    assert_eq!(deltas[19]["choices"][0]["finish_reason"], "length");
+    stop.await.unwrap();
+    assert!(idle.is_closed().await);
+    assert!(running.is_closed().await);
+}
+
+#[tokio::test]
+async fn shutting_down_cuts_what_takes_too_long() {
+    for (stream, timeout) in [(true, "0"), (false, "0"), (true, "0.2")] {
+        let sim = Sim::serve(&[SLOW, &["--shutdown-timeout", timeout]].concat()).await;
+        let mut client = sim.connect().await;
+        client.send(&endless(stream)).await;
+        assert!(sim.runs(1.0).await);
+        let stopped = tokio::time::timeout(Duration::from_secs(3), sim.server.shutdown());
+        assert!(stopped.await.is_ok(), "it waits for an endless request");
+        // vLLM: what reaches a draining engine ends as `abort`.
+        let answer = client.answer().await;
+        let last = match stream {
+            true => answer.deltas().pop().unwrap(),
+            false => answer.json(),
+        };
+        assert_eq!(last["choices"][0]["finish_reason"], "abort", "{last}");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_server_leaves_its_port() {
+    let sim = Sim::serve(&[]).await;
+    let address = sim.address();
+    sim.server.shutdown().await;
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn start_up_takes_as_long_as_asked() {
+    let sim = Sim::serve(&["--startup-duration", "300ms"]).await;
+    assert_eq!(sim.get("/health").await.status, 200);
+    assert_eq!(sim.get("/health/ready").await.status, 503);
+    for _ in 0..200 {
+        if sim.get("/ready").await.status == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never ready");
+}

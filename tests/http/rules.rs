@@ -1,0 +1,275 @@
+//! What ends an answer, what it costs, and that it repeats.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETION: &str = "/v1/completions";
+
+/// Ids of the tiny model's two end tokens; the tokenizer names the second.
+const EOS: [u32; 2] = [4081, 4084];
+
+async fn complete(sim: &Sim, body: Value) -> Value {
+    let answer = sim.post(COMPLETION, &body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    answer.json()
+}
+
+fn end(answer: &Value) -> (&Value, &Value) {
+    let choice = &answer["choices"][0];
+    (&choice["finish_reason"], &choice["stop_reason"])
+}
+
+#[tokio::test]
+async fn usage_adds_up() {
+    let sim = Sim::serve(&[]).await;
+    for n in [1, 3] {
+        for prompt in [
+            json!("Hi"),
+            json!(["Hi", "Hello there"]),
+            json!([[1, 2, 3], [4]]),
+        ] {
+            let body = json!({"prompt": prompt, "n": n, "max_tokens": 7, "return_token_ids": true});
+            let answer = complete(&sim, body.clone()).await;
+            let usage = &answer["usage"];
+            let count = |key: &str| usage[key].as_u64().unwrap();
+            let choices = answer["choices"].as_array().unwrap();
+            let ids = choices
+                .iter()
+                .map(|c| c["token_ids"].as_array().unwrap().len() as u64);
+            assert_eq!(count("completion_tokens"), ids.sum::<u64>(), "{body}");
+            let prompts = choices
+                .iter()
+                .step_by(n)
+                .map(|c| c["prompt_token_ids"].as_array().unwrap().len() as u64);
+            assert_eq!(count("prompt_tokens"), prompts.sum::<u64>(), "{body}");
+            let total = count("prompt_tokens") + count("completion_tokens");
+            assert_eq!(count("total_tokens"), total, "{body}");
+            let indices: Vec<_> = choices
+                .iter()
+                .map(|c| c["index"].as_u64().unwrap())
+                .collect();
+            assert_eq!(indices, (0..choices.len() as u64).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_says_what_the_whole_answer_says() {
+    let sim = Sim::serve(&[]).await;
+    for more in [
+        json!({}),
+        json!({"max_tokens": 5}),
+        json!({"n": 2}),
+        json!({"stop": ["e", "the"]}),
+        json!({"stop": "a", "include_stop_str_in_output": true}),
+        json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 9}),
+        json!({"min_tokens": 30, "max_tokens": 60}),
+    ] {
+        let mut body = json!({"messages": [{"role": "user", "content": "Tell me."}], "seed": 5});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let whole = sim.post(CHAT, &body).await;
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        let stream = sim.post(CHAT, &body).await;
+        let deltas = stream.deltas();
+        let full = whole.json();
+        for choice in full["choices"].as_array().unwrap() {
+            let index = choice["index"].as_u64().unwrap();
+            assert_eq!(whole.said(index), stream.said(index), "{more}");
+            let own = deltas.iter().flat_map(|d| d["choices"].as_array().unwrap());
+            let last = own.filter(|c| c["index"] == index).next_back().unwrap();
+            assert_eq!(last["finish_reason"], choice["finish_reason"], "{more}");
+            assert_eq!(last["stop_reason"], choice["stop_reason"], "{more}");
+        }
+        let usage = &deltas.last().unwrap()["usage"];
+        for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+            assert_eq!(usage[key], full["usage"][key], "{more}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_limit_ends_what_would_go_on() {
+    let sim = Sim::serve(&[]).await;
+    let answer = complete(&sim, json!({"prompt": "Hi", "ignore_eos": true})).await;
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+    assert_eq!(end(&answer), (&json!("length"), &json!(null)));
+    for max_tokens in [1, 2, 100] {
+        let body = json!({"prompt": "Hi", "ignore_eos": true, "max_tokens": max_tokens});
+        let answer = complete(&sim, body).await;
+        assert_eq!(answer["usage"]["completion_tokens"], max_tokens);
+        assert_eq!(end(&answer), (&json!("length"), &json!(null)));
+    }
+}
+
+#[tokio::test]
+async fn ignore_eos_goes_to_the_end_of_the_context() {
+    let sim = Sim::serve(&["--max-model-len", "128"]).await;
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true});
+    let answer = sim.post(CHAT, &chat).await.json();
+    assert_eq!(answer["usage"]["total_tokens"], 128);
+    assert_eq!(end(&answer), (&json!("length"), &json!(null)));
+}
+
+#[tokio::test]
+async fn min_tokens_puts_off_the_end() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let short = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let answer = sim.post(CHAT, &short).await.json();
+    let usual = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(usual < 10);
+    for min_tokens in [10, 40] {
+        let mut body = short.clone();
+        body["min_tokens"] = json!(min_tokens);
+        let answer = sim.post(CHAT, &body).await.json();
+        assert!(
+            answer["usage"]["completion_tokens"].as_u64().unwrap() >= min_tokens,
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_the_answer_before_it() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let text = "One two three four five";
+    for (stop, said, reason) in [
+        (json!("three"), "One two ", "three"),
+        (json!(["zero", "four", "two"]), "One ", "two"),
+        (json!(["wo th"]), "One t", "wo th"),
+        (json!("O"), "", "O"),
+    ] {
+        for stream in [false, true] {
+            for with in [false, true] {
+                let body = json!({
+                    "prompt": text, "max_tokens": 50, "stop": stop, "stream": stream,
+                    "include_stop_str_in_output": with,
+                });
+                let answer = sim.post(COMPLETION, &body).await;
+                let expected = if with {
+                    format!("{said}{reason}")
+                } else {
+                    said.to_owned()
+                };
+                assert_eq!(answer.said(0), expected, "{body}");
+                let last = match stream {
+                    true => answer.deltas().pop().unwrap(),
+                    false => answer.json(),
+                };
+                assert_eq!(end(&last), (&json!("stop"), &json!(reason)), "{body}");
+            }
+        }
+    }
+    let body = json!({"prompt": text, "max_tokens": 50, "stop": "absent"});
+    let answer = complete(&sim, body).await;
+    assert_eq!(answer["choices"][0]["text"], text);
+    assert_eq!(end(&answer), (&json!("stop"), &json!(null)));
+}
+
+#[tokio::test]
+async fn a_stop_token_ends_the_answer_with_its_id() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let tokens = json!({"prompt": " there", "add_special_tokens": false});
+    let ids = sim.post("/tokenize", &tokens).await.json();
+    let there = ids["tokens"][0].as_u64().unwrap();
+    let body =
+        json!({"prompt": "Hello there, world.", "max_tokens": 50, "stop_token_ids": [there]});
+    let answer = complete(&sim, body.clone()).await;
+    assert_eq!(end(&answer), (&json!("stop"), &json!(there)));
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("Hello"), "{text}");
+    assert!(!text.contains("world"), "{text}");
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+}
+
+#[tokio::test]
+async fn a_bias_of_100_is_all_that_is_said() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({"prompt": "Hi", "max_tokens": 5, "logit_bias": {"39": 100}, "return_token_ids": true});
+    let answer = complete(&sim, body).await;
+    assert_eq!(
+        answer["choices"][0]["token_ids"],
+        json!([39, 39, 39, 39, 39])
+    );
+    // Towards an end token: the primary one names no reason, the other its id.
+    for (id, reason) in [(EOS[1], json!(null)), (EOS[0], json!(EOS[0]))] {
+        let bias = json!({id.to_string(): 100});
+        let body = json!({"prompt": "Hi", "max_tokens": 50, "logit_bias": bias});
+        let answer = complete(&sim, body).await;
+        assert_eq!(end(&answer), (&json!("stop"), &reason));
+        assert_eq!(answer["usage"]["completion_tokens"], 1);
+        assert_eq!(answer["choices"][0]["text"], "");
+    }
+}
+
+/// The same seed, the same answers, whatever else goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_repeat_at_any_concurrency() {
+    let flags = ["--max-num-seqs", "7", "--inter-token-latency", "1ms"];
+    let mut rounds = Vec::new();
+    for backwards in [false, true] {
+        let sim = std::sync::Arc::new(Sim::serve(&flags).await);
+        let mut order: Vec<usize> = (0..50).collect();
+        if backwards {
+            order.reverse();
+        }
+        let clients = order.into_iter().map(|i| {
+            let sim = sim.clone();
+            tokio::spawn(async move {
+                let prompt = format!("Question {}", i % 25);
+                let body = json!({
+                    "messages": [{"role": "user", "content": prompt}], "max_tokens": 20,
+                    "seed": i, "stream": i % 2 == 0, "n": 1 + i % 3, "temperature": 0.8,
+                });
+                let answer = sim.post(CHAT, &body).await;
+                (
+                    i,
+                    (0..=(i % 3) as u64)
+                        .map(|choice| answer.said(choice))
+                        .collect::<Vec<_>>(),
+                )
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        let mut texts = Vec::new();
+        for client in clients {
+            texts.push(client.await.unwrap());
+        }
+        texts.sort();
+        assert!(sim.is_idle().await);
+        rounds.push(texts);
+    }
+    assert_eq!(rounds[0], rounds[1]);
+    let distinct: std::collections::BTreeSet<_> = rounds[0].iter().map(|(_, said)| said).collect();
+    assert!(distinct.len() > 20, "answers hardly differ");
+}
+
+#[tokio::test]
+async fn paced_tokens_leave_one_by_one_and_in_time() {
+    let sim = Sim::serve(&[
+        "--time-to-first-token",
+        "100ms",
+        "--inter-token-latency",
+        "20ms",
+    ])
+    .await;
+    let body = json!({"prompt": "Hi", "max_tokens": 11, "ignore_eos": true, "stream": true});
+    let start = tokio::time::Instant::now();
+    let answer = sim.post(COMPLETION, &body).await;
+    let taken = start.elapsed().as_millis();
+    // Never early; late only by what the machine adds.
+    assert!((300..2000).contains(&taken), "{taken} ms");
+    // Eleven tokens; the end shares the last token's chunk or has its own.
+    assert!(
+        (11..=12).contains(&answer.chunks.len()),
+        "{}",
+        answer.chunks.len()
+    );
+    for chunk in &answer.chunks[..10] {
+        assert_eq!(chunk.matches("data: ").count(), 1, "{chunk}");
+    }
+}

@@ -1,0 +1,138 @@
+//! A server in this process, started from the flags that a user would type.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::net::TcpStream;
+use vllm_sim::config::{Door, Loaded};
+use vllm_sim::server::Server;
+
+use super::wire::{Answer, Wire};
+
+/// The folder of the model, in the words of a command line.
+pub(crate) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+
+/// A running server.
+pub(crate) struct Sim {
+    /// Its public handle.
+    pub(crate) server: Server,
+    address: Option<SocketAddr>,
+}
+
+impl Sim {
+    /// `vllm-sim serve tests/fixtures/tiny-llama …`: vLLM's defaults.
+    pub(crate) async fn serve(flags: &[&str]) -> Self {
+        Self::behind(Door::Vllm, flags).await
+    }
+
+    /// `vllm-sim --model tests/fixtures/tiny-llama …`: llm-d's defaults.
+    pub(crate) async fn llmd(flags: &[&str]) -> Self {
+        Self::behind(Door::Llmd, flags).await
+    }
+
+    async fn behind(door: Door, flags: &[&str]) -> Self {
+        let mut words = vec!["--model", MODEL, "--seed", "7"];
+        // A list that is named twice grows.
+        if !flags.contains(&"--served-model-name") {
+            words.extend(["--served-model-name", "tiny-llama"]);
+        }
+        if !flags.contains(&"--uds") {
+            words.extend(["--host", "127.0.0.1"]);
+        }
+        words.extend(flags);
+        let mut loaded = Loaded::from_flags(door, &words).expect("flags that are right");
+        // Any free port, which llm-d's command line cannot ask for.
+        loaded.config.server.port = 0;
+        let server = Server::start(loaded.config).await.expect("a start");
+        let address = server.address;
+        Self { server, address }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address.expect("it does not listen on a Unix socket")
+    }
+
+    /// A new connection.
+    pub(crate) async fn connect(&self) -> Wire<TcpStream> {
+        Wire::new(TcpStream::connect(self.address()).await.unwrap())
+    }
+
+    /// Sends a whole request on a new connection and reads the answer.
+    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>) -> Answer {
+        let mut wire = self.connect().await;
+        wire.send(request.as_ref()).await;
+        wire.answer().await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n"))
+            .await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_with(path, &[], body).await
+    }
+
+    pub(crate) async fn post_with(&self, path: &str, headers: &[&str], body: &Value) -> Answer {
+        self.ask(post(path, headers, body.to_string().as_bytes()))
+            .await
+    }
+
+    /// What one line of `/metrics` shows, labels left out; the sum over all of that name.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text();
+        let lines = text.lines().filter(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        });
+        let values = lines.map(|line| line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok()));
+        values.map(Option::unwrap).sum()
+    }
+
+    /// Waits until nothing runs or waits any more.
+    pub(crate) async fn is_idle(&self) -> bool {
+        for _ in 0..400 {
+            let running = self.metric("vllm:num_requests_running").await;
+            let waiting = self.metric("vllm:num_requests_waiting").await;
+            if running + waiting == 0.0 {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        false
+    }
+
+    /// Waits until that many requests run.
+    pub(crate) async fn runs(&self, requests: f64) -> bool {
+        self.shows("vllm:num_requests_running", requests).await
+    }
+
+    /// Waits until `/metrics` shows this.
+    pub(crate) async fn shows(&self, name: &str, value: f64) -> bool {
+        for _ in 0..400 {
+            if (self.metric(name).await - value).abs() < 1e-9 {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        false
+    }
+}
+
+/// The bytes of a POST of JSON.
+pub(crate) fn post(path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    for header in headers {
+        request.push_str(header);
+        request.push_str("\r\n");
+    }
+    request.push_str("\r\n");
+    let mut bytes = request.into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}

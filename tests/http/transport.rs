@@ -1,0 +1,208 @@
+//! Connections: keep-alive, pipelining, HTTP/1.0, HTTP/2, Unix sockets.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::sim::{Sim, post};
+use super::wire::Wire;
+
+const VERSION: &[u8] = b"GET /version HTTP/1.1\r\nhost: sim\r\n\r\n";
+
+#[tokio::test]
+async fn a_connection_serves_many_requests() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let mut wire = sim.connect().await;
+    for stream in [true, false, true] {
+        let body = json!({"prompt": "Hi", "stream": stream}).to_string();
+        wire.send(&post("/v1/completions", &[], body.as_bytes()))
+            .await;
+        let answer = wire.answer().await;
+        assert_eq!(answer.said(0), "Hi");
+        assert_eq!(answer.header("connection"), None);
+    }
+    wire.send(&[VERSION, VERSION].concat()).await;
+    assert_eq!(wire.answer().await.status, 200);
+    assert_eq!(wire.answer().await.status, 200);
+    wire.send(b"GET /version HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n")
+        .await;
+    assert_eq!(wire.answer().await.header("connection"), Some("close"));
+    assert!(wire.is_closed().await);
+}
+
+#[tokio::test]
+async fn forms_of_http_1() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    for request in [
+        "GET /version HTTP/1.0\r\n\r\n",
+        "GET /version HTTP/1.1\r\n\r\n",
+        "GET http://sim/version HTTP/1.1\r\nhost: sim\r\n\r\n",
+        "GET /version HTTP/1.1\r\nhost: sim\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+        "GET /version?a=b#c HTTP/1.1\r\nhost: sim\r\naccept-encoding: gzip, br\r\n\r\n",
+    ] {
+        let answer = sim.ask(request).await;
+        assert_eq!(answer.status, 200, "{request}");
+        assert_eq!(answer.text(), "{\"version\":\"0.33.0\"}");
+        assert_eq!(answer.header("content-encoding"), None);
+    }
+    // A stream to HTTP/1.0 has no chunks, so only the end of the connection ends it.
+    let body = r#"{"prompt":"Hi","stream":true}"#;
+    let head = format!(
+        "POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = tokio::net::TcpStream::connect(sim.address()).await.unwrap();
+    let sent = [head.as_bytes(), body.as_bytes()].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &sent)
+        .await
+        .unwrap();
+    let mut text = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text)
+        .await
+        .unwrap();
+    assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
+    assert!(!text.contains("transfer-encoding"), "{text}");
+}
+
+#[tokio::test]
+async fn bodies_in_chunks_and_after_a_word_to_go_on() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n";
+    let mut wire = sim.connect().await;
+    let chunks = "5\r\n{\"pro\r\nb\r\nmpt\":\"Hi\"} \r\n0\r\n\r\n";
+    wire.send(format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}").as_bytes())
+        .await;
+    assert_eq!(wire.answer().await.said(0), "Hi");
+    wire.send(format!("{head}content-length: 15\r\nexpect: 100-continue\r\n\r\n").as_bytes())
+        .await;
+    assert_eq!(wire.head().await.status, 100);
+    wire.send(b"{\"prompt\":\"Hi\"}").await;
+    assert_eq!(wire.answer().await.said(0), "Hi");
+}
+
+#[tokio::test]
+async fn each_event_of_a_paced_stream_is_a_chunk() {
+    let sim = Sim::serve(&["--mode", "echo", "--inter-token-latency", "10ms"]).await;
+    let body = json!({"prompt": "Hello there, world.", "stream": true});
+    let answer = sim.post("/v1/completions", &body).await;
+    let kinds: Vec<&str> = [
+        "content-type",
+        "transfer-encoding",
+        "content-length",
+        "cache-control",
+        "x-accel-buffering",
+    ]
+    .iter()
+    .map(|name| answer.header(name).unwrap_or("-"))
+    .collect();
+    assert_eq!(
+        kinds,
+        ["text/event-stream; charset=utf-8", "chunked", "-", "-", "-"]
+    );
+    for chunk in &answer.chunks {
+        assert!(
+            chunk.starts_with("data: ") && chunk.ends_with("\n\n"),
+            "{chunk:?}"
+        );
+    }
+    assert!(answer.chunks.len() >= 9, "{:?}", answer.chunks);
+}
+
+#[tokio::test]
+async fn silent_streams_are_kept_alive() {
+    let flags = [
+        "--time-to-first-token",
+        "400ms",
+        "--sse-keep-alive-interval",
+        "0.1",
+    ];
+    let sim = Sim::serve(&flags).await;
+    let body = json!({"prompt": "Hi", "max_tokens": 1, "stream": true});
+    let answer = sim.post("/v1/completions", &body).await;
+    let comments = answer
+        .chunks
+        .iter()
+        .filter(|chunk| *chunk == ": keep-alive\n\n");
+    assert!(comments.count() >= 2, "{:?}", answer.chunks);
+    assert!(answer.text().ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed() {
+    let sim = Sim::serve(&["--timeout-keep-alive", "1"]).await;
+    let mut used = sim.connect().await;
+    used.send(VERSION).await;
+    assert_eq!(used.answer().await.status, 200);
+    let mut unused = sim.connect().await;
+    assert!(used.is_closed().await);
+    assert!(unused.is_closed().await);
+    // A request that takes longer is not idle.
+    let sim = Sim::serve(&[
+        "--timeout-keep-alive",
+        "1",
+        "--time-to-first-token",
+        "1500ms",
+    ])
+    .await;
+    let body = json!({"prompt": "Hi", "max_tokens": 1});
+    assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_same_port_speaks_http_2() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .build()
+        .unwrap();
+    let url = format!("http://{}/v1/completions", sim.address());
+    let mut answers = Vec::new();
+    for stream in [false, true] {
+        let body = json!({"prompt": "Hi", "stream": stream});
+        let answer = client.post(&url).json(&body).send().await.unwrap();
+        assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+        assert_eq!(answer.status(), 200);
+        answers.push(answer.text().await.unwrap());
+    }
+    assert!(answers[0].contains("\"text\":\"Hi\""), "{}", answers[0]);
+    assert!(answers[1].ends_with("data: [DONE]\n\n"), "{}", answers[1]);
+    assert!(sim.is_idle().await);
+}
+
+#[tokio::test]
+async fn a_stream_of_http_2_that_is_reset_frees_its_slot() {
+    let sim = Sim::serve(&["--inter-token-latency", "500ms"]).await;
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .build()
+        .unwrap();
+    let url = format!("http://{}/v1/completions", sim.address());
+    let body = json!({"prompt": "Hi", "stream": true, "max_tokens": 1000, "ignore_eos": true});
+    let answer = client.post(&url).json(&body).send().await.unwrap();
+    assert!(sim.runs(1.0).await);
+    drop(answer);
+    assert!(sim.is_idle().await);
+    let soon = Duration::from_millis(200);
+    let whole = client
+        .post(&url)
+        .json(&json!({"prompt": "Hi", "max_tokens": 1000, "ignore_eos": true}));
+    assert!(tokio::time::timeout(soon, whole.send()).await.is_err());
+    assert!(sim.is_idle().await);
+}
+
+#[tokio::test]
+async fn a_unix_socket_instead_of_a_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sim.sock");
+    let sim = Sim::serve(&["--uds", path.to_str().unwrap()]).await;
+    let mut wire = Wire::new(tokio::net::UnixStream::connect(&path).await.unwrap());
+    wire.send(VERSION).await;
+    assert_eq!(wire.answer().await.status, 200);
+    sim.server.shutdown().await;
+    assert!(!path.exists(), "the socket stays behind");
+    // One that another run left behind is replaced; a file of somebody else is not.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let sim = Sim::serve(&["--uds", path.to_str().unwrap()]).await;
+    assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
+    sim.server.shutdown().await;
+}
