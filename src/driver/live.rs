@@ -262,6 +262,8 @@ impl Live {
                 }
             }
         }
+        // What needs no time is done before anybody waits for it.
+        core.advance(now);
         if failed.is_some() {
             for handle in &handles {
                 core.abort(now, handle.id);
@@ -444,10 +446,14 @@ impl Core {
     }
 
     /// Runs the engine up to `now`; how many events that gave.
+    ///
+    /// A step that starts exactly at `now` is left to the next call by the schedulers, so that
+    /// inputs of that instant can join it: hence the loop.
     fn advance(&mut self, now: SimTime) -> usize {
-        self.engine.advance(now, &mut self.outbox);
-        let events = self.outbox.len();
-        if events > 0 {
+        let mut events = 0;
+        while self.next_wakeup() <= now {
+            self.engine.advance(now, &mut self.outbox);
+            events += self.outbox.len();
             self.deliver();
         }
         events
