@@ -190,11 +190,7 @@ impl Compiled {
     /// # Errors
     /// [`ConstraintError::Unsatisfiable`] when no value was found within a bounded search,
     /// [`ConstraintError::TooLong`] when none is short enough.
-    pub fn sample(
-        &self,
-        rng: &mut ChaCha8Rng,
-        limits: &Limits,
-    ) -> Result<String, ConstraintError> {
+    pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
         match &self.0 {
             Kind::Json(schema) => json(schema, limits, Types::NONE, rng),
             Kind::Regex(regex) => regex
@@ -243,3 +239,6 @@ fn json(
     let value = sample::sample(schema, limits, want, rng)?;
     Ok(print::print(&value))
 }
+
+#[cfg(test)]
+mod tests;

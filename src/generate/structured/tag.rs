@@ -125,7 +125,9 @@ fn older(map: &Map<String, Value>) -> Read<Tag> {
         };
         let begin = text(structure, "begin")?;
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad(format!("Trigger {begin} not found in triggers {triggers:?}"));
+            return bad(format!(
+                "Trigger {begin} not found in triggers {triggers:?}"
+            ));
         }
         let Some(schema) = structure.get("schema") else {
             return bad("'schema'");
@@ -226,7 +228,10 @@ fn schema_of(value: &Value) -> Read<Schema> {
 
 fn tagged(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
     let ends = match map.get("end") {
-        Some(Value::Array(ends)) => ends.iter().map(|end| mark(Some(end))).collect::<Read<_>>()?,
+        Some(Value::Array(ends)) => ends
+            .iter()
+            .map(|end| mark(Some(end)))
+            .collect::<Read<_>>()?,
         end => vec![mark(end)?],
     };
     let Some(content) = map.get("content") else {
@@ -256,7 +261,9 @@ fn triggered(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
             return bad("every one of the tags must be of type 'tag'");
         };
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad(format!("Trigger {begin} not found in triggers {triggers:?}"));
+            return bad(format!(
+                "Trigger {begin} not found in triggers {triggers:?}"
+            ));
         }
     }
     Ok(Tag::Triggered {
@@ -459,8 +466,7 @@ impl Writer<'_> {
                     self.out.push_str(&text);
                 }
                 Style::Glm => {
-                    let text =
-                        format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
+                    let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
                     self.out.push_str(&text);
                 }
             }

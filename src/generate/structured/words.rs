@@ -142,11 +142,16 @@ static CONCEPTS: LazyLock<Vec<Concept>> = LazyLock::new(|| {
     let mut concepts: Vec<Concept> = Vec::new();
     for line in TABLE.lines().filter(|line| !line.is_empty()) {
         if let (Some(more), Some(last)) = (line.strip_prefix("  "), concepts.last_mut()) {
-            last.texts.extend(more.split('|').map(str::trim).filter(|t| !t.is_empty()));
+            last.texts
+                .extend(more.split('|').map(str::trim).filter(|t| !t.is_empty()));
         } else if let Some((keys, texts)) = line.split_once(" = ") {
             concepts.push(Concept {
                 keys: keys.split(' ').collect(),
-                texts: texts.split('|').map(str::trim).filter(|t| !t.is_empty()).collect(),
+                texts: texts
+                    .split('|')
+                    .map(str::trim)
+                    .filter(|t| !t.is_empty())
+                    .collect(),
                 range: None,
             });
         } else if let Some((keys, range)) = line.split_once(" : ") {
@@ -246,7 +251,9 @@ fn fits(example: &str) -> bool {
 
 fn one<'a>(list: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
     let last = list.len().saturating_sub(1) as u64;
-    list.get(rng.between(0, last) as usize).copied().unwrap_or("")
+    list.get(rng.between(0, last) as usize)
+        .copied()
+        .unwrap_or("")
 }
 
 /// A common word in lower case.

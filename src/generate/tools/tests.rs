@@ -53,8 +53,14 @@ fn counts(choice: &ToolChoice, settings: &ToolSettings) -> BTreeSet<usize> {
 fn the_number_of_calls_follows_llm_d() {
     let settings = ToolSettings::default();
     assert_eq!(counts(&ToolChoice::None, &settings), BTreeSet::from([0]));
-    assert_eq!(counts(&ToolChoice::Auto, &settings), BTreeSet::from([0, 1, 2]));
-    assert_eq!(counts(&ToolChoice::Required, &settings), BTreeSet::from([1, 2]));
+    assert_eq!(
+        counts(&ToolChoice::Auto, &settings),
+        BTreeSet::from([0, 1, 2])
+    );
+    assert_eq!(
+        counts(&ToolChoice::Required, &settings),
+        BTreeSet::from([1, 2])
+    );
     let never = ToolSettings {
         extra_call_probability: 0,
         ..ToolSettings::default()
@@ -126,7 +132,11 @@ fn the_ranges_of_the_flags_hold() {
             let value: Value = serde_json::from_str(&call.arguments).expect("JSON");
             let integer = |v: &Value| v.as_i64().is_some_and(|i| (7..=9).contains(&i));
             assert!(integer(&value["i"]) && integer(&value["year"]), "{value}");
-            assert!(value["x"].as_f64().is_some_and(|x| (1.5..=2.5).contains(&x)));
+            assert!(
+                value["x"]
+                    .as_f64()
+                    .is_some_and(|x| (1.5..=2.5).contains(&x))
+            );
             let list = value["l"].as_array().expect("an array");
             assert!((2..=4).contains(&list.len()) && list.iter().all(integer));
             assert!(value["bounded"].as_i64() >= Some(1000));
@@ -154,8 +164,7 @@ fn optional_arguments_follow_their_probability() {
         let with_b = (0..400)
             .filter(|&seed| {
                 let mut rng = stream(seed, 0, Purpose::Structured);
-                let calls =
-                    plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
+                let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
                 calls.expect("calls")[0].arguments.contains("\"b\"")
             })
             .count();
@@ -165,7 +174,12 @@ fn optional_arguments_follow_their_probability() {
 
 #[test]
 fn tools_without_parameters_get_an_empty_object() {
-    for parameters in [None, Some(Value::Null), Some(json!({})), Some(json!({"type": "object"}))] {
+    for parameters in [
+        None,
+        Some(Value::Null),
+        Some(json!({})),
+        Some(json!({"type": "object"})),
+    ] {
         let tools = [ToolDef {
             name: "now".to_owned(),
             description: None,
@@ -213,13 +227,34 @@ fn the_whitelist_is_that_of_llm_d() {
         ),
         (json!({}), false),
         (json!({"type": "object"}), false),
-        (json!({"type": "object", "properties": {}, "$defs": {}}), false),
-        (json!({"type": "object", "properties": {"a": {"$ref": "#"}}}), false),
-        (json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}), false),
-        (json!({"type": "object", "properties": {"a": {"type": "array"}}}), false),
-        (json!({"type": "object", "properties": {"a": {"type": "string", "enum": [1]}}}), false),
-        (json!({"type": "object", "properties": {"a": {"type": "null", "enum": [null]}}}), false),
-        (json!({"type": "object", "properties": {}, "additionalProperties": {}}), false),
+        (
+            json!({"type": "object", "properties": {}, "$defs": {}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "array"}}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string", "enum": [1]}}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "null", "enum": [null]}}}),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {}, "additionalProperties": {}}),
+            false,
+        ),
         (json!([]), false),
     ] {
         assert_eq!(

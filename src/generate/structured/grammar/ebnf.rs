@@ -230,9 +230,10 @@ impl Parser {
                 };
             }
             if low > high {
-                return Err(self
-                    .scan
-                    .error(at, "Invalid character class: lower bound is larger than upper bound"));
+                return Err(self.scan.error(
+                    at,
+                    "Invalid character class: lower bound is larger than upper bound",
+                ));
             }
             ranges.push((low, high));
         }

@@ -95,8 +95,7 @@ impl Parser {
     /// Moves past blanks and comments within a line.
     fn skip(&mut self) {
         loop {
-            self.scan
-                .take_while(|c| c.is_whitespace() && c != '\n');
+            self.scan.take_while(|c| c.is_whitespace() && c != '\n');
             let comment = self.scan.peek(0) == Some('#') || self.scan.starts("//");
             if comment {
                 self.scan.take_while(|c| c != '\n');
@@ -385,9 +384,7 @@ impl Parser {
             chars.next().filter(|_| chars.next().is_none())
         };
         match (one(&text), one(&end)) {
-            (Some(low), Some(high)) if low <= high => {
-                Ok(Expr::Class(Rx::class(vec![(low, high)])))
-            }
+            (Some(low), Some(high)) if low <= high => Ok(Expr::Class(Rx::class(vec![(low, high)]))),
             _ => Err(self
                 .scan
                 .error(at, &format!("invalid range order: {text:?}..{end:?}"))),
@@ -442,8 +439,10 @@ impl Parser {
         match name.as_str() {
             "json" => {
                 let value = self.json()?;
-                let schema = Schema::read(&value)
-                    .map_err(|bad| self.scan.error(at, &format!("{} ({})", bad.reason, bad.path)))?;
+                let schema = Schema::read(&value).map_err(|bad| {
+                    self.scan
+                        .error(at, &format!("{} ({})", bad.reason, bad.path))
+                })?;
                 Ok(Expr::Json(Box::new(schema)))
             }
             "lark" => {

@@ -186,10 +186,7 @@ impl Writer<'_> {
     }
 
     /// Writes one lexeme, with a blank before it where two words would run together.
-    fn lexeme(
-        &mut self,
-        write: impl FnOnce(&mut Self) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+    fn lexeme(&mut self, write: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         let start = self.out.len();
         write(self)?;
         if self.grammar.is_spaced {
@@ -219,9 +216,7 @@ impl Writer<'_> {
                 self.out.push_str(text);
                 Ok(())
             }
-            Expr::Class(rx) => rx
-                .sample(1, 1, self.rng, &mut self.out)
-                .ok_or(Stop::Long),
+            Expr::Class(rx) => rx.sample(1, 1, self.rng, &mut self.out).ok_or(Stop::Long),
             Expr::Pattern(regex) => {
                 let text = regex.sample(self.limits.max_chars, self.rng);
                 self.out.push_str(&text.ok_or(Stop::Long)?);
@@ -243,7 +238,11 @@ impl Writer<'_> {
             Expr::Alternatives(parts) => {
                 let heights: Vec<u32> = parts.iter().map(|p| grammar.height(p)).collect();
                 let least = heights.iter().copied().min().unwrap_or(0);
-                let most = if self.is_lean(depth) { least } else { MAX_HEIGHT.max(least) };
+                let most = if self.is_lean(depth) {
+                    least
+                } else {
+                    MAX_HEIGHT.max(least)
+                };
                 let open: Vec<&Expr> = parts
                     .iter()
                     .zip(&heights)
@@ -263,9 +262,7 @@ impl Writer<'_> {
                 let count = self.rng.between(u64::from(*min), u64::from(most));
                 (0..count).try_for_each(|_| self.expr(part, depth + 1, inside))
             }
-            Expr::Rule(index) if inside => {
-                self.expr(&grammar.rules[*index].body, depth + 1, true)
-            }
+            Expr::Rule(index) if inside => self.expr(&grammar.rules[*index].body, depth + 1, true),
             Expr::Rule(index) => self.rule(*index, depth),
         }
     }

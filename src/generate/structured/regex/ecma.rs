@@ -95,7 +95,12 @@ impl Walk {
     }
 
     fn group(&mut self) {
-        for (open, positive) in [("(?=", true), ("(?!", false), ("(?<=", false), ("(?<!", false)] {
+        for (open, positive) in [
+            ("(?=", true),
+            ("(?!", false),
+            ("(?<=", false),
+            ("(?<!", false),
+        ] {
             if self.starts(open) {
                 let body = self.skip_group(open.len());
                 if positive {
@@ -169,8 +174,8 @@ impl Walk {
         self.push(if negated { "[^" } else { "[" });
         let mut after_set = false;
         while let Some(c) = self.peek(0) {
-            let set_next = self.peek(1) == Some('\\')
-                && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
+            let set_next =
+                self.peek(1) == Some('\\') && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
             match c {
                 ']' => {
                     self.push("]");
@@ -213,6 +218,7 @@ impl Walk {
             'b' | 'B' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' | 'A' | 'z' => {
                 self.out.rust.push('\\');
                 self.out.rust.push(c);
+                self.braced();
             }
             'Z' => self.push("\\z"),
             '0' => self.push("\\x00"),
@@ -255,10 +261,25 @@ impl Walk {
         }
     }
 
+    /// Copies the `{…}` of `\p{…}` or `\x{…}`.
+    fn braced(&mut self) {
+        if self.peek(0) != Some('{') {
+            return;
+        }
+        while let Some(c) = self.peek(0) {
+            self.out.rust.push(c);
+            self.at += 1;
+            if c == '}' {
+                return;
+            }
+        }
+    }
+
     /// `\uXXXX`, a surrogate pair of them, or `\u{X…}`.
     fn unicode(&mut self) {
         if self.peek(0) == Some('{') {
             self.push("\\x");
+            self.braced();
             return;
         }
         let Some(high) = self.hex4(0) else {
@@ -316,6 +337,7 @@ mod tests {
             r"[a&&b~~c]",
             r"^\S+$",
             r"[+--]",
+            r"^\p{Lu}\p{Ll}+\u{1F600}$",
         ] {
             let rust = translate(source).rust;
             assert!(

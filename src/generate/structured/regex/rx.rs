@@ -64,11 +64,9 @@ impl Rx {
                 let max = parts.iter().map(|p| p.max).max().unwrap_or(0);
                 Self::of(Kind::Alternation(parts), min, max)
             }
-            HirKind::Repetition(rep) => Self::repeat(
-                Self::new(&rep.sub),
-                rep.min,
-                rep.max.unwrap_or(u32::MAX),
-            ),
+            HirKind::Repetition(rep) => {
+                Self::repeat(Self::new(&rep.sub), rep.min, rep.max.unwrap_or(u32::MAX))
+            }
         }
     }
 
@@ -207,11 +205,11 @@ fn sample_repeat(
         least
     };
     let to = most.min(from.saturating_add(natural));
-    if let Some(ranges) = class {
-        if let Some(word) = word_of(ranges, from, to, rng) {
-            out.push_str(word);
-            return Some(());
-        }
+    if let Some(ranges) = class
+        && let Some(word) = word_of(ranges, from, to, rng)
+    {
+        out.push_str(word);
+        return Some(());
     }
     let count = rng.between(u64::from(from), u64::from(to)) as u32;
     let each = (sub.min, sub.max);
@@ -242,8 +240,7 @@ fn word_of(
         return None;
     }
     (0..4).map(|_| words::word(rng)).find(|word| {
-        (low..=high).contains(&saturate(word.len()))
-            && word.chars().all(|c| contains(ranges, c))
+        (low..=high).contains(&saturate(word.len())) && word.chars().all(|c| contains(ranges, c))
     })
 }
 

@@ -5,6 +5,30 @@ use rand_chacha::ChaCha8Rng;
 use crate::generate::structured::words;
 use crate::sim::Draw;
 
+const KNOWN: &[&str] = &[
+    "date",
+    "time",
+    "date-time",
+    "datetime",
+    "duration",
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "uri",
+    "iri",
+    "url",
+    "uri-reference",
+    "iri-reference",
+    "uri-template",
+    "uuid",
+    "regex",
+    "json-pointer",
+    "relative-json-pointer",
+];
+
 /// A string of `format`, near `low..=high` characters; `None` for a format that is not known.
 pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
     let text = match format {
@@ -37,6 +61,11 @@ pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) ->
     Some(text)
 }
 
+/// Whether [`sample`] knows `format`; others are annotations.
+pub(super) fn is_known(format: &str) -> bool {
+    KNOWN.contains(&format)
+}
+
 fn date(rng: &mut ChaCha8Rng) -> String {
     let (year, month) = (rng.between(2024, 2026), rng.between(1, 12));
     format!("{year}-{month:02}-{:02}", rng.between(1, 28))
@@ -50,7 +79,11 @@ fn time(rng: &mut ChaCha8Rng) -> String {
 fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
     if low > 6 {
         let (days, hours) = (rng.between(1, 9), rng.between(10, 23));
-        return format!("P{days}DT{hours}H{}M{}S", rng.between(10, 59), rng.between(10, 59));
+        return format!(
+            "P{days}DT{hours}H{}M{}S",
+            rng.between(10, 59),
+            rng.between(10, 59)
+        );
     }
     match rng.between(0, 2) {
         0 => format!("P{}D", rng.between(1, 9)),
@@ -62,7 +95,11 @@ fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
 /// `text` with `filler` before its end until it has `low` characters.
 fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
-    let extra = if missing == 0 { 0 } else { missing + rng.between(0, 1) as usize };
+    let extra = if missing == 0 {
+        0
+    } else {
+        missing + rng.between(0, 1) as usize
+    };
     let (head, tail) = text.split_at(text.len() - 1);
     format!("{head}{}{tail}", filler.repeat(extra))
 }
@@ -70,7 +107,12 @@ fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
 fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let names = ["alice", "bob", "carol", "david", "emma"];
     let name = names[rng.between(0, 4) as usize];
-    let domains = ["example.com", "example.org", "example.net", "mail.example.com"];
+    let domains = [
+        "example.com",
+        "example.org",
+        "example.net",
+        "mail.example.com",
+    ];
     let domain = domains[rng.between(0, 3) as usize];
     let natural = format!("{name}@{domain}");
     if natural.len() > high as usize {

@@ -114,14 +114,24 @@ fn own_height(node: &Node, of: &impl Fn(&NodeId) -> u16) -> u16 {
     if node.possible.meets(scalars) {
         return 0;
     }
-    let above = |inner: u16| if inner >= ENDLESS - 1 { inner } else { inner + 1 };
+    let above = |inner: u16| {
+        if inner >= ENDLESS - 1 {
+            inner
+        } else {
+            inner + 1
+        }
+    };
     let array = node.array.as_ref().map_or(0, |rules| {
         let prefix = rules.prefix.iter().take(rules.min as usize);
         let rest = rules
             .rest
             .iter()
             .filter(|_| rules.min > rules.prefix.len() as u64);
-        prefix.chain(rest).map(|id| above(of(id))).max().unwrap_or(0)
+        prefix
+            .chain(rest)
+            .map(|id| above(of(id)))
+            .max()
+            .unwrap_or(0)
     });
     let object = node.object.as_ref().map_or(0, |rules| {
         rules
