@@ -239,3 +239,6 @@ fn json(
     let value = sample::sample(schema, limits, want, rng)?;
     Ok(print::print(&value))
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,6 +218,7 @@ impl Walk {
             'b' | 'B' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' | 'A' | 'z' => {
                 self.out.rust.push('\\');
                 self.out.rust.push(c);
+                self.braced();
             }
             'Z' => self.push("\\z"),
             '0' => self.push("\\x00"),
@@ -260,10 +261,25 @@ impl Walk {
         }
     }
 
+    /// Copies the `{…}` of `\p{…}` or `\x{…}`.
+    fn braced(&mut self) {
+        if self.peek(0) != Some('{') {
+            return;
+        }
+        while let Some(c) = self.peek(0) {
+            self.out.rust.push(c);
+            self.at += 1;
+            if c == '}' {
+                return;
+            }
+        }
+    }
+
     /// `\uXXXX`, a surrogate pair of them, or `\u{X…}`.
     fn unicode(&mut self) {
         if self.peek(0) == Some('{') {
             self.push("\\x");
+            self.braced();
             return;
         }
         let Some(high) = self.hex4(0) else {
@@ -321,6 +337,7 @@ mod tests {
             r"[a&&b~~c]",
             r"^\S+$",
             r"[+--]",
+            r"^\p{Lu}\p{Ll}+\u{1F600}$",
         ] {
             let rust = translate(source).rust;
             assert!(

@@ -40,7 +40,14 @@ pub(super) struct Pattern {
     open_start: bool,
     open_end: bool,
     exact: bool,
-    matcher: OnceLock<Option<Validator>>,
+    matcher: OnceLock<Option<Matcher>>,
+}
+
+enum Matcher {
+    /// ECMA-262, as `jsonschema` understands it.
+    Ecma(Box<Validator>),
+    /// Another dialect, such as Python's, translated.
+    Other(Box<regex::Regex>),
 }
 
 impl Pattern {
@@ -113,21 +120,35 @@ impl Pattern {
         }
     }
 
-    fn matcher(&self) -> Option<&Validator> {
+    fn matcher(&self) -> Option<&Matcher> {
         self.matcher
             .get_or_init(|| {
-                jsonschema::options()
+                let ecma = jsonschema::options()
                     .with_pattern_options(engine())
-                    .build(&json!({"pattern": self.source}))
+                    .build(&json!({"pattern": self.source}));
+                if let Ok(validator) = ecma {
+                    return Some(Matcher::Ecma(Box::new(validator)));
+                }
+                let translated = ecma::translate(&self.source);
+                if translated.lossy {
+                    return None;
+                }
+                regex::RegexBuilder::new(&translated.rust)
+                    .size_limit(MAX_COMPILED)
+                    .build()
                     .ok()
+                    .map(|regex| Matcher::Other(Box::new(regex)))
             })
             .as_ref()
     }
 
     /// Whether the pattern is found in `text`.
     pub(super) fn is_match(&self, text: &str) -> bool {
-        self.matcher()
-            .is_some_and(|m| m.is_valid(&Value::String(text.to_owned())))
+        match self.matcher() {
+            Some(Matcher::Ecma(validator)) => validator.is_valid(&Value::String(text.to_owned())),
+            Some(Matcher::Other(regex)) => regex.is_match(text),
+            None => false,
+        }
     }
 
     /// A string of `low..=high` characters that probably matches.

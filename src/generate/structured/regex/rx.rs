@@ -205,11 +205,11 @@ fn sample_repeat(
         least
     };
     let to = most.min(from.saturating_add(natural));
-    if let Some(ranges) = class {
-        if let Some(word) = word_of(ranges, from, to, rng) {
-            out.push_str(word);
-            return Some(());
-        }
+    if let Some(ranges) = class
+        && let Some(word) = word_of(ranges, from, to, rng)
+    {
+        out.push_str(word);
+        return Some(());
     }
     let count = rng.between(u64::from(from), u64::from(to)) as u32;
     let each = (sub.min, sub.max);

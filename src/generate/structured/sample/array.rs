@@ -6,6 +6,9 @@ use super::{Fail, Place, Plan, Sampler};
 use crate::generate::structured::schema::{ArrayRules, Contains, NodeId, same};
 use crate::sim::Draw;
 
+/// Items that a reply can hold.
+const MAX_ITEMS: u64 = 3_000;
+
 /// Attempts at an item that differs from the ones before.
 const UNIQUE_TRIES: u32 = 24;
 
@@ -30,7 +33,7 @@ impl Sampler<'_> {
             .iter()
             .copied()
             .find(|&id| schema.node(id).array.is_some());
-        let shape = self.shape(rules);
+        let shape = self.shape(rules, plan.bounds.items);
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
             return self.fail(
@@ -38,7 +41,7 @@ impl Sampler<'_> {
                 format!("minItems ({min}) is greater than maxItems ({max})"),
             );
         }
-        if shape.min > u64::from(self.limits.max_chars) / 2 {
+        if shape.min > MAX_ITEMS {
             let min = shape.min;
             return self.fail(
                 blame,
@@ -46,12 +49,18 @@ impl Sampler<'_> {
             );
         }
         let count = self.length(&shape, place);
+        let needed = self.assign(&shape, count)?;
         let mut items: Vec<Value> = Vec::new();
         let mut held = vec![0; shape.contains.len()];
         while (items.len() as u64) < count {
-            match self.item(&shape, &items, &mut held, place) {
+            let also: Vec<NodeId> = needed
+                .iter()
+                .filter(|(index, _)| *index == items.len() as u64)
+                .map(|(_, id)| *id)
+                .collect();
+            match self.item(&shape, &items, &also, &mut held, place) {
                 Ok(item) => items.push(item),
-                Err(Fail::NoValue) if items.len() as u64 >= shape.min => {
+                Err(Fail::NoValue) if items.len() as u64 >= shape.min && also.is_empty() => {
                     self.failure = None;
                     break;
                 }
@@ -61,7 +70,49 @@ impl Sampler<'_> {
         Ok(Value::Array(items))
     }
 
-    fn shape<'r>(&self, rules: Vec<&'r ArrayRules>) -> Shape<'r> {
+    /// Chooses the items that each `contains` is met by: different ones while they last.
+    fn assign(&mut self, shape: &Shape<'_>, count: u64) -> Result<Vec<(u64, NodeId)>, Fail> {
+        let mut needed: Vec<(u64, NodeId)> = Vec::new();
+        for contains in &shape.contains {
+            self.judge.spend(count as u32 / 8)?;
+            let types = self.schema.node(contains.node).possible;
+            let (mut free, mut taken) = (Vec::new(), Vec::new());
+            for index in 0..count {
+                let goal = self.item_goal(shape, index as usize, false);
+                let fits = |id: &NodeId| self.schema.node(*id).possible.meets(types);
+                if !goal.iter().all(fits) {
+                    continue;
+                }
+                if needed.iter().any(|(other, _)| *other == index) {
+                    taken.push(index);
+                } else {
+                    free.push(index);
+                }
+            }
+            for _ in 0..contains.min {
+                let pool = if free.is_empty() {
+                    &mut taken
+                } else {
+                    &mut free
+                };
+                if pool.is_empty() {
+                    return self.fail(
+                        Some(contains.node),
+                        "too few items of the array can be what `contains` asks for",
+                    );
+                }
+                let pick = self.rng.between(0, pool.len() as u64 - 1) as usize;
+                needed.push((pool.swap_remove(pick), contains.node));
+            }
+        }
+        Ok(needed)
+    }
+
+    fn shape<'r>(
+        &self,
+        rules: Vec<&'r ArrayRules>,
+        (least, longest_allowed): (u64, u64),
+    ) -> Shape<'r> {
         let never = |id: Option<NodeId>| id.is_some_and(|id| self.schema.node(id).never);
         let contains: Vec<Contains> = rules.iter().filter_map(|r| r.contains).collect();
         let longest = rules
@@ -70,7 +121,7 @@ impl Sampler<'_> {
             .max()
             .unwrap_or(0);
         let rest_known = rules.iter().any(|r| r.rest.is_some());
-        let mut max = u64::MAX;
+        let mut max = longest_allowed;
         for r in &rules {
             max = max.min(r.max.unwrap_or(u64::MAX));
             if never(r.rest) {
@@ -83,7 +134,7 @@ impl Sampler<'_> {
         // Items that one `contains` needs may serve another only if they must.
         let needed: u64 = contains.iter().fold(0, |n, c| n.saturating_add(c.min));
         let most = contains.iter().map(|c| c.min).max().unwrap_or(0);
-        let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
+        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
         Shape {
             min: min.max(most).max(needed.min(max)),
             max,
@@ -99,7 +150,10 @@ impl Sampler<'_> {
         }
         let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
         if let Some(longest) = longest.filter(|&n| n > 0) {
-            return longest.clamp(shape.min, shape.max);
+            // What `contains` asks for may have to follow the tuple.
+            let needed: u64 = shape.contains.iter().map(|c| c.min.min(MAX_ITEMS)).sum();
+            let more = if self.chance(50) { needed } else { 0 };
+            return (longest + more).clamp(shape.min, shape.max);
         }
         let (low, high) = self.limits.array;
         let said = shape.rules.iter().any(|r| r.min > 0 || r.max.is_some());
@@ -120,21 +174,12 @@ impl Sampler<'_> {
         &mut self,
         shape: &Shape<'_>,
         before: &[Value],
+        also: &[NodeId],
         held: &mut [u64],
         place: Place,
     ) -> Result<Value, Fail> {
-        let index = before.len();
-        let mut goal = self.item_goal(shape, index);
-        let mut position = 0;
-        for contains in &shape.contains {
-            // Each `contains` has its own stretch of items while they last.
-            let overlap = position + contains.min > shape.max;
-            let start = if overlap { 0 } else { position };
-            if (start..start + contains.min).contains(&(index as u64)) {
-                goal.push(contains.node);
-            }
-            position += contains.min;
-        }
+        let mut goal = self.item_goal(shape, before.len(), also.is_empty());
+        goal.extend(also);
         let inner = place.inner(place.concept);
         let capped = shape.contains.iter().any(|c| c.max.is_some());
         let tries = if shape.unique || capped {
@@ -168,7 +213,8 @@ impl Sampler<'_> {
         )
     }
 
-    fn item_goal(&self, shape: &Shape<'_>, index: usize) -> Vec<NodeId> {
+    /// What an item must satisfy; `contains` evaluates it when `is_plain` is not set.
+    fn item_goal(&self, shape: &Shape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
         let mut goal = Vec::new();
         let known = shape
             .rules
@@ -176,7 +222,7 @@ impl Sampler<'_> {
             .any(|r| r.rest.is_some() || index < r.prefix.len());
         for rules in &shape.rules {
             goal.extend(rules.prefix.get(index).or(rules.rest.as_ref()));
-            if !known {
+            if is_plain && !known {
                 let open = rules.unevaluated.filter(|&id| !self.schema.node(id).never);
                 goal.extend(open);
             }

@@ -5,6 +5,30 @@ use rand_chacha::ChaCha8Rng;
 use crate::generate::structured::words;
 use crate::sim::Draw;
 
+const KNOWN: &[&str] = &[
+    "date",
+    "time",
+    "date-time",
+    "datetime",
+    "duration",
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "uri",
+    "iri",
+    "url",
+    "uri-reference",
+    "iri-reference",
+    "uri-template",
+    "uuid",
+    "regex",
+    "json-pointer",
+    "relative-json-pointer",
+];
+
 /// A string of `format`, near `low..=high` characters; `None` for a format that is not known.
 pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
     let text = match format {
@@ -35,6 +59,11 @@ pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) ->
         _ => return None,
     };
     Some(text)
+}
+
+/// Whether [`sample`] knows `format`; others are annotations.
+pub(super) fn is_known(format: &str) -> bool {
+    KNOWN.contains(&format)
 }
 
 fn date(rng: &mut ChaCha8Rng) -> String {

@@ -12,11 +12,12 @@ mod format;
 mod object;
 mod plan;
 mod string;
+mod violate;
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::schema::{Exhausted, Judge, NodeId, Range, Schema, Types, kind_of};
+use super::schema::{Exhausted, Judge, NodeId, Schema, Types, kind_of};
 use super::words::Concept;
 use super::{ConstraintError, Limits};
 use crate::sim::Draw;
@@ -33,6 +34,9 @@ const CHECK: u32 = 50_000;
 
 /// Values beyond which optional parts are left out.
 const CROWD: u32 = 80;
+
+/// Attempts after which types are tried that the keywords do not suggest.
+const OTHER_KINDS: u32 = 3;
 
 /// How far beyond its usual range an integer goes to differ from others.
 const SPREAD: i64 = 10_000;
@@ -114,8 +118,7 @@ struct Sampler<'a> {
 /// A value that `schema` accepts, of one of the types `want` if possible.
 ///
 /// # Errors
-/// [`ConstraintError::Unsatisfiable`] when none was found, [`ConstraintError::InvalidSchema`]
-/// when `jsonschema` cannot use the schema.
+/// [`ConstraintError::Unsatisfiable`] when none was found.
 pub(super) fn sample(
     schema: &Schema,
     limits: &Limits,
@@ -153,7 +156,7 @@ pub(super) fn sample(
         fuel -= ration - sampler.judge.fuel();
         match made {
             Ok(value) => {
-                if accepts(schema, &value)? {
+                if accepts(schema, &value) {
                     return Ok(value);
                 }
             }
@@ -171,22 +174,13 @@ pub(super) fn sample(
     })
 }
 
-/// Whether a finished value keeps the schema: `jsonschema` decides, unless the schema is of
-/// the kind that would take it exponential time.
-fn accepts(schema: &Schema, value: &Value) -> Result<bool, ConstraintError> {
+/// Whether a finished value keeps the schema: `jsonschema` has the last word, unless it cannot
+/// read the document or would take exponential time for it.
+fn accepts(schema: &Schema, value: &Value) -> bool {
     match Judge::plain(schema, CHECK).valid(schema.root, value) {
-        Ok(true) if !schema.is_checkable() => Ok(true),
-        Ok(true) => schema
-            .accepts(value)
-            .map_err(|reason| ConstraintError::InvalidSchema {
-                path: "#".to_owned(),
-                reason: reason.to_owned(),
-            }),
-        Ok(false) => Ok(false),
-        Err(Exhausted) => {
-            let judge = Judge::new(schema, CHECK);
-            Ok(judge.valid(schema.root, value) == Ok(true))
-        }
+        Ok(true) => !schema.is_checkable() || schema.accepts(value).unwrap_or(true),
+        Ok(false) => false,
+        Err(Exhausted) => Judge::new(schema, CHECK).valid(schema.root, value) == Ok(true),
     }
 }
 
@@ -249,6 +243,10 @@ impl Sampler<'_> {
                 0 if !plan.is_hard => 1,
                 choices => (8 + 3 * choices).min(40),
             };
+            let kinds = plan.types.count();
+            if plan.dead.is_none() && plan.allowed.is_none() && kinds > 1 {
+                tries = tries.max(OTHER_KINDS + 2 * kinds);
+            }
             match self.attempt(goal, &plan, place, attempt) {
                 Err(Fail::NoValue) => {}
                 Ok(value) => {
@@ -277,10 +275,10 @@ impl Sampler<'_> {
             return self.allowed(goal, source);
         }
         // The schema's own examples: sometimes, and when all else has failed.
-        if attempt % 8 == 6 || (attempt == 0 && self.chance(20)) {
-            if let Some(value) = self.example(goal, plan)? {
-                return Ok(value);
-            }
+        if (attempt % 8 == 6 || (attempt == 0 && self.chance(20)))
+            && let Some(value) = self.example(goal, plan)?
+        {
+            return Ok(value);
         }
         let kind = self.kind(plan, place, attempt);
         let value = self.build(kind, plan, place, attempt)?;
@@ -333,9 +331,11 @@ impl Sampler<'_> {
     /// The type to build.
     fn kind(&mut self, plan: &Plan, place: Place, attempt: u32) -> Types {
         let mut types = plan.types;
-        if types.meets(place.want) {
+        if attempt >= OTHER_KINDS && attempt % 2 == 1 {
+            // The likely types failed: any may do.
+        } else if types.meets(place.want) {
             types = types.and(place.want);
-        } else if !plan.is_typed && attempt < 4 {
+        } else if !plan.is_typed {
             // Nothing says `type`: the keywords do.
             let meant = plan.meant.and(types);
             if meant != Types::NONE {
@@ -359,6 +359,9 @@ impl Sampler<'_> {
             if kind == Types::INTEGER && types.has(Types::NUMBER) && attempt % 3 != 2 {
                 continue;
             }
+            if kind == Types::FRACTION && types.has(Types::NUMBER) && attempt % 3 == 2 {
+                continue;
+            }
             if types.has(kind) {
                 kinds[count] = kind;
                 count += 1;
@@ -367,7 +370,11 @@ impl Sampler<'_> {
         if count > 1 && kinds[count - 1] == Types::NULL && !self.chance(12) {
             count -= 1;
         }
-        let index = self.below(count);
+        let index = if attempt >= OTHER_KINDS {
+            attempt as usize / 2 % count.max(1)
+        } else {
+            self.below(count)
+        };
         kinds[index]
     }
 
@@ -391,7 +398,7 @@ impl Sampler<'_> {
 
     fn number(&mut self, kind: Types, plan: &Plan, place: Place) -> Result<Value, Fail> {
         let schema = self.schema;
-        let mut range = Range::default();
+        let mut range = plan.bounds.range;
         let mut blame = plan.facets.first().copied();
         for &facet in &plan.facets {
             if let Some(rules) = &schema.node(facet).number {
@@ -413,10 +420,12 @@ impl Sampler<'_> {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
             let (low, high) = self.limits.integer.unwrap_or(usual);
             let more = if self.spread { SPREAD } else { 0 };
-            range.integer((low, high.saturating_add(more)), self.rng)
+            let is_meant = natural.is_some() && self.limits.integer.is_none();
+            range.integer((low, high.saturating_add(more)), is_meant, self.rng)
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
-            range.number(usual, self.rng)
+            let is_meant = natural.is_some() && self.limits.number.is_none();
+            range.number(usual, is_meant, self.rng)
         };
         match number {
             Some(number) => Ok(Value::Number(number)),

@@ -8,6 +8,9 @@ use crate::generate::structured::schema::{NodeId, ObjectRules};
 use crate::generate::structured::words::{self, Concept};
 use crate::sim::Draw;
 
+/// Members that a reply can hold.
+const MAX_MEMBERS: u64 = 1_000;
+
 /// Attempts at a property name that the schema does not list.
 const NAME_TRIES: u32 = 24;
 
@@ -57,30 +60,31 @@ impl<'a> Sampler<'a> {
         let mut facets = Plan {
             facets: plan.facets.clone(),
             types: Types::OBJECT,
+            bounds: plan.bounds,
             ..Plan::default()
         };
-        let names = self.names(&mut facets, plan, place, attempt)?;
+        let mut names = self.names(&mut facets, plan, place, attempt)?;
         let rules = self.rules(&facets);
         let blame = self.object_facet(plan);
-        let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
+        let (min, _) = sizes(&rules, plan);
         let mut map = Map::new();
         for (name, required) in &names.list {
-            let (goal, concept) = self.member_goal(&rules, name);
-            if goal.iter().any(|&id| self.schema.node(id).never) {
-                if *required {
-                    return self.fail(blame, format!("required property '{name}' is not allowed"));
-                }
-                continue;
+            if let Some(value) = self.member(&rules, name, *required, place, blame)? {
+                map.insert(name.clone(), value);
             }
-            let inner = place.inner(concept);
-            let noted = self.failure.clone();
-            match self.value(&goal, inner) {
-                Ok(value) => {
-                    map.insert(name.clone(), value);
-                }
-                Err(Fail::NoValue) if !required => self.failure = noted,
-                Err(fail) => return Err(fail),
+        }
+        for _ in 0..NAME_TRIES {
+            if map.len() as u64 >= min {
+                break;
             }
+            // Some optional members turned out impossible: others take their place.
+            let Some(name) = self.new_name(&rules, &names, place)? else {
+                break;
+            };
+            if let Some(value) = self.member(&rules, &name, false, place, blame)? {
+                map.insert(name.clone(), value);
+            }
+            names.add(&name, false);
         }
         if (map.len() as u64) < min {
             return self.fail(blame, format!("no {min} properties are possible"));
@@ -89,10 +93,10 @@ impl<'a> Sampler<'a> {
         let mut sorted = Map::new();
         for rules in &rules {
             for name in rules.properties.keys() {
-                if let Some(value) = map.get_mut(name) {
-                    if !sorted.contains_key(name) {
-                        sorted.insert(name.clone(), value.take());
-                    }
+                if let Some(value) = map.get_mut(name)
+                    && !sorted.contains_key(name)
+                {
+                    sorted.insert(name.clone(), value.take());
                 }
             }
         }
@@ -102,6 +106,48 @@ impl<'a> Sampler<'a> {
             }
         }
         Ok(Value::Object(sorted))
+    }
+
+    /// The value of a member; none when it is optional and impossible.
+    fn member(
+        &mut self,
+        rules: &[&'a ObjectRules],
+        name: &str,
+        required: bool,
+        place: Place,
+        blame: Option<NodeId>,
+    ) -> Result<Option<Value>, Fail> {
+        let (goal, concept) = self.member_goal(rules, name);
+        let never = goal.iter().any(|&id| self.schema.node(id).never);
+        if never || !self.is_name(rules, name)? {
+            if required {
+                return self.fail(blame, format!("required property '{name}' is not allowed"));
+            }
+            return Ok(None);
+        }
+        let noted = self.failure.clone();
+        match self.value(&goal, place.inner(concept)) {
+            Ok(value) => Ok(Some(value)),
+            Err(Fail::NoValue) if !required => {
+                self.failure = noted;
+                Ok(None)
+            }
+            Err(fail) => Err(fail),
+        }
+    }
+
+    /// Whether `propertyNames` lets a name through.
+    fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, Fail> {
+        if rules.iter().all(|r| r.names.is_none()) {
+            return Ok(true);
+        }
+        let text = Value::String(name.to_owned());
+        for id in rules.iter().filter_map(|r| r.names) {
+            if !self.judge.valid(id, &text)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn rules(&self, plan: &Plan) -> Vec<&'a ObjectRules> {
@@ -129,7 +175,7 @@ impl<'a> Sampler<'a> {
         let mut names = Names::default();
         self.close(&mut names, facets, place, attempt)?;
         let rules = self.rules(facets);
-        let max = rules.iter().filter_map(|r| r.max).min().unwrap_or(u64::MAX);
+        let (_, max) = sizes(&rules, plan);
         let percent = match attempt {
             _ if self.is_lean(place) => 0,
             // Later attempts swing between few and many optional members.
@@ -144,6 +190,7 @@ impl<'a> Sampler<'a> {
                 if (names.list.len() as u64) < max
                     && !names.has(name)
                     && !plan.without.contains(name)
+                    && self.is_free(&rules, name)
                     && self.chance(percent)
                 {
                     names.add(name, false);
@@ -154,7 +201,7 @@ impl<'a> Sampler<'a> {
         self.fill(&mut names, facets, plan, place)?;
         self.close(&mut names, facets, place, attempt)?;
         let rules = self.rules(facets);
-        let max = rules.iter().filter_map(|r| r.max).min().unwrap_or(u64::MAX);
+        let (_, max) = sizes(&rules, plan);
         if names.required() as u64 > max {
             let required = names.required();
             return self.fail(
@@ -223,8 +270,7 @@ impl<'a> Sampler<'a> {
         place: Place,
     ) -> Result<(), Fail> {
         let rules = self.rules(facets);
-        let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
-        let max = rules.iter().filter_map(|r| r.max).min().unwrap_or(u64::MAX);
+        let (min, max) = sizes(&rules, plan);
         if min > max {
             let blame = self.object_facet(plan);
             return self.fail(
@@ -232,7 +278,7 @@ impl<'a> Sampler<'a> {
                 format!("minProperties ({min}) is greater than maxProperties ({max})"),
             );
         }
-        if min > u64::from(self.limits.max_chars) / 8 {
+        if min > MAX_MEMBERS {
             let blame = self.object_facet(plan);
             return self.fail(
                 blame,
@@ -259,7 +305,7 @@ impl<'a> Sampler<'a> {
             let name = listed.swap_remove(index);
             let (goal, _) = self.member_goal(&rules, name);
             let allowed = !goal.iter().any(|&id| self.schema.node(id).never);
-            if allowed && !plan.without.contains(name) {
+            if allowed && !plan.without.contains(name) && self.is_free(&rules, name) {
                 names.add(name, false);
             }
         }
@@ -270,6 +316,14 @@ impl<'a> Sampler<'a> {
             names.add(&name, false);
         }
         Ok(())
+    }
+
+    /// Whether a member may be there at all: what depends on it leaves an object possible.
+    fn is_free(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
+        rules
+            .iter()
+            .flat_map(|r| &r.dependent)
+            .all(|(key, id)| key != name || self.schema.node(*id).possible.has(Types::OBJECT))
     }
 
     /// Whether a node asks for nothing.
@@ -328,11 +382,9 @@ impl<'a> Sampler<'a> {
             }
             let (goal, _) = self.member_goal(rules, &name);
             let forbidden = goal.iter().any(|&id| self.schema.node(id).never);
-            let text = Value::String(name);
-            if !forbidden && self.judge.all(&checks, &text)? {
-                if let Value::String(name) = text {
-                    return Ok(Some(name));
-                }
+            let forbidden = forbidden || !self.is_free(rules, &name);
+            if !forbidden && self.is_name(rules, &name)? {
+                return Ok(Some(name));
             }
         }
         Ok(None)
@@ -371,4 +423,12 @@ impl<'a> Sampler<'a> {
         }
         (goal, concept.or_else(|| words::concept(name)))
     }
+}
+
+/// The least and the greatest number of members.
+fn sizes(rules: &[&ObjectRules], plan: &Plan) -> (u64, u64) {
+    let (least, most) = plan.bounds.members;
+    let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
+    let max = rules.iter().filter_map(|r| r.max).min();
+    (min.max(least), max.unwrap_or(u64::MAX).min(most))
 }

@@ -1,5 +1,6 @@
 //! A goal flattened into facets.
 
+use super::violate::Bounds;
 use super::{Fail, Place, Sampler};
 use crate::generate::structured::schema::{NodeId, Types};
 
@@ -25,6 +26,8 @@ pub(super) struct Plan {
     pub(super) is_hard: bool,
     /// Properties that must be left out.
     pub(super) without: Vec<String>,
+    /// Bounds that no facet states.
+    pub(super) bounds: Bounds,
     /// No value is possible, and why.
     pub(super) dead: Option<(NodeId, &'static str)>,
 }
@@ -153,38 +156,9 @@ impl Sampler<'_> {
         }
         if let Some(not) = logic.not {
             plan.is_hard = true;
-            self.exclude(plan, not, certain);
+            self.violate(plan, not, certain);
         }
         Ok(())
-    }
-
-    /// Takes from `not` what can be respected while building; the rest is judged.
-    fn exclude(&self, plan: &mut Plan, not: NodeId, certain: &mut Vec<NodeId>) {
-        let node = self.schema.node(not);
-        if node.is_bare_type() {
-            plan.types = plan.types.without(node.types);
-        }
-        plan.without.extend(node.only_requires().map(str::to_owned));
-        if let Some(logic) = node.only_logic() {
-            // Not (not A) is A; not (A or B) is neither of them.
-            match (logic.not, logic.any.as_slice()) {
-                (Some(inner), []) => certain.push(inner),
-                (None, branches) => {
-                    for &branch in branches {
-                        let branch = self.schema.node(branch);
-                        if branch.is_bare_type() {
-                            plan.types = plan.types.without(branch.types);
-                        }
-                        plan.without
-                            .extend(branch.only_requires().map(str::to_owned));
-                    }
-                }
-                _ => {}
-            }
-        }
-        if plan.types == Types::NONE {
-            plan.dead = Some((not, "`not` excludes every type that is allowed here"));
-        }
     }
 
     fn choose(
@@ -214,7 +188,15 @@ impl Sampler<'_> {
                 plan.choices += logic.one.len() as u32 - 1;
                 plan.is_hard = true;
                 match self.branch(&logic.one, plan, place)? {
-                    Some(branch) => certain.push(branch),
+                    Some(branch) => {
+                        certain.push(branch);
+                        // The other branches refuse most values by themselves.
+                        for &other in logic.one.iter().filter(|_| attempt > 0) {
+                            if other != branch && self.chance(70) {
+                                self.violate(plan, other, certain);
+                            }
+                        }
+                    }
                     None => plan.dead = Some((id, "no branch of oneOf is possible here")),
                 }
             }
@@ -228,14 +210,14 @@ impl Sampler<'_> {
                 let then = if never(when.otherwise) {
                     true
                 } else {
-                    !never(when.then) && (attempt + u32::from(self.chance(50))) % 2 == 0
+                    !never(when.then) && (attempt + u32::from(self.chance(50))).is_multiple_of(2)
                 };
                 if then {
                     certain.push(when.test);
                     certain.extend(when.then);
                 } else {
                     certain.extend(when.otherwise);
-                    self.exclude(plan, when.test, certain);
+                    self.violate(plan, when.test, certain);
                 }
             }
         }
@@ -272,6 +254,12 @@ impl Sampler<'_> {
             if let Some(least) = open.iter().map(|&id| schema.node(id).height).min() {
                 open.retain(|&id| schema.node(id).height == least);
             }
+        }
+        let measured = place.concept.is_some_and(|concept| concept.range.is_some());
+        let number = |id: NodeId| schema.node(id).possible.meets(Types::NUMBER);
+        if measured && open.iter().any(|&id| number(id)) && self.chance(75) {
+            // A price that may be a text as well is a number.
+            open.retain(|&id| number(id));
         }
         let null = |id: NodeId| schema.node(id).possible == Types::NULL;
         if open.iter().any(|&id| !null(id)) && self.chance(88) {

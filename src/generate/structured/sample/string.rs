@@ -26,8 +26,10 @@ impl Sampler<'_> {
             .copied()
             .find(|&id| schema.node(id).string.is_some());
         let cap = u64::from(self.limits.max_chars);
-        let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
-        let max = rules.iter().filter_map(|r| r.max).min();
+        let (least, most) = plan.bounds.length;
+        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
+        let most = Some(most).filter(|&most| most < u64::MAX);
+        let max = rules.iter().filter_map(|r| r.max).chain(most).min();
         if let Some(max) = max.filter(|&max| min > max) {
             return self.fail(
                 blame,
@@ -43,7 +45,11 @@ impl Sampler<'_> {
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
         self.judge.spend(window.0 / 16)?;
         let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
-        let formats: Vec<&Format> = rules.iter().filter_map(|r| r.format.as_ref()).collect();
+        let formats: Vec<&Format> = rules
+            .iter()
+            .filter_map(|r| r.format.as_ref())
+            .filter(|format| format::is_known(&format.name))
+            .collect();
         let encoded = rules.iter().find(|r| r.base64 || r.json);
         if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
             return Ok(self.text(plan, place, window));
@@ -99,17 +105,7 @@ impl Sampler<'_> {
         let by_format = !formats.is_empty() && (patterns.is_empty() || attempt % 2 == 1);
         if by_format {
             let format = formats[attempt as usize % formats.len()];
-            if let Some(text) = format::sample(&format.name, low, high, self.rng) {
-                return Some(text);
-            }
-            if patterns.is_empty() {
-                return Some(fit(
-                    words::phrase(None, self.rng).to_owned(),
-                    low,
-                    high,
-                    self.rng,
-                ));
-            }
+            return format::sample(&format.name, low, high, self.rng);
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
@@ -148,10 +144,10 @@ impl Sampler<'_> {
             .facets
             .iter()
             .find_map(|&id| schema.node(id).hints.as_ref()?.said.as_deref());
-        if let Some(said) = said.filter(|said| fits(said)) {
-            if self.chance(50) {
-                return said.to_owned();
-            }
+        if let Some(said) = said.filter(|said| fits(said))
+            && self.chance(50)
+        {
+            return said.to_owned();
         }
         let concept = place.concept.or_else(|| self.concept(plan));
         if self.spread {

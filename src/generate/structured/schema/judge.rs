@@ -181,10 +181,10 @@ impl<'a> Judge<'a> {
         if !own {
             return Ok(false);
         }
-        if let Some(logic) = &node.logic {
-            if !self.logic(logic, value, marks.as_deref_mut())? {
-                return Ok(false);
-            }
+        if let Some(logic) = &node.logic
+            && !self.logic(logic, value, marks.as_deref_mut())?
+        {
+            return Ok(false);
         }
         match (value, marks) {
             (Value::Array(items), Some(marks)) => {
@@ -244,10 +244,10 @@ impl<'a> Judge<'a> {
         }
         for (i, item) in items.iter().enumerate() {
             let schema = rules.prefix.get(i).or(rules.rest.as_ref());
-            if let Some(&id) = schema {
-                if !self.valid(id, item)? {
-                    return Ok(false);
-                }
+            if let Some(&id) = schema
+                && !self.valid(id, item)?
+            {
+                return Ok(false);
             }
         }
         if rules.unique {
@@ -330,10 +330,10 @@ impl<'a> Judge<'a> {
             if let Some(marks) = marks.as_deref_mut() {
                 marks[i] |= known;
             }
-            if let Some(id) = rules.names {
-                if !self.name(id, name)? {
-                    return Ok(false);
-                }
+            if let Some(id) = rules.names
+                && !self.name(id, name)?
+            {
+                return Ok(false);
             }
         }
         for (name, id) in &rules.dependent {
@@ -374,10 +374,10 @@ impl<'a> Judge<'a> {
         if !logic.one.is_empty() && self.matching(&logic.one, value, &mut marks, 2)? != 1 {
             return Ok(false);
         }
-        if let Some(not) = logic.not {
-            if self.valid(not, value)? {
-                return Ok(false);
-            }
+        if let Some(not) = logic.not
+            && self.valid(not, value)?
+        {
+            return Ok(false);
         }
         let Some(when) = logic.when else {
             return Ok(true);

@@ -65,6 +65,10 @@ impl Types {
         Self(self.0 & !other.0)
     }
 
+    pub(super) fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "null" => Self::NULL,
@@ -128,51 +132,6 @@ impl Node {
         let array = self.array.as_ref().and_then(|rules| rules.unevaluated);
         let object = self.object.as_ref().and_then(|rules| rules.unevaluated);
         array.or(object).is_some()
-    }
-
-    /// Whether `type` is the only keyword.
-    pub(super) fn is_bare_type(&self) -> bool {
-        self.typed
-            && self.allowed.is_none()
-            && self.number.is_none()
-            && self.string.is_none()
-            && self.array.is_none()
-            && self.object.is_none()
-            && self.logic.is_none()
-    }
-
-    /// The combinators, when there is one kind of them and no other keyword.
-    pub(super) fn only_logic(&self) -> Option<&Logic> {
-        let logic = self.logic.as_deref()?;
-        let kinds = [
-            logic.not.is_some(),
-            !logic.any.is_empty(),
-            !logic.one.is_empty() || !logic.all.is_empty() || !logic.refs.is_empty(),
-            logic.when.is_some(),
-        ];
-        let bare = !self.typed
-            && self.allowed.is_none()
-            && self.number.is_none()
-            && self.string.is_none()
-            && self.array.is_none()
-            && self.object.is_none();
-        let simple = !kinds[2] && !kinds[3] && kinds[0] != kinds[1];
-        Some(logic).filter(|_| bare && simple)
-    }
-
-    /// The name, when all that the node asks for is one property.
-    pub(super) fn only_requires(&self) -> Option<&str> {
-        let rules = self.object.as_ref()?;
-        let bare = self.allowed.is_none()
-            && self.logic.is_none()
-            && rules.properties.is_empty()
-            && rules.patterns.is_empty()
-            && rules.additional.is_none()
-            && rules.names.is_none()
-            && rules.min == 0
-            && rules.max.is_none()
-            && rules.required.len() == 1;
-        rules.required.first().filter(|_| bare).map(String::as_str)
     }
 }
 
@@ -315,7 +274,7 @@ pub(super) struct Schema {
     draft: Draft,
     /// `unevaluatedItems` or `unevaluatedProperties` occur: the judge must keep marks.
     tracks: bool,
-    validator: OnceLock<Result<Validator, String>>,
+    validator: OnceLock<Option<Validator>>,
 }
 
 impl Schema {
@@ -350,11 +309,9 @@ impl Schema {
         self.nodes.iter().filter(|node| node.is_closing()).count() <= MAX_CLOSING
     }
 
-    /// Whether `jsonschema` accepts `value`, formats included.
-    ///
-    /// # Errors
-    /// Its words, when it cannot use the schema.
-    pub(super) fn accepts(&self, value: &Value) -> Result<bool, &str> {
+    /// Whether `jsonschema` accepts `value`, formats included; `None` when it refuses the
+    /// document itself, for a pattern of another dialect or an address it cannot read.
+    pub(super) fn accepts(&self, value: &Value) -> Option<bool> {
         self.validator
             .get_or_init(|| {
                 jsonschema::options()
@@ -363,11 +320,10 @@ impl Schema {
                     .with_pattern_options(super::regex::engine())
                     .offline()
                     .build(&self.checked)
-                    .map_err(|error| error.to_string())
+                    .ok()
             })
             .as_ref()
             .map(|validator| validator.is_valid(value))
-            .map_err(String::as_str)
     }
 }
 

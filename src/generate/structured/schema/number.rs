@@ -126,7 +126,7 @@ impl Decimal {
                 u64::try_from(m).is_ok_and(|m| {
                     let m = u128::from(m);
                     let digits = self.digits.unsigned_abs() % m;
-                    digits * power_mod(10, shift, m) % m == 0
+                    (digits * power_mod(10, shift, m)).is_multiple_of(m)
                 })
             }
             _ => false,
@@ -222,6 +222,19 @@ impl Range {
         });
     }
 
+    /// Keeps to another range as well.
+    pub(in super::super) fn narrow(&mut self, other: &Self) {
+        if let Some((bound, open)) = other.low {
+            self.at_least(bound, open);
+        }
+        if let Some((bound, open)) = other.high {
+            self.at_most(bound, open);
+        }
+        if let Some(step) = other.step {
+            self.multiple_of(step);
+        }
+    }
+
     fn holds(&self, f: f64) -> bool {
         let low = self.low.is_none_or(|(low, open)| {
             let order = Num::Float(f).cmp(low);
@@ -234,10 +247,12 @@ impl Range {
         low && high && f.is_finite()
     }
 
-    /// An integer within; `usual` is where it lies when the schema leaves room.
+    /// An integer within; `usual` is where it lies when the schema leaves room, or whenever
+    /// it can if `is_meant`.
     pub(in super::super) fn integer(
         &self,
         usual: (i64, i64),
+        is_meant: bool,
         rng: &mut ChaCha8Rng,
     ) -> Option<Number> {
         let low = self.low.map(|(n, open)| n.ceil(open));
@@ -250,7 +265,7 @@ impl Range {
             None => 1,
         };
         let usual = (i128::from(usual.0), i128::from(usual.1));
-        let (a, mut b) = window(low, high, usual);
+        let (a, mut b) = window(low, high, usual, is_meant);
         if a <= i128::from(u64::MAX) {
             // Beyond that only a double holds it.
             b = b.min(i128::from(u64::MAX));
@@ -292,6 +307,7 @@ impl Range {
     pub(in super::super) fn number(
         &self,
         usual: (f64, f64),
+        is_meant: bool,
         rng: &mut ChaCha8Rng,
     ) -> Option<Number> {
         let low = self.low.map(|(n, _)| n.as_f64());
@@ -302,7 +318,9 @@ impl Range {
             (Some(l), None) => (l, (l + 100.0).max(l + l.abs() * 0.01).min(f64::MAX)),
             (None, Some(h)) if h >= usual.0 => (usual.0, h.min(usual.1)),
             (None, Some(h)) => ((h - 100.0).min(h - h.abs() * 0.01).max(f64::MIN), h),
-            (Some(l), Some(h)) if h / 2.0 - l / 2.0 > 5e8 && l <= usual.1 && h >= usual.0 => {
+            (Some(l), Some(h))
+                if (is_meant || h / 2.0 - l / 2.0 > 5e8) && l < usual.1 && h > usual.0 =>
+            {
                 (l.max(usual.0), h.min(usual.1))
             }
             (Some(l), Some(h)) => (l, h),
@@ -371,7 +389,12 @@ fn ceil_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0)
 }
 
-fn window(low: Option<i128>, high: Option<i128>, usual: (i128, i128)) -> (i128, i128) {
+fn window(
+    low: Option<i128>,
+    high: Option<i128>,
+    usual: (i128, i128),
+    is_meant: bool,
+) -> (i128, i128) {
     match (low, high) {
         (None, None) => usual,
         (Some(l), None) if l <= usual.1 => (l.max(usual.0), usual.1),
@@ -379,8 +402,8 @@ fn window(low: Option<i128>, high: Option<i128>, usual: (i128, i128)) -> (i128, 
         (None, Some(h)) if h >= usual.0 => (usual.0, h.min(usual.1)),
         (None, Some(h)) => (h.saturating_sub(100), h),
         (Some(l), Some(h)) => {
-            let wide = h.saturating_sub(l) > WIDE && l <= usual.1 && h >= usual.0;
-            if wide {
+            let wide = is_meant || h.saturating_sub(l) > WIDE;
+            if wide && l <= usual.1 && h >= usual.0 {
                 (l.max(usual.0), h.min(usual.1))
             } else {
                 (l, h)
@@ -424,17 +447,23 @@ mod tests {
             let mut range = Range::default();
             range.at_least(Num::Float(0.1), true);
             range.at_most(Num::Float(0.2), true);
-            let f = range.number((0.0, 100.0), &mut rng).expect("a number");
+            let f = range
+                .number((0.0, 100.0), false, &mut rng)
+                .expect("a number");
             assert!(f.as_f64().is_some_and(|f| f > 0.1 && f < 0.2));
 
             range.multiple_of(dec("0.01"));
-            let f = range.number((0.0, 100.0), &mut rng).expect("a multiple");
+            let f = range
+                .number((0.0, 100.0), false, &mut rng)
+                .expect("a multiple");
             assert!(Decimal::of(Num::of(&f)).is_some_and(|d| d.is_multiple_of(dec("0.01"))));
 
             let mut range = Range::default();
             range.at_least(Num::Int(1001), false);
             range.multiple_of(dec("7"));
-            let i = range.integer((0, 100), &mut rng).expect("an integer");
+            let i = range
+                .integer((0, 100), false, &mut rng)
+                .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| i > 1000 && i % 7 == 0));
         }
     }
@@ -444,7 +473,7 @@ mod tests {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
             let i = Range::default()
-                .integer((3, 5), &mut rng)
+                .integer((3, 5), false, &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
         }
@@ -456,18 +485,18 @@ mod tests {
         let mut range = Range::default();
         range.at_least(Num::Int(5), true);
         range.at_most(Num::Int(6), true);
-        assert!(range.integer((0, 100), &mut rng).is_none());
+        assert!(range.integer((0, 100), false, &mut rng).is_none());
         let mut range = Range::default();
         range.at_least(Num::Float(1e300), true);
         assert!(
             range
-                .integer((0, 100), &mut rng)
+                .integer((0, 100), false, &mut rng)
                 .is_some_and(|n| n.as_f64() > Some(1e300))
         );
         let mut range = Range::default();
         range.at_least(Num::Float(-f64::MAX), false);
         range.at_most(Num::Float(f64::MAX), false);
-        assert!(range.number((0.0, 1.0), &mut rng).is_some());
-        assert!(range.integer((0, 1), &mut rng).is_some());
+        assert!(range.number((0.0, 1.0), false, &mut rng).is_some());
+        assert!(range.integer((0, 1), false, &mut rng).is_some());
     }
 }

@@ -29,10 +29,20 @@ pub(super) fn read(source: &Value) -> Result<Schema, BadSchema> {
         });
     }
     let draft = draft_of(source);
+    let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
     let mut reader = Reader {
         root: source,
         draft,
-        index: Index::new(source, draft == Draft::Draft4),
+        known: match () {
+            () if named.contains("draft-04") => Keywords::Draft4,
+            () if named.contains("draft-06") => Keywords::Draft6,
+            () => Keywords::All,
+        },
+        index: Index::new(
+            source,
+            if draft == Draft::Draft4 { "id" } else { "$id" },
+            is_old(draft),
+        ),
         nodes: Vec::new(),
         by_path: HashMap::new(),
         pending: Vec::new(),
@@ -54,6 +64,11 @@ pub(super) fn read(source: &Value) -> Result<Schema, BadSchema> {
         tracks: reader.tracks,
         validator: std::sync::OnceLock::new(),
     })
+}
+
+/// Before 2019-09 the other keywords beside `$ref` are ignored.
+fn is_old(draft: Draft) -> bool {
+    matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
 }
 
 /// Whether `value` nests deeper than `limit`, without recursion.
@@ -105,9 +120,20 @@ fn draft_of(source: &Value) -> Draft {
     draft
 }
 
+/// Which keywords mean anything; a document that names no old draft may use them all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keywords {
+    /// Without `const`, `contains`, `propertyNames` and `if`.
+    Draft4,
+    /// Without `if`.
+    Draft6,
+    All,
+}
+
 struct Reader<'v> {
     root: &'v Value,
     draft: Draft,
+    known: Keywords,
     index: Index,
     nodes: Vec<Node>,
     by_path: HashMap<String, NodeId>,
@@ -203,9 +229,8 @@ impl Reader<'_> {
                 );
             };
             self.pending.push((id, reference.to_owned()));
-            if matches!(self.draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7) {
-                // Before 2019-09 the other keywords beside `$ref` are ignored, though a
-                // reference may still lead into them.
+            if is_old(self.draft) {
+                // A reference may still lead into the neighbours.
                 node.hints = hints(map);
                 return Ok(());
             }
@@ -257,7 +282,7 @@ impl Reader<'_> {
             };
             node.allowed = Some(values.clone());
         }
-        if let Some(value) = map.get("const") {
+        if let Some(value) = map.get("const").filter(|_| self.known != Keywords::Draft4) {
             let both = match node.allowed.take() {
                 Some(values) if !values.iter().any(|v| super::same(v, value)) => Vec::new(),
                 _ => vec![value.clone()],
@@ -423,7 +448,8 @@ impl Reader<'_> {
         } else {
             rules.rest = self.sub(node, map, "items", depth)?;
         }
-        if let Some(inner) = self.sub(node, map, "contains", depth)? {
+        let contains = self.sub(node, map, "contains", depth)?;
+        if let Some(inner) = contains.filter(|_| self.known != Keywords::Draft4) {
             rules.contains = Some(Contains {
                 node: inner,
                 min: self.count(node, map, "minContains")?.unwrap_or(1),
@@ -448,7 +474,9 @@ impl Reader<'_> {
     fn object(&mut self, node: &mut Node, map: &Object, depth: u32) -> Result<(), BadSchema> {
         let mut rules = ObjectRules {
             additional: self.sub(node, map, "additionalProperties", depth)?,
-            names: self.sub(node, map, "propertyNames", depth)?,
+            names: self
+                .sub(node, map, "propertyNames", depth)?
+                .filter(|_| self.known != Keywords::Draft4),
             required: self.names(node, map.get("required"))?,
             min: self.count(node, map, "minProperties")?.unwrap_or(0),
             max: self.count(node, map, "maxProperties")?,
@@ -553,9 +581,8 @@ impl Reader<'_> {
             not: self.sub(node, map, "not", depth)?,
             ..Logic::default()
         };
-        if matches!(self.draft, Draft::Draft4 | Draft::Draft6) {
-            // `if` came with draft 7.
-        } else if let Some(test) = self.sub(node, map, "if", depth)? {
+        let test = self.sub(node, map, "if", depth)?;
+        if let Some(test) = test.filter(|_| self.known == Keywords::All) {
             logic.when = Some(Conditional {
                 test,
                 then: self.sub(node, map, "then", depth)?,

@@ -14,22 +14,23 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn new(root: &Value, draft4: bool) -> Self {
+    /// `id_key` is `$id`, or `id` in draft 4; `is_old` says that `$ref` hides its neighbours.
+    pub(super) fn new(root: &Value, id_key: &str, is_old: bool) -> Self {
         let mut index = Self {
             resources: vec![(String::new(), String::new())],
             anchors: HashMap::new(),
         };
-        index.walk(root, String::new(), 0, draft4);
+        index.walk(root, String::new(), 0, (id_key, is_old));
         index
     }
 
-    fn walk(&mut self, value: &Value, path: String, mut resource: usize, draft4: bool) {
+    fn walk(&mut self, value: &Value, path: String, mut resource: usize, dialect: (&str, bool)) {
         match value {
             Value::Object(map) => {
-                let id = map
-                    .get(if draft4 { "id" } else { "$id" })
-                    .and_then(Value::as_str);
-                if let Some(id) = id {
+                let (id_key, is_old) = dialect;
+                let hidden = is_old && map.get("$ref").is_some_and(Value::is_string);
+                let id = map.get(id_key).and_then(Value::as_str);
+                if let Some(id) = id.filter(|_| !hidden) {
                     resource = self.name(id, &path, resource);
                 }
                 for key in ["$anchor", "$dynamicAnchor"] {
@@ -45,13 +46,13 @@ impl Index {
                         continue;
                     }
                     let escaped = key.replace('~', "~0").replace('/', "~1");
-                    self.walk(value, format!("{path}/{escaped}"), resource, draft4);
+                    self.walk(value, format!("{path}/{escaped}"), resource, dialect);
                 }
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate() {
                     if item.is_object() || item.is_array() {
-                        self.walk(item, format!("{path}/{i}"), resource, draft4);
+                        self.walk(item, format!("{path}/{i}"), resource, dialect);
                     }
                 }
             }
@@ -181,7 +182,7 @@ mod tests {
                 "odd/name": {}
             }
         });
-        let index = Index::new(&schema, false);
+        let index = Index::new(&schema, "$id", false);
         for (reference, path, pointer) in [
             ("#", "/x", Some("")),
             ("#/$defs/a", "/x", Some("/$defs/a")),
