@@ -10,7 +10,7 @@ use std::process::Command;
 const MAY_NAME: &[(&str, &str)] = &[
     ("sim", ""),
     ("wire", ""),
-    ("job", ""),
+    ("job", "sim"),
     ("engine", "sim"),
     ("tokenizer", "job"),
     ("dataset", ""),
@@ -22,8 +22,10 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("service", "driver engine fault generate job sim tokenizer"),
     // It fills the `Config` of any module above; none of them may name `config`.
     ("config", ALL_ABOVE),
-    ("http", "config generate job metrics service wire"),
-    ("grpc", "config generate job metrics service wire"),
+    // The edges read the words of what they render (how a sequence ended, how far it is, the text
+    // of a token) without a copy of each in `service`; they never drive an engine.
+    ("http", "config driver engine fault generate job metrics service sim tokenizer wire"),
+    ("grpc", "config driver engine fault generate job metrics service sim tokenizer wire"),
     ("tls", "config generate job metrics service wire"),
     ("server", ALL_ABOVE),
     ("tools", "config dataset driver engine sim tokenizer wire"),

@@ -35,6 +35,9 @@ const DECISIVE_BIAS: f64 = 50.0;
 /// A logit bias below which a token never appears.
 const BANNING_BIAS: f64 = -50.0;
 
+/// Tokens of the shortest thought that a limit may cut, end marker included.
+const SHORTEST_THOUGHT: u32 = 12;
+
 /// Turns briefs into scripts.
 #[derive(Debug)]
 pub struct Generator {
@@ -263,17 +266,22 @@ impl Generator {
 
     /// Reasoning as a share of a text of `words` tokens.
     fn think_within(&self, brief: &Brief, words: u32, draft: &mut Draft, rng: &mut ChaCha8Rng) {
-        if let Some(share) = brief.reasoning {
-            self.reason((f64::from(words) * share) as u32, draft, rng, brief);
-        }
+        let Some(share) = brief.reasoning else { return };
+        let thought = (f64::from(words) * share) as u32;
+        // A limit that cuts the reply cuts the shortest thought first.
+        let cut = words == brief.limit;
+        let thought = if cut { thought.max(SHORTEST_THOUGHT.min(words)) } else { thought };
+        self.reason(thought, draft, rng, brief);
     }
 
     fn reason(&self, tokens: u32, draft: &mut Draft, rng: &mut ChaCha8Rng, brief: &Brief) {
         if tokens == 0 {
             return;
         }
-        self.sentences(tokens.max(2) - 1, draft, rng, Channel::Reasoning, brief);
-        if draft.len < brief.limit {
+        let whole = tokens < brief.limit;
+        let words = if whole { tokens.max(2) - 1 } else { tokens };
+        self.sentences(words, draft, rng, Channel::Reasoning, brief);
+        if whole {
             let end = self.think_end.unwrap_or_default();
             draft.push(Source::Silent(end), 0, 1, Channel::Marker);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
 
 use super::app::{App, unix_now};
 use super::{error, json};
@@ -49,11 +49,16 @@ pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// `GET /metrics`.
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn metrics(State(app): State<Arc<App>>, method: Method) -> Response<Body> {
     let mut text = String::new();
     app.metrics.encode(&mut text, unix_now());
     let mut response = Response::new(Body::from(text));
-    let kind = HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
+    // HEAD goes to another handler upstream, which names the older format.
+    let kind = HeaderValue::from_static(if method == Method::HEAD {
+        "text/plain; version=0.0.4; charset=utf-8"
+    } else {
+        "text/plain; version=1.0.0; charset=utf-8"
+    });
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }

@@ -14,6 +14,7 @@ use crate::engine::latency::{
     Grid, LatencyModel, Memory, ModelShape, Polynomial, Roofline, Setup, Speed, gpu, model,
 };
 use crate::engine::sched::pool::{Pool, PoolConfig};
+use crate::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use crate::engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
 use crate::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
@@ -67,7 +68,47 @@ fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, St
             kv: setup::kv(config),
         })));
     }
-    let (latency, fits) = latency(config)?;
+    let (vllm, _) = modelled(config, seed)?;
+    if engine.scheduler == SchedulerKind::Sglang {
+        return sglang(config, vllm);
+    }
+    Ok(Box::new(Vllm::new(vllm).map_err(wrong)?))
+}
+
+/// SGLang's scheduler with the settings that both batching schedulers share.
+fn sglang(config: &Config, shared: VllmConfig) -> Result<Box<dyn Scheduler + Send>, StartError> {
+    let chosen = &config.engine.sglang;
+    let sglang = SglangConfig {
+        latency: shared.latency,
+        speed: shared.speed,
+        num_pages: shared.num_gpu_blocks,
+        page_size: shared.block_size,
+        max_num_seqs: shared.max_num_seqs,
+        max_model_len: shared.max_model_len,
+        enable_prefix_caching: shared.enable_prefix_caching,
+        schedule_policy: if chosen.longest_prefix_first {
+            SchedulePolicy::Lpm
+        } else {
+            SchedulePolicy::Fifo
+        },
+        max_prefill_tokens: chosen.max_prefill_tokens,
+        chunked_prefill_size: chosen.chunked_prefill_size,
+        clip_max_new_tokens: chosen.clip_max_new_tokens,
+        schedule_conservativeness: chosen.schedule_conservativeness,
+        max_waiting: shared.max_waiting,
+        kv_events: shared.kv_events,
+        ..SglangConfig::default()
+    };
+    Ok(Box::new(Sglang::new(sglang).map_err(wrong)?))
+}
+
+/// The batching engine of a configuration, and the deployment that its roofline describes.
+pub(super) fn modelled(
+    config: &Config,
+    seed: u64,
+) -> Result<(VllmConfig, Option<Setup>), StartError> {
+    let engine = &config.engine;
+    let Modelled { latency, fits, setup } = latency(config)?;
     let vllm = VllmConfig {
         latency,
         speed: Speed {
@@ -112,7 +153,21 @@ fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, St
         seed,
         ..VllmConfig::default()
     };
-    Ok(Box::new(Vllm::new(vllm).map_err(wrong)?))
+    Ok((vllm, setup))
+}
+
+/// Where step times come from.
+struct Modelled {
+    latency: LatencyModel,
+    /// Blocks that fit, when the GPU tells.
+    fits: Option<u32>,
+    setup: Option<Setup>,
+}
+
+impl From<LatencyModel> for Modelled {
+    fn from(latency: LatencyModel) -> Self {
+        Self { latency, fits: None, setup: None }
+    }
 }
 
 /// Time to fetch a remote prompt: fixed, and per token.
@@ -130,22 +185,18 @@ fn fetch(config: &Config) -> (Duration, Duration) {
     (delays.kv_transfer.0, per_token)
 }
 
-/// Where step times come from, and how many blocks fit when the GPU tells.
-fn latency(config: &Config) -> Result<(LatencyModel, Option<u32>), StartError> {
+fn latency(config: &Config) -> Result<Modelled, StartError> {
     let engine = &config.engine;
     match &engine.latency_model {
         Chosen::Delays => {
             let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
-            Ok((LatencyModel::Constant { prefill, decode }, None))
+            Ok(LatencyModel::Constant { prefill, decode }.into())
         }
         Chosen::Polynomial => {
             let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
-            Ok((LatencyModel::Polynomial(Polynomial::new(capacity)), None))
+            Ok(LatencyModel::Polynomial(Polynomial::new(capacity)).into())
         }
-        Chosen::Profile(path) => Ok((
-            LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)),
-            None,
-        )),
+        Chosen::Profile(path) => Ok(LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)).into()),
         Chosen::Roofline { .. } => {
             let name = engine.gpu.as_deref().unwrap_or("H100");
             let gpu = gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))?;
@@ -192,10 +243,11 @@ fn latency(config: &Config) -> Result<(LatencyModel, Option<u32>), StartError> {
                 ..Setup::new(shape, gpu.clone())
             };
             let roofline = Roofline::new(&setup).map_err(wrong)?;
-            Ok((
-                LatencyModel::Roofline(Box::new(roofline)),
-                Some(memory.blocks),
-            ))
+            Ok(Modelled {
+                latency: LatencyModel::Roofline(Box::new(roofline)),
+                fits: Some(memory.blocks),
+                setup: Some(setup),
+            })
         }
     }
 }

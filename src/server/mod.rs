@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 
 use crate::config::{self, Config, ConfigError, Loaded};
 use crate::driver::Live;
+use crate::engine::latency::Setup;
+use crate::engine::sched::vllm::VllmConfig;
 use crate::engine::Command;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
@@ -63,6 +65,14 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
+}
+
+/// The batching engine that a configuration describes, and the deployment behind its roofline.
+///
+/// # Errors
+/// [`StartError`] for a model or GPU that is not known.
+pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
+    engines::modelled(config, config.content.seed.unwrap_or(0))
 }
 
 /// A running server.

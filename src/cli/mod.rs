@@ -1,5 +1,7 @@
 //! From arguments to an exit code. Only this module prints.
 
+mod tool;
+
 use std::process::ExitCode;
 
 use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
@@ -16,9 +18,10 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Serve(loaded)) => serve(*loaded),
         Ok(Command::Config(loaded)) => print(&loaded.to_yaml()),
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
-        Ok(Command::Tool { name, .. }) => {
-            complain(&format!("`{name}` is not there yet").into(), FAILED)
-        }
+        Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
+            Ok(text) => print(&text),
+            Err(error) => complain(&format!("{error:#}").into(), FAILED),
+        },
         Err(error) => complain(&error.into(), BAD_CONFIG),
     }
 }
