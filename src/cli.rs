@@ -53,20 +53,21 @@ fn serve(loaded: Loaded) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return complain(&error.into(), FAILED),
     };
-    let code = runtime.block_on(until_signalled(loaded.config));
+    let code = runtime.block_on(until_signalled(loaded));
     // What still blocks (a long prompt being encoded) is not waited for.
     runtime.shutdown_background();
     code
 }
 
-async fn until_signalled(config: Config) -> ExitCode {
-    let name = config
+async fn until_signalled(loaded: Loaded) -> ExitCode {
+    let name = loaded
+        .config
         .model
         .served_names
         .first()
         .cloned()
         .unwrap_or_default();
-    let server = match Server::start(config).await {
+    let server = match Server::start_loaded(loaded).await {
         Ok(server) => server,
         Err(error) => return complain(&error.into(), FAILED),
     };

@@ -8,6 +8,7 @@ pub mod config;
 pub mod dataset;
 pub mod driver;
 pub mod engine;
+pub mod fault;
 pub mod generate;
 pub mod grpc;
 pub mod http;

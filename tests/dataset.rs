@@ -9,6 +9,8 @@
 mod open;
 #[path = "dataset/select.rs"]
 mod select;
+#[path = "dataset/tool.rs"]
+mod tool;
 
 use std::path::{Path, PathBuf};
 

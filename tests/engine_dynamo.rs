@@ -85,3 +85,122 @@ fn sessions_with_think_times_and_shared_prefixes() {
 fn sglang() {
     check("20-sglang-basic");
 }
+
+/// A synthetic run of 24 requests with the given settings.
+fn synthetic(engine: Value, kwargs: Value) -> Result<Value, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = serde_json::json!({
+        "extra_engine_args": {"engine": engine},
+        "capture_per_request": true,
+    });
+    all.as_object_mut()
+        .unwrap()
+        .extend(kwargs.as_object().unwrap().clone());
+    let args = serde_json::json!({
+        "api": "run_synthetic_trace_replay", "positional": [300, 40, 24], "kwargs": all,
+    });
+    std::fs::write(dir.path().join("args.json"), args.to_string()).unwrap();
+    let report = dynamo_run(dir.path()).map_err(|error| error.to_string())?;
+    Ok(serde_json::to_value(report).unwrap())
+}
+
+#[test]
+fn other_settings_play_to_their_end() {
+    use serde_json::json;
+    for (engine, kwargs) in [
+        (
+            json!({"num_gpu_blocks": 20}),
+            json!({"arrival_interval_ms": 1.0}),
+        ),
+        (
+            json!({"num_gpu_blocks": 20, "preemption_mode": "fifo"}),
+            json!({"request_rate": 90.0}),
+        ),
+        (
+            json!({"max_num_batched_tokens": 100}),
+            json!({"replay_concurrency": 7}),
+        ),
+        (
+            json!({"aic_nextn": 2, "num_gpu_blocks": 22}),
+            json!({"arrival_interval_ms": 5.0}),
+        ),
+        (
+            json!({"timing_model": {"type": "fixed", "prefill_ms": 9, "decode_ms": 1.5}}),
+            json!({"replay_concurrency": 3, "num_workers": 4}),
+        ),
+        (
+            json!({"block_size": 16}),
+            json!({"request_rate": 30.0, "shared_prefix_ratio": 0.5, "num_prefix_groups": 4}),
+        ),
+        (
+            json!({"backend": "sglang", "block_size": 16, "num_gpu_blocks": 70}),
+            json!({"arrival_interval_ms": 2.0}),
+        ),
+        (
+            json!({"backend": "sglang", "num_gpu_blocks": 900,
+                "sglang": {"chunked_prefill_size": 128, "schedule_conservativeness": 0.1}}),
+            json!({"arrival_interval_ms": 0.0, "sla_ttft_ms": 100.0, "sla_itl_ms": 20.0}),
+        ),
+    ] {
+        let report = synthetic(engine.clone(), kwargs).unwrap();
+        let done = &report["summary"]["completed_requests"];
+        assert_eq!(*done, 24, "{engine}");
+        assert_eq!(
+            report["summary"]["total_output_tokens"],
+            24 * 40,
+            "{engine}"
+        );
+    }
+}
+
+#[test]
+fn turns_of_a_session_follow_each_other() {
+    let kwargs = serde_json::json!({
+        "replay_concurrency": 2, "turns_per_session": 3, "inter_turn_delay_ms": 100.0,
+        "shared_prefix_ratio": 0.5, "num_prefix_groups": 1,
+    });
+    let report = synthetic(serde_json::json!({}), kwargs).unwrap();
+    let requests = report["per_request"].as_array().unwrap();
+    assert_eq!(requests.len(), 72);
+    let of = |session: &str, turn: u64| {
+        let mut all = requests.iter();
+        all.find(|r| r["session_id"] == session && r["turn_index"] == turn)
+            .unwrap()
+    };
+    let gap = of("session-5", 1)["arrival_time_ms"].as_f64().unwrap()
+        - of("session-5", 0)["terminal_time_ms"].as_f64().unwrap();
+    assert!((gap - 100.0).abs() < 1e-6, "{gap}");
+    // Five blocks of 64, of which half, rounded up, is shared.
+    assert_eq!(of("session-5", 2)["reused_input_tokens"], 192);
+}
+
+#[test]
+fn impossible_requests_are_rejected_and_the_others_run() {
+    let engine = serde_json::json!({"max_model_len": 300});
+    let report = synthetic(engine, serde_json::json!({"replay_concurrency": 2})).unwrap();
+    assert_eq!(report["summary"]["completed_requests"], 0);
+    assert_eq!(report["summary"]["num_requests"], 24);
+    assert_eq!(report["per_request"][23]["terminal_status"], "rejected");
+}
+
+#[test]
+fn what_is_not_modelled_is_refused_by_name() {
+    use serde_json::json;
+    let error = |engine, kwargs| synthetic(engine, kwargs).unwrap_err();
+    let closed = || json!({"replay_concurrency": 1});
+    assert_eq!(
+        error(json!({"watermark": 0.1}), closed()),
+        "extra_engine_args.engine.watermark: 0.1 is not modelled"
+    );
+    assert_eq!(
+        error(
+            json!({}),
+            json!({"replay_concurrency": 1, "router_mode": "kv_router"})
+        ),
+        "kwargs.router_mode: \"kv_router\" is not modelled, only [\"round_robin\"]"
+    );
+    assert_eq!(
+        error(json!({"block_size": 0}), closed()),
+        "extra_engine_args.engine.block_size: must be at least 1"
+    );
+}

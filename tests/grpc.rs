@@ -35,6 +35,7 @@ use vllm_sim::grpc::proto::{
     HealthCheckRequest, SamplingParams, TokenizedInput,
 };
 use vllm_sim::server::Server;
+use vllm_sim::service::Halt;
 
 /// One HTTP/2 connection with prior knowledge.
 #[derive(Clone)]
@@ -461,6 +462,21 @@ async fn the_server_tells_about_itself() {
         .unwrap()
         .into_inner();
     assert!(after.last_receive_timestamp > 1.7e9 && after.uptime_seconds > before.uptime_seconds);
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_paused_server_says_so() {
+    let mut sim = start(&[]).await;
+    let service = sim.server.app().service().clone();
+    service.pause(Halt::Abort, false).await;
+    let info = sim.client.get_server_info(GetServerInfoRequest {}).await;
+    assert!(info.unwrap().into_inner().is_paused);
+    let text = "Generation is paused. Please retry after it resumes.".to_owned();
+    let said = refusal(&mut sim.client, request(4, true)).await;
+    assert_eq!(said, (Code::Unavailable, text));
+    service.resume();
+    complete(&mut sim.client, request(4, false)).await;
     sim.server.shutdown().await;
 }
 

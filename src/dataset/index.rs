@@ -1,6 +1,6 @@
 use rand_chacha::rand_core::Rng;
 
-use super::{Hash, below};
+use super::{Hash, Summary, below};
 
 /// Where a reply is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +53,25 @@ impl Index {
 
     pub(super) fn len(&self) -> usize {
         self.by_prompt.len()
+    }
+
+    /// Every row and its tokens.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (i64, u32)> {
+        self.by_prompt.iter().map(|entry| (entry.id, entry.n))
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        let rows = self.len();
+        let at = |place: usize| {
+            let place = self.by_length.get(place);
+            place.map_or(0, |place| self.by_prompt[*place as usize].n)
+        };
+        Summary {
+            rows,
+            prompts: self.by_prompt.chunk_by(|a, b| a.key == b.key).count(),
+            tokens: self.by_prompt.iter().map(|entry| u64::from(entry.n)).sum(),
+            lengths: [at(0), at(rows / 2), at(rows.saturating_sub(1))],
+        }
     }
 
     /// Replies to a prompt that hashes to one of these, in order of their length.

@@ -69,7 +69,7 @@ pub enum DatasetError {
     },
     /// A column is missing or of another type.
     #[error(
-        "table '{table}' of dataset {} must have the columns id INTEGER, prompt_hash BLOB, \
+        "table '{table}' of dataset {} must have the columns prompt_hash BLOB, \
          gen_tokens JSON, n_gen_tokens INTEGER: {why}",
         path.display()
     )]
@@ -169,7 +169,13 @@ impl Dataset {
         let Recorded {
             mut tokens,
             mut texts,
-        } = self.read(row)?;
+        } = match self.load(row) {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                tracing::warn!(row, error, "a row of the dataset cannot be read");
+                return None;
+            }
+        };
         let cut = texts.len() > most as usize;
         tokens.truncate(most as usize);
         texts.truncate(most as usize);
@@ -181,23 +187,45 @@ impl Dataset {
         })
     }
 
-    fn read(&self, row: i64) -> Option<Recorded> {
+    /// What there is, in numbers.
+    pub fn summary(&self) -> Summary {
+        self.index.summary()
+    }
+
+    /// Reads every row: the first one that cannot be given as a reply, and why.
+    pub fn first_bad_row(&self) -> Option<(i64, String)> {
+        self.index.rows().find_map(|(row, n)| match self.load(row) {
+            Err(why) => Some((row, why)),
+            Ok(recorded) if recorded.texts.len() != n as usize => {
+                let found = recorded.texts.len();
+                Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
+            }
+            Ok(_) => None,
+        })
+    }
+
+    fn load(&self, row: i64) -> Result<Recorded, String> {
         let rows = self.rows.lock();
         let json: rusqlite::Result<String> = rows
             .prepare_cached(&self.query)
             .and_then(|mut query| query.query_row([row], |row| row.get(0)));
         drop(rows);
-        let read = json
-            .map_err(|e| e.to_string())
-            .and_then(|json| row::parse(&json));
-        match read {
-            Ok((_, recorded)) => Some(recorded),
-            Err(error) => {
-                tracing::warn!(row, error, "a row of the dataset cannot be read");
-                None
-            }
-        }
+        let json = json.map_err(|error| error.to_string())?;
+        row::parse(&json).map(|(_, recorded)| recorded)
     }
+}
+
+/// A dataset in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Rows.
+    pub rows: usize,
+    /// Different prompts.
+    pub prompts: usize,
+    /// Tokens of all replies.
+    pub tokens: u64,
+    /// Tokens of the shortest, the median and the longest reply; 0 when there is none.
+    pub lengths: [u32; 3],
 }
 
 /// Uniform in `0..n`; `n` is not 0.

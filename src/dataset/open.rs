@@ -14,8 +14,7 @@ use super::{Dataset, DatasetError, Generation, Hash};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The columns that replies are read from, and the types they may have.
-const COLUMNS: [(&str, &[&str]); 4] = [
-    ("id", &["INTEGER"]),
+const COLUMNS: [(&str, &[&str]); 3] = [
     ("prompt_hash", &["BLOB"]),
     ("gen_tokens", &["JSON", "TEXT"]),
     ("n_gen_tokens", &["INTEGER"]),

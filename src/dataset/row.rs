@@ -16,7 +16,7 @@ pub struct Recorded {
 enum Json {
     Texts(Vec<String>),
     Tokens {
-        #[serde(rename = "Tokens", alias = "tokens")]
+        #[serde(rename = "Tokens", alias = "tokens", alias = "numbers")]
         tokens: Option<Vec<u32>>,
         #[serde(rename = "Strings", alias = "strings")]
         strings: Option<Vec<String>>,
@@ -69,9 +69,15 @@ mod tests {
             texts: texts.clone(),
         };
         assert_eq!(old, Ok((Generation::Texts, recorded)));
-        let new = parse(r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#);
         let tokens = vec![1, 2];
-        assert_eq!(new, Ok((Generation::Tokens, Recorded { tokens, texts })));
+        let recorded = Recorded { tokens, texts };
+        // Upstream's own tool wrote the second one for a while.
+        for json in [
+            r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#,
+            r#"{"strings":["a ","b"],"numbers":[1,2]}"#,
+        ] {
+            assert_eq!(parse(json), Ok((Generation::Tokens, recorded.clone())));
+        }
     }
 
     #[test]

@@ -72,6 +72,9 @@ pub trait Scheduler {
     /// When to call `advance` next; `None`: only an input can bring work.
     fn next_wakeup(&self) -> Option<SimTime>;
     /// Runs all that is due at or before `now`, in order.
+    ///
+    /// What would start exactly now may be left to another call at the same instant, so that
+    /// inputs can still join it: call until [`Scheduler::next_wakeup`] lies ahead.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
     /// What an operator does.
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox);

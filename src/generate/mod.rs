@@ -177,7 +177,8 @@ impl Generator {
         if self.mode == Mode::Echo {
             return self.echo(brief, draft, rng);
         }
-        let target = self.length(brief, rng);
+        // One that ends by itself says something first.
+        let target = self.length(brief, rng).max(brief.limit.min(2));
         let full = target == brief.limit;
         // A reply that ends by itself ends with a token without text.
         let eos = self.tokenizer.eos().filter(|_| !full);

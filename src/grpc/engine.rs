@@ -89,10 +89,10 @@ impl VllmEngine for Engine {
         &self,
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
-        let ids = request.into_inner().request_ids;
-        for rank in self.parts.service.ranks() {
-            rank.cancel_where(|tag| ids.iter().any(|id| **id == *tag.request));
-        }
+        // An empty list is nobody; `None` would be everybody.
+        self.parts
+            .service
+            .abort(Some(&request.into_inner().request_ids));
         Ok(Response::new(AbortResponse {}))
     }
 
@@ -117,7 +117,7 @@ impl VllmEngine for Engine {
     ) -> Result<Response<GetServerInfoResponse>, Status> {
         Ok(Response::new(GetServerInfoResponse {
             active_requests: self.parts.service.in_flight(),
-            is_paused: false,
+            is_paused: self.parts.service.control.is_paused(),
             last_receive_timestamp: f64::from_bits(self.last_receive.load(Ordering::Relaxed)),
             uptime_seconds: self.parts.uptime(),
             server_type: "vllm-grpc".to_owned(),

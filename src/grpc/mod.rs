@@ -14,7 +14,11 @@ mod status;
 
 #[rustfmt::skip]
 #[path = "generated.rs"]
-#[expect(missing_docs, reason = "the comments are in proto/vllm_engine.proto")]
+#[expect(
+    missing_docs,
+    clippy::too_many_lines,
+    reason = "generated; the comments are in proto/vllm_engine.proto"
+)]
 pub mod proto;
 
 use std::sync::Arc;

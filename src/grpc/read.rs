@@ -53,7 +53,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
     params.verify().map_err(refuse)?;
     params.verify_engine(&limits).map_err(refuse)?;
     limits
-        .prompt_ids(tokens.iter().map(|id| u64::from(*id)))
+        .prompt_ids(&tokens.iter().map(|id| i64::from(*id)).collect::<Vec<_>>())
         .map_err(refuse)?;
     let id = match request.request_id.as_str() {
         "" => format!("grpc-{}", uuid::Uuid::new_v4().simple()),

@@ -1,13 +1,17 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
+use super::fault;
+use super::openai::responses::Store;
 use super::openai::view::Wire;
 use super::routes::{self, Index};
-use crate::config::{Compat, Config, Door, Fingerprint};
+use crate::config::{Compat, Config, Door, Fingerprint, Loaded};
+use crate::fault::Plan;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::tokenizer::Tokenizer;
@@ -25,6 +29,8 @@ pub struct Parts {
     pub port: u16,
     /// When the process started.
     pub started: Instant,
+    /// The flags behind `config`; without them nothing can be tuned.
+    pub loaded: Option<Loaded>,
 }
 
 /// State that every handler sees.
@@ -43,6 +49,15 @@ pub struct App {
     pub(super) routes: Index,
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
+    pub(super) responses: Arc<Store>,
+    /// Flags and what they became, when the server may be tuned.
+    pub(super) loaded: Option<Mutex<Loaded>>,
+    /// Failures in force.
+    pub(super) faults: ArcSwap<Plan>,
+    /// Requests that may have failed so far.
+    pub(super) drawn: AtomicU64,
+    /// `/openapi.json`, once somebody asked.
+    pub(super) openapi: OnceLock<Arc<str>>,
     stopping: AtomicBool,
 }
 
@@ -55,6 +70,7 @@ impl App {
             metrics,
             port,
             started,
+            loaded,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
         let wire = if version == Version::V032 {
@@ -67,6 +83,10 @@ impl App {
             defaults: defaults(&config, &service),
             fingerprint: fingerprint(&config).map(Into::into),
             routes: routes::index(&config),
+            openapi: OnceLock::new(),
+            loaded: loaded.map(Mutex::new),
+            faults: ArcSwap::from_pointee(fault::plan(&config)),
+            drawn: AtomicU64::new(0),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,
@@ -75,6 +95,7 @@ impl App {
             started,
             wire,
             load: Arc::default(),
+            responses: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }

@@ -77,3 +77,67 @@ pub(super) fn value(out: &mut String, value: &serde_json::Value) {
     // A Value always serialises.
     out.push_str(&serde_json::to_string(value).unwrap_or_default());
 }
+
+/// The text that Python's `json.dumps` makes of a value: blanks after `,` and `:`, ASCII only.
+pub(super) fn dumps(value: &serde_json::Value) -> String {
+    let mut bytes = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Spaced);
+    // A Value always serialises, and what the formatter writes is ASCII.
+    let _ = serde::Serialize::serialize(value, &mut serializer);
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+    ) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+
+    fn write_string_fragment<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> std::io::Result<()> {
+        let mut units = [0; 2];
+        for c in fragment.chars() {
+            if c.is_ascii() {
+                out.write_all(&[c as u8])?;
+            } else {
+                for unit in c.encode_utf16(&mut units) {
+                    write!(out, "\\u{unit:04x}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn dumps_spells_as_python_does() {
+        let value = serde_json::json!({"a": [1, "é\"😀"], "b": {}});
+        let text = r#"{"a": [1, "\u00e9\"\ud83d\ude00"], "b": {}}"#;
+        assert_eq!(super::dumps(&value), text);
+    }
+}

@@ -1,12 +1,17 @@
 //! How it looks over HTTP: one endpoint, one file: parse, call, render.
 
+mod admin;
+mod anthropic;
 mod app;
 mod body;
 mod edge;
 mod error;
+mod fault;
+mod invocations;
 mod json;
 mod openai;
 mod ops;
+mod pooling;
 mod query;
 mod routes;
 mod stream;

@@ -10,13 +10,17 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodRouter, any, get, post};
 
 use super::app::App;
-use super::openai::{chat, completion, models};
-use super::vllm::{control, weights};
-use super::{error, ops, tokenize, vllm};
+use super::openai::{batch, chat, completion, models, responses};
+use super::pooling::{embeddings, score};
+use super::vllm::{control, derender, docs, render, weights};
+use super::{admin, anthropic, error, invocations, ops, pooling, tokenize, vllm};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
+const RESPONSE: &str = "/v1/responses/{response_id}";
+const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
 /// Every route of a configuration; what is gated off is not there (404).
 fn table(config: &Config) -> Vec<Route> {
@@ -36,12 +40,17 @@ fn table(config: &Config) -> Vec<Route> {
             "GET",
             get(vllm::info::kv_event_sources),
         ),
-        ("/invocations", "POST", post(vllm::invocations::create)),
+        ("/invocations", "POST", post(invocations::invoke)),
         ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
         ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
     ];
     if generates(config) {
         routes.extend(generation());
+        routes.extend(scale_out(config));
+    }
+    routes.extend(pooled(config));
+    if !config.server.disable_fastapi_docs {
+        routes.extend(documentation());
     }
     if config.lora.runtime_updating {
         routes.extend([
@@ -55,6 +64,11 @@ fn table(config: &Config) -> Vec<Route> {
     // llm-d's sleep routes are always there.
     if config.server.dev_mode || config.model.door == Door::Llmd {
         routes.extend(sleeping());
+    }
+    if config.model.door == Door::Llmd {
+        let admin = get(admin::show).post(admin::change);
+        routes.push(("/admin/config", "GET, POST", admin));
+        routes.push(("/fake_metrics", "POST", post(admin::fake_metrics)));
     }
     if config.server.dev_mode {
         routes.extend(development());
@@ -74,6 +88,16 @@ fn generation() -> Vec<Route> {
     vec![
         ("/v1/chat/completions", "POST", post(chat::create)),
         ("/v1/completions", "POST", post(completion::create)),
+        ("/v1/chat/completions/batch", "POST", post(batch::create)),
+        ("/v1/messages", "POST", post(anthropic::create)),
+        (
+            "/v1/messages/count_tokens",
+            "POST",
+            post(anthropic::count_tokens),
+        ),
+        ("/v1/responses", "POST", post(responses::create)),
+        (RESPONSE, "GET", get(responses::retrieve)),
+        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
         ("/generative_scoring", "POST", post(vllm::scoring::create)),
         (
             "/scale_elastic_ep",
@@ -85,6 +109,80 @@ fn generation() -> Vec<Route> {
             "POST",
             post(vllm::info::is_scaling),
         ),
+    ]
+}
+
+/// Routes of servers that share their work; where they are off, they say so.
+fn scale_out(config: &Config) -> Vec<Route> {
+    let api = &config.api;
+    let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
+    let routes = vec![
+        (
+            "/inference/v1/generate",
+            "POST",
+            post(vllm::generate::create),
+        ),
+        (
+            "/inference/v1/abort_requests",
+            "POST",
+            post(control::abort_named),
+        ),
+        ("/v1/chat/completions/render", "POST", post(render::chat)),
+        ("/v1/completions/render", "POST", post(render::completions)),
+        ("/v1/messages/render", "POST", post(render::messages)),
+        ("/v1/responses/render", "POST", post(render::responses)),
+        (
+            "/v1/chat/completions/derender",
+            "POST",
+            post(derender::chat),
+        ),
+        (
+            "/v1/completions/derender",
+            "POST",
+            post(derender::completions),
+        ),
+    ];
+    if on {
+        return routes;
+    }
+    let off = routes.into_iter();
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
+        .collect()
+}
+
+/// Pooling routes of the server's task.
+fn pooled(config: &Config) -> Vec<Route> {
+    let task = config.api.task;
+    let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
+    let mut routes = Vec::new();
+    if one(&[Task::Embed]) && !config.content.mm_encoder_only {
+        routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
+        routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
+    }
+    if one(&[Task::Embed, Task::Classify, Task::Score, Task::Reward]) {
+        routes.push(("/pooling", "POST", post(embeddings::pooling)));
+    }
+    if one(&[Task::Classify]) {
+        routes.push(("/classify", "POST", post(pooling::classify::create)));
+    }
+    let single = task == Task::Classify && config.api.num_labels == 1;
+    if one(&[Task::Embed, Task::Score]) || single {
+        for path in ["/score", "/v1/score"] {
+            routes.push((path, "POST", post(score::score)));
+        }
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            routes.push((path, "POST", post(score::rerank)));
+        }
+    }
+    routes
+}
+
+fn documentation() -> Vec<Route> {
+    vec![
+        ("/openapi.json", "GET, HEAD", get(docs::openapi)),
+        ("/docs", "GET, HEAD", get(docs::swagger)),
+        ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
+        ("/redoc", "GET, HEAD", get(docs::redoc)),
     ]
 }
 
@@ -149,7 +247,12 @@ pub(super) struct Index(HashMap<&'static str, &'static str>);
 impl Index {
     /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
     pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
-        self.0.get(path).copied()
+        self.0.get(template(path)).copied()
+    }
+
+    /// Whether a path is served.
+    pub(super) fn serves(&self, path: &str) -> bool {
+        self.0.contains_key(path)
     }
 }
 
@@ -161,7 +264,14 @@ pub(super) fn index(config: &Config) -> Index {
 
 /// The route a path belongs to, as `http_*` names it; the path itself when there is none.
 pub(super) fn template(path: &str) -> &str {
-    path
+    let Some(rest) = path.strip_prefix("/v1/responses/") else {
+        return path;
+    };
+    match rest.split_once('/') {
+        None if !rest.is_empty() => RESPONSE,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
+        _ => path,
+    }
 }
 
 /// Paths of all routes, and of the redirects to them.

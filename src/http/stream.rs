@@ -33,6 +33,8 @@ pub(super) struct Step {
 
 /// Writes the events of one wire shape.
 pub(super) trait Render: Send + 'static {
+    /// Writes what comes before the first token.
+    fn open(&mut self, _out: &mut String) {}
     /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step);
     /// Writes what follows the last choice.
@@ -52,6 +54,7 @@ pub(super) struct EventStream<R> {
     render: R,
     interval: u32,
     open: usize,
+    opened: bool,
     closed: bool,
     ended: Vec<bool>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
@@ -74,6 +77,7 @@ impl<R: Render> EventStream<R> {
             render,
             interval: interval.max(1),
             open,
+            opened: false,
             closed: false,
             silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             _guard: guard,
@@ -167,6 +171,10 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             return Poll::Ready(None);
         }
         let mut out = String::new();
+        if !this.opened {
+            this.opened = true;
+            this.render.open(&mut out);
+        }
         this.write(&mut out);
         if out.is_empty() {
             this.register(cx);

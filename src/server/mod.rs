@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, Loaded};
 use crate::driver::Live;
 use crate::engine::Command;
 use crate::generate::{Generator, Mode};
@@ -84,8 +84,20 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`], with nothing left running.
-    #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::begin(config, None).await
+    }
+
+    /// Starts what flags ask for; an operator may tune it later.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
+        Self::begin(loaded.config.clone(), Some(loaded)).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
+    async fn begin(config: Config, loaded: Option<Loaded>) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = Arc::new(config);
         let tokenizer = open_tokenizer(&config)?;
@@ -111,6 +123,7 @@ impl Server {
             metrics,
             port,
             started,
+            loaded,
         };
         let app = Arc::new(App::new(parts));
         let (stop, stopping) = watch::channel(false);

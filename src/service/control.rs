@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Service;
-use crate::engine::Command;
+use super::{Command, Service};
 
 /// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);

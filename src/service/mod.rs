@@ -18,6 +18,7 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
+pub use crate::engine::Command;
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
 pub use job::{Content, Job, Transfer};

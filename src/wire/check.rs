@@ -8,21 +8,14 @@
 //! `vllm/entrypoints/serve/exception_handling/handlers/validation.py` for the text.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::fault::{Fault, Kind};
-use super::python::{self, Py};
+use super::fault::Fault;
+use super::lax::{self, Words};
+use super::python::Py;
+use super::report::{Line, Lines, Step, fault, printed};
 use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, Wire};
-use super::{lax, lax::Words};
-
-/// Errors that are spelled out; the rest is counted.
-const MAX_REPORTED: usize = 10;
-/// Characters of a string input that are shown.
-const MAX_INPUT: usize = 200;
-/// Characters of one error's line that are shown.
-const MAX_LINE: usize = 1000;
 
 /// Checks a request body against its class and reads it.
 ///
@@ -30,7 +23,12 @@ const MAX_LINE: usize = 1000;
 /// The 400 that vLLM answers: a validator's own refusal, else all schema errors in one text.
 pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
     let checked = checked(&T::SCHEMA, value)?;
-    T::read(&checked).ok_or_else(|| Fault::bad_request("The request could not be read."))
+    T::read(&checked).ok_or_else(unread)
+}
+
+/// A checked value that its type cannot read would be a fault of ours, but one request's only.
+fn unread() -> Fault {
+    Fault::bad_request("The request could not be read.")
 }
 
 /// Checks a request body and returns it with its values coerced.
@@ -39,15 +37,6 @@ pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
 /// As [`body`].
 pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
     checked_as("body", schema, value)
-}
-
-/// Checks query parameters against their class and reads them.
-///
-/// # Errors
-/// As [`body`].
-pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
-    let checked = checked_as("query", &T::SCHEMA, value)?;
-    T::read(&checked).ok_or_else(|| Fault::bad_request("The query could not be read."))
 }
 
 fn checked_as<'a>(
@@ -61,7 +50,7 @@ fn checked_as<'a>(
             &[Step::Key(part)],
             value,
         );
-        return Err(fault(&[line]));
+        return Err(fault(&line.into()));
     }
     let mut checker = Checker {
         path: vec![Step::Key(part)],
@@ -84,6 +73,23 @@ pub fn winner(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     };
     let (index, changed) = checker.branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
+}
+
+/// Checks the parameters of a query, all of them strings, and reads them.
+///
+/// # Errors
+/// As [`body`], with places below `query`.
+pub fn query<T: Wire>(value: &Value) -> Result<T, Fault> {
+    let mut checker = Checker {
+        path: vec![Step::Key("query")],
+        ..Checker::default()
+    };
+    let changed = match checker.check(&T::SCHEMA, value) {
+        Ok(changed) => changed,
+        Err(Failed::Lines(lines)) => return Err(fault(&lines)),
+        Err(Failed::Raised(fault)) => return Err(fault),
+    };
+    T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
 /// Whether a value satisfies a schema.
@@ -125,51 +131,6 @@ pub fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
     }
 }
 
-/// `str()` of a pydantic `ValidationError`.
-fn printed(title: &str, lines: &[Line]) -> String {
-    let s = if lines.len() == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for {title}", lines.len());
-    for line in lines {
-        let kind = line.words.kind;
-        let _ = write!(
-            text,
-            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
-            line.loc, line.words.message, line.input
-        );
-    }
-    text
-}
-
-/// Where pydantic's own texts send the reader.
-const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
-
-/// The answer to a query parameter that is not of its type.
-pub(super) fn query_fault(words: Words, name: &str, value: &str) -> Fault {
-    let path = [Step::Key("query"), Step::Key(name)];
-    fault(&[Line::new(words, &path, &Value::from(value))])
-}
-
-/// The answer to a list of schema errors.
-fn fault(lines: &[Line]) -> Fault {
-    let s = if lines.len() == 1 { "" } else { "s" };
-    let mut message = format!("{} validation error{s}:\n", lines.len());
-    for line in lines.iter().take(MAX_REPORTED) {
-        let _ = writeln!(message, "  {}", line.text());
-    }
-    if lines.len() > MAX_REPORTED {
-        let _ = writeln!(
-            message,
-            "  ...and {} more error{s}",
-            lines.len() - MAX_REPORTED
-        );
-    }
-    message.truncate(message.trim_end().len());
-    Fault {
-        param: lines.first().map(|line| line.loc.clone()),
-        ..Fault::new(400, Kind::BadRequestPhrase, message)
-    }
-}
-
 /// A member by name. Requests have few members and classes many fields: comparing names is quicker
 /// than hashing each field's.
 pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {
@@ -180,159 +141,6 @@ pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m S
     } else {
         map.get_key_value(name)
     }
-}
-
-/// One step into a body.
-#[derive(Debug, Clone, Copy)]
-enum Step<'a> {
-    Key(&'a str),
-    Index(usize),
-}
-
-impl Step<'_> {
-    fn text(&self) -> String {
-        match self {
-            Self::Key(key) => (*key).to_owned(),
-            Self::Index(i) => i.to_string(),
-        }
-    }
-}
-
-/// One schema error.
-#[derive(Debug)]
-struct Line {
-    words: Words,
-    loc: String,
-    input: String,
-}
-
-impl Line {
-    fn new(words: Words, path: &[Step<'_>], input: &Value) -> Self {
-        Self {
-            words,
-            loc: clean(path),
-            input: summary(input),
-        }
-    }
-
-    /// A line that nobody reads.
-    fn unread() -> Self {
-        Self {
-            words: Words::new("", ""),
-            loc: String::new(),
-            input: String::new(),
-        }
-    }
-
-    /// A line for [`printed`].
-    fn verbose(words: Words, path: &[Step<'_>], input: &Value) -> Self {
-        let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
-        let kind = Py::of(input).type_name();
-        let shown = shortened(&python::repr(input));
-        let input = format!("input_value={shown}, input_type={kind}");
-        Self { words, loc, input }
-    }
-
-    /// `str()` of the error's dict.
-    fn text(&self) -> String {
-        let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
-        python::push_repr_str(&mut text, &self.loc);
-        text.push_str(", 'msg': ");
-        python::push_repr_str(&mut text, &self.words.message);
-        text.push_str(", 'input': ");
-        python::push_repr_str(&mut text, &self.input);
-        if !self.words.context.is_empty() {
-            let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
-        }
-        text.push('}');
-        truncated(text, MAX_LINE)
-    }
-}
-
-/// The ends of a long `repr`, as pydantic prints it.
-fn shortened(text: &str) -> String {
-    const LIMIT: usize = 50;
-    if text.len() <= LIMIT {
-        return text.to_owned();
-    }
-    let head = text.floor_char_boundary(LIMIT / 2);
-    let tail = text.ceil_char_boundary(text.len() - (LIMIT / 2 - 1));
-    format!("{}...{}", &text[..head], &text[tail..])
-}
-
-fn truncated(mut text: String, limit: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(limit) {
-        text.truncate(end);
-        text.push_str("...[truncated]");
-    }
-    text
-}
-
-/// `_summarize_error_input`.
-fn summary(input: &Value) -> String {
-    let text = match Py::of(input) {
-        Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
-        Py::List(items) => return format!("<list of {} items>", items.len()),
-        Py::Dict(map) => return format!("<dict of {} items>", map.len()),
-        _ => python::repr(input),
-    };
-    truncated(text, MAX_INPUT)
-}
-
-/// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
-/// internal names, whoever wrote them.
-fn clean(path: &[Step<'_>]) -> String {
-    let text = |step: &Step<'_>| match step {
-        Step::Key(key) => (*key).to_owned(),
-        Step::Index(i) => i.to_string(),
-    };
-    let kept: Vec<String> = path
-        .iter()
-        .map(text)
-        .filter(|step| !is_internal(step))
-        .collect();
-    if kept.is_empty() {
-        return path.iter().map(text).collect::<Vec<_>>().join(".");
-    }
-    kept.join(".")
-}
-
-fn is_internal(step: &str) -> bool {
-    const MARKERS: [&str; 29] = [
-        "function-wrap",
-        "function-after",
-        "function-before",
-        "function-plain",
-        "json-or-python",
-        "lax-or-strict",
-        "chain",
-        "default",
-        "nullable",
-        "tagged-union",
-        "union",
-        "call",
-        "arguments",
-        "is-instance",
-        "is-subclass",
-        "callable",
-        "str",
-        "int",
-        "float",
-        "bool",
-        "bytes",
-        "bytearray",
-        "list",
-        "tuple",
-        "dict",
-        "set",
-        "frozenset",
-        "complex",
-        "none",
-    ];
-    let lower = step.to_lowercase();
-    step.contains(['[', ']', '{', '}', '(', ')'])
-        || lower == "nonetype"
-        || MARKERS.contains(&lower.as_str())
 }
 
 /// How closely a value met a schema; a union takes the branch it meets best.
@@ -350,10 +158,13 @@ enum Exactness {
 /// Why a check did not succeed.
 enum Failed {
     /// Schema errors.
-    Lines(Vec<Line>),
+    Lines(Lines),
     /// A validator's own exception, which ends everything.
     Raised(Fault),
 }
+
+/// A branch of a union and what it makes of the value.
+type Branch = (usize, Option<Value>);
 
 /// `None` when the value may stay as it is.
 type Outcome = Result<Option<Value>, Failed>;
@@ -387,7 +198,7 @@ impl<'a> Checker<'a> {
                 if value.as_str().is_some_and(|text| choices.contains(&text)) {
                     Ok(None)
                 } else {
-                    Err(Failed::Lines(vec![Line::unread()]))
+                    Err(Failed::Lines(Line::unread().into()))
                 }
             }
             Schema::Literal(choices) => self.scalar(lax::literal(value, choices), value),
@@ -430,7 +241,7 @@ impl<'a> Checker<'a> {
     }
 
     fn fail(&self, words: Words, value: &Value) -> Outcome {
-        Err(Failed::Lines(vec![self.line(words, value)]))
+        Err(Failed::Lines(self.line(words, value).into()))
     }
 
     fn line(&self, words: Words, value: &Value) -> Line {
@@ -488,7 +299,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         for (i, element) in items.iter().enumerate() {
             self.path.push(Step::Index(i));
@@ -497,7 +308,7 @@ impl<'a> Checker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -524,7 +335,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         for (i, schema) in schemas.iter().enumerate() {
             self.path.push(Step::Index(i));
             let outcome = match items.get(i) {
@@ -534,7 +345,7 @@ impl<'a> Checker<'a> {
             self.path.pop();
             match outcome {
                 Ok(_) => {}
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -555,7 +366,7 @@ impl<'a> Checker<'a> {
                 value,
             );
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         for (name, element) in map {
             if !matches!(key, Schema::Str(_)) {
@@ -565,7 +376,7 @@ impl<'a> Checker<'a> {
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
                     Ok(_) => {}
-                    Err(Failed::Lines(more)) => lines.extend(more),
+                    Err(Failed::Lines(more)) => lines.append(more),
                     Err(raised) => return Err(raised),
                 }
             }
@@ -575,7 +386,7 @@ impl<'a> Checker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -591,11 +402,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The best branch of a union and what it makes of the value.
-    fn branch(
-        &mut self,
-        branches: &[Schema],
-        value: &'a Value,
-    ) -> Result<(usize, Option<Value>), Failed> {
+    fn branch(&mut self, branches: &[Schema], value: &'a Value) -> Result<Branch, Failed> {
         if self.quiet {
             return self.best_branch(branches, value);
         }
@@ -609,14 +416,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn best_branch(
-        &mut self,
-        branches: &[Schema],
-        value: &'a Value,
-    ) -> Result<(usize, Option<Value>), Failed> {
+    fn best_branch(&mut self, branches: &[Schema], value: &'a Value) -> Result<Branch, Failed> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
-        let mut best: Option<((usize, Option<Value>), Exactness, Option<usize>)> = None;
-        let mut lines = Vec::new();
+        let mut best: Option<(Branch, Exactness, Option<usize>)> = None;
+        let mut lines = Lines::default();
         for (index, branch) in branches.iter().enumerate() {
             self.exactness = Exactness::Exact;
             self.fields_set = None;
@@ -641,7 +444,7 @@ impl<'a> Checker<'a> {
                         break;
                     }
                 }
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -731,6 +534,7 @@ impl<'a> Checker<'a> {
         match refusal {
             Refusal::Fault(fault) => Err(Failed::Raised(fault)),
             Refusal::ValueError(text) => self.fail(lax::value_error(&text), value),
+            Refusal::TooShort => self.fail(lax::value_too_short(), value),
             Refusal::Item {
                 index,
                 schema,
@@ -748,7 +552,7 @@ impl<'a> Checker<'a> {
     }
 
     fn fields(&mut self, model: &Model, map: &'a Map<String, Value>, value: &'a Value) -> Outcome {
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut changes = Vec::new();
         let mut set = 0;
         for field in model.fields {
@@ -768,7 +572,7 @@ impl<'a> Checker<'a> {
                     set += 1;
                     changes.extend(new.map(|new| (name, new)));
                 }
-                Err(Failed::Lines(more)) => lines.extend(more),
+                Err(Failed::Lines(more)) => lines.append(more),
                 Err(raised) => return Err(raised),
             }
         }

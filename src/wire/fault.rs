@@ -32,6 +32,10 @@ pub enum Kind {
     NotImplemented,
     /// A request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
     TooLarge,
+    /// llm-d's simulated wrong key: `AuthenticationError`.
+    Authentication,
+    /// llm-d's name for every other status: `APIConnectionError`.
+    ApiConnection,
     /// llm-d's full queue: `RateLimitError`.
     RateLimit,
     /// Engine failure: `InternalServerError`.
@@ -69,6 +73,8 @@ impl Kind {
             Self::PermissionDenied => "PermissionDeniedError",
             Self::NotImplemented => "NotImplementedError",
             Self::TooLarge => "RequestEntityTooLarge",
+            Self::Authentication => "AuthenticationError",
+            Self::ApiConnection => "APIConnectionError",
             Self::RateLimit => "RateLimitError",
             Self::InternalServer => "InternalServerError",
             Self::ServiceUnavailable => "ServiceUnavailableError",

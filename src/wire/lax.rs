@@ -245,11 +245,6 @@ pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
     one_of("enum", value, choices)
 }
 
-/// What is said of a value that is none of the choices.
-pub(super) fn literal_words(choices: &[&str]) -> Words {
-    choice_words("literal_error", choices)
-}
-
 fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
@@ -325,24 +320,25 @@ pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), Word
 
 pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), Words> {
     let number = Py::of(value).number().unwrap_or(f64::NAN);
-    let text = python::repr_float;
-    match bounds {
-        Bounds {
-            le: Some(limit), ..
-        } if !(number <= limit) => Err(float_words(at_most, limit, text)),
-        Bounds {
-            ge: Some(limit), ..
-        } if !(number >= limit) => Err(float_words(at_least, limit, text)),
-        Bounds {
-            gt: Some(limit), ..
-        } if !(number > limit) => Err(float_words(more_than, limit, text)),
-        _ => Ok(()),
+    // NaN is on no side of any bound.
+    let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
+        limit.filter(|limit| !inside(&number, limit))
+    };
+    if let Some(limit) = outside(bounds.le, f64::le) {
+        return Err(float_words(at_most, limit));
+    }
+    if let Some(limit) = outside(bounds.ge, f64::ge) {
+        return Err(float_words(at_least, limit));
+    }
+    match outside(bounds.gt, f64::gt) {
+        Some(limit) => Err(float_words(more_than, limit)),
+        None => Ok(()),
     }
 }
 
 /// The message drops the `.0` that the context keeps.
-fn float_words(words: fn(&str) -> Words, limit: f64, text: fn(f64) -> String) -> Words {
-    let full = text(limit);
+fn float_words(words: fn(&str) -> Words, limit: f64) -> Words {
+    let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
     let Words {
         kind,
@@ -489,4 +485,13 @@ pub(super) fn sequence(value: &Value) -> Result<(), Words> {
         .with("'type_name': 'str'".to_owned())),
         _ => Err(not_an_instance("Sequence")),
     }
+}
+
+/// What a validator function says of an empty collection.
+pub(super) fn value_too_short() -> Words {
+    Words::new(
+        "too_short",
+        "Value should have at least 1 item after validation, not 0",
+    )
+    .with("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
 }

@@ -177,19 +177,18 @@ impl Limits {
     ///
     /// # Errors
     /// 400 for an empty prompt or an unknown id.
-    pub fn prompt_ids(&self, ids: impl IntoIterator<Item = u64>) -> Result<(), Fault> {
-        let Some(highest) = ids.into_iter().max() else {
+    pub fn prompt_ids(&self, ids: &[i64]) -> Result<(), Fault> {
+        let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Err(Fault::bad_request("The decoder prompt cannot be empty"));
         };
-        if self
-            .vocab_size
-            .is_some_and(|size| highest >= u64::from(size))
-        {
-            return Err(Fault::bad_request(format!(
-                "Token id {highest} is out of vocabulary"
-            )));
+        let size = self.vocab_size.map_or(i64::MAX, i64::from);
+        let unknown = if *lowest < 0 { lowest } else { highest };
+        if (0..size).contains(unknown) {
+            return Ok(());
         }
-        Ok(())
+        Err(Fault::bad_request(format!(
+            "Token id {unknown} is out of vocabulary"
+        )))
     }
 
     /// Refuses multimodal arguments from clients that are not trusted with them.

@@ -9,6 +9,7 @@
 pub mod anthropic;
 pub mod body;
 pub mod check;
+pub mod cohere;
 pub mod fault;
 pub mod kv_events;
 mod lax;
@@ -16,6 +17,7 @@ pub mod limits;
 pub mod openai;
 pub mod python;
 pub mod python_json;
+mod report;
 pub mod sampling;
 pub mod schema;
 mod structured;

@@ -39,6 +39,20 @@ pub enum BodyError {
     Unreadable,
 }
 
+impl BodyError {
+    /// `str()` of Python's exception, for routes that quote it.
+    pub fn located(&self, body: &[u8]) -> String {
+        let Self::Decode { message, position } = self else {
+            return String::new();
+        };
+        let text = decode(body).unwrap_or_default();
+        let before: Vec<char> = text.chars().take(*position).collect();
+        let line = before.iter().filter(|c| **c == '\n').count() + 1;
+        let column = before.iter().rev().take_while(|c| **c != '\n').count() + 1;
+        format!("{message}: line {line} column {column} (char {position})")
+    }
+}
+
 impl From<BodyError> for Fault {
     fn from(error: BodyError) -> Self {
         match error {

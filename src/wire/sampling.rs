@@ -206,9 +206,17 @@ pub(crate) fn token_bias<'b>(
             &keys,
         ));
     }
+    // `max(-100.0, nan)` is -100.0 in Python.
+    let clamped = |bias: f64| {
+        if bias.is_nan() {
+            -100.0
+        } else {
+            bias.clamp(-100.0, 100.0)
+        }
+    };
     let pairs = bias
         .into_iter()
-        .filter_map(|(key, bias)| Some((id(key)?, bias.max(-100.0).min(100.0))));
+        .filter_map(|(key, bias)| Some((id(key)?, clamped(*bias))));
     Ok(TokenBias(pairs.collect()))
 }
 

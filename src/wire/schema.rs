@@ -176,11 +176,14 @@ pub struct Model {
     /// `model_validator(mode="before")` functions, in the order they run.
     pub before: &'static [Before],
     /// What runs once all fields are good.
-    pub after: Option<fn(&Map<String, Value>) -> Result<(), Refusal>>,
+    pub after: Option<After>,
 }
 
 /// A validator over the raw object: may change it or refuse the request.
 pub type Before = fn(&mut Map<String, Value>) -> Result<(), Refusal>;
+
+/// A validator over the checked object.
+pub type After = fn(&Map<String, Value>) -> Result<(), Refusal>;
 
 /// Why a validator function refuses.
 #[derive(Debug)]
@@ -189,6 +192,8 @@ pub enum Refusal {
     Fault(Fault),
     /// It raised `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
+    /// It found a collection empty that must not be.
+    TooShort,
     /// It iterated a lazily checked list and met an item that is not of the schema.
     Item {
         /// Its place.
@@ -249,7 +254,7 @@ pub const fn optional(name: &'static str, schema: Schema) -> Field {
 }
 
 /// One field of a [`Model`].
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Field {
     /// Name on the wire.
     pub name: &'static str,

@@ -17,6 +17,8 @@ pub struct Batch {
     pub chunk_past: u64,
     /// Twice the (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
     pub chunk_pairs: u64,
+    /// The same, each query seeing no more than the sliding window.
+    pub chunk_pairs_clipped: u64,
 }
 
 impl Batch {
@@ -31,12 +33,21 @@ impl Batch {
 
     /// Adds a chunk of `new` prompt tokens after `past` others.
     #[inline]
-    pub fn add_chunk(&mut self, new: u32, past: u32) {
+    pub fn add_chunk(&mut self, new: u32, past: u32, window: Option<u32>) {
         let (new, past) = (u64::from(new), u64::from(past));
         self.chunks += 1;
         self.chunk_tokens += new;
         self.chunk_past += past;
-        self.chunk_pairs += new * (2 * past + new);
+        let pairs = new * (2 * past + new);
+        self.chunk_pairs += pairs;
+        // The part of the chunk before the window's width sees all that stands before it.
+        self.chunk_pairs_clipped += match window.map(u64::from) {
+            Some(w) if past + new > w => {
+                let whole = w.saturating_sub(past);
+                whole * (2 * past + whole) + 2 * w * (new - whole)
+            }
+            _ => pairs,
+        };
     }
 
     /// Tokens of the step.
@@ -52,5 +63,52 @@ impl Batch {
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.sequences() == 0
+    }
+}
+
+impl std::ops::AddAssign for Batch {
+    fn add_assign(&mut self, other: Self) {
+        self.decodes += other.decodes;
+        self.decode_tokens += other.decode_tokens;
+        self.context += other.context;
+        self.clipped += other.clipped;
+        self.chunks += other.chunks;
+        self.chunk_tokens += other.chunk_tokens;
+        self.chunk_past += other.chunk_past;
+        self.chunk_pairs += other.chunk_pairs;
+        self.chunk_pairs_clipped += other.chunk_pairs_clipped;
+    }
+}
+
+impl std::ops::SubAssign for Batch {
+    fn sub_assign(&mut self, other: Self) {
+        self.decodes -= other.decodes;
+        self.decode_tokens -= other.decode_tokens;
+        self.context -= other.context;
+        self.clipped -= other.clipped;
+        self.chunks -= other.chunks;
+        self.chunk_tokens -= other.chunk_tokens;
+        self.chunk_past -= other.chunk_past;
+        self.chunk_pairs -= other.chunk_pairs;
+        self.chunk_pairs_clipped -= other.chunk_pairs_clipped;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_a_chunk_are_clipped_to_the_window() {
+        let clipped = |new, past| {
+            let mut batch = Batch::default();
+            batch.add_chunk(new, past, Some(10));
+            batch.chunk_pairs_clipped
+        };
+        // Within; across: 4 tokens as before, 6 that see 10; beyond.
+        assert_eq!(
+            [clipped(4, 6), clipped(10, 6), clipped(5, 30)],
+            [64, 64 + 120, 100]
+        );
     }
 }

@@ -328,7 +328,7 @@ mod tests {
     fn prompt_work_is_interpolated_and_extended() {
         let ms = |tokens| {
             let mut batch = Batch::default();
-            batch.add_chunk(tokens, 0);
+            batch.add_chunk(tokens, 0, None);
             grid().prefill(&batch)
         };
         assert_eq!([150, 300, 500, 50, 0].map(ms), [15.0, 40.0, 80.0, 5.0, 0.0]);
@@ -374,7 +374,7 @@ mod tests {
         ]);
         let grid = from_profile(&prefill, &decode).unwrap();
         let mut batch = Batch::default();
-        batch.add_chunk(200, 0);
+        batch.add_chunk(200, 0, None);
         assert!((grid.prefill(&batch) - 20.0).abs() < 1e-9);
     }
 }

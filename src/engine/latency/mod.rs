@@ -136,7 +136,7 @@ mod tests {
             decode: 3.0,
         };
         assert_eq!(model.step(&batch, speed), Duration::from_micros(500));
-        batch.add_chunk(5, 0);
+        batch.add_chunk(5, 0, None);
         assert_eq!(model.step(&batch, speed), Duration::from_micros(5_500));
         assert_eq!(
             model.step(

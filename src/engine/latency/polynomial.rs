@@ -63,7 +63,7 @@ mod tests {
         let mut prefill = Batch::default();
         let mut decode = Batch::default();
         for _ in 0..4 {
-            prefill.add_chunk(512, 0);
+            prefill.add_chunk(512, 0, None);
             decode.add_decode(513, 1, None);
         }
         let step = |b| model.step(b, Speed::default());

@@ -120,15 +120,13 @@ impl ModelShape {
                 key: keys[0],
                 value: 0,
             }),
-            Some(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
+            Some(n) => Ok(size(n)),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
-        let small = |keys: &[&str], default: u32| {
-            number(keys).map_or(default, |n| u32::try_from(n).unwrap_or(u32::MAX))
-        };
+        let small = |keys: &[&str], default: u32| number(keys).map_or(default, size);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
         let kv_heads = small(
@@ -180,7 +178,9 @@ impl ModelShape {
             Some(mla) => u64::from(mla.kv_rank + mla.rope_dim),
             None => 2 * u64::from((self.kv_heads / tp.max(1)).max(1)) * u64::from(self.head_dim),
         };
-        per_layer * u64::from(self.layers) * u64::from(kv_bytes)
+        per_layer
+            .saturating_mul(u64::from(self.layers))
+            .saturating_mul(u64::from(kv_bytes))
     }
 }
 
@@ -203,9 +203,14 @@ fn text_part(config: &Value) -> &Value {
     part
 }
 
+/// No model is larger than this in any direction; sums and products of sizes stay in range.
+fn size(n: u64) -> u32 {
+    n.min(1 << 26) as u32
+}
+
 fn field(config: &Value, keys: &[&str]) -> Option<u32> {
     let n = keys.iter().find_map(|key| config[*key].as_u64())?;
-    u32::try_from(n).ok()
+    Some(size(n))
 }
 
 fn mla(config: &Value) -> Option<Mla> {

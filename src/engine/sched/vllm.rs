@@ -167,6 +167,7 @@ impl Vllm {
         };
         let now = step.end;
         out.extend(step.events.drain(..).map(|event| (now, event)));
+        out.reserve(step.entries.len() + 1);
         let mut output_tokens = 0;
         let mut ended = false;
         for entry in &step.entries {
@@ -214,12 +215,12 @@ impl Vllm {
 
     /// All tokens of a sequence are out. The caller takes it off the running batch.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        let seq = &mut self.seqs[slot];
+        let seq = &self.seqs[slot];
         if !seq.tail.is_zero() {
-            // It keeps its place in the batch, but needs no cache any more.
-            self.pool.release(&mut seq.table);
             let due = now + seq.tail;
             self.timers.set(due, (slot, seq.generation));
+            // It keeps its place in the batch, but needs no cache any more.
+            self.free_blocks(slot);
             return;
         }
         if seq.state == State::Waiting {
@@ -231,9 +232,8 @@ impl Vllm {
 
     /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
     fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
-        let seq = &mut self.seqs[slot];
-        let id = seq.id;
-        self.pool.release(&mut seq.table);
+        self.free_blocks(slot);
+        let id = self.seqs[slot].id;
         self.seqs.end(slot);
         out.push_back((now, Event::Ended { id, end }));
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare;
 use crate::http::app::{App, LoadGuard};
-use crate::http::{body, error};
+use crate::http::{body, error, fault};
 use crate::job::Prompt;
 use crate::service::{Content, Job, Reply, ServeError};
 use crate::tokenizer::ChatInput;
@@ -103,6 +103,7 @@ pub(in crate::http) async fn start(
 ) -> Result<Playing, Refused> {
     let arrived = app.service.now();
     let request = &requests[0];
+    fault::inject(app, headers, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
     prepare::admit(app, request.n.unwrap_or(1), requests.len())?;

@@ -171,7 +171,7 @@ impl ChatView {
     }
 
     /// Names and arguments of the calls among the first `released` tokens.
-    fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
+    pub(in crate::http) fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
         let names = choice.script.calls.iter().enumerate();
         names
             .map(|(index, name)| {

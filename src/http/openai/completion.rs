@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::prepare;
 use crate::http::app::App;
-use crate::http::{body, error};
+use crate::http::{body, error, fault};
 use crate::job::{Prompt, Target};
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -40,6 +40,7 @@ pub(in crate::http) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     let request = CompletionRequest::parse(value)?;
+    fault::inject(app, headers, request.model.as_deref())?;
     request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;

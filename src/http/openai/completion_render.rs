@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::logprobs::{Lists, Style, prompt};
 use super::view::{Counts, View, Wire, end_of};
-use crate::engine::End;
 use crate::generate::Channel;
 use crate::http::json;
 use crate::http::stream::{Render, Step};
@@ -298,9 +297,4 @@ impl Render for CompletionStream {
         }
         out.push_str("data: [DONE]\n\n");
     }
-}
-
-/// Whether a choice ended by the engine's own doing before all its tokens were out.
-pub(in crate::http) fn was_cut(choice: &Choice) -> bool {
-    !matches!(end_of(choice), End::Finished)
 }

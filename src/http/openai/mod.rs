@@ -1,10 +1,12 @@
 //! OpenAI's API as vLLM speaks it.
 
+pub(super) mod batch;
 pub(super) mod chat;
-mod chat_render;
+pub(super) mod chat_render;
 pub(super) mod completion;
 mod completion_render;
-mod logprobs;
+pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;
+pub(super) mod responses;
 pub(super) mod view;

@@ -304,8 +304,13 @@ pub(in crate::http) fn late_checks(
 ) -> Result<(), Fault> {
     params.verify_engine(&app.limits)?;
     for prompt in prompts {
-        app.limits
-            .prompt_ids(prompt.tokens.iter().map(|id| u64::from(*id)))?;
+        app.limits.prompt_ids(
+            &prompt
+                .tokens
+                .iter()
+                .map(|id| i64::from(*id))
+                .collect::<Vec<_>>(),
+        )?;
         params.verify_prompt(prompt.tokens.len())?;
     }
     app.limits.data_parallel_rank(rank(headers).map(i128::from))
@@ -515,6 +520,20 @@ pub(in crate::http) fn stream<R: Render + Unpin>(
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     events(Body::new(EventStream::new(
         reply, render, interval, silence, guard,
+    )))
+}
+
+/// A streamed answer that says nothing while nothing happens.
+pub(in crate::http) fn silent_stream<R: Render + Unpin>(
+    app: &App,
+    reply: Reply,
+    render: R,
+    guard: Option<LoadGuard>,
+) -> Response<Body> {
+    let interval = app.config.api.stream_interval;
+    let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
+    events(Body::new(EventStream::new(
+        reply, render, interval, None, guard,
     )))
 }
 

@@ -12,9 +12,8 @@ use super::{answered, bare_text};
 use crate::config::Door;
 use crate::http::app::App;
 use crate::http::{body, error};
-use crate::service::LoadError;
 use crate::wire::fault::{Fault, Kind};
-use crate::wire::vllm::lora::{LoadLoraRequest as LoadRequest, UnloadLoraRequest as UnloadRequest};
+use crate::wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
 /// Adds an adapter.
 pub(in crate::http) async fn load(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
@@ -31,13 +30,13 @@ pub(in crate::http) async fn load(State(app): State<Arc<App>>, request: Request)
             return Ok(error::empty(StatusCode::OK));
         }
         let value = body::json(&app, &parts.headers, body).await?;
-        let asked = LoadRequest::parse(&value)?;
+        let asked = LoadLoraRequest::parse(&value)?;
         check(&app, &asked)?;
         let (name, path) = (&asked.lora_name, &asked.lora_path);
         app.service
             .models
             .load(name, path, None, asked.load_inplace)
-            .map_err(|error| invalid(error.to_string()))?;
+            .map_err(|error| Fault::new(400, Kind::InvalidUserInput, error.to_string()))?;
         Ok(bare_text(format!(
             "Success: LoRA adapter '{name}' added successfully."
         )))
@@ -59,14 +58,11 @@ pub(in crate::http) async fn unload(
             return Ok(error::empty(StatusCode::OK));
         }
         let value = body::json(&app, &parts.headers, body).await?;
-        let name = UnloadRequest::parse(&value)?.lora_name;
-        if name.is_empty() {
-            let words = "'lora_name' needs to be provided to unload a LoRA adapter.";
-            return Err(invalid(words));
-        }
+        let asked = UnloadLoraRequest::parse(&value)?;
+        asked.validate()?;
+        let name = asked.lora_name;
         if !app.service.models.unload(&name) {
-            let words = format!("The lora adapter '{name}' cannot be found.");
-            return Err(Fault::new(404, Kind::NotFound, words));
+            return Err(lora::not_loaded(&name));
         }
         Ok(bare_text(format!(
             "Success: LoRA adapter '{name}' removed successfully."
@@ -76,19 +72,15 @@ pub(in crate::http) async fn unload(
 }
 
 /// What vLLM finds before or while it loads an adapter, in its order.
-fn check(app: &App, asked: &LoadRequest) -> Result<(), Fault> {
+fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
+    asked.validate()?;
     let (name, path) = (&asked.lora_name, &asked.lora_path);
-    if name.is_empty() || path.is_empty() {
-        return Err(invalid(
-            "Both 'lora_name' and 'lora_path' must be provided.",
-        ));
-    }
     let models = &app.service.models;
     if models.served().iter().any(|served| **served == **name) {
-        return Err(invalid(LoadError::BaseModel(name.clone()).to_string()));
+        return Err(lora::served_as_base(name));
     }
     if !asked.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
-        return Err(invalid(LoadError::AlreadyLoaded(name.clone()).to_string()));
+        return Err(lora::already_loaded(name));
     }
     if app.config.model.door == Door::Llmd {
         return Ok(());
@@ -98,14 +90,9 @@ fn check(app: &App, asked: &LoadRequest) -> Result<(), Fault> {
         return Err(Fault::new(500, Kind::InternalServer, words));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
-        let words = format!("Loading lora {name} failed: No adapter found for {path}");
-        return Err(Fault::new(404, Kind::NotFound, words));
+        return Err(lora::not_found(name, path));
     }
     Ok(())
-}
-
-fn invalid(message: impl Into<String>) -> Fault {
-    Fault::new(400, Kind::InvalidUserInput, message)
 }
 
 /// llm-d's reading: any JSON object, whatever the media type.

@@ -1,9 +1,13 @@
 //! vLLM's own routes: adapters, development and control, token-in/token-out.
 
 pub(super) mod control;
+pub(super) mod derender;
+pub(super) mod docs;
+pub(super) mod generate;
+mod generate_render;
 pub(super) mod info;
-pub(super) mod invocations;
 pub(super) mod lora;
+pub(super) mod render;
 pub(super) mod scoring;
 pub(super) mod weights;
 
@@ -60,6 +64,11 @@ fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
         };
         refused(words.replace("{}", &python))
     })
+}
+
+/// Every scale-out route of a server that has them off.
+pub(in crate::http) async fn scale_out_disabled() -> Response<Body> {
+    error::response(&crate::wire::vllm::dev::scale_out_disabled())
 }
 
 /// FastAPI's `HTTPException` with status 400.

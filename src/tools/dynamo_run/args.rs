@@ -231,6 +231,12 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(Engine, u32), DynamoError> 
         _ => Engine::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
+    if parsed.block_size() == 0 {
+        return Err(wrong(
+            "extra_engine_args.engine.block_size",
+            "must be at least 1",
+        ));
+    }
     Ok((parsed, gpus))
 }
 
@@ -249,6 +255,9 @@ fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
     }
     let victims = [Victim::Last, Victim::First];
     let drafts = args.count("aic_nextn")?;
+    if drafts.is_some_and(|n| !(1..=5).contains(&n)) {
+        return Err(args.wrong("aic_nextn", "must be between 1 and 5"));
+    }
     let rates = args.text("aic_nextn_accept_rates")?;
     let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
     Ok(VllmConfig {

@@ -86,7 +86,8 @@ impl<'a> Replay<'a> {
             played: Vec::new(),
         };
         match setup.concurrency {
-            Some(slots) => (0..slots).for_each(|_| replay.open_session(SimTime::ZERO)),
+            Some(slots) => (0..slots.min(setup.sessions.len()))
+                .for_each(|_| replay.open_session(SimTime::ZERO)),
             None => {
                 let starts = setup.sessions.iter().enumerate();
                 replay.ready = starts.map(|(i, s)| (millis(s.start_ms), i, 0)).collect();

@@ -42,6 +42,8 @@ pub(super) struct Shape {
 
 /// Most tokens of one request, so that a slip of the pen cannot fill the memory.
 const MAX_TOKENS: u64 = 1 << 26;
+/// Most requests of a synthetic run, for the same reason.
+const MAX_REQUESTS: u64 = 10_000_000;
 /// First part of the ids of shared blocks.
 const SHARED: u64 = 0xD00D << 48;
 
@@ -115,17 +117,21 @@ pub(super) fn synthetic(
     kwargs: &mut Args,
     shape: Shape,
 ) -> Result<Vec<Session>, DynamoError> {
-    let mut length = |i: usize, key: &str, least: u64| -> Result<u32, DynamoError> {
+    let mut length = |i: usize, key: &str, least: u64, most: u64| -> Result<u32, DynamoError> {
         let value = positional.get(i).cloned().or_else(|| kwargs.take(key));
         let n = value.as_ref().and_then(Value::as_u64);
-        let n = n.filter(|n| (least..=MAX_TOKENS).contains(n));
+        let n = n.filter(|n| (least..=most).contains(n));
         n.map(|n| n as u32)
-            .ok_or_else(|| wrong(key, format!("must be between {least} and {MAX_TOKENS}")))
+            .ok_or_else(|| wrong(key, format!("must be between {least} and {most}")))
     };
-    let input = length(0, "input_tokens", 1)?;
-    let output = length(1, "output_tokens", 0)?;
-    let count = length(2, "request_count", 0)?;
+    let input = length(0, "input_tokens", 1, MAX_TOKENS)?;
+    let output = length(1, "output_tokens", 0, MAX_TOKENS)?;
+    let count = length(2, "request_count", 0, MAX_REQUESTS)?;
     let turns = kwargs.count("turns_per_session")?.unwrap_or(1).max(1);
+    if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
+        let problem = format!("makes more than {MAX_REQUESTS} requests");
+        return Err(wrong("kwargs.turns_per_session", problem));
+    }
     let ratio = kwargs.number("shared_prefix_ratio")?.unwrap_or(0.0);
     let groups = kwargs.count("num_prefix_groups")?.unwrap_or(0);
     let delay_ms = kwargs.number("inter_turn_delay_ms")?.unwrap_or(0.0) / shape.speedup;

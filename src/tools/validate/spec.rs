@@ -42,6 +42,11 @@ const SLOW_FRONT_END_US: f64 = 19_400.0;
 /// Prompt lengths lie within this share of their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
+/// Most requests of a run, so that a slip of the pen cannot fill the memory.
+const MAX_REQUESTS: usize = 10_000_000;
+/// Most tokens of one request, for the same reason.
+const MAX_TOKENS: f64 = 16_777_216.0;
+
 struct Fields<'a> {
     run: &'a str,
     value: &'a Value,
@@ -98,7 +103,13 @@ impl Run {
                 return Err(fields.wrong("workload.kind", problem));
             }
         };
-        let seconds = |path| fields.at(path).as_f64().map(Duration::from_secs_f64);
+        let timeout = match fields.at("workload.client_timeout_s").as_f64() {
+            None => None,
+            Some(s) => Some(
+                Duration::try_from_secs_f64(s)
+                    .map_err(|e| fields.wrong("workload.client_timeout_s", e.to_string()))?,
+            ),
+        };
         let cap = fields.at("workload.client_max_concurrency").as_u64();
         Ok(Self {
             setup,
@@ -107,7 +118,7 @@ impl Run {
             stages: requests.last().map_or(0, |r| r.stage + 1),
             requests,
             drains: fields.at("score_level").as_str() == Some("stages"),
-            timeout: seconds("workload.client_timeout_s"),
+            timeout,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
             id,
         })
@@ -225,11 +236,16 @@ fn engine(fields: &Fields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
 
 /// Prompts in turn; those of one group begin with the same tokens.
 fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
-    let prompts = fields.count("workload.prompts.unique_prompts")?.max(1);
+    let prompts = fields.count("workload.prompts.unique_prompts")?;
+    let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
     let groups = fields.count("workload.prompts.groups")?.max(1);
     let shared = fields.count("workload.prompts.system_prompt_tokens")? / block;
     let mean = fields.number("workload.prompts.prompt_tokens_estimate")?;
     let output = fields.count("workload.output_tokens.requested")?;
+    if mean + f64::from(output) > MAX_TOKENS {
+        let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
+        return Err(fields.wrong("workload.prompts.prompt_tokens_estimate", problem));
+    }
     let stages = fields.at("workload.stages").as_array();
     let stages = stages.ok_or_else(|| fields.wrong("workload.stages", "must be a list"))?;
     let lengths: Vec<u32> = (0..prompts)
@@ -251,6 +267,10 @@ fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateEr
         let (rate, count) = (spec.number("rate_rps")?, spec.count("requests")?);
         if rate == 0.0 {
             return Err(fields.wrong("workload.stages", "has a rate of 0"));
+        }
+        if requests.len() + count as usize > MAX_REQUESTS {
+            let problem = format!("has more than {MAX_REQUESTS} requests");
+            return Err(fields.wrong("workload.stages", problem));
         }
         for i in 0..count {
             let n = requests.len() as u64;
@@ -291,6 +311,10 @@ fn trace(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
                 value: row,
             };
             let (prompt, output) = (row.count("input")?, row.count("output")?);
+            if f64::from(prompt) + f64::from(output) > MAX_TOKENS {
+                let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
+                return Err(row.wrong("input", problem));
+            }
             let shared = row.at("blocks").as_array().map_or(&[][..], Vec::as_slice);
             let keys = (0..prompt.saturating_add(output) / block).map(|i| {
                 let known = shared.get(i as usize).and_then(Value::as_u64);

@@ -12,7 +12,7 @@ use super::validators::{self, Body, Verdict, given, truthy};
 use crate::wire::check;
 use crate::wire::fault::Fault;
 use crate::wire::python::Py;
-use crate::wire::schema::{ANY_LENGTH, STR, Schema, Wire, int_from, wire_model};
+use crate::wire::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
 
 /// Most prompts of a request (`VLLM_MAX_COMPLETION_PROMPTS`).
 pub const MAX_PROMPTS: usize = 1024;
@@ -26,7 +26,27 @@ pub enum Prompt {
     /// To be tokenized.
     Text(String),
     /// Token ids as they are.
-    Tokens(Vec<u64>),
+    Tokens(Vec<i64>),
+}
+
+/// Token ids as a client may send them: any integers, the ends of 64 bits for longer ones.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TokenIds(pub Vec<i64>);
+
+impl Wire for TokenIds {
+    const SCHEMA: Schema = Schema::List(&INT, ANY_LENGTH);
+
+    fn read(value: &Value) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "clamped")]
+        let id =
+            |id: &Value| i128::read(id).map(|id| id.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+        value
+            .as_array()?
+            .iter()
+            .map(id)
+            .collect::<Option<_>>()
+            .map(Self)
+    }
 }
 
 /// What stands under `prompt`: a text, token ids, or a list of either.
@@ -52,9 +72,9 @@ impl Wire for Prompts {
                     .collect::<Option<_>>()?,
                 Some(Value::Array(_)) => items
                     .iter()
-                    .map(|ids| Vec::read(ids).map(Prompt::Tokens))
+                    .map(|ids| TokenIds::read(ids).map(|ids| Prompt::Tokens(ids.0)))
                     .collect::<Option<_>>()?,
-                Some(_) => vec![Prompt::Tokens(Vec::read(value)?)],
+                Some(_) => vec![Prompt::Tokens(TokenIds::read(value)?.0)],
             },
             _ => return None,
         };

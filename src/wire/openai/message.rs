@@ -449,6 +449,42 @@ pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
     }
 }
 
+static IMAGE_EMBEDS_PART: Model = Model::typed_dict(
+    "ChatCompletionContentPartImageEmbedsParam",
+    &[
+        optional("image_embeds", EMBEDS),
+        required("type", literal(&["image_embeds"])),
+        optional("uuid", NULLABLE_STR),
+    ],
+);
+
+/// `ScoreMultiModalParam`.
+static SCORE_PARTS: Model = Model::typed_dict(
+    "ScoreMultiModalParam",
+    &[required(
+        "content",
+        Schema::List(
+            &Schema::Union(&[
+                Schema::Model(&IMAGE_PART),
+                Schema::Model(&IMAGE_EMBEDS_PART),
+                Schema::Model(&TEXT_PART),
+                Schema::Model(&VIDEO_URL_PART),
+            ]),
+            ANY_LENGTH,
+        ),
+    )],
+);
+
+/// One side of a comparison.
+pub(crate) static SCORE_INPUT: &[Schema] = &[STR, Schema::Model(&SCORE_PARTS)];
+
+/// One or many on a side of a comparison.
+pub(crate) static SCORE_INPUTS: &[Schema] = &[
+    STR,
+    Schema::Model(&SCORE_PARTS),
+    Schema::List(&Schema::Union(SCORE_INPUT), ANY_LENGTH),
+];
+
 /// Parts of a user's message.
 static USER_PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
@@ -483,14 +519,7 @@ static PART: &[Schema] = &[
             optional("uuid", NULLABLE_STR),
         ],
     )),
-    Schema::Model(&Model::typed_dict(
-        "ChatCompletionContentPartImageEmbedsParam",
-        &[
-            optional("image_embeds", EMBEDS),
-            required("type", literal(&["image_embeds"])),
-            optional("uuid", NULLABLE_STR),
-        ],
-    )),
+    Schema::Model(&IMAGE_EMBEDS_PART),
     Schema::Model(&Model::typed_dict(
         "ChatCompletionContentPartAudioEmbedsParam",
         &[

@@ -1,5 +1,6 @@
 //! OpenAI's API as vLLM serves it.
 
+pub mod batch;
 pub mod chat;
 pub mod completion;
 pub mod conversation;
@@ -10,6 +11,7 @@ mod rules;
 pub mod shared;
 pub(crate) mod validators;
 
+pub use batch::BatchChatRequest;
 pub use chat::ChatRequest;
 pub use completion::CompletionRequest;
 pub use responses::ResponsesRequest;

@@ -212,6 +212,42 @@ impl ResponsesRequest {
         check::body(value)
     }
 
+    /// The checks that come right after the model is found.
+    ///
+    /// # Errors
+    /// 400 `invalid_request_error`.
+    pub fn validate_first(&self, store_enabled: bool) -> Result<(), Fault> {
+        let refuse = |text: &str, param: &str| {
+            Err(Fault {
+                param: Some(param.to_owned()),
+                ..Fault::new(400, Kind::InvalidRequest, text)
+            })
+        };
+        if self.store == Some(true) && !store_enabled && self.background == Some(true) {
+            return refuse(
+                "This vLLM engine does not support `store=True` and therefore does not support \
+                 the background mode. To enable these features, set the environment variable \
+                 `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.",
+                "background",
+            );
+        }
+        let earlier = self
+            .previous_input_messages
+            .as_ref()
+            .is_some_and(|all| !all.is_empty());
+        let follows = self
+            .previous_response_id
+            .as_ref()
+            .is_some_and(|id| !id.is_empty());
+        if earlier && follows {
+            return refuse(
+                "Only one of `previous_input_messages` and `previous_response_id` can be set.",
+                "previous_response_id",
+            );
+        }
+        Ok(())
+    }
+
     /// Checks that need no prompt, in vLLM's order. The untrusted template comes before the
     /// store is looked into, the rest after.
     ///

@@ -55,7 +55,7 @@ impl ChatRequest {
     ///
     /// # Errors
     /// 400 for ids that are no list of known tokens.
-    pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<u64>>, Fault> {
+    pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<i64>>, Fault> {
         let key = "kv_transfer_params.prompt_token_ids";
         let ids = self
             .kv_transfer_params
@@ -70,7 +70,7 @@ impl ChatRequest {
             .and_then(|ids| {
                 ids.iter()
                     .map(|id| match Py::of(id) {
-                        Py::Int(id) => u64::try_from(id).ok(),
+                        Py::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
                         _ => None,
                     })
                     .collect::<Option<Vec<_>>>()
@@ -82,7 +82,7 @@ impl ChatRequest {
                 key,
             ));
         };
-        match limits.prompt_ids(listed.iter().copied()) {
+        match limits.prompt_ids(&listed) {
             Ok(()) => Ok(Some(listed)),
             Err(fault) => Err(Fault::parameter(fault.message, key)),
         }

@@ -110,17 +110,30 @@ pub(crate) fn response_format(body: &mut Body) -> Verdict {
             "response_format",
         )
         .into()),
-        Some("structural_tag") if !structural_tag_format(format) => Err(Fault::parameter(
-            "Invalid response_format structural_tag specification.",
-            "response_format",
-        )
-        .into()),
-        _ => Ok(()),
+        _ => structural_tag_format(body),
     }
 }
 
+/// `validate_structural_tag_response_format`, for formats of that type.
+pub(crate) fn structural_tag_format(body: &Body) -> Verdict {
+    let Some(Value::Object(format)) = given(body, "response_format") else {
+        return Ok(());
+    };
+    let tag = format
+        .get("type")
+        .is_some_and(|kind| kind == "structural_tag");
+    if tag && !is_structural_tag(format) {
+        return Err(Fault::parameter(
+            "Invalid response_format structural_tag specification.",
+            "response_format",
+        )
+        .into());
+    }
+    Ok(())
+}
+
 /// Whether a structural tag has one of its two forms: `format`, or `structures` and `triggers`.
-fn structural_tag_format(format: &Body) -> bool {
+fn is_structural_tag(format: &Body) -> bool {
     let text = |value: &Value, key: &str| value.get(key).is_some_and(Value::is_string);
     let legacy = || {
         let structures = format.get("structures").and_then(Value::as_array);
@@ -163,7 +176,7 @@ pub(crate) fn structural_tag(body: &Body) -> Verdict {
         None => true,
         Some(Value::String(text)) => matches!(
             serde_json::from_str::<Value>(text),
-            Ok(Value::Object(tag)) if structural_tag_format(&tag)
+            Ok(Value::Object(tag)) if is_structural_tag(&tag)
         ),
         Some(_) => false,
     };

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::wire::check;
 use crate::wire::fault::Fault;
+use crate::wire::openai::completion::TokenIds;
 use crate::wire::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
 use crate::wire::openai::validators;
 use crate::wire::sampling::SamplingParams;
@@ -111,7 +112,7 @@ wire_model! {
         /// Id in the answer; a fresh one when absent.
         request_id: Option<String> [STR] = None,
         /// The prompt.
-        token_ids: Vec<u64> [TOKEN_IDS],
+        token_ids: TokenIds [TOKEN_IDS],
         /// Offsets of the tokens in the text they came from.
         token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
             &Schema::Tuple(&[INT, INT]),

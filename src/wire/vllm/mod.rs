@@ -4,8 +4,13 @@ pub mod control;
 pub mod dev;
 pub mod generate;
 pub mod lora;
+pub mod pooled;
+pub mod pooling;
+pub mod scoring;
 pub mod tokenize;
 
 pub use generate::GenerateRequest;
 pub use lora::{LoadLoraRequest, UnloadLoraRequest};
+pub use pooling::PoolingRequest;
+pub use scoring::GenerativeScoringRequest;
 pub use tokenize::{DetokenizeRequest, TokenizeRequest};

@@ -183,7 +183,8 @@ impl Sglang {
         room.total -= wanted;
         room.input -= charge;
         room.chunk -= charge;
-        pass.batch.add_chunk(chunk, start);
+        pass.batch
+            .add_chunk(chunk, start, self.config.latency.window());
         pass.slots.push(slot);
         if first {
             self.note_admission(slot, start, now, out);

@@ -3,6 +3,9 @@ use std::time::Duration;
 use crate::engine::latency::{LatencyModel, Speed};
 use crate::engine::sched::{ConfigError, at_least_one, within};
 
+/// Blocks that the bookkeeping is made for: some gigabytes of it.
+const MOST_BLOCKS: f64 = 67_108_864.0;
+
 /// Settings of the vLLM scheduler, named as vLLM names them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VllmConfig {
@@ -153,7 +156,12 @@ impl VllmConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        at_least_one("num_gpu_blocks", self.num_gpu_blocks)?;
+        within(
+            "num_gpu_blocks",
+            self.num_gpu_blocks.into(),
+            1.0,
+            MOST_BLOCKS,
+        )?;
         at_least_one("block_size", self.block_size)?;
         at_least_one("max_num_seqs", self.max_num_seqs)?;
         at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;

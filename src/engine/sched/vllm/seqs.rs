@@ -25,8 +25,9 @@ pub(super) enum State {
     Dead,
 }
 
-/// A sequence as the scheduler sees it. What every step touches comes first.
+/// A sequence as the scheduler sees it. What every step touches comes first, in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Seq {
     pub id: SeqId,
     /// Prompt and output tokens that exist, those being made in flight included.
@@ -38,6 +39,8 @@ pub(super) struct Seq {
     /// Prompt + output tokens that came out.
     pub released: u32,
     pub prompt: u32,
+    /// [`BlockTable::settled`] of its blocks.
+    pub settled: u32,
     pub state: State,
     /// Steps in flight that compute it.
     pub in_flight: u8,
@@ -75,6 +78,7 @@ impl Seq {
             total: 0,
             released: 0,
             prompt: 0,
+            settled: 0,
             state: State::Free,
             in_flight: 0,
             robbed: 0,

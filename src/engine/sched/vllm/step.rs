@@ -5,30 +5,38 @@ use crate::sim::SimTime;
 use super::config::Recompute;
 use super::seqs::Slot;
 
-/// What one sequence does in a step.
+/// A sequence of a step, and what comes out for it at the end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
+    pub slot: Slot,
+    /// Tokens that come out.
+    pub emit: u32,
+    /// They are the last ones.
+    pub last: bool,
+}
+
+/// What a sequence computes in a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
     pub slot: Slot,
     /// Tokens before it, computed or cached.
     pub past: u32,
     /// Tokens it computes, drafts included.
     pub new: u32,
-    /// Tokens that come out at the end.
-    pub emit: u32,
     /// Its prompt tokens.
     pub prompt: u32,
     /// Tokens it had when it was scheduled.
     pub known: u32,
     /// Draft tokens may have made some of what comes out.
     pub drafted: bool,
-    /// The last tokens come out.
-    pub last: bool,
 }
 
 /// One scheduled batch.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub entries: Vec<Entry>,
+    /// The work of all entries but those that compute their newest token and nothing else.
+    pub work: Vec<Work>,
     /// Block events that it causes.
     pub events: Vec<Event>,
     /// Sequences that were found impossible when it was made.
@@ -44,66 +52,76 @@ impl Step {
     /// Makes it as good as new, keeping its memory.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
+        self.work.clear();
         self.events.clear();
         self.rejected.clear();
         self.batch = Batch::default();
         self.prompt_tokens = 0;
     }
 
-    pub(super) fn push(&mut self, entry: Entry, rule: Recompute, window: Option<u32>) {
-        self.count(&entry, rule, window);
+    pub(super) fn push(&mut self, entry: Entry, work: Work, rule: Recompute, window: Option<u32>) {
         self.entries.push(entry);
+        self.work.push(work);
+        self.batch += work.cost(rule, window);
+        self.prompt_tokens += work.prompt_tokens();
     }
 
-    /// Takes a sequence out again; the sums are made anew.
+    /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
+    /// tokens that will not come out, and those that will not be computed.
     pub(super) fn remove(
         &mut self,
         slot: Slot,
+        plain: Work,
         rule: Recompute,
         window: Option<u32>,
-    ) -> Option<Entry> {
+    ) -> Option<(u32, u32)> {
         let at = self.entries.iter().position(|entry| entry.slot == slot)?;
-        let removed = self.entries.remove(at);
-        self.batch = Batch::default();
-        self.prompt_tokens = 0;
-        let entries = std::mem::take(&mut self.entries);
-        for entry in &entries {
-            self.count(entry, rule, window);
-        }
-        self.entries = entries;
-        Some(removed)
+        let entry = self.entries.remove(at);
+        let own = self.work.iter().position(|work| work.slot == slot);
+        let work = own.map_or(plain, |at| self.work.remove(at));
+        self.batch -= work.cost(rule, window);
+        self.prompt_tokens -= work.prompt_tokens();
+        Some((entry.emit, work.new))
+    }
+}
+
+impl Work {
+    /// A sequence decodes when all that it had but its newest token was there.
+    fn decodes(&self) -> bool {
+        self.past >= self.prompt && self.past + 1 == self.known
     }
 
-    fn count(&mut self, entry: &Entry, rule: Recompute, window: Option<u32>) {
-        let &Entry {
+    fn prompt_tokens(&self) -> u32 {
+        if self.decodes() { 0 } else { self.new }
+    }
+
+    fn cost(&self, rule: Recompute, window: Option<u32>) -> Batch {
+        let &Self {
             past,
             new,
             prompt,
             known,
             drafted,
             ..
-        } = entry;
-        // A sequence decodes when all that it had but its newest token was there.
-        let decodes = past >= prompt && past + 1 == known;
-        if !decodes {
-            self.prompt_tokens += new;
-        }
+        } = self;
+        let mut batch = Batch::default();
         match rule {
-            Recompute::Costed if decodes => self.batch.add_decode(past + new, new, window),
-            Recompute::Costed => self.batch.add_chunk(new, past),
+            Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
+            Recompute::Costed => batch.add_chunk(new, past, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
                 // decodes, unless this step ends its prompt.
                 let before = past.min(prompt);
                 let fresh = (past + new).min(prompt) - before;
                 if fresh > 0 {
-                    self.batch.add_chunk(fresh, before);
+                    batch.add_chunk(fresh, before, window);
                 }
                 let emits = past + new >= known;
                 if emits && (fresh == 0 || drafted) {
-                    self.batch.add_decode(known, 1, window);
+                    batch.add_decode(known, 1, window);
                 }
             }
         }
+        batch
     }
 }

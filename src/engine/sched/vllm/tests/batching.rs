@@ -1,0 +1,189 @@
+//! Who computes what in which step.
+
+use super::*;
+
+#[test]
+fn the_first_token_leaves_with_the_prompt_and_one_more_with_each_step() {
+    let log = play(config(), submits(vec![(0, seq(1, 40, 3))]));
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
+}
+
+#[test]
+fn an_arrival_during_a_step_joins_the_next_one() {
+    let log = play(
+        config(),
+        submits(vec![(0, seq(1, 40, 2)), (3, seq(2, 40, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
+}
+
+#[test]
+fn what_arrives_when_a_step_ends_joins_the_one_that_starts_then() {
+    let log = play(
+        config(),
+        submits(vec![(0, seq(1, 40, 2)), (10, seq(2, 40, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
+}
+
+#[test]
+fn with_two_steps_in_flight_an_arrival_waits_for_the_one_after_the_next() {
+    let config = VllmConfig {
+        async_scheduling: true,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 40, 4)), (3, seq(2, 40, 1))]),
+    );
+    // The step 10..11 was scheduled at 0, without 2.
+    assert_eq!(log, "0: s1 | 10: t1 s2 | 11: t1 | 22: t1 t2 e2 | 23: t1 e1");
+}
+
+#[test]
+fn a_planned_end_is_not_scheduled_past() {
+    let config = VllmConfig {
+        async_scheduling: true,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 40, 1)), (20, seq(2, 40, 2))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 e1 | 20: s2 | 30: t2 | 31: t2 e2");
+}
+
+#[test]
+fn a_long_prompt_is_computed_in_chunks_of_the_budget() {
+    let config = VllmConfig {
+        max_num_batched_tokens: 64,
+        ..config()
+    };
+    let log = play(config, submits(vec![(0, seq(1, 150, 1))]));
+    assert_eq!(log, "0: s1 | 30: t1 e1");
+}
+
+#[test]
+fn running_sequences_are_served_before_waiting_ones() {
+    let config = VllmConfig {
+        max_num_batched_tokens: 33,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 32, 4)), (5, seq(2, 64, 1))]),
+    );
+    // One token of the budget belongs to 1, 32 to a chunk of 2.
+    assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 | 32: t1 t2 e2 | 33: t1 e1");
+}
+
+#[test]
+fn without_chunks_a_prompt_waits_for_a_budget_that_holds_it() {
+    let config = VllmConfig {
+        max_num_batched_tokens: 64,
+        enable_chunked_prefill: false,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 40, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
+}
+
+#[test]
+fn without_chunks_a_prompt_beyond_the_budget_runs_alone() {
+    let config = VllmConfig {
+        max_num_batched_tokens: 64,
+        enable_chunked_prefill: false,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 80, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
+}
+
+#[test]
+fn chunks_are_cut_at_the_long_prefill_threshold() {
+    let config = VllmConfig {
+        long_prefill_token_threshold: 50,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 100, 1)), (0, seq(2, 50, 1))]),
+    );
+    assert_eq!(log, "0: s1 s2 | 10: t2 e2 | 20: t1 e1");
+}
+
+#[test]
+fn max_num_seqs_bounds_the_batch() {
+    let config = VllmConfig {
+        max_num_seqs: 1,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 40, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
+}
+
+#[test]
+fn a_prompt_is_found_by_those_admitted_later_in_the_same_step() {
+    let inputs = vec![(0, planned(1, 7, 40, 1)), (0, planned(2, 7, 40, 1))];
+    assert_eq!(
+        play(config(), submits(inputs)),
+        "0: s1 s2+32 | 10: t1 e1 t2 e2"
+    );
+}
+
+#[test]
+fn accepted_drafts_leave_together() {
+    let speculation = Some(Speculation {
+        accept: vec![1.0, 1.0],
+        free: false,
+    });
+    let config = VllmConfig {
+        speculation,
+        ..config()
+    };
+    let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1x3 | 12: t1x2 e1");
+}
+
+#[test]
+fn rejected_drafts_leave_nothing_behind() {
+    let speculation = Some(Speculation {
+        accept: vec![1.0, 0.0, 1.0],
+        free: false,
+    });
+    let config = VllmConfig {
+        speculation,
+        ..config()
+    };
+    let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1x2 | 12: t1x2 | 13: t1 e1");
+}
+
+#[test]
+fn an_adapter_too_many_waits_and_those_behind_it_do_not() {
+    let config = VllmConfig {
+        max_loras: 1,
+        ..config()
+    };
+    let lora = |id, lora| Sequence {
+        lora: Some(LoraId(lora)),
+        ..seq(id, 40, 2)
+    };
+    let log = play(
+        config,
+        submits(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]),
+    );
+    assert_eq!(
+        log,
+        "0: s1 s3 | 10: t1 t3 | 11: t1 e1 t3 e3 s2 | 21: t2 | 22: t2 e2"
+    );
+}

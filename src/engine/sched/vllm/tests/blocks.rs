@@ -1,0 +1,211 @@
+//! The cache: who finds blocks, who gets them, who loses them.
+
+use super::*;
+
+#[test]
+fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
+    let config = VllmConfig {
+        max_num_batched_tokens: 16,
+        ..config()
+    };
+    let inputs = vec![(0, planned(1, 7, 32, 1)), (30, planned(2, 7, 32, 1))];
+    // 1 takes two chunks of 16; 2 finds one of its two blocks: the other holds the last token.
+    assert_eq!(
+        play(config, submits(inputs)),
+        "0: s1 | 20: t1 e1 | 30: s2+16 | 40: t2 e2"
+    );
+}
+
+#[test]
+fn a_cache_look_up_can_be_skipped() {
+    let again = Sequence {
+        skip_cache_read: true,
+        ..planned(2, 7, 40, 1)
+    };
+    let log = play(
+        config(),
+        submits(vec![(0, planned(1, 7, 40, 1)), (10, again)]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
+}
+
+#[test]
+fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
+    let tight = |reserve_full_prompt| VllmConfig {
+        num_gpu_blocks: 5,
+        max_num_batched_tokens: 48,
+        reserve_full_prompt,
+        ..config()
+    };
+    let inputs = || submits(vec![(0, seq(1, 32, 3)), (0, seq(2, 64, 1))]);
+    let log = play(tight(true), inputs());
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1 s2 | 32: t2 e2");
+    let log = play(tight(false), inputs());
+    // 2 starts with what is left of the budget, and is the one to lose its blocks.
+    assert_eq!(log, "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 | 32: t2 e2");
+}
+
+#[test]
+fn the_last_admitted_loses_its_blocks_and_comes_back_first() {
+    let config = VllmConfig {
+        num_gpu_blocks: 4,
+        ..config()
+    };
+    let inputs = vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3)), (1, seq(3, 16, 1))];
+    // At 11 both need a third block; 2 gives way and computes its 32 tokens again, before 3.
+    let log = play(config, submits(inputs));
+    assert_eq!(
+        log,
+        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 s3 | 22: t2 e2 t3 e3"
+    );
+}
+
+#[test]
+fn the_first_admitted_can_be_the_victim() {
+    let config = VllmConfig {
+        num_gpu_blocks: 4,
+        victim: Victim::First,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
+    );
+    // 1 asks first and is the victim itself; the pass ends there, the next one serves 2.
+    assert_eq!(
+        log,
+        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 | 22: t1 e1"
+    );
+}
+
+#[test]
+fn a_preempted_sequence_finds_its_own_blocks_again() {
+    let config = VllmConfig {
+        num_gpu_blocks: 6,
+        max_num_batched_tokens: 40,
+        ..config()
+    };
+    let inputs = vec![(0, planned(1, 1, 47, 3)), (0, planned(2, 2, 47, 3))];
+    // 48 tokens to compute would take two steps; two blocks of 16 are still cached.
+    let log = play(config, submits(inputs));
+    assert_eq!(
+        log,
+        "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 | 42: t2 | 43: t2 e2"
+    );
+}
+
+#[test]
+fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
+    let config = VllmConfig {
+        num_gpu_blocks: 4,
+        async_scheduling: true,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
+    );
+    // At 10 the step 10..11 is in flight for both; the one scheduled then finds no block for 2.
+    assert_eq!(
+        log,
+        "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 | 22: t2 e2"
+    );
+}
+
+#[test]
+fn priority_orders_the_queue_and_chooses_the_victim() {
+    let config = VllmConfig {
+        num_gpu_blocks: 4,
+        policy: Policy::Priority,
+        ..config()
+    };
+    let urgent = Sequence {
+        priority: -1,
+        ..seq(2, 31, 3)
+    };
+    let log = play(config, submits(vec![(0, seq(1, 31, 3)), (0, urgent)]));
+    assert_eq!(
+        log,
+        "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 | 22: t1 e1"
+    );
+}
+
+#[test]
+fn a_victim_already_in_the_step_gives_its_tokens_back() {
+    let config = VllmConfig {
+        num_gpu_blocks: 4,
+        policy: Policy::Priority,
+        ..config()
+    };
+    let low = Sequence {
+        priority: 5,
+        ..seq(1, 28, 5)
+    };
+    let log = play(config, submits(vec![(0, low), (1, seq(2, 31, 3))]));
+    // 1 was admitted first and is in the step of 22 already when 2 needs a block.
+    assert_eq!(
+        log,
+        "0: s1 | 10: t1 s2 | 21: t1 t2 | 22: t1 t2 p1 | 23: t2 e2 | 33: t1 | 34: t1 e1"
+    );
+}
+
+#[test]
+fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
+    let config = VllmConfig {
+        num_gpu_blocks: 6,
+        watermark: 0.5,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 64, 2)), (0, seq(2, 16, 1))]),
+    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
+}
+
+#[test]
+fn block_events_come_with_the_end_of_their_step() {
+    let config = VllmConfig {
+        kv_events: true,
+        num_gpu_blocks: 3,
+        ..config()
+    };
+    let inputs = vec![
+        (0, Submit(planned(1, 1, 30, 4))),
+        (20, Submit(planned(2, 2, 40, 1))),
+        (25, Input::Command(Command::ResetPrefixCache)),
+    ];
+    // 1 fills block 0 with its prompt and block 1 at 11; 2 takes both over. The reset comes while
+    // the step of 2 is in flight: what it did is said before.
+    assert_eq!(
+        play(config, inputs),
+        "0: s1 | 10: +0..1 t1 | 11: t1 | 12: +1..2 t1 | 13: t1 e1 | 20: s2 | \
+         25: -2 +0..2 cleared | 30: t2 e2"
+    );
+}
+
+#[test]
+fn a_remote_prompt_is_fetched_and_its_last_token_computed() {
+    let config = VllmConfig {
+        fetch: (Duration::from_millis(5), Duration::from_micros(100)),
+        ..config()
+    };
+    let remote = Sequence {
+        transfer: Transfer::RemotePrefill,
+        ..seq(1, 50, 2)
+    };
+    let log = play(config, submits(vec![(0, remote), (0, seq(2, 40, 4))]));
+    assert_eq!(
+        log,
+        "0: s2 | 10: t2 s1+0+50 | 21: t2 t1 | 22: t2 t1 e1 | 23: t2 e2"
+    );
+}
+
+#[test]
+fn too_few_hits_end_a_sequence_that_asks_for_more() {
+    let picky = Sequence {
+        hit_threshold: Some(0.5),
+        ..planned(1, 1, 40, 2)
+    };
+    assert_eq!(play(config(), submits(vec![(0, picky)])), "0: Threshold1");
+}

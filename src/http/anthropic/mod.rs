@@ -1,0 +1,95 @@
+//! `POST /v1/messages`, `POST /v1/messages/count_tokens`: Anthropic's API over the chat route, as
+//! vLLM serves it (`vllm/entrypoints/anthropic/`).
+
+mod convert;
+mod inline_system;
+mod render;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response, StatusCode};
+
+use self::render::{MessageStream, message};
+use super::app::App;
+use super::openai::chat::{self, Playing, Refused};
+use super::openai::prepare;
+use super::{body, error};
+use crate::wire::anthropic::{CountTokensRequest, MessagesRequest};
+use crate::wire::fault::Fault;
+
+/// Answers a conversation.
+pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    // Bodies that do not parse keep OpenAI's envelope.
+    let parsed = body::json(&app, &parts.headers, body).await;
+    match parsed.and_then(|value| MessagesRequest::parse(&value)) {
+        Ok(request) => answer(&app, &parts.headers, &request)
+            .await
+            .unwrap_or_else(|fault| refusal(&app, &fault)),
+        Err(fault) => error::response(&fault),
+    }
+}
+
+/// Counts the tokens of a conversation.
+pub(super) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let parsed = body::json(&app, &parts.headers, body).await;
+    let request = match parsed.and_then(|value| CountTokensRequest::parse(&value)) {
+        Ok(request) => request,
+        Err(fault) => return error::response(&fault),
+    };
+    let count = async {
+        prepare::target(&app, Some(&request.model))?;
+        let request = convert::counted(&app, &request)?;
+        request.validate_early(&app.limits)?;
+        chat::prompt(&app, &request).await
+    };
+    match count.await {
+        Ok(prompt) => {
+            let tokens = prompt.tokens.len();
+            let body = format!(
+                "{{\"input_tokens\":{tokens},\"context_management\":{{\"original_input_tokens\":{tokens}}}}}"
+            );
+            error::json(StatusCode::OK, body)
+        }
+        Err(fault) => refusal(&app, &fault),
+    }
+}
+
+async fn answer(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    request: &MessagesRequest,
+) -> Result<Response<Body>, Fault> {
+    let stream = request.stream.unwrap_or(false);
+    let request = convert::chat(app, request)?;
+    let id = prepare::request_id("chatcmpl-", headers, None);
+    let playing = match chat::start(app, headers, std::slice::from_ref(&request), id).await {
+        Ok(playing) => playing,
+        Err(Refused::Late(fault)) if stream => return Ok(failed_stream(app, &fault)),
+        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+    };
+    let Playing { chat, reply, guard } = playing;
+    if stream {
+        let render = MessageStream::new(chat, reply.prompt_tokens());
+        return Ok(prepare::silent_stream(app, reply, render, guard));
+    }
+    reply.ended().await;
+    Ok(prepare::unary(app, headers, message(&chat, &reply)))
+}
+
+/// A handler's refusal, in Anthropic's envelope.
+fn refusal(app: &App, fault: &Fault) -> Response<Body> {
+    error::json(
+        error::status(fault.status),
+        fault.to_anthropic_json(app.limits.version),
+    )
+}
+
+/// A stream that fails before its first token.
+fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
+    let json = fault.to_anthropic_json(app.limits.version);
+    prepare::events(Body::from(format!("event: error\ndata: {json}\n\n")))
+}

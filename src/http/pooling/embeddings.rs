@@ -1,0 +1,200 @@
+//! `POST /v1/embeddings`, `POST /pooling`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::{id, read, usage, vector};
+use crate::config::{Door, Task};
+use crate::http::app::{App, unix_now};
+use crate::http::body;
+use crate::http::vllm::{answered, ok};
+use crate::wire::fault::Fault;
+use crate::wire::vllm::pooled::PoolingRequest;
+
+/// Which of the two routes answers.
+#[derive(Clone, Copy)]
+struct Route {
+    prefix: &'static str,
+    object: &'static str,
+    key: &'static str,
+}
+
+const EMBEDDING: Route = Route {
+    prefix: "embd-",
+    object: "embedding",
+    key: "embedding",
+};
+const POOLING: Route = Route {
+    prefix: "pooling-",
+    object: "pooling",
+    key: "data",
+};
+
+/// `POST /v1/embeddings`.
+pub(in crate::http) async fn embeddings(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        if app.is_llmd() {
+            llmd_input(&value)?;
+        }
+        answer(&app, &parts.headers, &value, EMBEDDING).await
+    })
+    .await
+}
+
+/// `POST /pooling`.
+pub(in crate::http) async fn pooling(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        answer(&app, &parts.headers, &value, POOLING).await
+    })
+    .await
+}
+
+/// llm-d's words for an input that is not there.
+fn llmd_input(value: &Value) -> Result<(), Fault> {
+    let empty = |v: &Value| match v {
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => v.is_null(),
+    };
+    let input = value.get("input");
+    if input.is_none_or(empty) && value.get("messages").is_none() {
+        return Err(Fault::bad_request(
+            "input is required and must be a non-empty string or array",
+        ));
+    }
+    let items = input.and_then(Value::as_array).into_iter().flatten();
+    if items.into_iter().any(empty) {
+        return Err(Fault::bad_request("input cannot be an empty string"));
+    }
+    Ok(())
+}
+
+async fn answer(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    value: &Value,
+    route: Route,
+) -> Result<Response<Body>, Fault> {
+    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let (request, model, inputs) = read(app, value).await?;
+    let classes = wants_classes(app, &request)?;
+    if request.embed_dtype != "float32" && request.encoding_format != "float" {
+        return Err(Fault::parameter(
+            format!(
+                "embed_dtype {} is not simulated, only float32 is",
+                request.embed_dtype
+            ),
+            "embed_dtype",
+        ));
+    }
+    let length = if classes {
+        app.config.api.num_labels.max(1) as usize
+    } else {
+        vector::dimensions(app, request.dimensions)?
+    };
+    let unit = app.config.model.door == Door::Vllm && request.use_activation != Some(false);
+    let vectors: Vec<Vec<f32>> = inputs
+        .iter()
+        .map(|tokens| vector::embed(tokens, length, unit && !classes))
+        .collect();
+    let tokens = inputs.iter().map(Vec::len).sum();
+    let id = id(route.prefix, headers, request.request_id.as_deref());
+    let created = unix_now() as u64;
+    let big = request.endianness == "big";
+    drop(guard);
+    if request.encoding_format.starts_with("bytes") {
+        let meta = json!({"id": id, "created": created, "model": &*model});
+        return Ok(octets(&request, &vectors, big, meta, usage(tokens)));
+    }
+    let data: Vec<Value> = vectors
+        .iter()
+        .enumerate()
+        .map(|(index, vector)| {
+            let shown = if request.encoding_format == "base64" {
+                STANDARD.encode(vector::bytes(vector, big)).into()
+            } else {
+                // 32-bit floats widened, as vLLM prints them.
+                Value::from(vector.iter().map(|x| f64::from(*x)).collect::<Vec<_>>())
+            };
+            json!({"index": index, "object": route.object, route.key: shown})
+        })
+        .collect();
+    Ok(ok(&json!({
+        "id": id,
+        "object": "list",
+        "created": created,
+        "model": &*model,
+        "data": data,
+        "usage": usage(tokens),
+    })))
+}
+
+/// Whether `/pooling` gives class scores; a task that is not the server's is refused.
+fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
+    let task = app.config.api.task;
+    let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
+    let Some(asked) = request.task.as_deref() else {
+        return Ok(own);
+    };
+    let classes = matches!(asked, "classify" | "token_classify");
+    let vectors = matches!(asked, "embed" | "token_embed" | "plugin");
+    if !(classes || vectors) || (task != Task::All && classes != own) {
+        return Err(Fault::parameter(
+            format!("Unsupported task: '{asked}' is not what this server pools for."),
+            "task",
+        ));
+    }
+    Ok(classes)
+}
+
+/// Vectors as raw bytes; `bytes` describes them in a header.
+fn octets(
+    request: &PoolingRequest,
+    vectors: &[Vec<f32>],
+    big: bool,
+    mut meta: Value,
+    usage: Value,
+) -> Response<Body> {
+    let mut out = Vec::new();
+    let mut data = Vec::with_capacity(vectors.len());
+    for (index, vector) in vectors.iter().enumerate() {
+        let start = out.len();
+        out.extend(vector::bytes(vector, big));
+        data.push(json!({
+            "index": index,
+            "embed_dtype": request.embed_dtype,
+            "endianness": request.endianness,
+            "start": start,
+            "end": out.len(),
+            "shape": [vector.len()],
+        }));
+    }
+    meta["data"] = data.into();
+    meta["usage"] = usage;
+    let mut response = Response::new(Body::from(out));
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, kind);
+    if request.encoding_format == "bytes"
+        && let Ok(meta) = HeaderValue::from_str(&meta.to_string())
+    {
+        headers.insert("metadata", meta);
+    }
+    response
+}

@@ -1,0 +1,143 @@
+//! `POST /score`, `POST /rerank` and their versions.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use super::{id, model, usage, vector};
+use crate::http::app::{App, unix_now};
+use crate::http::body;
+use crate::http::openai::prepare;
+use crate::http::vllm::{answered, ok};
+use crate::wire::fault::Fault;
+use crate::wire::vllm::pooled::{RerankRequest, ScoreRequest};
+
+/// `POST /score`: one against many, or pair by pair.
+pub(in crate::http) async fn score(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        let request = ScoreRequest::parse(&value)?;
+        let model = model(&app, request.model.as_deref())?;
+        let (ones, twos) = (texts(&request.text_1), texts(&request.text_2));
+        if ones.is_empty() {
+            return Err(Fault::bad_request(
+                "At least one text element must be given",
+            ));
+        }
+        if twos.is_empty() {
+            return Err(Fault::bad_request(
+                "At least one text_pair element must be given",
+            ));
+        }
+        if ones.len() != 1 && ones.len() != twos.len() {
+            return Err(Fault::bad_request(
+                "Input lengths must be either 1:1, 1:N or N:N",
+            ));
+        }
+        let pairs = twos
+            .iter()
+            .enumerate()
+            .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
+        let mut tokens = 0;
+        let mut data = Vec::with_capacity(twos.len());
+        for (index, (one, two)) in pairs.enumerate() {
+            let (score, length) = relevance(&app, one, two)?;
+            tokens += length;
+            data.push(json!({"index": index, "object": "score", "score": score}));
+        }
+        Ok(ok(&json!({
+            "id": id("score-", &parts.headers, request.request_id.as_deref()),
+            "object": "list",
+            "created": unix_now() as u64,
+            "model": &*model,
+            "data": data,
+            "usage": usage(tokens),
+        })))
+    })
+    .await
+}
+
+/// `POST /rerank`: best first.
+pub(in crate::http) async fn rerank(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    answered(async {
+        let value = body::json(&app, &parts.headers, body).await?;
+        let request = RerankRequest::parse(&value)?;
+        let model = model(&app, request.model.as_deref())?;
+        let query = text_of(&request.query);
+        let documents = texts(&request.documents);
+        if documents.is_empty() {
+            return Err(Fault::bad_request(
+                "At least one text_pair element must be given",
+            ));
+        }
+        let mut tokens = 0;
+        let mut ranked = Vec::with_capacity(documents.len());
+        for (index, document) in documents.iter().enumerate() {
+            let (score, length) = relevance(&app, &query, document)?;
+            tokens += length;
+            ranked.push((index, score));
+        }
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let most = usize::try_from(request.top_n).ok().filter(|n| *n > 0);
+        let results: Vec<Value> = ranked
+            .into_iter()
+            .take(most.unwrap_or(usize::MAX))
+            .map(|(index, score)| {
+                json!({
+                    "index": index,
+                    "document": {"text": documents[index], "multi_modal": null},
+                    "relevance_score": score,
+                })
+            })
+            .collect();
+        Ok(ok(&json!({
+            "id": id("score-", &parts.headers, request.request_id.as_deref()),
+            "model": &*model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "results": results,
+        })))
+    })
+    .await
+}
+
+/// The score of a pair, and its tokens.
+fn relevance(app: &App, one: &str, two: &str) -> Result<(f64, usize), Fault> {
+    let tokenizer = app.service.generator.tokenizer();
+    let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
+    for side in [&one, &two] {
+        prepare::fits(app, side, true)?;
+    }
+    Ok((vector::relevance(&one, &two), one.len() + two.len()))
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().map(text_of).collect(),
+        one => vec![text_of(one)],
+    }
+}
+
+/// A text, or the text parts of an object with content.
+pub(super) fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(object) => {
+            let parts = object.get("content").and_then(Value::as_array);
+            let texts = parts.into_iter().flatten();
+            let texts = texts.filter_map(|part| part.get("text")?.as_str());
+            texts.collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,232 @@
+//! `vllm-sim dataset`: makes datasets of recorded conversations and looks into them.
+//!
+//! Called as `dataset-tool` it takes the flags of llm-d-inference-sim's tool of that name.
+//! Source: llm-d-inference-sim, `pkg/dataset/ds_tool.go`, `ds_tool_config.go`, `ds_card.go`.
+
+mod build;
+mod card;
+mod source;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use clap::error::ErrorKind;
+use hf_hub::api::sync::ApiBuilder;
+
+use crate::dataset::{Dataset, Generation, TABLE};
+use crate::tokenizer::{Hub, Source, Tokenizer};
+
+pub use build::{Build, Built, build};
+
+/// Make a dataset of conversations (`build`), or look into one (`inspect FILE`).
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim dataset build", no_binary_name = true)]
+struct BuildWords {
+    /// Dataset of the hub, like organisation/name.
+    #[arg(
+        long,
+        required_unless_present = "local_path",
+        conflicts_with = "local_path"
+    )]
+    hf_repo: Option<String>,
+    /// Folder on this machine, or the file itself.
+    #[arg(long)]
+    local_path: Option<PathBuf>,
+    /// File in the dataset or folder: ShareGPT conversations or OpenAI messages, as one JSON
+    /// array or as JSON lines.
+    #[arg(long, alias = "file")]
+    input_file: Option<String>,
+    /// Name of the files to make, without extension.
+    #[arg(long, default_value = "inference-sim-dataset")]
+    output_file: String,
+    /// Folder of the files to make.
+    #[arg(long, default_value = ".")]
+    output_path: PathBuf,
+    /// Table to make.
+    #[arg(long, default_value = TABLE)]
+    table_name: String,
+    /// Most conversations to read.
+    #[arg(long, default_value_t = 10_000)]
+    max_records: usize,
+    /// Model whose tokenizer counts: a name of the hub or a folder.
+    #[arg(long)]
+    model: String,
+    /// Use the simulated tokenizer, whatever the model.
+    #[arg(long)]
+    force_dummy_tokenizer: bool,
+    /// Write what version 0.6 reads: prompts hashed as text, replies without token ids.
+    #[arg(long)]
+    legacy: bool,
+    /// Accepted, not needed: prompts are rendered here.
+    #[arg(long, hide = true)]
+    render_url: Option<String>,
+    /// Accepted, not needed.
+    #[arg(long, hide = true)]
+    render_timeout: Option<String>,
+    /// Accepted, not needed.
+    #[arg(long, hide = true)]
+    mm_render_timeout: Option<String>,
+    /// Accepted, not needed: the hub's cache is used.
+    #[arg(long, hide = true)]
+    tokenizers_cache_dir: Option<PathBuf>,
+}
+
+/// Say what a dataset holds, and whether all of it can be used.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim dataset inspect", no_binary_name = true)]
+struct InspectWords {
+    /// The file.
+    file: PathBuf,
+    /// Its table.
+    #[arg(long, default_value = TABLE)]
+    table_name: String,
+}
+
+/// Runs `words`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user.
+pub fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let (inspects, words) = match words.split_first() {
+        Some((first, rest)) if first == "inspect" => (true, rest),
+        Some((first, rest)) if first == "build" => (false, rest),
+        _ => (false, words),
+    };
+    if inspects {
+        return match InspectWords::try_parse_from(words) {
+            Ok(words) => inspect(&words.file, &words.table_name),
+            Err(error) => helped(error),
+        };
+    }
+    match BuildWords::try_parse_from(words) {
+        Ok(words) => build_from(words, env),
+        Err(error) => helped(error),
+    }
+}
+
+/// Help is an answer, everything else an error.
+fn helped(error: clap::Error) -> Result<String> {
+    match error.kind() {
+        ErrorKind::DisplayHelp => Ok(error.to_string()),
+        _ => {
+            let text = error.to_string();
+            bail!(
+                "{}",
+                text.strip_prefix("error: ").unwrap_or(&text).trim_end()
+            )
+        }
+    }
+}
+
+fn build_from(words: BuildWords, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let hub = Hub::from_env(env);
+    let (input, origin) = match (&words.hf_repo, &words.local_path) {
+        (Some(repo), _) => {
+            let Some(file) = &words.input_file else {
+                bail!("--hf-repo is given but --input-file is not");
+            };
+            let origin = format!("https://huggingface.co/datasets/{repo}, file {file}");
+            (fetch(repo, file, &hub)?, origin)
+        }
+        (None, Some(path)) => {
+            let input = match &words.input_file {
+                Some(file) => path.join(file),
+                None if path.is_file() => path.clone(),
+                None => bail!("--local-path is a folder but --input-file is not given"),
+            };
+            let name = input.file_name().unwrap_or_default().to_string_lossy();
+            let origin = format!("file {name}");
+            (input, origin)
+        }
+        (None, None) => bail!("either --hf-repo or --local-path must be given"),
+    };
+    let tokenizer = tokenizer(&words, hub)?;
+    let built = build(
+        &Build {
+            input,
+            origin,
+            folder: words.output_path,
+            name: words.output_file,
+            table: words.table_name,
+            max_records: words.max_records,
+            model: words.model,
+            generation: if words.legacy {
+                Generation::Texts
+            } else {
+                Generation::Tokens
+            },
+        },
+        &tokenizer,
+    )?;
+    let files: Vec<_> = built
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    Ok(format!(
+        "{} replies from {} of {} conversations\n{}",
+        built.records,
+        built.used,
+        built.read,
+        files.join("\n")
+    ))
+}
+
+fn tokenizer(words: &BuildWords, hub: Hub) -> Result<Tokenizer> {
+    let path = Path::new(&words.model);
+    let source = if words.force_dummy_tokenizer {
+        Source::Simulated
+    } else if path.exists() {
+        Source::Folder(path.to_owned())
+    } else {
+        Source::Hub {
+            repo: words.model.clone(),
+            revision: None,
+            download: true,
+            hub,
+        }
+    };
+    let opened = Tokenizer::open(&source);
+    let (tokenizer, _) = opened.context(
+        "no tokenizer for --model (--force-dummy-tokenizer uses the one of a model without files)",
+    )?;
+    Ok(tokenizer)
+}
+
+/// Downloads a file of a dataset into the hub's cache.
+fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
+    let cache = hf_hub::Cache::new(hub.cache.clone());
+    let mut builder = ApiBuilder::from_cache(cache).with_token(hub.token.clone());
+    if let Some(endpoint) = &hub.endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
+    }
+    let file = builder.build()?.dataset(repo.to_owned()).get(file);
+    file.with_context(|| format!("cannot download from the dataset {repo}"))
+}
+
+/// What a dataset holds.
+///
+/// # Errors
+/// When it cannot be opened, or a row cannot be given as a reply.
+pub fn inspect(file: &Path, table: &str) -> Result<String> {
+    let dataset = Dataset::open(file, table, false)?;
+    let summary = dataset.summary();
+    let generation = match dataset.generation() {
+        Generation::Texts => "version 0.6 (prompts hashed as text, no token ids)",
+        Generation::Tokens => "current (prompts hashed as token ids)",
+    };
+    if let Some((row, why)) = dataset.first_bad_row() {
+        bail!(
+            "table '{table}' of dataset {}, row {row}: {why}",
+            file.display()
+        );
+    }
+    let [shortest, median, longest] = summary.lengths;
+    Ok(format!(
+        "format   {generation}\nreplies  {}\nprompts  {}\ntokens   {} \
+         (shortest {shortest}, median {median}, longest {longest})",
+        summary.rows, summary.prompts, summary.tokens
+    ))
+}

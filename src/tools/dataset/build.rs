@@ -1,0 +1,164 @@
+//! From conversations to a dataset. One conversation is in memory at a time.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::card;
+use super::source::{self, Message};
+use super::write::{Record, Writer};
+use crate::dataset::{Generation, hash_conversation, hash_text, hash_tokens};
+use crate::tokenizer::{ChatInput, Tokenizer};
+
+/// What is to be made of what.
+#[derive(Debug, Clone)]
+pub struct Build {
+    /// File of conversations.
+    pub input: PathBuf,
+    /// Where they are from, for the card.
+    pub origin: String,
+    /// Folder of the files to make.
+    pub folder: PathBuf,
+    /// Their name without extension.
+    pub name: String,
+    /// Table to make.
+    pub table: String,
+    /// Most conversations to read.
+    pub max_records: usize,
+    /// The tokenizer's model, for the card.
+    pub model: String,
+    /// Who is to read it.
+    pub generation: Generation,
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// The database, the JSON file and the card.
+    pub files: [PathBuf; 3],
+    /// Conversations read.
+    pub read: usize,
+    /// Of these, ones with at least one question and its answer.
+    pub used: usize,
+    /// Replies written.
+    pub records: usize,
+}
+
+/// Makes a dataset: for each answer of the assistant to a user, one row for a completion of the
+/// user's text and one for the chat so far. Shows its progress on a terminal.
+///
+/// # Errors
+/// When a file to make exists, the input cannot be read or the output cannot be written. Then no
+/// file is left behind.
+pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
+    let files = ["sqlite3", "json", "md"]
+        .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
+    for file in &files {
+        if file.exists() {
+            bail!("{} exists already", file.display());
+        }
+    }
+    let input = File::open(&build.input)
+        .with_context(|| format!("cannot open {}", build.input.display()))?;
+    let length = input.metadata().map_or(0, |about| about.len());
+    let progress = ProgressBar::new(length).with_style(style());
+    let mut writer = Writer::new(&files[0], &files[1], &build.table)?;
+    let (mut read, mut used) = (0, 0);
+    if build.max_records > 0 {
+        source::read(BufReader::new(progress.wrap_read(input)), |messages| {
+            read += 1;
+            let before = writer.records();
+            record(build.generation, tokenizer, &messages, &mut writer)?;
+            used += usize::from(writer.records() > before);
+            Ok(if read >= build.max_records {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })
+        .with_context(|| format!("{}, conversation {}", build.input.display(), read + 1))?;
+    }
+    progress.finish_and_clear();
+    let records = writer.records();
+    writer.finish()?;
+    let built = Built {
+        files,
+        read,
+        used,
+        records,
+    };
+    if let Err(error) = std::fs::write(&built.files[2], card::text(build, &built)) {
+        for file in &built.files {
+            let _ = std::fs::remove_file(file);
+        }
+        return Err(error).with_context(|| format!("cannot write {}", built.files[2].display()));
+    }
+    Ok(built)
+}
+
+fn style() -> ProgressStyle {
+    let template = "{bar:40} {bytes}/{total_bytes} {elapsed} (eta {eta})";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Writes the rows of one conversation.
+fn record(
+    generation: Generation,
+    tokenizer: &Tokenizer,
+    messages: &[Message],
+    writer: &mut Writer,
+) -> Result<()> {
+    let as_json = |m: &Message| json!({"role": m.role, "content": m.text});
+    let history: Vec<Value> = messages.iter().map(as_json).collect();
+    for (place, pair) in messages.windows(2).enumerate() {
+        let [question, answer] = pair else { continue };
+        if question.role != "user" || answer.role != "assistant" || answer.text.is_empty() {
+            continue;
+        }
+        let reply = tokenizer.fragments(&answer.text);
+        if reply.ids.is_empty() {
+            continue;
+        }
+        let (completion, chat) = match generation {
+            Generation::Tokens => {
+                let asked = ChatInput {
+                    messages: &history[..=place],
+                    add_generation_prompt: true,
+                    ..ChatInput::default()
+                };
+                // A template may refuse a conversation, such as one with two users in a row.
+                let chat = tokenizer.render_chat(&asked).ok().map(|text| {
+                    let hash = hash_tokens(&tokenizer.encode(&text, false));
+                    (hash, text)
+                });
+                let hash = hash_tokens(&tokenizer.encode(&question.text, true));
+                ((hash, question.text.clone()), chat)
+            }
+            Generation::Texts => {
+                let said = messages[..=place].iter();
+                let hash =
+                    hash_conversation(said.clone().map(|m| (m.role.as_str(), m.text.as_str())));
+                let text = said
+                    .map(|m| format!("### {}:\n{}\n", m.role, m.text))
+                    .collect();
+                let completion = (hash_text(&question.text), question.text.clone());
+                (completion, Some((hash, text)))
+            }
+        };
+        for (hash, input) in std::iter::once(completion).chain(chat) {
+            writer.write(&Record {
+                hash,
+                reply: &reply,
+                generation,
+                input: &input,
+                output: &answer.text,
+            })?;
+        }
+    }
+    Ok(())
+}

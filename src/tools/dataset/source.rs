@@ -1,0 +1,173 @@
+//! Recorded conversations, one at a time: what is read is forgotten before the next is read.
+
+use std::io::BufRead;
+use std::ops::ControlFlow;
+
+use anyhow::{Context, Result};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
+use serde_json::Value;
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Message {
+    /// OpenAI's word.
+    pub(super) role: String,
+    pub(super) text: String,
+}
+
+/// A conversation as files have it: ShareGPT's or OpenAI's.
+#[derive(Deserialize)]
+struct Item {
+    #[serde(alias = "conversation")]
+    conversations: Option<Vec<Turn>>,
+    messages: Option<Vec<Turn>>,
+}
+
+#[derive(Deserialize)]
+struct Turn {
+    #[serde(alias = "from")]
+    role: String,
+    #[serde(alias = "value")]
+    content: Option<Value>,
+}
+
+impl Item {
+    fn messages(self) -> Vec<Message> {
+        let turns = self.conversations.or(self.messages).unwrap_or_default();
+        turns.into_iter().map(Turn::message).collect()
+    }
+}
+
+impl Turn {
+    fn message(self) -> Message {
+        let role = match self.role.as_str() {
+            "human" => "user".to_owned(),
+            "gpt" | "chatgpt" | "bing" | "bard" | "model" => "assistant".to_owned(),
+            _ => self.role,
+        };
+        let text = match self.content {
+            Some(Value::String(text)) => text,
+            Some(Value::Array(parts)) => {
+                let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            _ => String::new(),
+        };
+        Message { role, text }
+    }
+}
+
+/// Hands over one conversation after the other until `each` breaks. A file is a JSON array, or
+/// JSON values one after the other, such as lines.
+///
+/// # Errors
+/// What is no JSON or no conversation, with its place; what `each` fails with.
+pub(super) fn read(
+    mut input: impl BufRead,
+    mut each: impl FnMut(Vec<Message>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let first = loop {
+        let seen = input.fill_buf()?;
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let blanks = seen
+            .iter()
+            .take_while(|byte| byte.is_ascii_whitespace())
+            .count();
+        let found = seen.get(blanks).copied();
+        input.consume(blanks);
+        if let Some(found) = found {
+            break found;
+        }
+    };
+    let what = "neither ShareGPT conversations nor OpenAI messages";
+    if first != b'[' {
+        for item in serde_json::Deserializer::from_reader(input).into_iter::<Item>() {
+            if each(item.context(what)?.messages())?.is_break() {
+                break;
+            }
+        }
+        return Ok(());
+    }
+    let mut outcome = Ok(ControlFlow::Continue(()));
+    let list = List {
+        each: &mut each,
+        outcome: &mut outcome,
+    };
+    let read = serde_json::Deserializer::from_reader(input).deserialize_seq(list);
+    match outcome? {
+        // Whatever follows was not asked for.
+        ControlFlow::Break(()) => Ok(()),
+        ControlFlow::Continue(()) => read.context(what),
+    }
+}
+
+struct List<'e, F> {
+    each: &'e mut F,
+    outcome: &'e mut Result<ControlFlow<()>>,
+}
+
+impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de> for List<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("a list of conversations")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while let Some(item) = items.next_element::<Item>()? {
+            *self.outcome = (self.each)(item.messages());
+            if !matches!(self.outcome, Ok(ControlFlow::Continue(()))) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(text: &str, most: usize) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        read(text.as_bytes(), |messages| {
+            let shown = messages.iter().map(|m| format!("{}:{}", m.role, m.text));
+            found.push(shown.collect::<Vec<_>>().join("|"));
+            Ok(if found.len() == most {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn both_kinds_are_read_from_arrays_and_lines() {
+        let share = r#"{"id":"x","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}"#;
+        let openai = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"assistant","content":"a"}]}"#;
+        let expected = ["user:q|assistant:a", "user:q|assistant:a"];
+        for text in [
+            format!(" \n[{share}, {openai}]\n"),
+            format!("\n{share}\n{openai}\n\n"),
+        ] {
+            assert_eq!(roles(&text, 9).expect("both are conversations"), expected);
+            assert_eq!(
+                roles(&text, 1).expect("the rest is not read"),
+                expected[..1]
+            );
+        }
+        assert!(roles("", 9).expect("nothing is no error").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_conversation_is_an_error_with_its_place() {
+        for text in ["[{\"messages\":[{}]}]", "[{}", "hello", "[1]"] {
+            let error = roles(text, 9).expect_err(text);
+            assert!(format!("{error:#}").contains("line 1 column"), "{error:#}");
+        }
+    }
+}

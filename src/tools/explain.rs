@@ -1,0 +1,324 @@
+//! Why a simulated deployment is as fast as it is, in words and tables.
+
+use std::fmt::{self, Write as _};
+
+use crate::engine::latency::{
+    Batch, Breakdown, LatencyModel, Memory, ModelShape, Scheme, Setup, Speed,
+};
+use crate::engine::sched::vllm::VllmConfig;
+
+/// Context length of the decode table.
+const CONTEXT: u32 = 1024;
+/// Batch sizes of the decode table.
+const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
+/// Prompt lengths of the prompt table.
+const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+
+/// Explains an engine: what the model weighs, what the cache holds, how long a step takes and
+/// where the time goes.
+///
+/// `setup` and `utilization` say more when the latency model is a roofline.
+pub fn explain(name: &str, engine: &VllmConfig, setup: Option<(&Setup, f64)>) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_all(&mut text, name, engine, setup);
+    text
+}
+
+fn write_all(
+    text: &mut String,
+    name: &str,
+    engine: &VllmConfig,
+    setup: Option<(&Setup, f64)>,
+) -> fmt::Result {
+    writeln!(text, "Model       {name}")?;
+    if let Some((setup, utilization)) = setup {
+        write_model(text, &setup.shape)?;
+        write_memory(text, setup, utilization, engine)?;
+    }
+    let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
+    writeln!(
+        text,
+        "KV cache    {} blocks of {} = {tokens} tokens",
+        engine.num_gpu_blocks, engine.block_size
+    )?;
+    writeln!(
+        text,
+        "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
+        engine.max_num_seqs,
+        engine.max_num_batched_tokens,
+        if engine.async_scheduling {
+            "one ahead"
+        } else {
+            "one at a time"
+        },
+    )?;
+    if engine.speed != Speed::default() {
+        writeln!(text, "Speed-up    {} x", engine.speed.all)?;
+    }
+    writeln!(text, "\nOne decode step, context {CONTEXT} each (ms)\n")?;
+    write_decodes(text, engine)?;
+    writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
+    write_prompts(text, engine)
+}
+
+fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
+    write!(
+        text,
+        "            {} layers of {}, {} query and {} key/value heads of {}, MLP {}, vocabulary {}",
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.intermediate,
+        shape.vocab,
+    )?;
+    if let Some(moe) = shape.moe {
+        write!(
+            text,
+            "; {} experts of {}, {} each",
+            moe.experts, moe.intermediate, moe.per_token
+        )?;
+        if moe.layers < shape.layers {
+            write!(text, " in {} layers", moe.layers)?;
+        }
+    }
+    if let Some(window) = shape.window {
+        write!(
+            text,
+            "; {} layers see {} tokens",
+            window.layers, window.tokens
+        )?;
+    }
+    let weights = match shape.quantization.scheme {
+        Scheme::None => "bf16",
+        Scheme::Fp8 => "fp8",
+        Scheme::Fp8Block => "fp8 with block scales",
+        Scheme::Int8 => "int8",
+        Scheme::Int4 => "4-bit",
+    };
+    writeln!(text, "; weights {weights}")
+}
+
+fn write_memory(
+    text: &mut String,
+    setup: &Setup,
+    utilization: f64,
+    engine: &VllmConfig,
+) -> fmt::Result {
+    let gpu = &setup.gpu;
+    writeln!(
+        text,
+        "GPU         {} x {}: {} TFLOP/s, {} TB/s, {} GiB",
+        setup.tp, gpu.name, gpu.bf16_tflops, gpu.bandwidth_tbs, gpu.memory_gib,
+    )?;
+    let memory = Memory::new(
+        &setup.shape,
+        gpu,
+        setup.tp,
+        utilization,
+        (engine.block_size, setup.kv_bytes),
+        engine.max_num_batched_tokens,
+        None,
+    );
+    writeln!(
+        text,
+        "Memory      {:.2} GB of weights on each GPU, {} bytes of cache per token; {} blocks fit \
+         into {utilization} of it",
+        memory.weight_bytes / 1e9,
+        memory.block_bytes / f64::from(engine.block_size.max(1)),
+        memory.blocks,
+    )
+}
+
+/// A step of `n` sequences that decode.
+fn decodes(n: u32, window: Option<u32>) -> Batch {
+    let mut batch = Batch::default();
+    (0..n).for_each(|_| batch.add_decode(CONTEXT, 1, window));
+    batch
+}
+
+fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let window = engine.latency.window();
+    let sizes = BATCHES
+        .iter()
+        .copied()
+        .filter(|&n| n <= engine.max_num_seqs);
+    let steps: Vec<(u32, Batch)> = sizes.map(|n| (n, decodes(n, window))).collect();
+    line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
+    let ms = |batch: &Batch| engine.latency.step(batch, engine.speed).as_secs_f64() * 1e3;
+    line(
+        text,
+        "step",
+        steps.iter().map(|(_, batch)| format!("{:.2}", ms(batch))),
+    )?;
+    let rate = |n: u32, ms: f64| match ms {
+        0.0 => "-".to_owned(),
+        ms => format!("{:.0}", f64::from(n) * 1e3 / ms),
+    };
+    line(
+        text,
+        "tokens/s",
+        steps.iter().map(|(n, batch)| rate(*n, ms(batch))),
+    )?;
+    let LatencyModel::Roofline(roofline) = &engine.latency else {
+        return Ok(());
+    };
+    let parts: Vec<_> = steps
+        .iter()
+        .map(|(_, batch)| roofline.breakdown(batch))
+        .collect();
+    write_parts(text, &parts)
+}
+
+fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let fits = |&n: &u32| n <= engine.max_model_len;
+    let lengths: Vec<u32> = PROMPTS.iter().copied().filter(fits).collect();
+    line(text, "tokens", lengths.iter().map(u32::to_string))?;
+    let window = engine.latency.window();
+    let chunks = |length: u32| {
+        let budget = match engine.enable_chunked_prefill {
+            true => engine.max_num_batched_tokens.max(1),
+            false => length,
+        };
+        (0..length).step_by(budget as usize).map(move |past| {
+            let mut batch = Batch::default();
+            batch.add_chunk(budget.min(length - past), past, window);
+            batch
+        })
+    };
+    line(
+        text,
+        "steps",
+        lengths.iter().map(|&n| chunks(n).count().to_string()),
+    )?;
+    let time = |n: u32| -> f64 {
+        let steps = chunks(n).map(|batch| engine.latency.step(&batch, engine.speed));
+        steps.map(|d| d.as_secs_f64() * 1e3).sum()
+    };
+    line(
+        text,
+        "first token",
+        lengths.iter().map(|&n| format!("{:.1}", time(n))),
+    )?;
+    let LatencyModel::Roofline(roofline) = &engine.latency else {
+        return Ok(());
+    };
+    let parts: Vec<_> = lengths
+        .iter()
+        .map(|&n| {
+            chunks(n)
+                .map(|batch| roofline.breakdown(&batch))
+                .fold(Breakdown::default(), add)
+        })
+        .collect();
+    write_parts(text, &parts)?;
+    let front_end = roofline.front_end().as_secs_f64() * 1e3;
+    writeln!(
+        text,
+        "\nA request spends {front_end:.1} ms in the front end before its prompt starts."
+    )
+}
+
+fn add(a: Breakdown, b: Breakdown) -> Breakdown {
+    Breakdown {
+        gemm: a.gemm + b.gemm,
+        moe: a.moe + b.moe,
+        lm_head: a.lm_head + b.lm_head,
+        decode_attention: a.decode_attention + b.decode_attention,
+        prefill_attention: a.prefill_attention + b.prefill_attention,
+        all_reduce: a.all_reduce + b.all_reduce,
+        small: a.small + b.small,
+        overhead: a.overhead + b.overhead,
+    }
+}
+
+/// One line per cause that takes any time.
+fn write_parts(text: &mut String, steps: &[Breakdown]) -> fmt::Result {
+    type Cause = (&'static str, fn(&Breakdown) -> f64);
+    let causes: [Cause; 8] = [
+        ("matrices", |b| b.gemm),
+        ("experts", |b| b.moe),
+        ("output head", |b| b.lm_head),
+        ("attention", |b| b.decode_attention),
+        ("attention", |b| b.prefill_attention),
+        ("all-reduce", |b| b.all_reduce),
+        ("small kernels", |b| b.small),
+        ("overhead", |b| b.overhead),
+    ];
+    for (cause, of) in causes {
+        if steps.iter().any(|step| of(step) > 0.0) {
+            let cells = steps.iter().map(|step| format!("{:.2}", of(step) / 1e3));
+            line(text, &format!("  {cause}"), cells)?;
+        }
+    }
+    Ok(())
+}
+
+fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
+    write!(text, "{head:<16}")?;
+    for cell in cells {
+        write!(text, "{cell:>10}")?;
+    }
+    writeln!(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::engine::latency::{Roofline, gpu, model};
+
+    use super::*;
+
+    #[test]
+    fn a_roofline_is_explained_by_cause() {
+        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = Setup::new(shape, gpu("H100").unwrap().clone());
+        let engine = VllmConfig {
+            latency: LatencyModel::Roofline(Box::new(Roofline::new(&setup).unwrap())),
+            max_num_seqs: 64,
+            ..VllmConfig::default()
+        };
+        let text = explain("Llama-3.1-8B", &engine, Some((&setup, 0.9)));
+        for part in [
+            "32 layers of 4096",
+            "1 x H100-SXM-80GB",
+            "131072 bytes",
+            "  matrices",
+            "7.6 ms",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(
+            !text.contains("experts") && !text.contains("all-reduce"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() < 170), "{text}");
+    }
+
+    #[test]
+    fn other_models_are_explained_by_their_steps() {
+        let engine = VllmConfig {
+            latency: LatencyModel::Constant {
+                prefill: Duration::from_millis(10),
+                decode: Duration::from_millis(4),
+            },
+            max_num_seqs: 4,
+            max_model_len: 4096,
+            max_num_batched_tokens: 512,
+            ..VllmConfig::default()
+        };
+        let text = explain("some", &engine, None);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");
+        assert!(
+            rows.contains(&vec!["first", "token", "10.0", "10.0", "20.0", "80.0"]),
+            "{text}"
+        );
+    }
+}

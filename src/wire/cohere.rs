@@ -1,0 +1,105 @@
+//! `POST /v2/embed`: Cohere's form of embeddings.
+//!
+//! Source: `vllm/entrypoints/pooling/embed/protocol.py`, `CohereEmbedRequest`.
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
+
+use super::check;
+use super::fault::Fault;
+use super::python::Py;
+use super::schema::{ANY_LENGTH, Refusal, Schema, wire_model};
+
+wire_model! {
+    /// One part of an input.
+    pub struct EmbedContent: Plain "CohereEmbedContent" after payload {
+        /// `text` or `image_url`.
+        kind: String [Schema::Literal(&["text", "image_url"])] as "type",
+        /// Of `text`.
+        text: Option<String> = None,
+        /// Of `image_url`: the address under `url`.
+        image_url: Option<IndexMap<String, String>> = None,
+    }
+}
+
+/// `CohereEmbedContent.validate_content_payload`.
+fn payload(map: &Map<String, Value>) -> Result<(), Refusal> {
+    let text = map.get("type").is_some_and(|kind| kind == "text");
+    let missing = if text {
+        map.get("text").is_none_or(Value::is_null)
+    } else {
+        let url = map.get("image_url").and_then(|image| image.get("url"));
+        url.and_then(Value::as_str).is_none_or(str::is_empty)
+    };
+    match (missing, text) {
+        (false, _) => Ok(()),
+        (true, true) => Err(Refusal::ValueError(
+            "CohereEmbedContent with type='text' requires text".to_owned(),
+        )),
+        (true, false) => Err(Refusal::ValueError(
+            "CohereEmbedContent with type='image_url' requires image_url.url".to_owned(),
+        )),
+    }
+}
+
+wire_model! {
+    /// One input of several parts.
+    pub struct EmbedInput: Plain "CohereEmbedInput" {
+        /// Its parts.
+        content: Vec<EmbedContent>,
+    }
+}
+
+wire_model! {
+    /// A request for embeddings of texts, images or mixed inputs.
+    pub struct EmbedRequest: Plain "CohereEmbedRequest" after one_kind {
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// What the vectors are for.
+        input_type: Option<String> = None,
+        /// Texts.
+        texts: Option<Vec<String>> = None,
+        /// Images, as data addresses.
+        images: Option<Vec<String>> = None,
+        /// Mixed inputs.
+        inputs: Option<Vec<EmbedInput>> = None,
+        /// Length of the vectors.
+        output_dimension: Option<i128> = None,
+        /// Forms of the vectors.
+        embedding_types: Option<Vec<String>> [Schema::Nullable(&Schema::List(
+            &Schema::Literal(&["float", "binary", "ubinary", "base64"]),
+            ANY_LENGTH,
+        ))] = None,
+        /// Which end is cut.
+        truncate: String [Schema::Literal(&["NONE", "START", "END"])] = "END".to_owned(),
+        /// Tokens of the input to keep.
+        max_tokens: Option<i128> = None,
+        /// Lower goes first.
+        priority: i64 = 0,
+    }
+}
+
+/// `CohereEmbedRequest.validate_input_fields`.
+fn one_kind(map: &Map<String, Value>) -> Result<(), Refusal> {
+    let mut given = ["texts", "images", "inputs"]
+        .iter()
+        .filter_map(|key| map.get(*key))
+        .filter(|value| !value.is_null());
+    match (given.next(), given.next()) {
+        (Some(only), None) if Py::of(only).truthy() => Ok(()),
+        _ => Err(Refusal::ValueError(
+            "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
+                .to_owned(),
+        )),
+    }
+}
+
+impl EmbedRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::body(value)
+    }
+}

@@ -1,0 +1,249 @@
+//! The text that vLLM makes of schema errors.
+//!
+//! Source: `vllm/entrypoints/serve/exception_handling/handlers/validation.py`; pydantic-core
+//! `src/errors/validation_exception.rs` for [`printed`].
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::fault::{Fault, Kind};
+use super::lax::Words;
+use super::python::{self, Py};
+
+/// Errors that are spelled out; the rest is counted.
+const MAX_REPORTED: usize = 10;
+/// Errors that are kept; the rest is counted.
+const MAX_KEPT: usize = 100;
+/// Characters of a string input that are shown.
+const MAX_INPUT: usize = 200;
+/// Characters of one error's line that are shown.
+const MAX_LINE: usize = 1000;
+
+/// Schema errors: the first of them, and how many there are.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    kept: Vec<Line>,
+    count: usize,
+}
+
+impl From<Line> for Lines {
+    fn from(line: Line) -> Self {
+        Self {
+            kept: vec![line],
+            count: 1,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn push(&mut self, line: Line) {
+        self.append(line.into());
+    }
+
+    pub(super) fn append(&mut self, more: Self) {
+        self.count += more.count;
+        let room = MAX_KEPT.saturating_sub(self.kept.len());
+        self.kept.extend(more.kept.into_iter().take(room));
+    }
+}
+
+/// `str()` of a pydantic `ValidationError`.
+pub(super) fn printed(title: &str, lines: &Lines) -> String {
+    let s = if lines.count == 1 { "" } else { "s" };
+    let mut text = format!("{} validation error{s} for {title}", lines.count);
+    for line in &lines.kept {
+        let kind = line.words.kind;
+        let _ = write!(
+            text,
+            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
+            line.loc, line.words.message, line.input
+        );
+    }
+    text
+}
+
+/// Where pydantic's own texts send the reader.
+const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
+
+/// The answer to a list of schema errors.
+pub(super) fn fault(lines: &Lines) -> Fault {
+    let s = if lines.count == 1 { "" } else { "s" };
+    let mut message = format!("{} validation error{s}:\n", lines.count);
+    for line in lines.kept.iter().take(MAX_REPORTED) {
+        let _ = writeln!(message, "  {}", line.text());
+    }
+    if lines.count > MAX_REPORTED {
+        let _ = writeln!(
+            message,
+            "  ...and {} more error{s}",
+            lines.count - MAX_REPORTED
+        );
+    }
+    message.truncate(message.trim_end().len());
+    Fault {
+        param: lines.kept.first().map(|line| line.loc.clone()),
+        ..Fault::new(400, Kind::BadRequestPhrase, message)
+    }
+}
+
+/// One step into a body.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+impl Step<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Key(key) => (*key).to_owned(),
+            Self::Index(i) => i.to_string(),
+        }
+    }
+}
+
+/// One schema error.
+#[derive(Debug)]
+pub(super) struct Line {
+    words: Words,
+    loc: String,
+    input: String,
+}
+
+impl Line {
+    pub(super) fn new(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+        Self {
+            words,
+            loc: clean(path),
+            input: summary(input),
+        }
+    }
+
+    /// A line that nobody reads.
+    pub(super) fn unread() -> Self {
+        Self {
+            words: Words::new("", ""),
+            loc: String::new(),
+            input: String::new(),
+        }
+    }
+
+    /// A line for [`printed`].
+    pub(super) fn verbose(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+        let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
+        let kind = Py::of(input).type_name();
+        let shown = shortened(&python::repr(input));
+        let input = format!("input_value={shown}, input_type={kind}");
+        Self { words, loc, input }
+    }
+
+    /// `str()` of the error's dict.
+    fn text(&self) -> String {
+        let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
+        python::push_repr_str(&mut text, &self.loc);
+        text.push_str(", 'msg': ");
+        python::push_repr_str(&mut text, &self.words.message);
+        text.push_str(", 'input': ");
+        python::push_repr_str(&mut text, &self.input);
+        if !self.words.context.is_empty() {
+            let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
+        }
+        text.push('}');
+        truncated(text, MAX_LINE)
+    }
+}
+
+/// The ends of a long `repr`, as pydantic prints it.
+fn shortened(text: &str) -> String {
+    const LIMIT: usize = 50;
+    if text.len() <= LIMIT {
+        return text.to_owned();
+    }
+    let boundary = |at: usize| text.is_char_boundary(at);
+    let head = (0..=LIMIT / 2).rev().find(|at| boundary(*at)).unwrap_or(0);
+    let end = text.len();
+    let tail = (end - (LIMIT / 2 - 1)..end)
+        .find(|at| boundary(*at))
+        .unwrap_or(end);
+    format!("{}...{}", &text[..head], &text[tail..])
+}
+
+fn truncated(mut text: String, limit: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(limit) {
+        text.truncate(end);
+        text.push_str("...[truncated]");
+    }
+    text
+}
+
+/// `_summarize_error_input`.
+fn summary(input: &Value) -> String {
+    let text = match Py::of(input) {
+        Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
+        Py::List(items) => return format!("<list of {} items>", items.len()),
+        Py::Dict(map) => return format!("<dict of {} items>", map.len()),
+        _ => python::repr(input),
+    };
+    truncated(text, MAX_INPUT)
+}
+
+/// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
+/// internal names, whoever wrote them.
+fn clean(path: &[Step<'_>]) -> String {
+    let text = |step: &Step<'_>| match step {
+        Step::Key(key) => (*key).to_owned(),
+        Step::Index(i) => i.to_string(),
+    };
+    let kept: Vec<String> = path
+        .iter()
+        .map(text)
+        .filter(|step| !is_internal(step))
+        .collect();
+    if kept.is_empty() {
+        return path.iter().map(text).collect::<Vec<_>>().join(".");
+    }
+    kept.join(".")
+}
+
+fn is_internal(step: &str) -> bool {
+    const MARKERS: [&str; 29] = [
+        "function-wrap",
+        "function-after",
+        "function-before",
+        "function-plain",
+        "json-or-python",
+        "lax-or-strict",
+        "chain",
+        "default",
+        "nullable",
+        "tagged-union",
+        "union",
+        "call",
+        "arguments",
+        "is-instance",
+        "is-subclass",
+        "callable",
+        "str",
+        "int",
+        "float",
+        "bool",
+        "bytes",
+        "bytearray",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "frozenset",
+        "complex",
+        "none",
+    ];
+    let lower = step.to_lowercase();
+    step.contains(['[', ']', '{', '}', '(', ')'])
+        || lower == "nonetype"
+        || MARKERS.contains(&lower.as_str())
+}
