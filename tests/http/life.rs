@@ -193,3 +193,27 @@ async fn start_up_takes_as_long_as_asked() {
     }
     panic!("never ready");
 }
+
+/// A request of very many sequences is written without holding up the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_request_of_many_sequences_holds_up_nobody() {
+    let sim = Sim::serve(&["--max-num-seqs", "64"]).await;
+    let body = json!({"prompt": vec!["Hi"; 1000], "n": 60, "max_tokens": 1}).to_string();
+    let mut large = sim.connect().await;
+    large.send(&post(COMPLETION, &[], body.as_bytes())).await;
+    let mut small = 0;
+    let answered = async {
+        loop {
+            assert_eq!(sim.get("/health").await.status, 200);
+            small += 1;
+        }
+    };
+    let answer = tokio::select! {
+        answer = large.answer() => answer,
+        () = answered => unreachable!("the others never stop"),
+    };
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["choices"].as_array().unwrap().len(), 60_000);
+    assert!(small > 10, "{small} answers meanwhile");
+    assert!(sim.is_idle().await);
+}

@@ -126,8 +126,8 @@ async fn a_stream_says_what_the_whole_answer_says() {
         for choice in full["choices"].as_array().unwrap() {
             let index = choice["index"].as_u64().unwrap();
             assert_eq!(whole.said(index), stream.said(index), "{more}");
-            let own = deltas.iter().flat_map(|d| d["choices"].as_array().unwrap());
-            let last = own.filter(|c| c["index"] == index).next_back().unwrap();
+            let mut own = deltas.iter().flat_map(|d| d["choices"].as_array().unwrap());
+            let last = own.rfind(|c| c["index"] == index).unwrap();
             assert_eq!(last["finish_reason"], choice["finish_reason"], "{more}");
             assert_eq!(last["stop_reason"], choice["stop_reason"], "{more}");
         }

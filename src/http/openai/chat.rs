@@ -131,7 +131,7 @@ pub(in crate::http) async fn start(
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };
-    let reply = app.service.generate(&job)?;
+    let reply = prepare::generate(app, job).await?;
     Ok(Playing { chat, reply, guard })
 }
 

@@ -75,7 +75,7 @@ pub(in crate::http) async fn answer(
         max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
         ..prepare::job(&params, headers, arrived)
     };
-    let reply = match app.service.generate(&job) {
+    let reply = match prepare::generate(app, job).await {
         Ok(reply) => reply,
         Err(error) if stream && error.is_late() => {
             return Ok(prepare::failed_stream(&error::fault(&error), false));

@@ -14,7 +14,7 @@ use crate::http::app::{App, LoadGuard, unix_now};
 use crate::http::error;
 use crate::http::stream::{EventStream, Render};
 use crate::job::{Bias, Prompt, Stops, Target};
-use crate::service::{Content, Job, Reply, Transfer};
+use crate::service::{Content, Job, Reply, ServeError, Transfer};
 use crate::sim::SimTime;
 use crate::tokenizer::{ContentFormat, TemplateError};
 use crate::wire::fault::{Fault, Kind};
@@ -27,6 +27,8 @@ use crate::wire::sampling::SamplingParams;
 
 /// Text above which encoding leaves the async threads, in bytes.
 const LONG: usize = 16 * 1024;
+/// From so many sequences on a job takes long to write.
+const MANY: usize = 256;
 
 /// Fields of both requests that decide the shape of the answer.
 #[derive(Debug, Clone, Copy)]
@@ -132,6 +134,20 @@ pub(in crate::http) async fn off_thread<T: Send + 'static>(
         Ok(done) => done,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
+}
+
+/// Lets the service play a job; one of very many sequences is written away from the async threads,
+/// which would answer nobody else meanwhile.
+///
+/// # Errors
+/// What the service says.
+pub(in crate::http) async fn generate(app: &App, job: Job) -> Result<Reply, ServeError> {
+    let sequences = (job.n as usize).saturating_mul(job.prompts.len());
+    if sequences < MANY {
+        return app.service.generate(&job);
+    }
+    let service = app.service.clone();
+    off_thread(LONG, move || service.generate(&job)).await
 }
 
 /// A template that refuses, in vLLM's words.
