@@ -24,8 +24,14 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("config", ALL_ABOVE),
     // The edges read the words of what they render (how a sequence ended, how far it is, the text
     // of a token) without a copy of each in `service`; they never drive an engine.
-    ("http", "config driver engine fault generate job metrics service sim tokenizer wire"),
-    ("grpc", "config driver engine fault generate job metrics service sim tokenizer wire"),
+    (
+        "http",
+        "config driver engine fault generate job metrics service sim tokenizer wire",
+    ),
+    (
+        "grpc",
+        "config driver engine fault generate job metrics service sim tokenizer wire",
+    ),
     ("tls", "config generate job metrics service wire"),
     ("server", ALL_ABOVE),
     ("tools", "config dataset driver engine sim tokenizer wire"),

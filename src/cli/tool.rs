@@ -43,7 +43,10 @@ fn pairs(words: &[String], known: &[&str]) -> Result<Vec<Option<String>>> {
         };
         let value = match joined {
             Some(value) => value,
-            None => words.next().cloned().with_context(|| format!("{flag} needs a value"))?,
+            None => words
+                .next()
+                .cloned()
+                .with_context(|| format!("{flag} needs a value"))?,
         };
         if found[place].replace(value).is_some() {
             bail!("{flag} is given twice");
@@ -54,7 +57,9 @@ fn pairs(words: &[String], known: &[&str]) -> Result<Vec<Option<String>>> {
 
 fn run_validate(words: &[String]) -> Result<String> {
     let found = pairs(words, &["--runs", "--out"])?;
-    let runs = found[0].as_ref().context("--runs DIR is needed: a folder of recorded runs")?;
+    let runs = found[0]
+        .as_ref()
+        .context("--runs DIR is needed: a folder of recorded runs")?;
     let out = found[1].as_ref().map(PathBuf::from);
     Ok(validate::validate(&PathBuf::from(runs), out.as_deref())?)
 }
@@ -69,7 +74,10 @@ fn run_replay(words: &[String]) -> Result<String> {
     match &found[1] {
         Some(file) => {
             std::fs::write(file, json).with_context(|| format!("cannot write {file}"))?;
-            Ok(format!("{} requests; report in {file}", report.per_request.len()))
+            Ok(format!(
+                "{} requests; report in {file}",
+                report.per_request.len()
+            ))
         }
         None => Ok(json),
     }

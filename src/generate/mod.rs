@@ -270,7 +270,11 @@ impl Generator {
         let thought = (f64::from(words) * share) as u32;
         // A limit that cuts the reply cuts the shortest thought first.
         let cut = words == brief.limit;
-        let thought = if cut { thought.max(SHORTEST_THOUGHT.min(words)) } else { thought };
+        let thought = if cut {
+            thought.max(SHORTEST_THOUGHT.min(words))
+        } else {
+            thought
+        };
         self.reason(thought, draft, rng, brief);
     }
 

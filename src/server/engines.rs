@@ -108,7 +108,11 @@ pub(super) fn modelled(
     seed: u64,
 ) -> Result<(VllmConfig, Option<Setup>), StartError> {
     let engine = &config.engine;
-    let Modelled { latency, fits, setup } = latency(config)?;
+    let Modelled {
+        latency,
+        fits,
+        setup,
+    } = latency(config)?;
     let vllm = VllmConfig {
         latency,
         speed: Speed {
@@ -166,7 +170,11 @@ struct Modelled {
 
 impl From<LatencyModel> for Modelled {
     fn from(latency: LatencyModel) -> Self {
-        Self { latency, fits: None, setup: None }
+        Self {
+            latency,
+            fits: None,
+            setup: None,
+        }
     }
 }
 
@@ -196,7 +204,9 @@ fn latency(config: &Config) -> Result<Modelled, StartError> {
             let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
             Ok(LatencyModel::Polynomial(Polynomial::new(capacity)).into())
         }
-        Chosen::Profile(path) => Ok(LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)).into()),
+        Chosen::Profile(path) => {
+            Ok(LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)).into())
+        }
         Chosen::Roofline { .. } => {
             let name = engine.gpu.as_deref().unwrap_or("H100");
             let gpu = gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))?;

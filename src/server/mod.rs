@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 
 use crate::config::{self, Config, ConfigError, Loaded};
 use crate::driver::Live;
+use crate::engine::Command;
 use crate::engine::latency::Setup;
 use crate::engine::sched::vllm::VllmConfig;
-use crate::engine::Command;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Edge, Parts};
