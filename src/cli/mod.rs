@@ -20,9 +20,9 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) => print(&text),
-            Err(error) => complain(&format!("{error:#}").into(), FAILED),
+            Err(error) => complain(&format!("{error:#}"), FAILED),
         },
-        Err(error) => complain(&error.into(), BAD_CONFIG),
+        Err(error) => complain(&error, BAD_CONFIG),
     }
 }
 
@@ -33,7 +33,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 #[expect(clippy::print_stderr, reason = "a failed start has no log yet")]
-fn complain(error: &Box<dyn std::error::Error>, code: u8) -> ExitCode {
+fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(code)
 }
@@ -54,7 +54,7 @@ fn serve(loaded: Loaded) -> ExitCode {
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&error.into(), FAILED),
+        Err(error) => return complain(&error, FAILED),
     };
     let code = runtime.block_on(until_signalled(loaded));
     // What still blocks (a long prompt being encoded) is not waited for.
@@ -72,7 +72,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         .unwrap_or_default();
     let server = match Server::start_loaded(loaded).await {
         Ok(server) => server,
-        Err(error) => return complain(&error.into(), FAILED),
+        Err(error) => return complain(&error, FAILED),
     };
     match server.address {
         Some(address) => tracing::info!(%address, model = name, "listening"),

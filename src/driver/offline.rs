@@ -3,6 +3,9 @@
 use crate::engine::{Event, Outbox, Scheduler, Sequence, SubmitError};
 use crate::sim::SimTime;
 
+/// What happened, and when.
+pub type Log = Vec<(SimTime, Event)>;
+
 /// Plays arrivals, which must be sorted by time, to the end and returns all that happened.
 ///
 /// # Errors
@@ -10,7 +13,7 @@ use crate::sim::SimTime;
 pub fn run(
     engine: &mut dyn Scheduler,
     arrivals: impl IntoIterator<Item = (SimTime, Sequence)>,
-) -> Result<Vec<(SimTime, Event)>, (SubmitError, Vec<(SimTime, Event)>)> {
+) -> Result<Log, (SubmitError, Log)> {
     let mut out = Outbox::new();
     for (at, sequence) in arrivals {
         advance_to(engine, at, &mut out);
