@@ -45,7 +45,7 @@ pub enum Constraint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// No value was found; the path leads to the part of the schema that stands in the way.
-    #[error("Grammar error: Unsatisfiable schema: {reason} (at {path})")]
+    #[error("Grammar error: Unsatisfiable schema: {reason}{}", place(path))]
     Unsatisfiable {
         /// JSON pointer into the schema, with a leading `#`.
         path: String,
@@ -53,7 +53,7 @@ pub enum ConstraintError {
         reason: String,
     },
     /// A document that is no schema.
-    #[error("Grammar error: Invalid schema: {reason} (at {path})")]
+    #[error("Grammar error: {reason}{}", place(path))]
     InvalidSchema {
         /// JSON pointer into the schema, with a leading `#`.
         path: String,
@@ -67,7 +67,7 @@ pub enum ConstraintError {
     #[error("{0}")]
     BadRegex(String),
     /// A grammar that cannot be read or never ends.
-    #[error("Grammar error: {0}")]
+    #[error("{0}")]
     BadGrammar(String),
     /// A structural tag that cannot be read.
     #[error("Invalid grammar specification: {0}")]
@@ -78,6 +78,14 @@ pub enum ConstraintError {
     /// No text of the constraint is short enough.
     #[error("Grammar error: every match is longer than {0} characters")]
     TooLong(u32),
+}
+
+/// Where a schema is at fault, unless it is the schema as a whole: as much as vLLM says.
+fn place(path: &str) -> String {
+    match path {
+        "#" => String::new(),
+        path => format!(" (at {path})"),
+    }
 }
 
 impl From<BadSchema> for ConstraintError {

@@ -11,8 +11,8 @@ use crate::generate::structured::regex::Rx;
 struct Parser {
     scan: Scan,
     names: HashMap<String, usize>,
-    /// Body, once defined, and the first mention.
-    rules: Vec<(Option<Expr>, usize)>,
+    /// Bodies, once defined.
+    rules: Vec<Option<Expr>>,
 }
 
 pub(super) fn read(source: &str) -> Result<Grammar, String> {
@@ -27,20 +27,15 @@ pub(super) fn read(source: &str) -> Result<Grammar, String> {
         parser.skip();
     }
     let Some(&start) = parser.names.get("root") else {
-        return Err(parser
-            .scan
-            .error(0, "The root rule with name \"root\" is not found."));
+        return Err("No 'root' rule found".to_owned());
     };
     let mut rules = Vec::new();
     for (name, &index) in &parser.names {
-        let (body, at) = &parser.rules[index];
-        if body.is_none() {
-            return Err(parser
-                .scan
-                .error(*at, &format!("Rule \"{name}\" is not defined")));
+        if parser.rules[index].is_none() {
+            return Err(format!("Rule '{name}' not found"));
         }
     }
-    for (body, _) in parser.rules {
+    for body in parser.rules {
         rules.extend(body.map(|body| Rule {
             body,
             height: u32::MAX,
@@ -71,17 +66,17 @@ impl Parser {
     }
 
     fn error<T>(&self, words: &str) -> Result<T, String> {
-        Err(self.scan.error(self.scan.at, words))
+        Err(self.scan.fault(self.scan.at, words))
     }
 
-    fn index(&mut self, name: String, at: usize) -> Result<usize, String> {
+    fn index(&mut self, name: String) -> Result<usize, String> {
         if let Some(&index) = self.names.get(&name) {
             return Ok(index);
         }
         if self.rules.len() >= MAX_RULES {
             return self.error("too many rules");
         }
-        self.rules.push((None, at));
+        self.rules.push(None);
         self.names.insert(name, self.rules.len() - 1);
         Ok(self.rules.len() - 1)
     }
@@ -90,20 +85,20 @@ impl Parser {
         let at = self.scan.at;
         let name = self.scan.take_while(in_name);
         if name.is_empty() {
-            return self.error("Expect rule name");
+            return self.error("Expected name");
         }
         self.skip();
         if !self.scan.eat("::=") {
-            return self.error("Expect ::=");
+            return self.error("Expected ::=");
         }
-        let index = self.index(name.clone(), at)?;
-        if self.rules[index].0.is_some() {
+        let index = self.index(name.clone())?;
+        if self.rules[index].is_some() {
             return Err(self
                 .scan
-                .error(at, &format!("Rule \"{name}\" is defined multiple times")));
+                .fault(at, &format!("Rule '{name}' already exists")));
         }
         let body = self.alternatives(0)?;
-        self.rules[index].0 = Some(body);
+        self.rules[index] = Some(body);
         Ok(())
     }
 
@@ -161,7 +156,7 @@ impl Parser {
         if self.scan.eat(")") {
             Ok(())
         } else {
-            self.error("Expect )")
+            self.error("Expected ')'")
         }
     }
 
@@ -176,7 +171,7 @@ impl Parser {
                         Some('"') => return Ok(Expr::Literal(text)),
                         Some('\\') => text.push(self.scan.escape()?),
                         Some('\n') | None => {
-                            return Err(self.scan.error(at, "Expect \" in string literal"));
+                            return self.error("Unexpected end of input");
                         }
                         Some(c) => text.push(c),
                     }
@@ -198,11 +193,11 @@ impl Parser {
                 if self.scan.peek(0) == Some('(') {
                     return Err(self
                         .scan
-                        .error(at, &format!("the macro {name}(…) is not supported")));
+                        .fault(at, &format!("the macro {name}(…) is not supported")));
                 }
-                Ok(Expr::Rule(self.index(name, at)?))
+                Ok(Expr::Rule(self.index(name)?))
             }
-            _ => self.error("Expect element"),
+            _ => self.error("Expected name"),
         }
     }
 
@@ -216,7 +211,7 @@ impl Parser {
                 Some(']') => break,
                 Some('\\') => self.scan.escape()?,
                 Some('\n') | None => {
-                    return Err(self.scan.error(at, "Expect ] in character class"));
+                    return self.error("Unexpected end of input");
                 }
                 Some(c) => c,
             };
@@ -230,7 +225,7 @@ impl Parser {
                 };
             }
             if low > high {
-                return Err(self.scan.error(
+                return Err(self.scan.fault(
                     at,
                     "Invalid character class: lower bound is larger than upper bound",
                 ));
@@ -239,7 +234,7 @@ impl Parser {
         }
         let ranges = if negated { complement(ranges) } else { ranges };
         if ranges.is_empty() {
-            return Err(self.scan.error(at, "the character class is empty"));
+            return Err(self.scan.fault(at, "the character class is empty"));
         }
         Ok(Expr::Class(Rx::class(ranges)))
     }
@@ -280,11 +275,11 @@ pub(super) fn bounds(scan: &mut Scan) -> Result<(u32, Option<u32>), String> {
         low
     };
     if !scan.eat("}") || (low.is_none() && high.is_none()) {
-        return Err(scan.error(at, "Expect {n}, {n,} or {n,m}"));
+        return Err(scan.fault(at, "Expect {n}, {n,} or {n,m}"));
     }
     let low = low.unwrap_or(0);
     if high.is_some_and(|high| high < low) {
-        return Err(scan.error(at, "the upper bound is below the lower bound"));
+        return Err(scan.fault(at, "the upper bound is below the lower bound"));
     }
     Ok((low, high))
 }

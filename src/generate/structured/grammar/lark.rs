@@ -128,7 +128,7 @@ impl Parser {
     }
 
     fn item(&mut self) -> Result<(), String> {
-        if self.scan.eat("%") {
+        if self.scan.peek(0) == Some('%') {
             return self.directive();
         }
         self.scan.take_while(|c| c == '?' || c == '!');
@@ -196,6 +196,7 @@ impl Parser {
 
     fn directive(&mut self) -> Result<(), String> {
         let at = self.scan.at;
+        self.scan.at += 1;
         let name = self.scan.take_while(in_name);
         self.skip();
         match name.as_str() {
@@ -203,21 +204,20 @@ impl Parser {
                 let body = self.alternatives(0)?;
                 self.ignored.push(body);
             }
-            "import" => self.import()?,
+            "import" => self.import(at)?,
             "grammar_options" | "llguidance" => {
                 self.json()?;
             }
-            _ => {
-                return Err(self
-                    .scan
-                    .error(at, &format!("the directive %{name} is not supported")));
+            "declare" | "override" => {
+                let words = format!("{name} statement not supported yet");
+                return Err(self.scan.error(at, &words));
             }
+            _ => return Err(self.scan.error(at, "lexer error")),
         }
         self.end_of_line()
     }
 
-    fn import(&mut self) -> Result<(), String> {
-        let at = self.scan.at;
+    fn import(&mut self, at: usize) -> Result<(), String> {
         if !self.scan.eat("common") {
             return self.error("only the library 'common' can be imported");
         }
@@ -385,9 +385,12 @@ impl Parser {
         };
         match (one(&text), one(&end)) {
             (Some(low), Some(high)) if low <= high => Ok(Expr::Class(Rx::class(vec![(low, high)]))),
+            (Some(low), Some(high)) => Err(self
+                .scan
+                .error(at, &format!("invalid range order: {low:?}..{high:?}"))),
             _ => Err(self
                 .scan
-                .error(at, &format!("invalid range order: {text:?}..{end:?}"))),
+                .error(at, "both ends of a range must be one character")),
         }
     }
 

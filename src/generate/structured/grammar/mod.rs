@@ -21,10 +21,10 @@ use crate::sim::Draw;
 const MAX_HEIGHT: u32 = 400;
 
 /// Levels of expressions after which the shortest derivation is taken.
-const DEEP: u32 = 50;
+const DEEP: u32 = 24;
 
 /// Characters after which the shortest derivation is taken.
-const LONG: usize = 400;
+const LONG: usize = 200;
 
 /// Steps of one text.
 const FUEL: u32 = 50_000;
@@ -74,15 +74,21 @@ impl Grammar {
     /// [`ConstraintError::BadGrammar`] with the place of the fault.
     pub(super) fn read(source: &str) -> Result<Self, ConstraintError> {
         let mut grammar = if is_lark(source) {
-            lark::read(source, 0)
+            lark::read(source, 0).map_err(|error| format!("Grammar error: {error}"))
         } else {
-            ebnf::read(source)
+            ebnf::read(source).map_err(|error| {
+                format!(
+                    "Invalid grammar specification: Failed to convert the grammar from GBNF to \
+                     Lark: {error}"
+                )
+            })
         }
         .map_err(ConstraintError::BadGrammar)?;
         grammar.measure();
         if grammar.rules[grammar.start].height == u32::MAX {
             return Err(ConstraintError::BadGrammar(
-                "the start rule has no finite text: every way through it leads back to itself"
+                "Grammar error: the start rule has no finite text: every way through it leads \
+                 back to itself"
                     .to_owned(),
             ));
         }
@@ -257,7 +263,11 @@ impl Writer<'_> {
             }
             Expr::Repeat(part, min, max) => {
                 let finite = grammar.height(part) <= MAX_HEIGHT;
-                let extra = if self.is_lean(depth) || !finite { 0 } else { 3 };
+                let extra = match depth {
+                    _ if self.is_lean(depth) || !finite => 0,
+                    0..10 => 3,
+                    _ => 1,
+                };
                 let most = min.saturating_add(extra).min(max.unwrap_or(u32::MAX));
                 let count = self.rng.between(u64::from(*min), u64::from(most));
                 (0..count).try_for_each(|_| self.expr(part, depth + 1, inside))

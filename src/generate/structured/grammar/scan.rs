@@ -1,5 +1,8 @@
 //! Characters of a grammar, with places for errors.
 
+/// Characters that an error shows on each side.
+const SHOWN: usize = 20;
+
 /// Reads a grammar character by character.
 pub(super) struct Scan {
     source: String,
@@ -105,6 +108,19 @@ impl Scan {
         Some(code)
     }
 
+    /// An error in the form of llguidance's converter of GBNF: `words at line 1, 'a' ^ 'b'`.
+    pub(super) fn fault(&self, at: usize, words: &str) -> String {
+        let at = at.min(self.chars.len());
+        let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
+        let before: String = self.chars[at.saturating_sub(SHOWN)..at].iter().collect();
+        let after: String = self.chars[at..].iter().take(SHOWN).collect();
+        format!(
+            "{words} at line {line}, {} ^ {}",
+            quoted(&before),
+            quoted(&after)
+        )
+    }
+
     /// An error in llguidance's form: `at line(column): words`, then the lines around.
     pub(super) fn error(&self, at: usize, words: &str) -> String {
         let before = &self.chars[..at.min(self.chars.len())];
@@ -122,4 +138,26 @@ impl Scan {
         }
         text
     }
+}
+
+/// Text as Python's `repr` shows it.
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    let mut out = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+    out
 }

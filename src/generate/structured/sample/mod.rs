@@ -429,7 +429,12 @@ impl Sampler<'_> {
         };
         match number {
             Some(number) => Ok(Value::Number(number)),
-            None => self.fail(blame, "no number lies within the bounds"),
+            None => {
+                let reason = range.conflict();
+                let reason =
+                    reason.unwrap_or_else(|| "no number lies within the bounds".to_owned());
+                self.fail(blame, reason)
+            }
         }
     }
 

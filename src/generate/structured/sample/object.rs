@@ -121,7 +121,10 @@ impl<'a> Sampler<'a> {
         let never = goal.iter().any(|&id| self.schema.node(id).never);
         if never || !self.is_name(rules, name)? {
             if required {
-                return self.fail(blame, format!("required property '{name}' is not allowed"));
+                return self.fail(
+                    blame,
+                    format!("required property '{name}' is unsatisfiable"),
+                );
             }
             return Ok(None);
         }

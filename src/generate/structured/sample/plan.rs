@@ -107,9 +107,11 @@ impl Sampler<'_> {
         plan.facets.push(id);
         plan.types = plan.types.and(node.types).and(node.possible);
         if node.never {
-            plan.dead = Some((id, "the schema is false: it allows no value"));
+            plan.dead = Some((id, "schema is false"));
+        } else if node.allowed.as_ref().is_some_and(Vec::is_empty) {
+            plan.dead = Some((id, "enum is empty"));
         } else if plan.types == Types::NONE {
-            plan.dead = Some((id, "the types allowed here exclude each other"));
+            plan.dead = Some((id, "incompatible types"));
         }
         plan.is_typed |= node.typed;
         if let Some(values) = &node.allowed {

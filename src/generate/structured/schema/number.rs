@@ -235,6 +235,22 @@ impl Range {
         }
     }
 
+    /// Why nothing lies within, when the bounds alone say so.
+    pub(in super::super) fn conflict(&self) -> Option<String> {
+        let ((low, _), (high, _)) = self.low.zip(self.high)?;
+        let text = |n: Num| match n {
+            Num::Int(i) => i.to_string(),
+            Num::Float(f) => f.to_string(),
+        };
+        (low.cmp(high) == Ordering::Greater).then(|| {
+            format!(
+                "minimum ({}) is greater than maximum ({})",
+                text(low),
+                text(high)
+            )
+        })
+    }
+
     fn holds(&self, f: f64) -> bool {
         let low = self.low.is_none_or(|(low, open)| {
             let order = Num::Float(f).cmp(low);

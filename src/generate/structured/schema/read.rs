@@ -160,8 +160,7 @@ impl Reader<'_> {
                     None => match self.root.pointer(&pointer) {
                         Some(value) => self.node(value, pointer, 0)?,
                         None => {
-                            return self
-                                .bad(&path, format!("reference '{reference}' leads nowhere"));
+                            return self.bad(&path, format!("Pointer '{pointer}' does not exist"));
                         }
                     },
                 },
@@ -321,13 +320,7 @@ impl Reader<'_> {
         if let Some(value) = map.get("multipleOf") {
             let step = value.as_number().map(Num::of).filter(|n| n.as_f64() > 0.0);
             let Some(step) = step else {
-                return self.bad(
-                    &node.path,
-                    format!(
-                        "'multipleOf' must be a number above 0, got {}",
-                        brief(value)
-                    ),
-                );
+                return self.bad(&node.path, "invalid multiple of");
             };
             rules.step = Decimal::of(step);
         }
@@ -347,7 +340,7 @@ impl Reader<'_> {
             None => self.bad(
                 &node.path,
                 format!(
-                    "Expected a non-negative integer for '{key}', got {}",
+                    "Expected positive integer for '{key}', got {}",
                     brief(value)
                 ),
             ),

@@ -76,10 +76,7 @@ fn a_document_that_is_no_schema_is_refused() {
         let (schema, words) = (&pair[0], pair[1].as_str().expect("words"));
         let error = compile(&Constraint::Json(schema.clone())).expect_err(&schema.to_string());
         let text = error.to_string();
-        assert!(
-            text.starts_with("Grammar error: Invalid schema: "),
-            "{text}"
-        );
+        assert!(text.starts_with("Grammar error: "), "{text}");
         assert!(text.contains(words), "{schema}: {text}");
     }
 }
