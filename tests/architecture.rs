@@ -18,7 +18,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("generate", "dataset job sim tokenizer"),
     ("driver", "engine sim"),
     ("metrics", "driver engine sim"),
-    ("kv_events", "driver engine wire"),
+    ("kv_events", "driver engine sim wire"),
     ("service", "driver engine fault generate job sim tokenizer"),
     // It fills the `Config` of any module above; none of them may name `config`.
     ("config", ALL_ABOVE),
