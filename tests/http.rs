@@ -7,6 +7,7 @@
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `tls`: certificates
+//! - `tools`: calls of tools
 
 #![expect(
     clippy::unwrap_used,
@@ -33,6 +34,8 @@ mod shapes_ops;
 mod sim;
 #[path = "http/tls.rs"]
 mod tls;
+#[path = "http/tools.rs"]
+mod tools;
 #[path = "http/transport.rs"]
 mod transport;
 #[path = "http/wire.rs"]

@@ -340,6 +340,18 @@ pub(in crate::http) fn late_checks(
     app.limits.data_parallel_rank(rank(headers).map(i128::from))
 }
 
+/// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
+pub(in crate::http) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
+    app.config.api.tool_call_parser.is_some()
+        && request.tools.as_ref().is_some_and(|t| !t.is_empty())
+        && matches!(request.tool_choice, None | Some(ToolChoice::Auto))
+}
+
+/// Whether that parser finds the calls of a Hermes model.
+fn reads_calls(app: &App, request: &ChatRequest) -> bool {
+    parses_tools(app, request) && app.config.api.tool_call_parser.as_deref() == Some("hermes")
+}
+
 /// What a chat's choices are made of.
 ///
 /// # Errors
@@ -349,8 +361,12 @@ pub(in crate::http) fn content(
     request: &ChatRequest,
     params: &SamplingParams,
 ) -> Result<Content, Fault> {
-    if let Some(content) = constraint(params)? {
-        return Ok(content);
+    match constraint(params)? {
+        Some(Content::Constrained(compiled)) if reads_calls(app, request) => {
+            return Ok(Content::Parsed(compiled));
+        }
+        Some(content) => return Ok(content),
+        None => {}
     }
     let Some(tools) = request.tools.as_ref().filter(|tools| !tools.is_empty()) else {
         return Ok(Content::Text);
