@@ -6,14 +6,18 @@
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
+//! - `fleet`: several servers in one process
 //! - `tls`: certificates
 //! - `tools`: calls of tools
+//! - `transfer`: disaggregated prefill and cache thresholds
 
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "http/fleet.rs"]
+mod fleet;
 #[path = "http/golden.rs"]
 mod golden;
 #[path = "http/hostile.rs"]
@@ -36,6 +40,8 @@ mod sim;
 mod tls;
 #[path = "http/tools.rs"]
 mod tools;
+#[path = "http/transfer.rs"]
+mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
 #[path = "http/wire.rs"]

@@ -5,7 +5,7 @@ mod tool;
 use std::process::ExitCode;
 
 use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
-use crate::server::Server;
+use crate::server::Fleet;
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -70,18 +70,19 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         .first()
         .cloned()
         .unwrap_or_default();
-    let server = match Server::start_loaded(loaded).await {
-        Ok(server) => server,
+    let fleet = match Fleet::start(loaded).await {
+        Ok(fleet) => fleet,
         Err(error) => return complain(&error, FAILED),
     };
-    match server.address {
-        Some(address) => tracing::info!(%address, model = name, "listening"),
-        None => tracing::info!(model = name, "listening on the Unix socket"),
+    let servers = fleet.servers().len();
+    match fleet.address() {
+        Some(address) => tracing::info!(%address, servers, model = name, "listening"),
+        None => tracing::info!(servers, model = name, "listening on the Unix socket"),
     }
     signal().await;
     tracing::info!("shutting down; a second signal ends at once");
     tokio::select! {
-        () = server.shutdown() => ExitCode::SUCCESS,
+        () = fleet.shutdown() => ExitCode::SUCCESS,
         () = signal() => ExitCode::from(FAILED),
     }
 }

@@ -58,6 +58,8 @@ pub struct App {
     pub(super) drawn: AtomicU64,
     /// `/openapi.json`, once somebody asked.
     pub(super) openapi: OnceLock<Arc<str>>,
+    /// Who this server is to the one that decodes what it prefilled.
+    pub(super) engine_id: Arc<str>,
     stopping: AtomicBool,
 }
 
@@ -84,6 +86,7 @@ impl App {
             fingerprint: fingerprint(&config).map(Into::into),
             routes: routes::index(&config),
             openapi: OnceLock::new(),
+            engine_id: engine_id(&config).into(),
             loaded: loaded.map(Mutex::new),
             faults: ArcSwap::from_pointee(fault::plan(&config)),
             drawn: AtomicU64::new(0),
@@ -177,6 +180,13 @@ fn fingerprint(config: &Config) -> Option<String> {
             Some(format!("{text}-{hash}"))
         }
     }
+}
+
+/// The engine's name among the engines of a deployment.
+fn engine_id(config: &Config) -> String {
+    let transfer = config.kv_transfer.as_ref();
+    let given = transfer.and_then(|transfer| transfer.engine_id.clone());
+    given.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
 }
 
 /// What requests are checked against.

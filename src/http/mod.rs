@@ -16,6 +16,7 @@ mod query;
 mod routes;
 mod stream;
 mod tokenize;
+mod transfer;
 mod vllm;
 
 pub use app::{App, Parts};

@@ -13,7 +13,7 @@ use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, render, weights};
-use super::{admin, anthropic, error, invocations, ops, pooling, tokenize, vllm};
+use super::{admin, anthropic, error, invocations, ops, pooling, tokenize, transfer, vllm};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
@@ -67,6 +67,7 @@ fn table(config: &Config) -> Vec<Route> {
     }
     if config.model.door == Door::Llmd {
         let admin = get(admin::show).post(admin::change);
+        routes.push(("/query", "GET", get(transfer::query)));
         routes.push(("/admin/config", "GET, POST", admin));
         routes.push(("/fake_metrics", "POST", post(admin::fake_metrics)));
     }

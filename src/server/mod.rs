@@ -1,6 +1,7 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
 mod engines;
+mod fleet;
 mod setup;
 
 use std::io;
@@ -29,6 +30,8 @@ use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+pub use fleet::Fleet;
 
 /// Pending connections that the kernel keeps.
 const BACKLOG: u32 = 4096;
@@ -95,7 +98,8 @@ impl Server {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        Self::begin(config, None).await
+        let tokenizer = open_tokenizer(&config)?;
+        Self::begin(config, None, tokenizer).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -103,14 +107,18 @@ impl Server {
     /// # Errors
     /// As [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
-        Self::begin(loaded.config.clone(), Some(loaded)).await
+        let tokenizer = open_tokenizer(&loaded.config)?;
+        Self::begin(loaded.config.clone(), Some(loaded), tokenizer).await
     }
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
-    async fn begin(config: Config, loaded: Option<Loaded>) -> Result<Self, StartError> {
+    async fn begin(
+        config: Config,
+        loaded: Option<Loaded>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = Arc::new(config);
-        let tokenizer = open_tokenizer(&config)?;
         let acceptor = match &config.server.tls {
             Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
             None => None,

@@ -15,7 +15,7 @@ use self::render::{MessageStream, message};
 use super::app::App;
 use super::openai::chat::{self, Playing, Refused};
 use super::openai::prepare;
-use super::{body, error};
+use super::{body, error, transfer};
 use crate::wire::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::wire::fault::Fault;
 
@@ -66,7 +66,9 @@ async fn answer(
     let stream = request.stream.unwrap_or(false);
     let request = convert::chat(app, request)?;
     let id = prepare::request_id("chatcmpl-", headers, None);
-    let playing = match chat::start(app, headers, std::slice::from_ref(&request), id).await {
+    let threshold = transfer::hit_threshold(app, headers, &serde_json::Value::Null);
+    let requests = std::slice::from_ref(&request);
+    let playing = match chat::start(app, headers, requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Late(fault)) if stream => return Ok(failed_stream(app, &fault)),
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),

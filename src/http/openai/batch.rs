@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::chat::{self, Refused};
 use super::prepare;
 use crate::http::app::App;
-use crate::http::{body, error};
+use crate::http::{body, error, transfer};
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::chat::ChatRequest;
 
@@ -38,9 +38,10 @@ async fn answer(
     headers: &HeaderMap,
     value: Value,
 ) -> Result<Response<Body>, Fault> {
+    let threshold = transfer::hit_threshold(app, headers, &value);
     let requests = conversations(value)?;
     let id = prepare::request_id("chatcmpl-", headers, requests[0].request_id.as_deref());
-    let mut playing = match chat::start(app, headers, &requests, id).await {
+    let mut playing = match chat::start(app, headers, &requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
     };

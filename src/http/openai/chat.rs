@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare;
 use crate::http::app::{App, LoadGuard};
-use crate::http::{body, error, fault};
+use crate::http::{body, error, fault, transfer};
 use crate::job::Prompt;
 use crate::service::{Content, Job, Reply, ServeError};
 use crate::tokenizer::ChatInput;
@@ -44,7 +44,9 @@ pub(in crate::http) async fn answer(
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
-    let playing = match start(app, headers, std::slice::from_ref(&request), id).await {
+    let threshold = transfer::hit_threshold(app, headers, value);
+    let requests = std::slice::from_ref(&request);
+    let playing = match start(app, headers, requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Late(fault)) if stream => return Ok(prepare::failed_stream(&fault, true)),
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
@@ -100,12 +102,15 @@ pub(in crate::http) async fn start(
     headers: &HeaderMap,
     requests: &[ChatRequest],
     id: Arc<str>,
+    hit_threshold: Option<f64>,
 ) -> Result<Playing, Refused> {
     let arrived = app.service.now();
     let request = &requests[0];
     fault::inject(app, headers, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
+    let remote = request.kv_transfer_params.as_ref();
+    transfer::streams(app, remote, request.stream.unwrap_or(false))?;
     prepare::admit(app, request.n.unwrap_or(1), requests.len())?;
     request.validate_early(&app.limits)?;
     let mut prompts = Vec::with_capacity(requests.len());
@@ -118,7 +123,8 @@ pub(in crate::http) async fn start(
     let params = request.sampling_params(budget, &app.defaults)?;
     prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
     let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
-    let chat = view(app, request, &id, &target, &prompts[0], &content);
+    let mut chat = view(app, request, &id, &target, &prompts[0], &content);
+    transfer::offer(app, &mut chat.view, remote, &prompts);
     let job = Job {
         id,
         target,
@@ -127,7 +133,8 @@ pub(in crate::http) async fn start(
         content,
         priority: prepare::priority(headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(request.kv_transfer_params.as_ref()),
+        transfer: prepare::transfer(remote),
+        hit_threshold,
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::prepare;
 use crate::http::app::App;
-use crate::http::{body, error, fault};
+use crate::http::{body, error, fault, transfer};
 use crate::job::{Prompt, Target};
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -44,6 +44,9 @@ pub(in crate::http) async fn answer(
     request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
+    let stream = request.stream.unwrap_or(false);
+    let remote = request.kv_transfer_params.as_ref();
+    transfer::streams(app, remote, stream)?;
     let given = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1));
     prepare::admit(app, request.n, given)?;
     request.validate_early(&app.limits)?;
@@ -52,7 +55,6 @@ pub(in crate::http) async fn answer(
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
-    let stream = request.stream.unwrap_or(false);
     let late = prepare::late_checks(app, headers, &params, &prompts);
     let content = match late.and_then(|()| prepare::constraint(&params)) {
         Ok(content) => content.unwrap_or_default(),
@@ -60,7 +62,8 @@ pub(in crate::http) async fn answer(
         Err(fault) => return Err(fault),
     };
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
-    let view = view(app, &request, &id, &target, &prompts);
+    let mut view = view(app, &request, &id, &target, &prompts);
+    transfer::offer(app, &mut view.view, remote, &prompts);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let job = Job {
         id,
@@ -69,7 +72,8 @@ pub(in crate::http) async fn answer(
         content,
         priority: prepare::priority(headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(request.kv_transfer_params.as_ref()),
+        transfer: prepare::transfer(remote),
+        hit_threshold: transfer::hit_threshold(app, headers, value),
         limited: true,
         // Each prompt has its own room; the service cuts further where it must.
         max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),

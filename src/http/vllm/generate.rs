@@ -11,7 +11,7 @@ use super::answered;
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::http::app::App;
 use crate::http::openai::prepare::{self, Shape};
-use crate::http::{body, error, fault};
+use crate::http::{body, error, fault, transfer};
 use crate::job::Prompt;
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -85,6 +85,8 @@ async fn answer(
             "output_mode='derender' is not supported with stream=True.",
         ));
     }
+    let remote = transfer_params(&request);
+    transfer::streams(app, remote, stream)?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
     let mut params = request.sampling_params.clone();
@@ -126,6 +128,7 @@ async fn answer(
     };
     let mut view = prepare::view(app, &shape, &id, &target);
     view.logprobs = params.logprobs.map(|top| prepare::top(app, top));
+    transfer::offer(app, &mut view, remote, std::slice::from_ref(&prompt));
     let view = GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -141,7 +144,8 @@ async fn answer(
         content,
         priority: request.priority,
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(transfer_params(&request)),
+        transfer: prepare::transfer(remote),
+        hit_threshold: transfer::hit_threshold(app, headers, value),
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };

@@ -22,7 +22,7 @@ use super::chat::{self, Refused};
 use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
 use crate::http::stream::EventStream;
-use crate::http::{body, error, json};
+use crate::http::{body, error, json, transfer};
 use crate::service::{Job, Reply};
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::responses::ResponsesRequest;
@@ -217,9 +217,14 @@ async fn start(
     let shows_prompt = request.enable_response_messages;
     let priority = prepare::priority(headers, request.priority);
     let cache_salt = request.cache_salt.as_deref().map(Into::into);
-    let transfer = prepare::transfer(request.kv_transfer_params.as_ref());
+    let remote = request.kv_transfer_params.as_ref();
+    transfer::streams(app, remote, request.stream.unwrap_or(false))?;
+    let hit_threshold = transfer::hit_threshold(app, headers, &Value::Null);
+    let transfer = prepare::transfer(remote);
+    let mut view = prepare::view(app, &shape, &id, &target);
+    transfer::offer(app, &mut view, remote, std::slice::from_ref(&prompt));
     let frame = Arc::new(Frame {
-        view: prepare::view(app, &shape, &id, &target),
+        view,
         temperature: params.temperature,
         top_p: params.top_p,
         max_tokens: params.max_tokens.unwrap_or(budget),
@@ -241,6 +246,7 @@ async fn start(
             priority,
             cache_salt,
             transfer,
+            hit_threshold,
             limited: asked.or(app.defaults.max_tokens).is_some(),
             ..prepare::job(&params, headers, arrived)
         };

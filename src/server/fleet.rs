@@ -1,0 +1,181 @@
+//! Several servers in one process: a data-parallel rank per port, and independent replicas.
+
+use std::net::SocketAddr;
+
+use tokio::task::JoinSet;
+
+use super::{Server, StartError, open_tokenizer};
+use crate::config::{Balance, Config, Loaded};
+use crate::kv_events;
+
+/// Servers on ports that follow each other: the ranks of the first replica, then those of the
+/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer.
+pub struct Fleet {
+    servers: Vec<Server>,
+}
+
+impl Fleet {
+    /// Starts what flags ask for: one server, unless they want replicas or a port per rank.
+    ///
+    /// # Errors
+    /// [`StartError`] of the first server that does not start; the others are gone then.
+    pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+        let tokenizer = open_tokenizer(&loaded.config)?;
+        let mut servers = Vec::new();
+        for config in members(&loaded.config)? {
+            let mut member = loaded.clone();
+            member.config = config.clone();
+            match Server::begin(config, Some(member), tokenizer.clone()).await {
+                Ok(server) => servers.push(server),
+                Err(error) => {
+                    Self { servers }.shutdown().await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { servers })
+    }
+
+    /// Its servers, in the order of their ports.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Where its first server listens; `None` on a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.servers.first().and_then(|server| server.address)
+    }
+
+    /// Ends all of them at once, as [`Server::shutdown`] does.
+    pub async fn shutdown(self) {
+        let mut ending = JoinSet::new();
+        for server in self.servers {
+            ending.spawn(server.shutdown());
+        }
+        ending.join_all().await;
+    }
+}
+
+/// One configuration per server.
+fn members(config: &Config) -> Result<Vec<Config>, StartError> {
+    let (first, count) = config.engine.parallel.local_ranks;
+    let apart = config.engine.parallel.balance == Balance::PortPerRank && count > 1;
+    let ranks = if apart { count } else { 1 };
+    let mut members = Vec::new();
+    for replica in 0..config.engine.replicas {
+        for rank in 0..ranks {
+            let mut member = config.clone();
+            if apart {
+                member.engine.parallel.local_ranks = (first + rank, 1);
+            }
+            move_ports(&mut member, replica * ranks + rank)?;
+            move_events(&mut member, replica * count)?;
+            if replica > 0
+                && let Some(name) = &mut member.server.pod.name
+            {
+                name.push_str(&format!("-{replica}"));
+            }
+            members.push(member);
+        }
+    }
+    Ok(members)
+}
+
+/// The sockets of the server that is `by` further; port 0 is any port for each of them.
+fn move_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
+    let server = &mut config.server;
+    for port in [Some(&mut server.port), server.grpc_port.as_mut()]
+        .into_iter()
+        .flatten()
+        .filter(|port| **port != 0)
+    {
+        let moved = u32::from(*port) + by;
+        *port = u16::try_from(moved)
+            .map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))?;
+    }
+    if by > 0
+        && let Some(path) = &mut server.uds
+    {
+        path.as_mut_os_string().push(format!(".{by}"));
+    }
+    Ok(())
+}
+
+/// The sockets on which a replica itself listens for subscribers; its ranks move them further.
+fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
+    let events = &mut config.kv_events;
+    if !events.enabled || by == 0 {
+        return Ok(());
+    }
+    let moved = |endpoint: &str| {
+        kv_events::for_rank(endpoint, by).map_err(|error| StartError::Engine(error.to_string()))
+    };
+    if kv_events::binds(&events.endpoint) {
+        events.endpoint = moved(&events.endpoint)?;
+    }
+    if let Some(endpoint) = &mut events.replay_endpoint {
+        *endpoint = moved(endpoint)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Command};
+
+    fn loaded(line: &str) -> Loaded {
+        let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        match config::load(&args, &|name| {
+            (name == "POD_NAME").then(|| "pod".to_owned())
+        }) {
+            Ok(Command::Serve(loaded)) => *loaded,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn shapes(line: &str) -> Vec<(u16, (u32, u32), String)> {
+        let members = members(&loaded(line).config).unwrap();
+        let shape = |c: Config| {
+            let ranks = c.engine.parallel.local_ranks;
+            (c.server.port, ranks, c.server.pod.name.unwrap_or_default())
+        };
+        members.into_iter().map(shape).collect()
+    }
+
+    #[test]
+    fn llmd_gives_each_rank_a_port_and_vllm_one_to_all() {
+        let pod = || "pod".to_owned();
+        assert_eq!(
+            shapes("vllm-sim --model m --port 9000 --data-parallel-size 3"),
+            [
+                (9000, (0, 1), pod()),
+                (9001, (1, 1), pod()),
+                (9002, (2, 1), pod())
+            ]
+        );
+        assert_eq!(
+            shapes("vllm-sim serve m --port 9000 --data-parallel-size 3"),
+            [(9000, (0, 3), pod())]
+        );
+        assert_eq!(
+            shapes("vllm-sim --model m --port 9000 --data-parallel-size 3 --data-parallel-rank 2"),
+            [(9000, (2, 1), pod())]
+        );
+    }
+
+    #[test]
+    fn replicas_follow_each_other_with_all_their_ranks() {
+        let line = "vllm-sim --model m --port 9000 --data-parallel-size 2 --replicas 2";
+        let named = |name: &str| name.to_owned();
+        assert_eq!(
+            shapes(line),
+            [
+                (9000, (0, 1), named("pod")),
+                (9001, (1, 1), named("pod")),
+                (9002, (0, 1), named("pod-1")),
+                (9003, (1, 1), named("pod-1")),
+            ]
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Several servers in one process: replicas, and llm-d's data-parallel ranks.
+
+use serde_json::json;
+use tokio::net::TcpStream;
+use vllm_sim::config::{Door, Loaded};
+use vllm_sim::server::{Fleet, Server};
+
+use super::sim::{MODEL, post};
+use super::wire::{Answer, Wire};
+
+async fn fleet(flags: &[&str]) -> Fleet {
+    let mut words = vec!["--model", MODEL, "--served-model-name", "tiny-llama"];
+    words.extend(flags);
+    let mut loaded = Loaded::from_flags(Door::Llmd, &words).expect("flags that are right");
+    // Any free port for each of them.
+    loaded.config.server.port = 0;
+    loaded.config.server.host = Some("127.0.0.1".to_owned());
+    Fleet::start(loaded).await.expect("a start")
+}
+
+async fn ask(server: &Server, request: impl AsRef<[u8]>) -> Answer {
+    let address = server.address.expect("no Unix socket");
+    let mut wire = Wire::new(TcpStream::connect(address).await.unwrap());
+    wire.send(request.as_ref()).await;
+    wire.answer().await
+}
+
+/// Tokens that a server says it made, by the engine that it says did.
+async fn counted(server: &Server) -> (String, f64) {
+    let page = ask(server, "GET /metrics HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+    let page = page.text();
+    let mut lines = page.lines();
+    let line = lines
+        .find(|line| line.starts_with("vllm:generation_tokens_total{"))
+        .expect("a counter of tokens");
+    let engine = line.split('"').nth(1).unwrap().to_owned();
+    (engine, line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+async fn complete(server: &Server) {
+    let body = json!({"prompt": "hello", "max_tokens": 2, "ignore_eos": true}).to_string();
+    let answer = ask(server, post("/v1/completions", &[], body.as_bytes())).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn every_replica_counts_for_itself() {
+    let fleet = fleet(&["--replicas", "3"]).await;
+    let servers = fleet.servers();
+    assert_eq!(servers.len(), 3);
+    complete(&servers[1]).await;
+    for (index, tokens) in [(0, 0.0), (1, 2.0), (2, 0.0)] {
+        let expected = ("0".to_owned(), tokens);
+        assert_eq!(counted(&servers[index]).await, expected, "{index}");
+    }
+    let last = servers[2].address.unwrap();
+    fleet.shutdown().await;
+    assert!(TcpStream::connect(last).await.is_err());
+}
+
+#[tokio::test]
+async fn every_rank_of_llmd_is_a_server_of_its_own() {
+    let fleet = fleet(&["--data-parallel-size", "2"]).await;
+    let servers = fleet.servers();
+    complete(&servers[1]).await;
+    assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 0.0));
+    assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 2.0));
+    fleet.shutdown().await;
+}
