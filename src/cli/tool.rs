@@ -84,7 +84,12 @@ fn run_replay(words: &[String]) -> Result<String> {
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let (loaded, rest) = load_known(words, Door::Vllm, env)?;
+    // As behind `serve`, the first loose word names the model.
+    let mut words = words.to_vec();
+    if words.first().is_some_and(|word| !word.starts_with('-')) {
+        words.insert(0, "--model".to_owned());
+    }
+    let (loaded, rest) = load_known(&words, Door::Vllm, env)?;
     if let Some(word) = rest.first() {
         bail!("{word:?} is not known here; explain takes the flags of `vllm-sim serve`");
     }

@@ -123,7 +123,9 @@ impl Config {
             )));
         }
         let roofline = matches!(self.engine.latency_model, LatencyModel::Roofline { .. });
-        if roofline && self.model.hf_config.is_none() {
+        let shaped = self.model.hf_config.is_some()
+            || crate::engine::latency::model(&self.model.name).is_some();
+        if roofline && !shaped {
             return Err(ConfigError::Invalid(format!(
                 "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
                 self.model.name

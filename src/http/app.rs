@@ -44,6 +44,8 @@ pub struct App {
     pub(super) limits: Limits,
     pub(super) defaults: SamplingDefaults,
     pub(super) fingerprint: Option<Arc<str>>,
+    /// The template of `--chat-template`, which takes the place of the model's own.
+    pub(super) chat_template: Option<String>,
     pub(super) load: Arc<AtomicI64>,
     /// Routes that this configuration serves.
     pub(super) routes: Index,
@@ -84,6 +86,7 @@ impl App {
             limits: limits(&config, &service, version),
             defaults: defaults(&config, &service),
             fingerprint: fingerprint(&config).map(Into::into),
+            chat_template: chat_template(&config),
             routes: routes::index(&config),
             openapi: OnceLock::new(),
             engine_id: engine_id(&config).into(),
@@ -187,6 +190,12 @@ fn engine_id(config: &Config) -> String {
     let transfer = config.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
     given.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+}
+
+/// The text of `--chat-template`: a file's, or the flag's own.
+fn chat_template(config: &Config) -> Option<String> {
+    let given = config.model.chat_template.as_ref()?;
+    Some(std::fs::read_to_string(given).unwrap_or_else(|_| given.clone()))
 }
 
 /// What requests are checked against.

@@ -101,7 +101,11 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
 
 /// The tokens of a conversation.
 fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Vec<u32>, Fault> {
-    let template = request.chat_template.as_deref();
+    let template = request
+        .chat_template
+        .as_ref()
+        .or(app.chat_template.as_ref());
+    let template = template.map(String::as_str);
     let has_tools = request.tools.is_some();
     let messages = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());

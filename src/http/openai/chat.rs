@@ -158,7 +158,14 @@ pub(in crate::http) async fn prompt(
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
-    let (template, has_tools) = (request.chat_template.as_deref(), request.tools.is_some());
+    let (template, has_tools) = (
+        request
+            .chat_template
+            .as_ref()
+            .or(app.chat_template.as_ref())
+            .map(String::as_str),
+        request.tools.is_some(),
+    );
     let messages = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = tools_shown(app, request);
     let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
@@ -171,7 +178,10 @@ pub(in crate::http) async fn prompt(
     if let Some(effort) = &request.reasoning_effort {
         kwargs.insert("reasoning_effort".into(), effort.clone().into());
     }
-    let template = request.chat_template.clone();
+    let template = request
+        .chat_template
+        .clone()
+        .or_else(|| app.chat_template.clone());
     let (generate, proceed) = (
         request.add_generation_prompt,
         request.continue_final_message,
