@@ -189,7 +189,11 @@ impl Generator {
             return self.echo(brief, draft, rng);
         }
         // One that ends by itself says something first.
-        let target = self.length(brief, rng).max(brief.limit.min(2));
+        let mut target = self.length(brief, rng).max(brief.limit.min(2));
+        if brief.reasoning.is_some() && brief.limit <= SHORTEST_THOUGHT {
+            // No thought ends within so few tokens.
+            target = brief.limit;
+        }
         let full = target == brief.limit;
         // A reply that ends by itself ends with a token without text.
         let eos = self.tokenizer.eos().filter(|_| !full);
