@@ -61,6 +61,8 @@ pub enum Form {
     Text,
     /// This text exactly (structured output, already generated), cut by the limit alone.
     Exact(Arc<str>),
+    /// This text exactly, in which a parser looks for calls as a Hermes model writes them.
+    Parsed(Arc<str>),
     /// Calls of tools, with the raw text a model would write for them.
     Calls(Vec<Call>),
 }

@@ -9,6 +9,7 @@
 //! - `fleet`: several servers in one process
 //! - `tls`: certificates
 //! - `transfer`: disaggregated prefill and cache thresholds
+//! - `tools`: calls of tools
 
 #![expect(
     clippy::unwrap_used,
@@ -37,6 +38,8 @@ mod shapes_ops;
 mod sim;
 #[path = "http/tls.rs"]
 mod tls;
+#[path = "http/tools.rs"]
+mod tools;
 #[path = "http/transfer.rs"]
 mod transfer;
 #[path = "http/transport.rs"]

@@ -1,6 +1,7 @@
 //! What is said: a brief in, a finished [`Script`] out.
 
 mod corpus;
+mod hermes;
 mod length;
 mod script;
 mod stop;
@@ -107,14 +108,21 @@ impl Generator {
             len: 0,
         };
         let forced = self.forced(brief);
+        let mut written = Vec::new();
         let (reason, stop) = match (&brief.form, forced) {
             (Form::Text, Some(forced)) => self.forced_tokens(brief, forced, &mut draft, &mut rng),
             (Form::Text, None) => self.text(brief, &mut draft, &mut rng),
             (Form::Exact(text), _) => {
                 let room = self.think(brief, &mut draft, &mut rng);
-                let fragments = self.tokenizer.fragments(text);
-                let whole = fragments.ids.len() as u32;
-                draft.push_own(fragments, room, Channel::Content);
+                let whole = self.pieces(&[(text, Channel::Content)], room, &mut draft);
+                (self.end(whole, room, brief, &mut draft), None)
+            }
+            (Form::Parsed(text), _) => {
+                let room = self.think(brief, &mut draft, &mut rng);
+                let (pieces, names) = hermes::pieces(text)
+                    .unwrap_or_else(|| (vec![(text, Channel::Content)], Vec::new()));
+                written = names;
+                let whole = self.pieces(&pieces, room, &mut draft);
                 (self.end(whole, room, brief, &mut draft), None)
             }
             (Form::Calls(calls), _) => {
@@ -125,7 +133,7 @@ impl Generator {
         };
         let calls = match &brief.form {
             Form::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
-            _ => Vec::new(),
+            _ => written,
         };
         let mut script = Script {
             corpus: self.corpus.clone(),
@@ -242,7 +250,9 @@ impl Generator {
             let line = Line { index, first };
             let fragments = self.corpus.fragments(line);
             tries += 1;
-            if tries < 1000 && is_banned(fragments, brief) {
+            // A short reply that starts inside a letter would say nothing.
+            let mute = first && fragments.ends.first() == Some(&0);
+            if tries < 1000 && (mute || is_banned(fragments, brief)) {
                 continue;
             }
             let tokens = (fragments.ids.len() as u32).min(until - draft.len);
@@ -293,8 +303,8 @@ impl Generator {
 
     /// Calls in the format of Hermes models; the tokens of all of them.
     fn calls(&self, calls: &[crate::job::Call], room: u32, draft: &mut Draft) -> u32 {
-        let start = draft.len;
         let mut whole = 0;
+        let mut room = room;
         for (index, call) in calls.iter().enumerate() {
             let open = format!(
                 "<tool_call>\n{{\"name\": \"{}\", \"arguments\": ",
@@ -305,12 +315,22 @@ impl Generator {
                 (call.arguments.as_str(), Channel::Call(index as u16)),
                 ("}\n</tool_call>", Channel::Marker),
             ];
-            for (text, channel) in parts {
-                let fragments = self.tokenizer.fragments(text);
-                whole += fragments.ids.len() as u32;
-                let left = room.saturating_sub(draft.len - start);
-                draft.push_own(fragments, left, channel);
-            }
+            let before = draft.len;
+            whole += self.pieces(&parts, room, draft);
+            room = room.saturating_sub(draft.len - before);
+        }
+        whole
+    }
+
+    /// Texts one behind the other, at most `room` tokens of them; the tokens of all of them.
+    fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut Draft) -> u32 {
+        let start = draft.len;
+        let mut whole = 0;
+        for (text, channel) in pieces {
+            let fragments = self.tokenizer.fragments(text);
+            whole += fragments.ids.len() as u32;
+            let left = room.saturating_sub(draft.len - start);
+            draft.push_own(fragments, left, *channel);
         }
         whole
     }

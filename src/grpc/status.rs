@@ -19,6 +19,7 @@ pub(super) fn refused(error: &ServeError) -> Status {
         | ServeError::Draining
         | ServeError::Paused => 503,
         ServeError::Rank { .. }
+        | ServeError::TooManySequences { .. }
         | ServeError::TooLarge { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_) => 400,

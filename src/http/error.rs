@@ -48,6 +48,7 @@ pub(super) fn fault(error: &ServeError) -> Fault {
         ServeError::Rank { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_)
+        | ServeError::TooManySequences { .. }
         | ServeError::TooLarge { .. } => Fault::bad_request(message),
     }
 }

@@ -58,6 +58,8 @@ pub enum Content {
     Text,
     /// Text under a constraint.
     Constrained(Arc<Compiled>),
+    /// Text under a constraint, in which a parser looks for calls of tools.
+    Parsed(Arc<Compiled>),
     /// Calls of tools, or free text where the choice allows it.
     Tools {
         /// What may be called.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::driver::{Group, Live, Planned, Tag, Ticket};
 use crate::engine::kv::{Extras, HashConfig, Hasher, Lora};
 use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
-use crate::generate::structured::{Cache, ConstraintError};
+use crate::generate::structured::{Cache, Compiled, ConstraintError};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
@@ -24,6 +24,11 @@ pub use embed::embedding;
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
+
+/// Most sequences of one request: four times the choices that vLLM allows one prompt
+/// (`VLLM_MAX_N_SEQUENCES`). Each has its script written before the first token, so that a few
+/// bytes of JSON must not ask for millions.
+const MAX_SEQUENCES: u32 = 65_536;
 
 /// Why a job was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +68,14 @@ pub enum ServeError {
         /// Blocks that exist.
         total: u32,
     },
+    /// More sequences than one request may have.
+    #[error(
+        "The request asks for {asked} sequences (prompts times n), the most is {MAX_SEQUENCES}. Send fewer prompts or a smaller n."
+    )]
+    TooManySequences {
+        /// What was asked for.
+        asked: u64,
+    },
     /// The constraint has no text that satisfies it.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
@@ -76,6 +89,7 @@ impl ServeError {
     pub fn is_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
+            Self::TooManySequences { .. } => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -200,7 +214,11 @@ impl Service {
     /// # Errors
     /// [`ServeError`]; nothing of the job stays behind.
     pub fn generate(&self, job: &Job) -> Result<Reply, ServeError> {
-        let sequences = job.n.saturating_mul(job.prompts.len() as u32);
+        let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
+        let sequences = u32::try_from(asked)
+            .ok()
+            .filter(|asked| *asked <= MAX_SEQUENCES)
+            .ok_or(ServeError::TooManySequences { asked })?;
         self.admits(sequences)?;
         if self.control.refuses() {
             return Err(ServeError::Paused);
@@ -264,10 +282,8 @@ impl Service {
         let limit = job.max_tokens.map_or(room, |max| max.min(room)).max(1);
         let form = match &job.content {
             Content::Text => Form::Text,
-            Content::Constrained(compiled) => {
-                let mut rng = stream(self.settings.seed, key, Purpose::Structured);
-                Form::Exact(compiled.sample(&mut rng, &Default::default())?.into())
-            }
+            Content::Constrained(compiled) => Form::Exact(self.sample(compiled, key)?),
+            Content::Parsed(compiled) => Form::Parsed(self.sample(compiled, key)?),
             Content::Tools {
                 tools,
                 choice,
@@ -305,6 +321,11 @@ impl Service {
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
         }))
+    }
+
+    fn sample(&self, compiled: &Compiled, key: u64) -> Result<Arc<str>, ConstraintError> {
+        let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+        Ok(compiled.sample(&mut rng, &Default::default())?.into())
     }
 
     fn ticket(

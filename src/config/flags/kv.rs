@@ -126,7 +126,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "kv-event-topic",
         KvEvents,
         Text,
-        "Topic, with {pod_ip}, {pod_name}, {port}, {rank} and {model} filled in [empty; llm-d: kv@{pod_ip}:{port}@{model}].",
+        "Topic, with {pod_ip}, {host}, {port}, {rank} and {model} filled in [empty; llm-d: kv@{pod_ip}:{port}@{model}].",
     ),
     Flag::new(
         "kv-events-int-hashes",

@@ -285,6 +285,7 @@ pub(in crate::http) fn view(
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
         ec_transfer_params: None,
+        tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,
     }
 }

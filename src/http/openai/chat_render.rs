@@ -9,6 +9,7 @@ use crate::engine::End;
 use crate::generate::{Channel, Token};
 use crate::http::json;
 use crate::http::stream::{Render, Step};
+use crate::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use crate::service::{Choice, Reply};
 
 /// What only chat replies depend on.
@@ -33,6 +34,8 @@ pub(in crate::http) struct ChatView {
     pub(in crate::http) prompt_ids: Option<Arc<[u32]>>,
     pub(in crate::http) prompt_text: Option<Arc<str>>,
     pub(in crate::http) ec_transfer_params: Option<Arc<str>>,
+    /// Counts what the tool parser finds, where there is one at work.
+    pub(in crate::http) tool_parser: Option<Arc<Metrics>>,
 }
 
 impl ChatView {
@@ -96,6 +99,7 @@ impl ChatView {
         let end = end_of(choice);
         let content = choice.script.text(Channel::Content, released);
         let calls = self.calls(choice, released);
+        self.count_parsed(ToolMode::NonStreaming, !calls.is_empty());
         let content = match &self.echo {
             Some(echo) => format!("{echo}{content}"),
             None => content,
@@ -168,6 +172,18 @@ impl ChatView {
             out.push_str(",\"weight_versions\":null");
         }
         out.push('}');
+    }
+
+    /// The tool parser looked at a choice, or at a delta of one.
+    fn count_parsed(&self, mode: ToolMode, found: bool) {
+        let outcome = if found {
+            ToolOutcome::ToolCall
+        } else {
+            ToolOutcome::NoToolCall
+        };
+        if let Some(metrics) = &self.tool_parser {
+            metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
+        }
     }
 
     /// Names and arguments of the calls among the first `released` tokens.
@@ -419,6 +435,8 @@ impl Render for ChatStream {
             return;
         }
         let delta = self.collect(choice, step);
+        self.chat
+            .count_parsed(ToolMode::Streaming, delta.call.is_some());
         let hides = !self.chat.include_reasoning && self.chat.parsed;
         let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
         let logprobs = if hides { "" } else { delta.logprobs.as_str() };

@@ -1,6 +1,7 @@
 //! What chat and completions do alike around the engine's work.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -63,15 +64,22 @@ impl From<&CompletionRequest> for Shape {
     }
 }
 
-/// 16 lower-case hex digits: the low 64 bits of a random UUID.
+/// A number that no other request of this process gets, and that looks random: a UUID drawn once,
+/// mixed with a counter. Asking the system for each id is a call too many per request.
+fn fresh() -> u64 {
+    static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    crate::sim::mix(*BASE, COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// 16 lower-case hex digits, as the low half of a random UUID.
 pub(in crate::http) fn uid() -> String {
-    let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
-    format!("{low:016x}")
+    format!("{:016x}", fresh())
 }
 
 /// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
 pub(in crate::http) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
-    let (base, _) = uuid::Uuid::new_v4().as_u64_pair();
+    let base = fresh();
     Arc::new(move |choice, call| {
         let id = crate::sim::mix(base, (choice as u64) << 32 | call as u64);
         format!("chatcmpl-tool-{id:016x}")
@@ -332,6 +340,18 @@ pub(in crate::http) fn late_checks(
     app.limits.data_parallel_rank(rank(headers).map(i128::from))
 }
 
+/// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
+pub(in crate::http) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
+    app.config.api.tool_call_parser.is_some()
+        && request.tools.as_ref().is_some_and(|t| !t.is_empty())
+        && matches!(request.tool_choice, None | Some(ToolChoice::Auto))
+}
+
+/// Whether that parser finds the calls of a Hermes model.
+fn reads_calls(app: &App, request: &ChatRequest) -> bool {
+    parses_tools(app, request) && app.config.api.tool_call_parser.as_deref() == Some("hermes")
+}
+
 /// What a chat's choices are made of.
 ///
 /// # Errors
@@ -341,8 +361,12 @@ pub(in crate::http) fn content(
     request: &ChatRequest,
     params: &SamplingParams,
 ) -> Result<Content, Fault> {
-    if let Some(content) = constraint(params)? {
-        return Ok(content);
+    match constraint(params)? {
+        Some(Content::Constrained(compiled)) if reads_calls(app, request) => {
+            return Ok(Content::Parsed(compiled));
+        }
+        Some(content) => return Ok(content),
+        None => {}
     }
     let Some(tools) = request.tools.as_ref().filter(|tools| !tools.is_empty()) else {
         return Ok(Content::Text);

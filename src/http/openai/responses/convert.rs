@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
+use crate::wire::openai::message::Message;
 use crate::wire::openai::responses::{Input, ResponsesRequest};
 use crate::wire::schema::Wire;
 
@@ -226,7 +227,11 @@ pub(super) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<Cha
         set("tool_choice", choice);
         set("tools", tools.into());
     }
-    ChatRequest::read(&body).ok_or_else(|| Fault::bad_request("The request could not be read."))
+    let mut chat = ChatRequest::read(&body)
+        .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+    // Parts of the Responses API (`input_text`) are not among those of a chat.
+    chat.messages = messages.iter().cloned().map(Message::trusted).collect();
+    Ok(chat)
 }
 
 #[cfg(test)]

@@ -1,0 +1,96 @@
+//! Calls in the text of a Hermes model: what vLLM's parser makes of it.
+//!
+//! Source: vLLM 0.33 `tool_parsers/hermes_tool_parser.py`: `<tool_call>` opens a JSON object of a
+//! name and arguments; text before the first one is the content, text behind it is nobody's; one
+//! object that is not JSON leaves the whole text as it is.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Channel;
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// A text in pieces, each with where it belongs, and the names of its calls.
+pub(super) type Pieces<'a> = (Vec<(&'a str, Channel)>, Vec<String>);
+
+#[derive(Deserialize)]
+struct Written<'a> {
+    name: String,
+    #[serde(borrow)]
+    arguments: &'a RawValue,
+}
+
+/// The pieces of a text that calls tools; `None` when it calls none.
+pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
+    let (content, _) = text.split_once(OPEN)?;
+    let mut pieces = vec![(content, Channel::Content)];
+    let mut names = Vec::new();
+    // Everything up to here has its piece.
+    let mut done = content.len();
+    let mut from = done + OPEN.len();
+    loop {
+        let body = &text[from..];
+        let body = body.split_once(CLOSE).map_or(body, |(body, _)| body);
+        let call: Written<'_> = serde_json::from_str(body.trim()).ok()?;
+        let arguments = call.arguments.get();
+        // The arguments are a part of the text, and its parts know where they lie.
+        let start = (arguments.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+        let index = u16::try_from(names.len()).ok()?;
+        pieces.push((text.get(done..start)?, Channel::Marker));
+        pieces.push((arguments, Channel::Call(index)));
+        names.push(call.name);
+        done = start + arguments.len();
+        match text[done..].find(OPEN) {
+            Some(next) => from = done + next + OPEN.len(),
+            None => break,
+        }
+    }
+    pieces.push((&text[done..], Channel::Marker));
+    pieces.retain(|(piece, _)| !piece.is_empty());
+    Some((pieces, names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "Let me see. <tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n\
+                       </tool_call>\n<tool_call>\n{\"name\": \"b\", \"arguments\": {}}\n</tool_call>";
+
+    fn joined(pieces: &[(&str, Channel)], channel: Channel) -> String {
+        let of = pieces.iter().filter(|(_, c)| *c == channel);
+        of.map(|(text, _)| *text).collect()
+    }
+
+    #[test]
+    fn content_names_and_arguments_are_told_apart() {
+        let (pieces, names) = pieces(TWO).unwrap();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(joined(&pieces, Channel::Content), "Let me see. ");
+        assert_eq!(joined(&pieces, Channel::Call(0)), "{\"x\": 1}");
+        assert_eq!(joined(&pieces, Channel::Call(1)), "{}");
+        let all: String = pieces.iter().map(|(text, _)| *text).collect();
+        assert_eq!(all, TWO);
+    }
+
+    #[test]
+    fn a_call_that_is_not_closed_is_one() {
+        let (_, names) = pieces("<tool_call>{\"name\": \"a\", \"arguments\": {}}").unwrap();
+        assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn text_without_a_readable_call_stays_text() {
+        for text in [
+            "Hello.",
+            "<tool_call>",
+            "<tool_call>\n{\"name\": get_weather\n</tool_call>",
+            "<tool_call>{\"name\": \"a\"}</tool_call>",
+            "<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call><tool_call>{",
+        ] {
+            assert_eq!(pieces(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Tools, and what their parser makes of a text.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+const CHAT: &str = "/v1/chat/completions";
+const PARSER: [&str; 3] = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
+
+fn chat(regex: &str) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "structured_outputs": {"regex": regex},
+    })
+}
+
+#[tokio::test]
+async fn calls_are_found_in_constrained_text() {
+    let sim = Sim::serve(&PARSER).await;
+    let mut body = chat(
+        "See: <tool_call>\\{\"name\": \"f\", \"arguments\": \\{\"x\": 1\\}\\}</tool_call>\
+         <tool_call>\\{\"name\": \"g\", \"arguments\": \\{\\}\\}</tool_call>",
+    );
+    let choice = sim.post(CHAT, &body).await.json()["choices"][0].clone();
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let message = &choice["message"];
+    assert_eq!(message["content"], "See: ");
+    let calls = message["tool_calls"].as_array().unwrap();
+    let functions: Vec<_> = calls.iter().map(|call| &call["function"]).collect();
+    assert_eq!(
+        functions,
+        [
+            &json!({"name": "f", "arguments": "{\"x\": 1}"}),
+            &json!({"name": "g", "arguments": "{}"})
+        ]
+    );
+    body["stream"] = true.into();
+    let events = sim.post(CHAT, &body).await.text();
+    assert!(events.contains("\"name\":\"g\""), "{events}");
+    assert!(!events.contains("<tool_call>"), "{events}");
+    let metrics = sim.get("/metrics").await.text();
+    let line = "mode=\"non_streaming\",model_name=\"tiny-llama\",outcome=\"tool_call\",\
+                request_type=\"chat_completions\"} 1.0";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[tokio::test]
+async fn text_without_a_readable_call_is_content() {
+    let sim = Sim::serve(&PARSER).await;
+    let call = "<tool_call>\\{\"name\": \"f\", \"arguments\": \\{\\}\\}";
+    for (regex, choice) in [("<tool_call>\\{\"name\": f", "auto"), (call, "none")] {
+        let mut body = chat(regex);
+        body["tool_choice"] = choice.into();
+        let message = sim.post(CHAT, &body).await.json()["choices"][0]["message"].clone();
+        assert_eq!(message["content"], regex.replace('\\', ""), "{message}");
+        assert_eq!(message.get("tool_calls"), None, "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_takes_the_parts_of_its_own_interface() {
+    let sim = Sim::serve(&[]).await;
+    let part = json!({"type": "input_text", "text": "Hi"});
+    let body = json!({"input": [{"role": "user", "content": [part]}], "max_output_tokens": 8});
+    let answer = sim.post("/v1/responses", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn prompts_times_choices_are_bounded() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({"prompt": vec!["Hi"; 1024], "n": 16_384, "max_tokens": 1});
+    let answer = sim.post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text().contains("16777216 sequences"),
+        "{}",
+        answer.text()
+    );
+}
