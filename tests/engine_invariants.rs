@@ -1,5 +1,5 @@
 //! The numbered invariants of the engine, over random workloads under cache pressure, for every
-//! scheduler that a step of a batch drives.
+//! scheduler.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use vllm_sim::engine::kv::KvConfig;
 use vllm_sim::engine::latency::LatencyModel;
+use vllm_sim::engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use vllm_sim::engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim::engine::{
-    BlockKey, Command, End, Event, LoraId, Outbox, Plan, Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, Command, Delays, End, Event, LoraId, Outbox, Plan, Scheduler, SeqId, Sequence,
+    Transfer,
 };
 use vllm_sim::sim::SimTime;
 
@@ -377,6 +380,36 @@ fn sglang() -> impl Strategy<Value = SglangConfig> {
     })
 }
 
+fn pool() -> impl Strategy<Value = PoolConfig> {
+    let delays = (0..6u64, 0..3u64, 0..2u64, 1..4u32);
+    let sizes = (1..12usize, 6..60u32, 1..20u32);
+    let loras = (proptest::option::of(1..3usize), 0..4u64);
+    (delays, sizes, loras).prop_map(|(delays, sizes, loras)| {
+        let (ttft, itl, std_dev, factor) = delays;
+        let (slots, num_blocks, block_size) = sizes;
+        let ms = Duration::from_millis;
+        PoolConfig {
+            slots,
+            queue: None,
+            delays: Delays {
+                ttft: (ms(ttft), ms(std_dev)),
+                itl: (ms(itl), Duration::ZERO),
+                factor_under_load: f64::from(factor),
+                ..Delays::default()
+            },
+            seed: 5,
+            max_loras: loras.0,
+            lora_load: ms(loras.1),
+            kv: Some(KvConfig {
+                num_blocks,
+                block_size,
+                prefix_caching: true,
+                events: true,
+            }),
+        }
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -384,6 +417,12 @@ proptest! {
     fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
         let block = config.block_size;
         hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs)?;
+    }
+
+    #[test]
+    fn pool_holds_the_invariants(config in pool(), inputs in inputs()) {
+        let block = config.kv.map_or(1, |kv| kv.block_size);
+        hold(|| Box::new(Pool::new(config.clone())), block, &inputs)?;
     }
 
     #[test]

@@ -290,3 +290,28 @@ fn random_delays_depend_on_the_request_and_not_on_its_neighbours() {
         "full precision"
     );
 }
+
+#[test]
+fn a_long_queue_without_delays_starts_without_a_deep_stack() {
+    let config = PoolConfig {
+        slots: 1,
+        queue: None,
+        max_loras: Some(1),
+        ..PoolConfig::default()
+    };
+    let mut pool = Pool::new(config);
+    let mut out = Outbox::new();
+    pool.command(at(0), Command::Pause, &mut out);
+    for id in 0..100_000 {
+        let lora = Some(LoraId(1 + (id % 3) as u32));
+        let waiting = Sequence {
+            lora,
+            ..seq(id, 1, 1)
+        };
+        pool.submit(at(0), waiting, &mut out)
+            .expect("any number may wait");
+    }
+    pool.command(at(1), Command::Resume, &mut out);
+    let log: Vec<_> = out.into();
+    assert_eq!(ends(&log).len(), 100_000);
+}

@@ -66,6 +66,8 @@ pub struct Pool {
     loras: HashMap<LoraId, Adapter>,
     epoch: u32,
     paused: Option<SimTime>,
+    /// Whether [`Self::admit`] is at work.
+    admitting: bool,
     blocks: Option<BlockPool>,
     queries: u64,
     hits: u64,
@@ -119,6 +121,7 @@ impl Pool {
             loras: HashMap::new(),
             epoch: 0,
             paused: None,
+            admitting: false,
         }
     }
 
@@ -381,7 +384,18 @@ impl Pool {
 
     /// Starts waiting sequences while there are slots: the first whose adapter is loaded, else
     /// the first whose adapter can be. One that was passed too often goes before all others.
+    ///
+    /// A sequence without delays ends within its own start: the loop then finds its slot free
+    /// again, where a call from there would go as deep as the queue is long.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
+        if !self.admitting {
+            self.admitting = true;
+            self.admit_waiting(now, out);
+            self.admitting = false;
+        }
+    }
+
+    fn admit_waiting(&mut self, now: SimTime, out: &mut Outbox) {
         while self.paused.is_none() && self.has_slot() {
             let Some(index) = self.next_waiting() else {
                 return;
