@@ -5,6 +5,6 @@ pub mod offline;
 mod progress;
 
 pub use live::{
-    Group, Handle, Live, Observer, Observers, Planned, Record, Tag, Ticket, Tune, unix_now,
+    Group, Handle, Live, Observer, Observers, Planned, Record, Source, Tag, Ticket, Tune, unix_now,
 };
 pub use progress::{Progress, State};

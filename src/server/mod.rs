@@ -2,6 +2,7 @@
 
 mod engines;
 mod fleet;
+mod prefill;
 mod setup;
 
 use std::io;
@@ -26,6 +27,7 @@ use crate::engine::sched::vllm::VllmConfig;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Edge, Parts};
+use crate::kv_transfer::Listener;
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
@@ -90,6 +92,7 @@ pub struct Server {
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
+    _listeners: Vec<Listener>,
 }
 
 impl Server {
@@ -135,6 +138,7 @@ impl Server {
         tracing::info!(seed, "seed");
         let live = engines::start(&config, seed, started, &metrics, port)?;
         let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
+        let listeners = prefill::listen(&config, &service);
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
@@ -144,8 +148,12 @@ impl Server {
             loaded,
         };
         let app = Arc::new(App::new(parts));
+        let registry = prefill::registry(&config, &app).await?;
         let (stop, stopping) = watch::channel(false);
         let mut accepting = JoinSet::new();
+        if let Some(registry) = registry {
+            accepting.spawn(registry);
+        }
         let calls = grpc::router(grpc::Parts {
             config: config.clone(),
             service,
@@ -175,6 +183,7 @@ impl Server {
             accepting,
             shutdown_timeout,
             socket,
+            _listeners: listeners,
         })
     }
 

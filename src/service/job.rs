@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use super::HandOver;
+use crate::driver::Source;
 use crate::generate::structured::Compiled;
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::job::{Bias, Prompt, Stops, Target};
@@ -72,13 +74,13 @@ pub enum Content {
 }
 
 /// Where the KV cache of a prompt comes from and goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub enum Transfer {
     /// Computed here, used here.
     #[default]
     Local,
-    /// Fetched from another server.
-    FromRemote,
+    /// Fetched from another server, which may wait to hear of it.
+    FromRemote(Option<Arc<Source>>),
     /// Computed for another server.
-    ForRemote,
+    ForRemote(Arc<HandOver>),
 }

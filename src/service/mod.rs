@@ -3,6 +3,7 @@
 mod control;
 mod embed;
 mod job;
+mod leases;
 mod models;
 mod reply;
 
@@ -18,10 +19,11 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
-pub use crate::engine::Command;
+pub use crate::engine::{CachedBlock, Command, Reset};
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
 pub use job::{Content, Job, Transfer};
+pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
 
@@ -134,6 +136,7 @@ pub struct Service {
     hasher: Option<Hasher>,
     schemas: Cache,
     settings: Settings,
+    leases: leases::Leases,
     arrivals: AtomicU64,
     in_flight: Arc<AtomicU32>,
     draining: std::sync::atomic::AtomicBool,
@@ -150,6 +153,7 @@ impl Service {
             schemas: Cache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
             settings,
+            leases: leases::Leases::default(),
             arrivals: AtomicU64::new(0),
             in_flight: Arc::default(),
             draining: false.into(),
@@ -247,6 +251,11 @@ impl Service {
                 SubmitError::QueueFull { .. } => ServeError::QueueFull,
                 SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
             })?;
+        if let (Transfer::ForRemote(hand_over), Some(handle)) = (&job.transfer, handles.first()) {
+            hand_over.place(rank, handle.progress());
+            let name = hand_over.request.clone();
+            self.leases.note(name, rank, handle.id(), self.now());
+        }
         let prompts = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         Ok(Reply::new(
             scripts,
@@ -343,11 +352,12 @@ impl Service {
         sequence.priority = job.priority;
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
-        sequence.transfer = match job.transfer {
-            Transfer::Local => EngineTransfer::Local,
-            Transfer::FromRemote => EngineTransfer::RemotePrefill,
-            Transfer::ForRemote => EngineTransfer::RemoteDecode,
+        let (transfer, source) = match &job.transfer {
+            Transfer::Local => (EngineTransfer::Local, None),
+            Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
+            Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
         };
+        sequence.transfer = transfer;
         let lora = match &job.target {
             Target::Base => None,
             Target::Lora { name, id } => {
@@ -355,8 +365,8 @@ impl Service {
                 Some(name.clone())
             }
         };
-        let planned = match (script.finish.reason, job.transfer) {
-            (_, Transfer::ForRemote) => Planned::RemoteDecode,
+        let planned = match (script.finish.reason, transfer) {
+            (_, EngineTransfer::RemoteDecode) => Planned::RemoteDecode,
             (Reason::Length, _) => Planned::Length,
             (Reason::Stop, _) if !script.calls.is_empty() => Planned::ToolCalls,
             (Reason::Stop, _) => Planned::Stop,
@@ -372,6 +382,7 @@ impl Service {
                 planned,
                 lora,
                 group: Some(group),
+                source,
             },
         }
     }

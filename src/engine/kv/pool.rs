@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::queue::FreeQueue;
-use crate::engine::{BlockKey, Event, Plan};
+use crate::engine::{BlockKey, CachedBlock, Event, Plan};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl BlockTable {
         self.blocks.is_empty()
     }
 
-    #[cfg(test)]
+    /// Their numbers.
     pub(super) fn ids(&self) -> &[u32] {
         &self.blocks
     }
@@ -352,6 +352,23 @@ impl BlockPool {
         if self.config.events {
             out(Event::Cleared);
         }
+    }
+
+    /// Whether full blocks enter the prefix cache from now on, and are found in it.
+    pub fn set_caching(&mut self, on: bool) {
+        self.config.prefix_caching = on;
+    }
+
+    /// What is in the prefix cache, by block.
+    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
+        let named = |(id, block): (usize, &Block)| {
+            Some(CachedBlock {
+                key: block.key?,
+                block: id as u32,
+                users: block.refs,
+            })
+        };
+        self.blocks.iter().enumerate().filter_map(named).collect()
     }
 
     /// Blocks that exist, the null block aside.
