@@ -59,6 +59,11 @@ impl CachedBlocks {
         Some(self.places[at].id).filter(|&id| id != 0)
     }
 
+    /// The key that a block was last inserted under.
+    pub(super) fn key(&self, id: u32) -> BlockKey {
+        self.keys[id as usize]
+    }
+
     pub(super) fn insert(&mut self, key: BlockKey, id: u32) {
         let hash = hash(key);
         let at = self.seek(key, hash);
@@ -76,14 +81,29 @@ impl CachedBlocks {
             0 => None,
             _ => self.part(id),
         };
-        let at = self.seek(key, hash(key));
-        if self.places[at].id == id {
-            match heir {
-                Some(next) => self.places[at].id = next,
-                None => self.vacate(at),
+        let mask = self.places.len() - 1;
+        let mut at = (hash(key) >> self.shift) as usize;
+        loop {
+            match self.places[at].id {
+                // A twin that is not the oldest.
+                0 => break,
+                found if found == id => {
+                    match heir {
+                        Some(next) => self.places[at].id = next,
+                        None => self.vacate(at),
+                    }
+                    break;
+                }
+                _ => at = (at + 1) & mask,
             }
         }
         key
+    }
+
+    /// Reads the places of many keys in advance: the processor waits for all of them at once.
+    pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
+        let read = keys.map(|key| self.places[(hash(key) >> self.shift) as usize].id);
+        std::hint::black_box(read.fold(0, |all, id| all ^ id));
     }
 
     pub(super) fn clear(&mut self) {
@@ -164,7 +184,8 @@ impl CachedBlocks {
 
 /// One multiplication: keys are hashes already, or small numbers of a trace.
 fn hash(key: BlockKey) -> u32 {
-    let product = u128::from(key.0 ^ 0x9e37_79b9_7f4a_7c15) * 0xf135_7aea_2e62_a9c5;
+    // By the golden ratio: keys in a row are spread as evenly as can be (Knuth, TAOCP 6.4).
+    let product = u128::from(key.0 ^ 0xf135_7aea_2e62_a9c5) * 0x9e37_79b9_7f4a_7c15;
     let folded = product as u64 ^ (product >> 64) as u64;
     (folded >> 32) as u32
 }

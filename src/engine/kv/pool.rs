@@ -223,6 +223,12 @@ impl BlockPool {
     /// Moves `n` free blocks into the table; the caller has seen that there are that many.
     fn take(&mut self, table: &mut BlockTable, n: u32, out: &mut impl FnMut(Event)) {
         let mut removed = Vec::new();
+        if n > 4 {
+            let ids = self.free.iter().take(n as usize);
+            let cached = ids.filter(|&id| self.blocks[id as usize].cached);
+            self.cache.touch(cached.map(|id| self.cache.key(id)));
+        }
+        table.blocks.reserve(n as usize);
         for _ in 0..n {
             let Some(id) = self.free.pop_front() else {
                 break;
@@ -267,6 +273,10 @@ impl BlockPool {
         let full = (upto / size).min(table.len()).min(keys);
         let from = table.cached;
         if from < full {
+            if full - from > 4 {
+                let keys = &plan.keys[from as usize..full as usize];
+                self.cache.touch(keys.iter().copied());
+            }
             for i in from as usize..full as usize {
                 self.remember(table.blocks[i], plan, i);
             }
