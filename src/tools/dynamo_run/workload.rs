@@ -9,7 +9,7 @@ use crate::sim::mix;
 
 use super::DynamoError;
 use super::args::{Args, wrong};
-use super::std_rng::StdRng;
+use crate::replay::synth::std_rng::StdRng;
 
 /// Requests that follow one another.
 pub(super) struct Session {
