@@ -3,6 +3,7 @@
 mod engines;
 mod fleet;
 mod setup;
+mod uvicorn;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+use uvicorn::Uvicorn;
 
 pub use fleet::Fleet;
 
@@ -479,7 +482,7 @@ async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = TokioIo::new(stream);
+    let keys = edge.asks_for_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
@@ -501,14 +504,14 @@ async fn serve<S>(
                 .header_read_timeout(keep_alive)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(stream), service)
         ),
     };
     if let Err(error) = ended {
