@@ -9,5 +9,7 @@
 
 pub mod load;
 pub mod outcome;
+pub mod report;
+pub mod samples;
 pub mod synth;
 pub mod workload;
