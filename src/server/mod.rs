@@ -241,6 +241,7 @@ fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live
         }
     }
     let mode = match config.content.mode {
+        _ if config.content.mm_encoder_only => Mode::Encoder,
         config::Mode::Random => Mode::Random,
         config::Mode::Echo => Mode::Echo,
     };
