@@ -27,6 +27,9 @@ pub struct Prompt {
     pub echo: Arc<str>,
     /// Pictures, sounds and films among the tokens, in order.
     pub media: Vec<Media>,
+    /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
+    /// or there is no such dataset.
+    pub text_hash: Option<[u8; 32]>,
 }
 
 /// What a part of a prompt is, besides text.
@@ -136,4 +139,6 @@ pub struct Brief {
     pub skip_special_tokens: bool,
     /// When the request arrived.
     pub arrived: SimTime,
+    /// Names of the prompt in a dataset; empty without one.
+    pub hashes: Vec<[u8; 32]>,
 }

@@ -9,6 +9,8 @@
 mod open;
 #[path = "dataset/select.rs"]
 mod select;
+#[path = "dataset/serve.rs"]
+mod serve;
 #[path = "dataset/tool.rs"]
 mod tool;
 

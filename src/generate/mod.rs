@@ -3,16 +3,19 @@
 mod corpus;
 mod hermes;
 mod length;
+mod recorded;
 mod script;
 mod stop;
 pub mod structured;
 pub mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
 pub use corpus::Corpus;
+pub use recorded::Recordings;
 pub use script::{Channel, Cursor, Finish, Reason, Script, StopReason, Token};
 
 use crate::job::{Brief, Form};
@@ -50,6 +53,7 @@ pub struct Generator {
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
     think_end: Option<u32>,
+    recordings: Option<Recordings>,
 }
 
 /// A script in the making.
@@ -57,6 +61,8 @@ struct Draft {
     own: Vec<Fragments>,
     runs: Vec<Run>,
     len: u32,
+    /// When its first tokens come, if that was recorded.
+    times: Option<Arc<[Duration]>>,
 }
 
 impl Draft {
@@ -94,6 +100,7 @@ impl Generator {
             tokenizer,
             corpus,
             think_end,
+            recordings: None,
         }
     }
 
@@ -109,6 +116,7 @@ impl Generator {
             own: Vec::new(),
             runs: Vec::new(),
             len: 0,
+            times: None,
         };
         let forced = self.forced(brief);
         let mut written = Vec::new();
@@ -145,6 +153,7 @@ impl Generator {
             len: draft.len,
             finish: Finish { reason, stop },
             calls,
+            times: draft.times,
         };
         stop::apply(&mut script, &brief.stops, &self.tokenizer);
         script
@@ -199,6 +208,9 @@ impl Generator {
                 }
                 return (Reason::Length, None);
             }
+        }
+        if let Some(reason) = self.recorded(brief, draft, rng) {
+            return (reason, None);
         }
         // One that ends by itself says something first.
         let mut target = self.length(brief, rng).max(brief.limit.min(2));

@@ -64,6 +64,8 @@ async fn the_cache_knows_one_picture_from_another() {
         other < again - 48,
         "only the text before it is shared: {other}"
     );
+    assert_eq!(sim.metric("vllm:mm_cache_queries_total").await, 3.0);
+    assert_eq!(sim.metric("vllm:mm_cache_hits_total").await, 1.0);
 }
 
 #[tokio::test]

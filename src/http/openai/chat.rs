@@ -159,6 +159,7 @@ pub(in crate::http) async fn prompt(
             tokens,
             echo: last_text(request).into(),
             media: Vec::new(),
+            text_hash: text_hash(app, request),
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
@@ -228,7 +229,14 @@ pub(in crate::http) async fn prompt(
         tokens,
         echo: last_text(request).into(),
         media,
+        text_hash: text_hash(app, request),
     })
+}
+
+/// The conversation's name in a dataset that hashes texts.
+fn text_hash(app: &App, request: &ChatRequest) -> Option<[u8; 32]> {
+    let messages = request.messages.iter().map(|m| (m.role(), m.text()));
+    app.service.generator.text_hash(messages)
 }
 
 /// What echo mode answers: the text of the last message.

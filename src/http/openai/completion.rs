@@ -126,6 +126,7 @@ pub(in crate::http) async fn prompts(
                     tokens,
                     echo: text.as_str().into(),
                     media: Vec::new(),
+                    text_hash: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -138,6 +139,7 @@ pub(in crate::http) async fn prompts(
                     tokens,
                     echo: listed.join(",").into(),
                     media: Vec::new(),
+                    text_hash: None,
                 }
             }
         };

@@ -111,6 +111,7 @@ async fn answer(
         tokens,
         echo: listed.join(",").into(),
         media: media::given(request.features.as_ref()),
+        text_hash: None,
     };
     let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
     let content = match late.and_then(|()| prepare::constraint(&params)) {
