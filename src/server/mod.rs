@@ -4,6 +4,7 @@ mod engines;
 mod fleet;
 mod setup;
 mod texts;
+mod uvicorn;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::TokenizerError;
 
 use texts::Texts;
+use uvicorn::Uvicorn;
 
 pub use fleet::Fleet;
 
@@ -474,7 +476,7 @@ async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = TokioIo::new(stream);
+    let keys = edge.asks_for_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
@@ -496,14 +498,14 @@ async fn serve<S>(
                 .header_read_timeout(keep_alive)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(stream), service)
         ),
     };
     if let Err(error) = ended {
