@@ -281,6 +281,7 @@ fn check(
             Event::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
+            Event::Decoded { .. } => prop_assert!(false, "nobody asked for run lengths"),
             Event::Step { .. } | Event::LoraLoading { .. } => {}
         }
     }

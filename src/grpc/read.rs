@@ -62,7 +62,12 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
     Ok(Job {
         id: id.into(),
         target: Target::Base,
-        prompts: vec![Prompt { tokens, echo }],
+        prompts: vec![Prompt {
+            tokens,
+            echo,
+            media: Vec::new(),
+            text_hash: None,
+        }],
         n: small(params.n),
         max_tokens: asked.max_tokens,
         limited: asked.max_tokens.is_some(),
@@ -88,6 +93,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         cache_salt: None,
         hit_threshold: None,
         skip_cache_read: asked.prompt_logprobs.is_some(),
+        tail: std::time::Duration::ZERO,
         arrived,
     })
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::{Group, Live, Planned, Tag, Ticket};
-use crate::engine::kv::{Extras, HashConfig, Hasher, Lora};
+use crate::engine::kv::{self, Extras, HashConfig, Hasher, Lora};
 use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
 use crate::generate::structured::{Cache, Compiled, ConstraintError};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
@@ -329,6 +329,7 @@ impl Service {
             reasoning: job.reasoning,
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
+            hashes: self.generator.hashes(prompt),
         }))
     }
 
@@ -350,8 +351,10 @@ impl Service {
         sequence.key = key;
         sequence.plan = self.plan(job, prompt, script);
         sequence.priority = job.priority;
+        sequence.timeline = script.times.clone();
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
+        sequence.tail = job.tail;
         let (transfer, source) = match &job.transfer {
             Transfer::Local => (EngineTransfer::Local, None),
             Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
@@ -409,7 +412,15 @@ impl Service {
             lora,
             model: self.models.displayed().clone(),
             salt: job.cache_salt.clone(),
-            media: Vec::new(),
+            media: prompt
+                .media
+                .iter()
+                .map(|item| kv::Media {
+                    identifier: item.identifier.clone(),
+                    start: item.start,
+                    len: item.len,
+                })
+                .collect(),
         };
         let mut chain = hasher.chain(&extras);
         chain.extend(&prompt.tokens);

@@ -1,7 +1,7 @@
 use super::{
     Flag,
     Group::{Content, Failures, Tools},
-    Kind::{Choice, Duration, Float, Int, List, Path, Switch, Text},
+    Kind::{Choice, Duration, Float, Int, Json, List, Path, Switch, Text},
 };
 
 pub(super) const FLAGS: &[Flag] = &[
@@ -12,12 +12,16 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("dataset-url", Content, Text, "Where to fetch that file from when it does not exist."),
     Flag::new("dataset-in-memory", Content, Switch, "Copy the dataset to memory at start.").or("false"),
     Flag::new("dataset-table-name", Content, Text, "Its table.").or("llmd"),
+    Flag::new("dataset-sha256", Content, Text, "SHA-256 that the fetched file must have, in hex."),
+    Flag::new("dataset-fallback", Content, Switch, "Start with the built-in sentences when the dataset cannot be used, as llm-d v0.6 did.").or("false"),
+    Flag::new("replay-timing", Content, Switch, "Release each token of a reply that `vllm-sim record` wrote when it came in the recording; takes the pool scheduler.").or("false"),
     Flag::new("default-embedding-dimensions", Content, Int, "Length of an embedding when the request names none.").or("384"),
     Flag::new("omni", Content, Switch, "Replies may hold images.").or("false"),
     Flag::new("image-emission-rate", Content, Int, "In omni mode: percentage of chat replies with an image.").or("0").tunable(),
     Flag::new("time-to-generate-image", Content, Duration, "Time to make that image.").or("0").tunable(),
     Flag::new("time-to-generate-image-std-dev", Content, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
     Flag::new("mm-encoder-only", Content, Switch, "Only the multimodal encoder.").or("false"),
+    Flag::new("mm-tokens-per-item", Content, Json, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', pictures also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'."),
     Flag::new("max-tool-call-integer-param", Tools, Int, "Greatest integer argument.").or("100"),
     Flag::new("min-tool-call-integer-param", Tools, Int, "Least integer argument.").or("0"),
     Flag::new("max-tool-call-number-param", Tools, Float, "Greatest number argument.").or("100"),

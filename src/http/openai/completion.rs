@@ -125,6 +125,8 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: text.as_str().into(),
+                    media: Vec::new(),
+                    text_hash: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -136,6 +138,8 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: listed.join(",").into(),
+                    media: Vec::new(),
+                    text_hash: None,
                 }
             }
         };
