@@ -6,6 +6,7 @@
 //!
 //! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
 
+mod download;
 mod hash;
 mod index;
 mod open;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use rand_chacha::rand_core::Rng;
 use rusqlite::Connection;
 
+pub use download::fetch;
 pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
 pub use row::Recorded;
 
@@ -49,6 +51,14 @@ pub enum DatasetError {
     Missing {
         /// Where it should be.
         path: PathBuf,
+    },
+    /// It could not be fetched.
+    #[error("cannot fetch the dataset from {url}: {why}")]
+    Download {
+        /// Where from, without secrets.
+        url: String,
+        /// What went wrong.
+        why: String,
     },
     /// Another program writes to it.
     #[error("dataset {} is locked by another program", path.display())]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{StartError, setup};
 use crate::config::{self, Config};
-use crate::dataset::{Dataset, DatasetError};
+use crate::dataset::{self, Dataset, DatasetError};
 use crate::generate::Recordings;
 use crate::tokenizer::Tokenizer;
 
@@ -55,8 +55,12 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
 
 /// Opens the dataset, if it can be used or has to be.
 fn open_dataset(config: &config::Dataset) -> Result<Option<Recordings>, DatasetError> {
-    let opened = Dataset::open(&config.path, &config.table, config.in_memory);
-    let dataset = match opened {
+    let fetched = match &config.url {
+        Some(url) => dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ()),
+        None => Ok(()),
+    };
+    let open = |()| Dataset::open(&config.path, &config.table, config.in_memory);
+    let dataset = match fetched.and_then(open) {
         Ok(dataset) => dataset,
         Err(error) if config.fallback => {
             tracing::warn!(%error, "replies are built-in sentences");

@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use super::{answered, ok};
 use crate::http::anthropic::convert as convert_messages;
 use crate::http::app::App;
-use crate::http::body;
 use crate::http::openai::responses::convert as convert_responses;
 use crate::http::openai::{chat, completion, prepare};
-use crate::job::Target;
+use crate::http::{body, media};
+use crate::job::{Prompt, Target};
 use crate::wire::Version;
 use crate::wire::anthropic::MessagesRequest;
 use crate::wire::fault::Fault;
@@ -122,15 +122,15 @@ async fn rendered_chat(
     request.validate_early(&app.limits)?;
     let prompt = chat::prompt(app, &request).await?;
     if app.is_llmd() {
-        return Ok(ok(&json!({"token_ids": prompt.tokens})));
+        return Ok(ok(&llmd(&prompt)));
     }
     let (_, asked) = request.asked_tokens();
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
     let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
     let sampling = sampling(&params, extra_args(value, false));
-    let tokens = &prompt.tokens;
-    let rendered = generate_request(app, value, id, tokens, sampling, true)?;
+    let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
     Ok(ok(&rendered))
 }
 
@@ -144,7 +144,7 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
     let prompt = chat::prompt(app, &chat).await?;
     app.limits.responses_prompt_tokens(prompt.tokens.len())?;
     if app.is_llmd() {
-        return Ok(ok(&json!({"token_ids": prompt.tokens})));
+        return Ok(ok(&llmd(&prompt)));
     }
     let asked = request.max_output_tokens;
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
@@ -157,8 +157,18 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
         shown.remove("tools");
     }
     let sampling = sampling(&params, extra_args(value, true));
-    let rendered = generate_request(app, &shown, id, &prompt.tokens, sampling, true)?;
+    let mut rendered = generate_request(app, &shown, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
     Ok(ok(&rendered))
+}
+
+/// What llm-d shows of a prompt.
+fn llmd(prompt: &Prompt) -> Value {
+    let mut answer = json!({"token_ids": prompt.tokens});
+    if !prompt.media.is_empty() {
+        answer["features"] = media::features(&prompt.media);
+    }
+    answer
 }
 
 /// Who answers; llm-d renders for the base model alone.
