@@ -89,6 +89,10 @@ pub struct Sequence {
     pub no_gap: Box<[u32]>,
     /// Delay after the last token, before the end (image generation).
     pub tail: Duration,
+    /// When each output token comes, counted from the start: a recorded reply. It stands in place
+    /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
+    /// batching schedulers ignore it. Never runs back.
+    pub timeline: Option<Arc<[Duration]>>,
 }
 
 impl Sequence {
@@ -107,6 +111,7 @@ impl Sequence {
             hit_threshold: None,
             no_gap: Box::default(),
             tail: Duration::ZERO,
+            timeline: None,
         }
     }
 }

@@ -8,4 +8,5 @@
 //! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
 
 pub mod outcome;
+pub mod samples;
 pub mod workload;

@@ -55,7 +55,16 @@ pub struct Outcome<'a> {
     pub input: u32,
     /// Output tokens asked for.
     pub requested: u32,
-    /// When each output token came; its length is the output made.
+    /// Output tokens made.
+    pub output: u32,
+    /// When the first output token came.
+    pub first: Option<SimTime>,
+    /// When the second one came.
+    pub second: Option<SimTime>,
+    /// When the last one came.
+    pub last: Option<SimTime>,
+    /// When each output token came. Empty unless [`Sink::wants_tokens`]: the gaps between them are
+    /// told by [`Sink::gaps`] for many requests together.
     pub tokens: &'a [SimTime],
     /// Worker that made the output tokens.
     pub worker: Option<u32>,
@@ -63,12 +72,44 @@ pub struct Outcome<'a> {
     pub prefill_worker: Option<u32>,
     /// Every admission, in order.
     pub admissions: &'a [Admission],
+    /// Its preemptions, as numbers in the order of all preemptions of the run.
+    pub preemptions: &'a [u64],
+    /// How its cache moved between split pools.
+    pub handoff: Option<Handoff>,
     /// Blocks in which the router believed the prompt to be cached on the chosen worker.
     pub overlap: u32,
     /// Time in the router's queue, nanoseconds.
     pub queued_ns: u64,
     /// The words of a failure (online only).
     pub error: Option<&'a str>,
+}
+
+/// The way of a request's cache from a prefill worker to a decode worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Handoff {
+    /// The prompt is computed; its blocks are held for the transfer.
+    pub held: Option<SimTime>,
+    /// The decode worker has room for them.
+    pub reserved: Option<SimTime>,
+    /// The transfer is over.
+    pub activated: Option<SimTime>,
+    /// The prefill worker has its blocks back.
+    pub released: Option<SimTime>,
+    /// Prompt tokens that the decode worker had already.
+    pub reused: u32,
+}
+
+/// What became of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It was asked for and starts.
+    Starting,
+    /// It serves.
+    Ready,
+    /// It ends what it has and takes nothing new.
+    Draining,
+    /// It is gone.
+    Gone,
 }
 
 /// One worker at one instant.
@@ -94,6 +135,17 @@ pub struct Sample {
 pub trait Sink {
     /// A request is over.
     fn request(&mut self, outcome: &Outcome<'_>);
+    /// So many gaps between two tokens of a completed request were this long (nanoseconds). Called
+    /// before the end of the run for every gap once, in no particular order.
+    fn gaps(&mut self, nanos: u64, times: u64);
+    /// Whether outcomes must carry the instant of every token, which costs time.
+    fn wants_tokens(&self) -> bool {
+        false
+    }
+    /// A worker changed.
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: Change) {
+        let _ = (at, worker, prefill_pool, change);
+    }
     /// A worker was looked at (at a fixed interval of virtual time).
     fn sample(&mut self, sample: &Sample) {
         let _ = sample;

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 
 use tokio::task::JoinSet;
 
-use super::{Server, StartError, open_tokenizer};
+use super::{Server, StartError, Texts};
 use crate::config::{Balance, Config, Loaded};
 use crate::kv_events;
 
 /// Servers on ports that follow each other: the ranks of the first replica, then those of the
-/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer.
+/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer
+/// and the dataset.
 pub struct Fleet {
     servers: Vec<Server>,
 }
@@ -20,12 +21,12 @@ impl Fleet {
     /// # Errors
     /// [`StartError`] of the first server that does not start; the others are gone then.
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&loaded.config)?;
+        let texts = Texts::open(&loaded.config).await?;
         let mut servers = Vec::new();
         for config in members(&loaded.config)? {
             let mut member = loaded.clone();
             member.config = config.clone();
-            match Server::begin(config, Some(member), tokenizer.clone()).await {
+            match Server::begin(config, Some(member), texts.clone()).await {
                 Ok(server) => servers.push(server),
                 Err(error) => {
                     Self { servers }.shutdown().await;

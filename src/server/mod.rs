@@ -3,6 +3,8 @@
 mod engines;
 mod fleet;
 mod setup;
+mod texts;
+mod uvicorn;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::{self, Config, ConfigError, Loaded};
+use crate::dataset::DatasetError;
 use crate::driver::Live;
 use crate::engine::Command;
 use crate::engine::latency::Setup;
@@ -29,7 +32,10 @@ use crate::http::{App, Edge, Parts};
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::TokenizerError;
+
+use texts::Texts;
+use uvicorn::Uvicorn;
 
 pub use fleet::Fleet;
 
@@ -56,6 +62,9 @@ pub enum StartError {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The dataset.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -98,8 +107,8 @@ impl Server {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&config)?;
-        Self::begin(config, None, tokenizer).await
+        let texts = Texts::open(&config).await?;
+        Self::begin(config, None, texts).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -107,15 +116,15 @@ impl Server {
     /// # Errors
     /// As [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&loaded.config)?;
-        Self::begin(loaded.config.clone(), Some(loaded), tokenizer).await
+        let texts = Texts::open(&loaded.config).await?;
+        Self::begin(loaded.config.clone(), Some(loaded), texts).await
     }
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
-        tokenizer: Arc<Tokenizer>,
+        texts: Texts,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = Arc::new(config);
@@ -134,7 +143,7 @@ impl Server {
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
         let live = engines::start(&config, seed, started, &metrics, port)?;
-        let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
+        let service = Arc::new(service(&config, texts, seed, live.clone()));
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
@@ -217,19 +226,7 @@ impl Server {
     }
 }
 
-/// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
-fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
-    let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
-    let (tokenizer, why) = match Tokenizer::open(&source) {
-        Ok(opened) => opened,
-        Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
-        Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
-    };
-    tracing::info!("tokenizer: {why}");
-    Ok(Arc::new(tokenizer))
-}
-
-fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live>) -> Service {
+fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service {
     let models = Models::new(
         &config.model.served_names,
         config.api.skip_model_name_validation,
@@ -256,12 +253,11 @@ fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live
         tools: setup::tools(config),
         hashes: setup::hashes(config),
     };
-    Service::new(
-        models,
-        Generator::new(mode, seed, tokenizer),
-        live,
-        settings,
-    )
+    let mut generator = Generator::new(mode, seed, texts.tokenizer);
+    if let Some(recordings) = texts.recordings {
+        generator = generator.with_recordings(recordings);
+    }
+    Service::new(models, generator, live, settings)
 }
 
 #[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
@@ -479,7 +475,7 @@ async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = TokioIo::new(stream);
+    let keys = edge.asks_for_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
@@ -501,14 +497,14 @@ async fn serve<S>(
                 .header_read_timeout(keep_alive)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(stream), service)
         ),
     };
     if let Err(error) = ended {
