@@ -89,6 +89,8 @@ pub struct Sequence {
     pub no_gap: Box<[u32]>,
     /// Delay after the last token, before the end (image generation).
     pub tail: Duration,
+    /// Delays that it plays by in a pool; `None`: the engine's own when it is submitted.
+    pub delays: Option<Arc<super::Delays>>,
 }
 
 impl Sequence {
@@ -107,6 +109,7 @@ impl Sequence {
             hit_threshold: None,
             no_gap: Box::default(),
             tail: Duration::ZERO,
+            delays: None,
         }
     }
 }

@@ -89,6 +89,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         hit_threshold: None,
         skip_cache_read: asked.prompt_logprobs.is_some(),
         arrived,
+        tuned: None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod engines;
 mod fleet;
+mod line;
 mod setup;
 
 use std::io;
@@ -23,13 +24,17 @@ use crate::driver::Live;
 use crate::engine::Command;
 use crate::engine::latency::Setup;
 use crate::engine::sched::vllm::VllmConfig;
+use crate::fault::{Line, Origin, Tally};
 use crate::generate::{Generator, Mode};
 use crate::grpc;
-use crate::http::{App, Edge, Parts};
+use crate::http::{App, Desk, Edge, Link, Parts};
 use crate::metrics::Metrics;
+use crate::scenario::Scenario;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+use line::{Abrupt, Held};
 
 pub use fleet::Fleet;
 
@@ -59,6 +64,14 @@ pub enum StartError {
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The file of `--scenario`.
+    #[error("{path}: {why}")]
+    Scenario {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The engine cannot be built.
     #[error("engine: {0}")]
     Engine(String),
@@ -86,7 +99,6 @@ pub struct Server {
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     live: Vec<Live>,
-    stop: watch::Sender<bool>,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
@@ -99,7 +111,7 @@ impl Server {
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let tokenizer = open_tokenizer(&config)?;
-        Self::begin(config, None, tokenizer).await
+        Self::begin(config, None, Arc::default(), tokenizer).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -108,13 +120,38 @@ impl Server {
     /// As [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
         let tokenizer = open_tokenizer(&loaded.config)?;
-        Self::begin(loaded.config.clone(), Some(loaded), tokenizer).await
+        let config = loaded.config.clone();
+        let drill = scenario(&config)?;
+        let server = Self::begin(config, Some(loaded), Arc::default(), tokenizer).await?;
+        match server.play(drill) {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.shutdown().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the drill of `--scenario` on all ranks of the deployment.
+    fn play(&self, drill: Option<Scenario>) -> Result<(), StartError> {
+        let Some(drill) = drill else {
+            return Ok(());
+        };
+        let config = &self.app.config().faults;
+        let path = config
+            .scenario
+            .as_ref()
+            .map(|path| path.display().to_string());
+        let path = path.unwrap_or_default();
+        let played = self.app.desk().start(drill);
+        played.map_err(|why| StartError::Scenario { path, why })
     }
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
+        desk: Arc<Desk>,
         tokenizer: Arc<Tokenizer>,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
@@ -135,16 +172,21 @@ impl Server {
         tracing::info!(seed, "seed");
         let live = engines::start(&config, seed, started, &metrics, port)?;
         let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
+        service.drill.report_to(Arc::new(Counted(metrics.clone())));
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
             metrics,
             port,
             started,
-            loaded,
+            desk,
         };
         let app = Arc::new(App::new(parts));
-        let (stop, stopping) = watch::channel(false);
+        match loaded {
+            Some(loaded) => app.desk().join(&app, loaded),
+            None => app.service().drill.set(setup::tuned(&config), false),
+        }
+        let stopping = app.link().subscribe();
         let mut accepting = JoinSet::new();
         let calls = grpc::router(grpc::Parts {
             config: config.clone(),
@@ -171,7 +213,6 @@ impl Server {
             grpc_address,
             app,
             live,
-            stop,
             accepting,
             shutdown_timeout,
             socket,
@@ -201,9 +242,10 @@ impl Server {
                 live.command(Command::CancelAll);
             }
         }
-        let _ = self.stop.send(true);
+        let link = self.app.link();
+        link.send_modify(|link| link.stopping = true);
         let ended = async {
-            self.stop.closed().await;
+            link.closed().await;
         };
         // Connections that stay idle or stall are cut.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
@@ -215,6 +257,33 @@ impl Server {
             let _ = std::fs::remove_file(socket);
         }
     }
+}
+
+/// Faults, counted and logged.
+struct Counted(Arc<Metrics>);
+
+impl Tally for Counted {
+    fn count(&self, kind: &'static str, origin: &Origin) {
+        let (scenario, phase) = (&*origin.scenario, &*origin.phase);
+        self.0.on_fault(kind, scenario, phase);
+        tracing::debug!(kind, scenario, phase, "fault on purpose");
+    }
+}
+
+/// The drill of `--scenario`.
+fn scenario(config: &Config) -> Result<Option<Scenario>, StartError> {
+    let Some(path) = &config.faults.scenario else {
+        return Ok(None);
+    };
+    let failed = |why: String| StartError::Scenario {
+        path: path.display().to_string(),
+        why,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let scenario = Scenario::from_yaml(&text);
+    scenario
+        .map(Some)
+        .map_err(|error| failed(error.to_string()))
 }
 
 /// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
@@ -354,13 +423,18 @@ impl Bound {
         self,
         edge: Edge,
         acceptor: Option<Acceptor>,
-        mut stopping: watch::Receiver<bool>,
+        mut stopping: watch::Receiver<Link>,
         keep_alive: Duration,
     ) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.next() => accepted,
-                _ = stopping.changed() => return,
+                changed = stopping.changed() => {
+                    if changed.is_err() || stopping.borrow_and_update().stopping {
+                        return;
+                    }
+                    continue;
+                }
             };
             let connection = match accepted {
                 Ok(connection) => connection,
@@ -371,6 +445,12 @@ impl Bound {
                     continue;
                 }
             };
+            if stopping.borrow().down {
+                if let Connection::Tcp(stream) = connection {
+                    stream.make_abrupt();
+                }
+                continue;
+            }
             let (edge, stopping) = (edge.clone(), stopping.clone());
             let tls = acceptor.as_ref().map(Acceptor::current);
             tokio::spawn(async move {
@@ -474,22 +554,34 @@ async fn serve<S>(
     stream: S,
     protocol: Protocol,
     edge: Edge,
-    mut stopping: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<Link>,
     keep_alive: Duration,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Abrupt + Unpin + Send + 'static,
 {
-    let stream = TokioIo::new(stream);
+    let line = Arc::new(Line::default());
+    let edge = edge.on_line(line.clone());
+    let lives = stopping.borrow().lives;
+    let stream = TokioIo::new(Held::new(stream, line.clone()));
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = Box::pin($connection);
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                _ = stopping.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
+            loop {
+                tokio::select! {
+                    ended = connection.as_mut() => break ended,
+                    () = line.broken() => return,
+                    changed = stopping.changed() => {
+                        let link = *stopping.borrow_and_update();
+                        if changed.is_err() || link.stopping {
+                            connection.as_mut().graceful_shutdown();
+                            break connection.await;
+                        }
+                        if link.lives != lives {
+                            line.reset();
+                        }
+                    }
                 }
             }
         }};

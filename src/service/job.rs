@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use super::Tuned;
 use crate::generate::structured::Compiled;
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::job::{Bias, Prompt, Stops, Target};
@@ -48,6 +49,8 @@ pub struct Job {
     pub skip_cache_read: bool,
     /// When the request arrived.
     pub arrived: SimTime,
+    /// The settings in force when it arrived; `None`: those of the start.
+    pub tuned: Option<Arc<Tuned>>,
 }
 
 /// What a choice is made of, before chance has spoken.

@@ -12,8 +12,8 @@ use crate::config::Door;
 use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
-use crate::http::error;
 use crate::http::stream::{EventStream, Render};
+use crate::http::{error, fault};
 use crate::job::{Bias, Prompt, Stops, Target};
 use crate::service::{Content, Job, Reply, ServeError, Transfer};
 use crate::sim::SimTime;
@@ -275,6 +275,7 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
         skip_cache_read: params.prompt_logprobs.is_some()
             || params.skip_reading_prefix_cache.unwrap_or(false),
         arrived,
+        tuned: fault::tuned(),
     }
 }
 
