@@ -35,6 +35,7 @@ fn brief(key: u64, limit: u32, stops: Stops) -> Brief {
         reasoning: None,
         skip_special_tokens: true,
         arrived: SimTime::default(),
+        hashes: Vec::new(),
     }
 }
 

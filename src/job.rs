@@ -25,6 +25,9 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// What echo mode answers with.
     pub echo: Arc<str>,
+    /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
+    /// or there is no such dataset.
+    pub text_hash: Option<[u8; 32]>,
 }
 
 /// How a sequence may end.
@@ -99,4 +102,6 @@ pub struct Brief {
     pub skip_special_tokens: bool,
     /// When the request arrived.
     pub arrived: SimTime,
+    /// Names of the prompt in a dataset; empty without one.
+    pub hashes: Vec<[u8; 32]>,
 }

@@ -38,7 +38,12 @@ const MAY_NAME: &[(&str, &str)] = &[
     ),
     ("tls", "config generate job metrics service wire"),
     ("server", ALL_ABOVE),
-    ("tools", "config dataset driver engine sim tokenizer wire"),
+    // Virtual time needs the engine only; its online mode is a plain HTTP client.
+    ("replay", "dataset driver engine sim"),
+    (
+        "tools",
+        "config dataset driver engine replay sim tokenizer wire",
+    ),
     ("cli", ALL_ABOVE),
 ];
 

@@ -5,10 +5,14 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "dataset/download.rs"]
+mod download;
 #[path = "dataset/open.rs"]
 mod open;
 #[path = "dataset/select.rs"]
 mod select;
+#[path = "dataset/serve.rs"]
+mod serve;
 #[path = "dataset/tool.rs"]
 mod tool;
 
@@ -38,7 +42,11 @@ impl Made {
     }
 
     fn connect(&self) -> Connection {
-        Connection::open(&self.path).unwrap()
+        let connection = Connection::open(&self.path).unwrap();
+        connection
+            .pragma_update(None, "synchronous", "off")
+            .unwrap();
+        connection
     }
 
     fn open(&self) -> Dataset {

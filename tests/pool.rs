@@ -52,6 +52,35 @@ fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
         .collect()
 }
 
+#[test]
+fn a_recorded_timeline_stands_in_place_of_the_delays() {
+    let delays = Delays {
+        speedup: 2.0,
+        ..constant(ms(70), ms(10))
+    };
+    let us = Duration::from_micros;
+    let recorded = |id, output| Sequence {
+        timeline: Some([us(6000), us(6001), us(6001), us(8001)].into()),
+        ..seq(id, 3, output)
+    };
+    let arrivals = [
+        (at(0), recorded(1, 4)),
+        (at(0), recorded(2, 5)),
+        (at(5), recorded(3, 2)),
+    ];
+    let log = offline::run(&mut pool(1, delays), arrivals).unwrap();
+    let micros = |id| {
+        releases(&log, id)
+            .iter()
+            .map(|n| n / 500)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(micros(1), [6000, 6001, 6001, 8001]);
+    // The token beyond its end comes after a gap of the configuration.
+    assert_eq!(micros(2), [14001, 14002, 14002, 16002, 26002]);
+    assert_eq!(micros(3), [32002, 32003]);
+}
+
 fn ends(log: &[(SimTime, Event)]) -> Vec<(u64, u64, End)> {
     log.iter()
         .filter_map(|(at, event)| match event {

@@ -74,6 +74,12 @@ pub struct Dataset {
     pub in_memory: bool,
     /// Table [llmd].
     pub table: String,
+    /// SHA-256 that a fetched file must have, 64 lower-case hex digits.
+    pub sha256: Option<String>,
+    /// Start with built-in sentences when it cannot be used [no].
+    pub fallback: bool,
+    /// Tokens come when they came in the recording [no].
+    pub replay_timing: bool,
 }
 
 impl Content {
@@ -122,11 +128,26 @@ fn mode(v: &Values) -> Result<Mode, ConfigError> {
 fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
     let url = v.owned("dataset-url");
     let in_memory = v.switch("dataset-in-memory")?;
+    let fallback = v.switch("dataset-fallback")?;
+    let replay_timing = v.switch("replay-timing")?;
+    let sha256 = v.owned("dataset-sha256").map(|hex| hex.to_lowercase());
+    if let Some(hex) = &sha256
+        && (hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    {
+        return Err(ConfigError::Invalid(format!(
+            "dataset-sha256 must be 64 hex digits, got {hex:?}"
+        )));
+    }
     let Some(path) = v.path("dataset-path") else {
-        if url.is_some() {
-            return Err(ConfigError::Invalid(
-                "dataset-path is required when dataset-url is set".to_owned(),
-            ));
+        for (flag, given) in [
+            ("dataset-url", url.is_some()),
+            ("replay-timing", replay_timing),
+        ] {
+            if given {
+                return Err(ConfigError::Invalid(format!(
+                    "dataset-path is required when {flag} is set"
+                )));
+            }
         }
         return Ok(None);
     };
@@ -140,6 +161,9 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
         url,
         in_memory,
         table: v.text("dataset-table-name").unwrap_or("llmd").to_owned(),
+        sha256,
+        fallback,
+        replay_timing,
     }))
 }
 

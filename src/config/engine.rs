@@ -350,6 +350,21 @@ fn latency_model(v: &Values) -> Result<LatencyModel, ConfigError> {
     }
 }
 
+/// Recorded instants need sequences with timelines of their own.
+fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
+    if typed != SchedulerKind::Pool && v.given("scheduler") {
+        return Err(ConfigError::Invalid(
+            "--replay-timing releases each token at its recorded instant: it needs --scheduler \
+             pool, a batching scheduler makes instants of its own"
+                .to_owned(),
+        ));
+    }
+    if typed != SchedulerKind::Pool {
+        v.derive("scheduler", "pool");
+    }
+    Ok(SchedulerKind::Pool)
+}
+
 /// Step times need steps: naming a model of them asks for a scheduler that has some.
 fn scheduler(v: &Values, latency: &LatencyModel) -> Result<SchedulerKind, ConfigError> {
     let typed = match v.choice("scheduler")? {
@@ -357,6 +372,9 @@ fn scheduler(v: &Values, latency: &LatencyModel) -> Result<SchedulerKind, Config
         Some("sglang") => SchedulerKind::Sglang,
         _ => SchedulerKind::Pool,
     };
+    if v.switch("replay-timing")? {
+        return timeline_scheduler(v, typed);
+    }
     if typed != SchedulerKind::Pool || *latency == LatencyModel::Delays {
         return Ok(typed);
     }

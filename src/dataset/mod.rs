@@ -6,17 +6,20 @@
 //!
 //! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
 
+mod download;
 mod hash;
 mod index;
 mod open;
 mod row;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand_chacha::rand_core::Rng;
 use rusqlite::Connection;
 
+pub use download::fetch;
 pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
 pub use row::Recorded;
 
@@ -24,6 +27,12 @@ use index::Index;
 
 /// The table that files of llm-d-inference-sim have.
 pub const TABLE: &str = "llmd";
+
+/// The table beside `table` in which `vllm-sim record` keeps what llm-d's format has no column
+/// for. A table of its own, because llm-d copies all columns of the first one into memory.
+pub fn recording_table(table: &str) -> String {
+    format!("{table}_recording")
+}
 
 /// Which writer a file is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +51,14 @@ pub enum DatasetError {
     Missing {
         /// Where it should be.
         path: PathBuf,
+    },
+    /// It could not be fetched.
+    #[error("cannot fetch the dataset from {url}: {why}")]
+    Download {
+        /// Where from, without secrets.
+        url: String,
+        /// What went wrong.
+        why: String,
     },
     /// Another program writes to it.
     #[error("dataset {} is locked by another program", path.display())]
@@ -107,10 +124,11 @@ fn listed(names: &[String]) -> String {
 #[derive(Debug)]
 pub struct Dataset {
     rows: Mutex<Connection>,
-    /// `SELECT gen_tokens` of one row.
+    /// `SELECT gen_tokens` of one row, and what was recorded with it.
     query: String,
     index: Index,
     generation: Generation,
+    recorded: bool,
 }
 
 /// A recorded reply, cut to the limit.
@@ -124,12 +142,21 @@ pub struct Found {
     pub cut: bool,
     /// Whether it was recorded for this prompt.
     pub matched: bool,
+    /// When each token came, from the start of its request; empty when the file does not say.
+    pub times: Vec<Duration>,
+    /// How many of the first tokens are reasoning.
+    pub reasoning: u32,
 }
 
 impl Dataset {
     /// Which writer the file is from, by its first row; an empty table counts as new.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Whether `vllm-sim record` wrote the file, so that it knows when each token came.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded
     }
 
     /// Rows in the table.
@@ -140,6 +167,11 @@ impl Dataset {
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.index.len() == 0
+    }
+
+    /// Whether a reply to this prompt was recorded.
+    pub fn has(&self, hash: &Hash) -> bool {
+        !self.index.same(&[*hash]).is_empty()
     }
 
     /// A recorded reply to a prompt that hashes to one of `hashes`, of at most `limit` tokens.
@@ -169,6 +201,8 @@ impl Dataset {
         let Recorded {
             mut tokens,
             mut texts,
+            mut times,
+            reasoning,
         } = match self.load(row) {
             Ok(recorded) => recorded,
             Err(error) => {
@@ -179,11 +213,14 @@ impl Dataset {
         let cut = texts.len() > most as usize;
         tokens.truncate(most as usize);
         texts.truncate(most as usize);
+        times.truncate(most as usize);
         Some(Found {
+            reasoning: reasoning.min(texts.len() as u32),
             tokens,
             texts,
             cut,
             matched,
+            times,
         })
     }
 
@@ -206,12 +243,18 @@ impl Dataset {
 
     fn load(&self, row: i64) -> Result<Recorded, String> {
         let rows = self.rows.lock();
-        let json: rusqlite::Result<String> = rows
-            .prepare_cached(&self.query)
-            .and_then(|mut query| query.query_row([row], |row| row.get(0)));
+        let found: rusqlite::Result<(String, Option<String>, Option<u32>)> =
+            rows.prepare_cached(&self.query).and_then(|mut query| {
+                query.query_row([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            });
         drop(rows);
-        let json = json.map_err(|error| error.to_string())?;
-        row::parse(&json).map(|(_, recorded)| recorded)
+        let (json, times, reasoning) = found.map_err(|error| error.to_string())?;
+        let (_, mut recorded) = row::parse(&json)?;
+        if let Some(times) = times {
+            recorded.times = row::parse_times(&times, recorded.texts.len())?;
+        }
+        recorded.reasoning = reasoning.unwrap_or(0);
+        Ok(recorded)
     }
 }
 

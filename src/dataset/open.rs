@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::index::{Entry, Index};
 use super::row;
-use super::{Dataset, DatasetError, Generation, Hash};
+use super::{Dataset, DatasetError, Generation, Hash, recording_table};
 
 /// How long a writer may keep the file locked before we give up.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,21 +36,21 @@ impl Dataset {
         file.check_columns(&connection)?;
         let index = Index::new(file.entries(&connection)?);
         let generation = file.generation(&connection)?;
+        let recorded = file.is_recorded(&connection)?;
         let (rows, query) = if in_memory {
-            let copy = file.copy(&connection)?;
-            (copy, "SELECT reply FROM replies WHERE id = ?1".to_owned())
+            let copy = file.copy(&connection, recorded)?;
+            let query = "SELECT reply, times, reasoning FROM replies WHERE id = ?1";
+            (copy, query.to_owned())
         } else {
-            let table = quoted(table);
-            (
-                connection,
-                format!("SELECT CAST(gen_tokens AS TEXT) FROM {table} WHERE rowid = ?1"),
-            )
+            let query = format!("{} WHERE t.rowid = ?1", file.select(recorded));
+            (connection, query)
         };
         Ok(Self {
             rows: Mutex::new(rows),
             query,
             index,
             generation,
+            recorded,
         })
     }
 }
@@ -104,14 +104,18 @@ impl File<'_> {
         uri
     }
 
-    fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
+    fn tables(&self, connection: &Connection) -> Result<Vec<String>, DatasetError> {
         let list = || {
             let sql = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
             let mut query = connection.prepare(sql)?;
             let names = query.query_map([], |row| row.get(0))?;
             names.collect::<rusqlite::Result<Vec<String>>>()
         };
-        let found = list().map_err(|error| self.failed(&error))?;
+        list().map_err(|error| self.failed(&error))
+    }
+
+    fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
+        let found = self.tables(connection)?;
         // As SQLite compares names.
         if found
             .iter()
@@ -126,13 +130,42 @@ impl File<'_> {
         })
     }
 
-    fn check_columns(&self, connection: &Connection) -> Result<(), DatasetError> {
+    fn columns(
+        &self,
+        connection: &Connection,
+        table: &str,
+    ) -> Result<Vec<(String, String)>, DatasetError> {
         let list = || {
             let mut query = connection.prepare("SELECT name, type FROM pragma_table_info(?1)")?;
-            let columns = query.query_map([self.table], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            columns.collect::<rusqlite::Result<Vec<(String, String)>>>()
+            let columns = query.query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            columns.collect::<rusqlite::Result<_>>()
         };
-        let found = list().map_err(|error| self.failed(&error))?;
+        list().map_err(|error| self.failed(&error))
+    }
+
+    /// Whether there is a table of recordings beside the replies, with what is read of it.
+    fn is_recorded(&self, connection: &Connection) -> Result<bool, DatasetError> {
+        let found = self.columns(connection, &recording_table(self.table))?;
+        let has = |column: &str| found.iter().any(|(name, _)| name == column);
+        Ok(has("id") && has("token_us") && has("reasoning_tokens"))
+    }
+
+    /// Replies as `t`, with times and reasoning where they were `recorded`.
+    fn select(&self, recorded: bool) -> String {
+        let table = quoted(self.table);
+        if recorded {
+            let recording = quoted(&recording_table(self.table));
+            format!(
+                "SELECT CAST(t.gen_tokens AS TEXT), r.token_us, r.reasoning_tokens, t.rowid \
+                 FROM {table} t LEFT JOIN {recording} r ON r.id = t.rowid"
+            )
+        } else {
+            format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
+        }
+    }
+
+    fn check_columns(&self, connection: &Connection) -> Result<(), DatasetError> {
+        let found = self.columns(connection, self.table)?;
         for (name, types) in COLUMNS {
             let Some((_, kind)) = found.iter().find(|(column, _)| column == name) else {
                 return Err(self.shape(format!("there is no column {name}")));
@@ -193,19 +226,21 @@ impl File<'_> {
     }
 
     /// The replies, in memory.
-    fn copy(&self, from: &Connection) -> Result<Connection, DatasetError> {
+    fn copy(&self, from: &Connection, recorded: bool) -> Result<Connection, DatasetError> {
         let copy = || {
             let copy = Connection::open_in_memory()?;
-            copy.execute_batch("CREATE TABLE replies (id INTEGER PRIMARY KEY, reply TEXT); BEGIN")?;
-            let table = quoted(self.table);
-            let sql = format!("SELECT rowid, CAST(gen_tokens AS TEXT) FROM {table}");
-            let mut query = from.prepare(&sql)?;
+            copy.execute_batch(
+                "CREATE TABLE replies (id INTEGER PRIMARY KEY, reply TEXT, times TEXT, \
+                 reasoning INTEGER); BEGIN",
+            )?;
+            let mut query = from.prepare(&self.select(recorded))?;
             let mut rows = query.query([])?;
             {
-                let mut insert = copy.prepare("INSERT INTO replies VALUES (?1, ?2)")?;
+                let mut insert = copy.prepare("INSERT INTO replies VALUES (?4, ?1, ?2, ?3)")?;
                 while let Some(row) = rows.next()? {
-                    let (id, reply): (i64, Option<String>) = (row.get(0)?, row.get(1)?);
-                    insert.execute((id, reply))?;
+                    let text = |column| row.get::<_, Option<String>>(column);
+                    let number = |column| row.get::<_, Option<i64>>(column);
+                    insert.execute((text(0)?, text(1)?, number(2)?, number(3)?))?;
                 }
             }
             copy.execute_batch("COMMIT")?;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use super::Generation;
@@ -9,6 +11,10 @@ pub struct Recorded {
     pub tokens: Vec<u32>,
     /// The text of each token.
     pub texts: Vec<String>,
+    /// When each token came; empty when that was not recorded.
+    pub times: Vec<Duration>,
+    /// How many of the first tokens are reasoning.
+    pub reasoning: u32,
 }
 
 #[derive(Deserialize)]
@@ -35,8 +41,11 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
     };
     match serde_json::from_str(json).map_err(|_| wrong())? {
         Json::Texts(texts) => {
-            let tokens = Vec::new();
-            Ok((Generation::Texts, Recorded { tokens, texts }))
+            let recorded = Recorded {
+                texts,
+                ..Recorded::default()
+            };
+            Ok((Generation::Texts, recorded))
         }
         Json::Tokens {
             tokens: None,
@@ -50,9 +59,31 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
                 let (ids, strings) = (tokens.len(), texts.len());
                 return Err(format!("gen_tokens has {ids} Tokens and {strings} Strings"));
             }
-            Ok((Generation::Tokens, Recorded { tokens, texts }))
+            let recorded = Recorded {
+                tokens,
+                texts,
+                ..Recorded::default()
+            };
+            Ok((Generation::Tokens, recorded))
         }
     }
+}
+
+/// Reads `token_us`: microseconds from the start of the request to each of `tokens` tokens.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
+    let wrong = |_| "token_us is no array of microseconds".to_owned();
+    let micros: Vec<u64> = serde_json::from_str(json).map_err(wrong)?;
+    if micros.len() != tokens {
+        let found = micros.len();
+        return Err(format!("token_us has {found} times for {tokens} tokens"));
+    }
+    if !micros.is_sorted() {
+        return Err("token_us runs backwards".to_owned());
+    }
+    Ok(micros.into_iter().map(Duration::from_micros).collect())
 }
 
 #[cfg(test)]
@@ -63,20 +94,31 @@ mod tests {
     fn both_forms_are_read() {
         let texts = vec!["a ".to_owned(), "b".to_owned()];
         let old = parse(r#"["a ","b"]"#);
-        let tokens = Vec::new();
         let recorded = Recorded {
-            tokens,
             texts: texts.clone(),
+            ..Recorded::default()
         };
         assert_eq!(old, Ok((Generation::Texts, recorded)));
-        let tokens = vec![1, 2];
-        let recorded = Recorded { tokens, texts };
+        let recorded = Recorded {
+            tokens: vec![1, 2],
+            texts,
+            ..Recorded::default()
+        };
         // Upstream's own tool wrote the second one for a while.
         for json in [
             r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#,
             r#"{"strings":["a ","b"],"numbers":[1,2]}"#,
         ] {
             assert_eq!(parse(json), Ok((Generation::Tokens, recorded.clone())));
+        }
+    }
+
+    #[test]
+    fn times_are_one_per_token_and_never_run_back() {
+        let times = [5, 5, 90].map(Duration::from_micros);
+        assert_eq!(parse_times("[5,5,90]", 3), Ok(times.to_vec()));
+        for json in ["[5,5]", "[5,4,9]", "[-1,0,1]", "{}", ""] {
+            assert!(parse_times(json, 3).is_err(), "{json}");
         }
     }
 

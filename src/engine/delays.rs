@@ -121,6 +121,11 @@ impl Delays {
         scale(self.itl.0, load / self.speedup)
     }
 
+    /// A recorded delay at this speed.
+    pub fn hasten(&self, delay: Duration) -> Duration {
+        scale(delay, 1.0 / self.speedup)
+    }
+
     /// Whether no delay is random, so that no random stream is needed.
     pub fn is_exact(&self) -> bool {
         [

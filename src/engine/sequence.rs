@@ -91,6 +91,10 @@ pub struct Sequence {
     pub tail: Duration,
     /// Delays that it plays by in a pool; `None`: the engine's own when it is submitted.
     pub delays: Option<Arc<super::Delays>>,
+    /// When each output token comes, counted from the start: a recorded reply. It stands in place
+    /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
+    /// batching schedulers ignore it. Never runs back.
+    pub timeline: Option<Arc<[Duration]>>,
 }
 
 impl Sequence {
@@ -110,6 +114,7 @@ impl Sequence {
             no_gap: Box::default(),
             tail: Duration::ZERO,
             delays: None,
+            timeline: None,
         }
     }
 }

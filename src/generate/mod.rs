@@ -3,16 +3,19 @@
 mod corpus;
 mod hermes;
 mod length;
+mod recorded;
 mod script;
 mod stop;
 pub mod structured;
 pub mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
 pub use corpus::Corpus;
+pub use recorded::Recordings;
 pub use script::{Channel, Cursor, Finish, Reason, Script, StopReason, Token};
 
 use crate::job::{Brief, Form};
@@ -47,6 +50,7 @@ pub struct Generator {
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
     think_end: Option<u32>,
+    recordings: Option<Recordings>,
 }
 
 /// A script in the making.
@@ -54,6 +58,8 @@ struct Draft {
     own: Vec<Fragments>,
     runs: Vec<Run>,
     len: u32,
+    /// When its first tokens come, if that was recorded.
+    times: Option<Arc<[Duration]>>,
 }
 
 impl Draft {
@@ -91,6 +97,7 @@ impl Generator {
             tokenizer,
             corpus,
             think_end,
+            recordings: None,
         }
     }
 
@@ -106,6 +113,7 @@ impl Generator {
             own: Vec::new(),
             runs: Vec::new(),
             len: 0,
+            times: None,
         };
         let forced = self.forced(brief);
         let mut written = Vec::new();
@@ -142,6 +150,7 @@ impl Generator {
             len: draft.len,
             finish: Finish { reason, stop },
             calls,
+            times: draft.times,
         };
         stop::apply(&mut script, &brief.stops, &self.tokenizer);
         script
@@ -187,6 +196,9 @@ impl Generator {
     ) -> (Reason, Option<StopReason>) {
         if self.mode == Mode::Echo {
             return self.echo(brief, draft, rng);
+        }
+        if let Some(reason) = self.recorded(brief, draft, rng) {
+            return (reason, None);
         }
         // One that ends by itself says something first.
         let mut target = self.length(brief, rng).max(brief.limit.min(2));

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::corpus::{Corpus, Line};
 use crate::tokenizer::Fragments;
@@ -57,6 +58,8 @@ pub struct Script {
     pub finish: Finish,
     /// Names of the calls in it, by index.
     pub calls: Vec<String>,
+    /// When its first tokens come, from the start of the sequence, if that was recorded.
+    pub times: Option<Arc<[Duration]>>,
 }
 
 /// Consecutive tokens of one source.

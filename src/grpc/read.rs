@@ -62,7 +62,11 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
     Ok(Job {
         id: id.into(),
         target: Target::Base,
-        prompts: vec![Prompt { tokens, echo }],
+        prompts: vec![Prompt {
+            tokens,
+            echo,
+            text_hash: None,
+        }],
         n: small(params.n),
         max_tokens: asked.max_tokens,
         limited: asked.max_tokens.is_some(),

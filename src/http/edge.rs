@@ -75,6 +75,11 @@ impl Edge {
         }
     }
 
+    /// Whether some routes ask for a key.
+    pub fn asks_for_keys(&self) -> bool {
+        !self.app.config.server.api_keys.is_empty()
+    }
+
     /// Answers one request.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 
 use super::app::{App, unix_now};
 use super::{error, json};
@@ -56,16 +56,21 @@ pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 
-/// `GET /metrics`.
-pub(super) async fn metrics(State(app): State<Arc<App>>, method: Method) -> Response<Body> {
+/// `GET /metrics`, and any other method or path that begins so.
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    method: Method,
+    uri: Uri,
+) -> Response<Body> {
     let mut text = String::new();
     app.metrics.encode(&mut text, unix_now());
     let mut response = Response::new(Body::from(text));
-    // HEAD goes to another handler upstream, which names the older format.
-    let kind = HeaderValue::from_static(if method == Method::HEAD {
-        "text/plain; version=0.0.4; charset=utf-8"
-    } else {
+    // All but the plain GET goes to another handler upstream, which names the older format.
+    let routed = method == Method::GET && uri.path() == "/metrics";
+    let kind = HeaderValue::from_static(if routed {
         "text/plain; version=1.0.0; charset=utf-8"
+    } else {
+        "text/plain; version=0.0.4; charset=utf-8"
     });
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

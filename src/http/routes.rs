@@ -19,6 +19,7 @@ use crate::config::{Config, Door, Task};
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
+const METRICS: &str = "/metrics";
 const RESPONSE: &str = "/v1/responses/{response_id}";
 const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
@@ -34,7 +35,7 @@ fn table(config: &Config) -> Vec<Route> {
         ("/ping", "GET, POST", get(ops::health).post(ops::health)),
         ("/version", "GET", get(ops::version)),
         ("/load", "GET", get(ops::load)),
-        ("/metrics", "GET", get(ops::metrics)),
+        (METRICS, "GET", any(ops::metrics)),
         (
             "/kv_event_sources",
             "GET",
@@ -299,10 +300,13 @@ pub fn routes(config: &Config) -> Vec<String> {
 pub(super) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for (path, allow, handler) in table(&app.config) {
-        router = router.route(
-            path,
-            handler.fallback(move || async move { wrong_method(allow) }),
-        );
+        // The metrics take any method.
+        let handler = if path == METRICS {
+            handler
+        } else {
+            handler.fallback(move || async move { wrong_method(allow) })
+        };
+        router = router.route(path, handler);
     }
     router.fallback(any(unknown)).with_state(app)
 }
@@ -311,8 +315,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
 pub(super) fn answers_head(path: &str) -> bool {
     matches!(
         path,
-        "/metrics" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
-    )
+        "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
+    ) || path.starts_with(METRICS)
 }
 
 /// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
@@ -339,9 +343,14 @@ fn not_found() -> Response<Body> {
     )
 }
 
-/// No route: a trailing slash too many is a redirect, all else 404.
+/// No route: whatever begins as the metrics' path is theirs, a trailing slash too many is a
+/// redirect, all else 404.
 async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
+    // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.
+    if path.starts_with(METRICS) {
+        return ops::metrics(State(app), request.method().clone(), request.uri().clone()).await;
+    }
     let Some(route) = path
         .strip_suffix('/')
         .filter(|path| app.routes.methods(path).is_some())

@@ -37,6 +37,8 @@ pub(super) struct Step {
 pub(super) trait Render: Send + 'static {
     /// Writes what comes before the first token.
     fn open(&mut self, _out: &mut String) {}
+    /// Writes what comes with the first token of any choice, in a frame of its own.
+    fn first(&mut self, _out: &mut String) {}
     /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step);
     /// Writes what follows the last choice.
@@ -61,6 +63,7 @@ pub(super) struct EventStream<R> {
     interval: u32,
     open: usize,
     opened: bool,
+    begun: bool,
     closed: bool,
     ended: Vec<bool>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
@@ -86,6 +89,7 @@ impl<R: Render> EventStream<R> {
             interval: interval.max(1),
             open,
             opened: false,
+            begun: false,
             closed: false,
             silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             hurt: fault::hurt(),
@@ -93,11 +97,38 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Writes all that is due, up to the size of a frame.
+    /// Writes what comes with the first token, once there is one or there will be none.
+    fn begin(&mut self, out: &mut String) {
+        let begins = |c: &Choice| {
+            let over = matches!(c.state(), State::Ended(_));
+            over || c.released() > 0 || c.script.len() == 0
+        };
+        if self.reply.choices.iter().any(begins) {
+            self.begun = true;
+            self.render.first(out);
+        }
+    }
+
+    /// Writes all that is due, up to the size of a frame. Several choices take turns, as the
+    /// engine's steps give each of them a token.
     fn write(&mut self, out: &mut String) {
-        for index in 0..self.reply.choices.len() {
-            if !self.ended[index] {
-                self.write_choice(index, out);
+        if !self.begun {
+            self.begin(out);
+            if !self.begun || !out.is_empty() {
+                return;
+            }
+        }
+        let choices = self.reply.choices.len();
+        let most = if choices == 1 { usize::MAX } else { 1 };
+        loop {
+            let mut stepped = false;
+            for index in 0..choices {
+                if !self.ended[index] {
+                    stepped |= self.write_choice(index, most, out);
+                }
+            }
+            if !stepped || most > 1 || out.len() >= FRAME {
+                break;
             }
         }
         if self.open == 0 && !self.closed && out.len() < FRAME && self.room() > 0 {
@@ -115,13 +146,15 @@ impl<R: Render> EventStream<R> {
         self.hurt.as_ref().map_or(u32::MAX, |hurt| hurt.room())
     }
 
-    fn write_choice(&mut self, index: usize, out: &mut String) {
+    /// Writes at most so many steps of a choice; whether there were any.
+    fn write_choice(&mut self, index: usize, most: usize, out: &mut String) -> bool {
         let choice = &mut self.reply.choices[index];
         // The state first: an ended sequence has released all it ever will.
         let state = choice.state();
         let released = choice.released();
         let total = choice.script.len();
-        while out.len() < FRAME {
+        let mut steps = 0;
+        while out.len() < FRAME && steps < most {
             let due = released - choice.sent;
             let ended = match state {
                 State::Ended(end) => Some(end),
@@ -139,14 +172,14 @@ impl<R: Render> EventStream<R> {
             if let Some(hurt) = &mut self.hurt {
                 let room = hurt.room();
                 if room == 0 {
-                    return;
+                    break;
                 }
                 tokens = tokens.min(room);
                 hurt.sent(tokens);
             }
             let last = ended.filter(|_| tokens == due);
             if tokens == 0 && last.is_none() {
-                return;
+                break;
             }
             let step = Step {
                 index,
@@ -155,13 +188,15 @@ impl<R: Render> EventStream<R> {
                 end: last,
             };
             choice.sent += tokens;
+            steps += 1;
             self.render.step(out, choice, &step);
             if last.is_some() {
                 self.ended[index] = true;
                 self.open -= 1;
-                return;
+                break;
             }
         }
+        steps > 0
     }
 
     fn register(&self, cx: &Context<'_>) {

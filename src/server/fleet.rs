@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::{Server, StartError, open_tokenizer, scenario};
+use super::{Server, StartError, Texts, drill};
 use crate::config::{Balance, Config, Loaded};
 use crate::kv_events;
 
 /// Servers on ports that follow each other: the ranks of the first replica, then those of the
-/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer.
+/// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer
+/// and the dataset.
 pub struct Fleet {
     servers: Vec<Server>,
 }
@@ -21,8 +22,8 @@ impl Fleet {
     /// # Errors
     /// [`StartError`] of the first server that does not start; the others are gone then.
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&loaded.config)?;
-        let drill = scenario(&loaded.config)?;
+        let texts = Texts::open(&loaded.config).await?;
+        let drill = drill::read(&loaded.config)?;
         let members = members(&loaded.config)?;
         // The ranks of a replica share one desk; replicas know nothing of each other.
         let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
@@ -36,7 +37,7 @@ impl Fleet {
                 Some(last) if index % ranks != 0 => last.app().desk().clone(),
                 _ => Arc::default(),
             };
-            match Server::begin(config, Some(member), desk, tokenizer.clone()).await {
+            match Server::begin(config, Some(member), desk, texts.clone()).await {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
                     fleet.shutdown().await;
@@ -45,7 +46,7 @@ impl Fleet {
             }
         }
         for server in fleet.servers.iter().step_by(ranks) {
-            if let Err(error) = server.play(drill.clone()) {
+            if let Err(error) = drill::play(server, drill.clone()) {
                 fleet.shutdown().await;
                 return Err(error);
             }

@@ -1,9 +1,12 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
+mod drill;
 mod engines;
 mod fleet;
 mod line;
 mod setup;
+mod texts;
+mod uvicorn;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,19 +23,22 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::{self, Config, ConfigError, Loaded};
+use crate::dataset::DatasetError;
 use crate::driver::Live;
 use crate::engine::Command;
 use crate::engine::latency::Setup;
 use crate::engine::sched::vllm::VllmConfig;
-use crate::fault::{Line, Origin, Tally};
+use crate::fault::Line;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Desk, Edge, Link, Parts};
 use crate::metrics::Metrics;
-use crate::scenario::Scenario;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::TokenizerError;
+
+use texts::Texts;
+use uvicorn::Uvicorn;
 
 use line::{Abrupt, Held};
 
@@ -61,6 +67,9 @@ pub enum StartError {
     /// The tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The dataset.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -110,8 +119,8 @@ impl Server {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&config)?;
-        Self::begin(config, None, Arc::default(), tokenizer).await
+        let texts = Texts::open(&config).await?;
+        Self::begin(config, None, Arc::default(), texts).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -119,11 +128,11 @@ impl Server {
     /// # Errors
     /// As [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
-        let tokenizer = open_tokenizer(&loaded.config)?;
+        let texts = Texts::open(&loaded.config).await?;
         let config = loaded.config.clone();
-        let drill = scenario(&config)?;
-        let server = Self::begin(config, Some(loaded), Arc::default(), tokenizer).await?;
-        match server.play(drill) {
+        let drill = drill::read(&config)?;
+        let server = Self::begin(config, Some(loaded), Arc::default(), texts).await?;
+        match drill::play(&server, drill) {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.shutdown().await;
@@ -132,27 +141,12 @@ impl Server {
         }
     }
 
-    /// Starts the drill of `--scenario` on all ranks of the deployment.
-    fn play(&self, drill: Option<Scenario>) -> Result<(), StartError> {
-        let Some(drill) = drill else {
-            return Ok(());
-        };
-        let config = &self.app.config().faults;
-        let path = config
-            .scenario
-            .as_ref()
-            .map(|path| path.display().to_string());
-        let path = path.unwrap_or_default();
-        let played = self.app.desk().start(drill);
-        played.map_err(|why| StartError::Scenario { path, why })
-    }
-
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
         desk: Arc<Desk>,
-        tokenizer: Arc<Tokenizer>,
+        texts: Texts,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = Arc::new(config);
@@ -171,8 +165,9 @@ impl Server {
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
         let live = engines::start(&config, seed, started, &metrics, port)?;
-        let service = Arc::new(service(&config, tokenizer, seed, live.clone()));
-        service.drill.report_to(Arc::new(Counted(metrics.clone())));
+        let service = Arc::new(service(&config, texts, seed, live.clone()));
+        let counted = drill::Counted(metrics.clone());
+        service.drill.report_to(Arc::new(counted));
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
@@ -259,46 +254,7 @@ impl Server {
     }
 }
 
-/// Faults, counted and logged.
-struct Counted(Arc<Metrics>);
-
-impl Tally for Counted {
-    fn count(&self, kind: &'static str, origin: &Origin) {
-        let (scenario, phase) = (&*origin.scenario, &*origin.phase);
-        self.0.on_fault(kind, scenario, phase);
-        tracing::debug!(kind, scenario, phase, "fault on purpose");
-    }
-}
-
-/// The drill of `--scenario`.
-fn scenario(config: &Config) -> Result<Option<Scenario>, StartError> {
-    let Some(path) = &config.faults.scenario else {
-        return Ok(None);
-    };
-    let failed = |why: String| StartError::Scenario {
-        path: path.display().to_string(),
-        why,
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    let scenario = Scenario::from_yaml(&text);
-    scenario
-        .map(Some)
-        .map_err(|error| failed(error.to_string()))
-}
-
-/// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
-fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
-    let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
-    let (tokenizer, why) = match Tokenizer::open(&source) {
-        Ok(opened) => opened,
-        Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
-        Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
-    };
-    tracing::info!("tokenizer: {why}");
-    Ok(Arc::new(tokenizer))
-}
-
-fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live>) -> Service {
+fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service {
     let models = Models::new(
         &config.model.served_names,
         config.api.skip_model_name_validation,
@@ -325,12 +281,11 @@ fn service(config: &Config, tokenizer: Arc<Tokenizer>, seed: u64, live: Vec<Live
         tools: setup::tools(config),
         hashes: setup::hashes(config),
     };
-    Service::new(
-        models,
-        Generator::new(mode, seed, tokenizer),
-        live,
-        settings,
-    )
+    let mut generator = Generator::new(mode, seed, texts.tokenizer);
+    if let Some(recordings) = texts.recordings {
+        generator = generator.with_recordings(recordings);
+    }
+    Service::new(models, generator, live, settings)
 }
 
 #[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
@@ -562,7 +517,8 @@ async fn serve<S>(
     let line = Arc::new(Line::default());
     let edge = edge.on_line(line.clone());
     let lives = stopping.borrow().lives;
-    let stream = TokioIo::new(Held::new(stream, line.clone()));
+    let stream = Held::new(stream, line.clone());
+    let keys = edge.asks_for_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
@@ -593,14 +549,14 @@ async fn serve<S>(
                 .header_read_timeout(keep_alive)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client puts all its calls on one connection.
                 .max_concurrent_streams(MAX_STREAMS)
-                .serve_connection(stream, service)
+                .serve_connection(TokioIo::new(stream), service)
         ),
     };
     if let Err(error) = ended {

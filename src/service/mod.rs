@@ -335,6 +335,7 @@ impl Service {
             reasoning: job.reasoning,
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
+            hashes: self.generator.hashes(prompt),
         }))
     }
 
@@ -356,6 +357,7 @@ impl Service {
         sequence.key = key;
         sequence.plan = self.plan(job, prompt, script);
         sequence.priority = job.priority;
+        sequence.timeline = script.times.clone();
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
         sequence.transfer = match job.transfer {

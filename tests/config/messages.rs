@@ -238,6 +238,24 @@ const MESSAGES: &[(&[&str], &str)] = &[
         "dataset-path is required when dataset-url is set",
     ),
     (
+        &["--replay-timing"],
+        "dataset-path is required when replay-timing is set",
+    ),
+    (
+        &["--dataset-path", "p", "--dataset-sha256", "abc"],
+        "dataset-sha256 must be 64 hex digits, got \"abc\"",
+    ),
+    (
+        &[
+            "--dataset-path",
+            "p",
+            "--replay-timing",
+            "--scheduler",
+            "vllm",
+        ],
+        "--replay-timing releases each token at its recorded instant: it needs --scheduler pool",
+    ),
+    (
         &["--dataset-path", "p", "--mode", "echo"],
         "dataset cannot be defined in echo mode",
     ),

@@ -25,6 +25,7 @@ fn replies(
                 texts,
                 cut,
                 matched,
+                ..
             } = found;
             let first = tokens[0];
             let expected: Vec<_> = (first..)
@@ -140,6 +141,8 @@ fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
         texts: vec!["It ".into(), "is".into()],
         cut: true,
         matched: true,
+        times: Vec::new(),
+        reasoning: 0,
     };
     assert_eq!(ask("This is a test."), Some(found));
     assert_eq!(ask("This is a test"), None);

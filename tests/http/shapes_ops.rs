@@ -52,6 +52,25 @@ async fn head_is_answered_without_a_body() {
 }
 
 #[tokio::test]
+async fn metrics_answer_any_method_and_below_their_path() {
+    let sim = Sim::serve(&[]).await;
+    for (method, path, version) in [
+        ("GET", "/metrics", "1.0.0"),
+        ("POST", "/metrics", "0.0.4"),
+        ("GET", "/metrics/", "0.0.4"),
+        ("GET", "/metrics/x?y=z", "0.0.4"),
+    ] {
+        let answer = sim
+            .ask(format!("{method} {path} HTTP/1.1\r\nhost: sim\r\n\r\n"))
+            .await;
+        assert_eq!(answer.status, 200, "{method} {path}");
+        let kind = format!("text/plain; version={version}; charset=utf-8");
+        assert_eq!(answer.header("content-type"), Some(kind.as_str()));
+        assert!(answer.text().contains("vllm:num_requests_running"));
+    }
+}
+
+#[tokio::test]
 async fn several_names() {
     let flags = ["--served-model-name", "first", "second", "--enable-lora"];
     let adapters = ["--lora-modules", r#"{"name":"sql","path":"adapters/sql"}"#];
@@ -167,7 +186,8 @@ async fn keys() {
     for (headers, path, status) in [
         (&["authorization: Bearer one"][..], "/v1/models", 200),
         (&["authorization: bEARER two"], "/v1/models", 200),
-        (&["authorization: Bearer one "], "/v1/models", 200),
+        (&["authorization: Bearer one "], "/v1/models", 401),
+        (&["Authorization: Bearer one\t"], "/v1/models", 401),
         (&["authorization: Bearer  one"], "/v1/models", 401),
         (&["authorization: Bearer three"], "/v1/models", 401),
         (&["authorization: one"], "/v1/models", 401),

@@ -208,3 +208,25 @@ async fn a_unix_socket_instead_of_a_port() {
     assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
     sim.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn what_is_not_http_is_told_so() {
+    let sim = Sim::serve(&[]).await;
+    for rubbish in [
+        "RUBBISH\r\n\r\n",
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        "\u{16}\u{3}\u{1}\r\n\r\n",
+    ] {
+        let mut wire = sim.connect().await;
+        wire.send(rubbish.as_bytes()).await;
+        let answer = wire.answer().await;
+        assert_eq!(answer.status, 400, "{rubbish:?}");
+        assert_eq!(answer.text(), "Invalid HTTP request received.");
+        assert_eq!(
+            answer.header("content-type"),
+            Some("text/plain; charset=utf-8")
+        );
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(wire.is_closed().await);
+    }
+}

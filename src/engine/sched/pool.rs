@@ -245,9 +245,12 @@ impl Pool {
             .delays(&running.seq)
             .load(self.running(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
-        let first = self.draw(&mut running, |d, rng| {
-            d.first(prompt, cached, transfer, load, rng)
-        });
+        let first = match self.recorded_gap(&running) {
+            Some(gap) => gap,
+            None => self.draw(&mut running, |d, rng| {
+                d.first(prompt, cached, transfer, load, rng)
+            }),
+        };
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);
         if due == now {
@@ -354,11 +357,23 @@ impl Pool {
         }
     }
 
+    /// Time from the token before to the next one, where it was recorded.
+    fn recorded_gap(&self, running: &Running) -> Option<Duration> {
+        let timeline = running.seq.timeline.as_ref()?;
+        let next = running.released as usize;
+        let at = *timeline.get(next)?;
+        let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
+        Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
+    }
+
     fn gap(&mut self, running: &mut Running) -> Duration {
         let no_gap = &running.seq.no_gap;
         if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
             running.next_no_gap += 1;
             return Duration::ZERO;
+        }
+        if let Some(gap) = self.recorded_gap(running) {
+            return gap;
         }
         let delays = self.delays(&running.seq);
         if delays.itl.0.is_zero() {

@@ -155,6 +155,7 @@ pub(in crate::http) async fn prompt(
         return Ok(Prompt {
             tokens,
             echo: last_text(request).into(),
+            text_hash: text_hash(app, request),
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
@@ -218,7 +219,14 @@ pub(in crate::http) async fn prompt(
     Ok(Prompt {
         tokens,
         echo: last_text(request).into(),
+        text_hash: text_hash(app, request),
     })
+}
+
+/// The conversation's name in a dataset that hashes texts.
+fn text_hash(app: &App, request: &ChatRequest) -> Option<[u8; 32]> {
+    let messages = request.messages.iter().map(|m| (m.role(), m.text()));
+    app.service.generator.text_hash(messages)
 }
 
 /// What echo mode answers: the text of the last message.

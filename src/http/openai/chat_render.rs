@@ -207,10 +207,16 @@ pub(in crate::http) struct ChatStream {
     /// Everything of a chunk up to its choices.
     head: String,
     prompt: u32,
-    completion: u32,
+    so_far: Vec<SoFar>,
+}
+
+/// What a stream has said of one choice.
+#[derive(Clone, Default)]
+struct SoFar {
+    tokens: u32,
     reasoning: u32,
-    /// Calls announced so far, per choice.
-    announced: Vec<usize>,
+    /// Calls announced.
+    calls: usize,
 }
 
 impl ChatStream {
@@ -226,46 +232,29 @@ impl ChatStream {
         head.push_str(",\"choices\":[");
         head.shrink_to_fit();
         Self {
-            announced: vec![0; choices],
+            so_far: vec![SoFar::default(); choices],
             chat,
             head,
             prompt,
-            completion: 0,
-            reasoning: 0,
         }
     }
 
-    fn counts(&self) -> Counts {
+    /// What a chunk's usage counts: the prompt, and the tokens of this choice alone.
+    fn counts(&self, index: usize) -> Counts {
         Counts {
             prompt: self.prompt,
-            completion: self.completion,
-            reasoning: self.reasoning,
+            completion: self.so_far[index].tokens,
+            reasoning: self.so_far[index].reasoning,
             ..Counts::default()
         }
     }
 
-    /// Role chunk, and the echo after it.
-    fn open(&mut self, out: &mut String, index: usize) {
+    /// A choice's chunk without tokens, up to the members that only some of them have.
+    fn opening(&self, out: &mut String, index: usize, content: &str) {
         self.begin(out, index);
-        out.push_str("\"role\":");
-        json::string(out, &self.chat.role);
-        out.push_str(",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat.view.chunk_usage(
-            out,
-            Counts {
-                prompt: self.prompt,
-                ..Counts::default()
-            },
-            true,
-        );
-        self.chat.prompt_members(out);
-        out.push_str("}\n\n");
-        if let Some(echo) = &self.chat.echo {
-            self.begin(out, index);
-            out.push_str("\"content\":");
-            json::string(out, echo);
-            out.push_str("},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
-        }
+        out.push_str(content);
+        out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
+        self.chat.view.chunk_usage(out, self.counts(index), true);
     }
 
     fn begin(&self, out: &mut String, index: usize) {
@@ -296,7 +285,7 @@ impl ChatStream {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let calls = self.announced[step.index] > 0 && !self.chat.named;
+                let calls = self.so_far[step.index].calls > 0 && !self.chat.named;
                 view.finish(out, choice, end, calls);
             }
         }
@@ -310,7 +299,7 @@ impl ChatStream {
             out.push_str(",\"weight_versions\":null");
         }
         out.push_str("}]");
-        view.chunk_usage(out, self.counts(), true);
+        view.chunk_usage(out, self.counts(step.index), true);
         if end.is_some() && !view.include_usage {
             view.fingerprint(out);
         }
@@ -327,10 +316,10 @@ impl ChatStream {
 
     /// Announces a call and returns whether it had to be.
     fn announce(&mut self, out: &mut String, choice: &Choice, step: &Step, call: usize) -> bool {
-        if self.announced[step.index] > call {
+        if self.so_far[step.index].calls > call {
             return false;
         }
-        self.announced[step.index] = call + 1;
+        self.so_far[step.index].calls = call + 1;
         self.begin(out, step.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
         json::string(out, &(self.chat.call_ids)(step.index, call));
@@ -366,11 +355,11 @@ impl ChatStream {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
-            self.completion += 1;
+            self.so_far[step.index].tokens += 1;
             match token.channel {
                 Channel::Content => delta.content.push_str(token.text),
                 Channel::Reasoning => {
-                    self.reasoning += 1;
+                    self.so_far[step.index].reasoning += 1;
                     delta.reasoning.push_str(token.text);
                 }
                 Channel::Marker => delta.hidden = true,
@@ -407,12 +396,12 @@ impl ChatStream {
 
     /// The usual case: one visible token and nothing else asked for.
     fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
-        self.completion += 1;
+        self.so_far[index].tokens += 1;
         self.begin(out, index);
         out.push_str("\"content\":\"");
         json::escape(out, token.text);
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat.view.chunk_usage(out, self.counts(), true);
+        self.chat.view.chunk_usage(out, self.counts(index), true);
         if self.chat.view.wire >= Wire::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }
@@ -421,10 +410,27 @@ impl ChatStream {
 }
 
 impl Render for ChatStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
-        if step.first {
-            self.open(out, step.index);
+    /// Role chunks of all choices, and the echoes after them.
+    fn first(&mut self, out: &mut String) {
+        let mut role = String::from("\"role\":");
+        json::string(&mut role, &self.chat.role);
+        role.push_str(",\"content\":\"\"");
+        for index in 0..self.so_far.len() {
+            self.opening(out, index, &role);
+            self.chat.prompt_members(out);
+            out.push_str("}\n\n");
         }
+        if let Some(echo) = &self.chat.echo {
+            let mut content = String::from("\"content\":");
+            json::string(&mut content, echo);
+            for index in 0..self.so_far.len() {
+                self.opening(out, index, &content);
+                out.push_str("}\n\n");
+            }
+        }
+    }
+
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
         let simple = self.chat.view.logprobs.is_none()
             && !self.chat.view.return_token_ids
             && !self.chat.parsed;

@@ -125,6 +125,7 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: text.as_str().into(),
+                    text_hash: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -136,6 +137,7 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: listed.join(",").into(),
+                    text_hash: None,
                 }
             }
         };

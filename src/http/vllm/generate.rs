@@ -110,6 +110,7 @@ async fn answer(
     let prompt = Prompt {
         tokens,
         echo: listed.join(",").into(),
+        text_hash: None,
     };
     let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
     let content = match late.and_then(|()| prepare::constraint(&params)) {

@@ -1,0 +1,347 @@
+//! Fetching a dataset over HTTP, once: into a file beside its place, which takes its name when it
+//! is whole. A download that was interrupted goes on where it ended.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+use ureq::{Agent, Response};
+
+use super::DatasetError;
+
+/// How long a connection may take to come up.
+const CONNECT: Duration = Duration::from_secs(30);
+/// How long the other side may say nothing.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Interrupted tries in a row that bring nothing new, before we give up.
+const FRUITLESS: u32 = 3;
+/// What every SQLite file begins with.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// Fetches `url` to `path`, unless there is a file already; whether it did. `sha256`, in lower-case
+/// hex, is what the file must hash to. Blocks.
+///
+/// Of several programs that fetch the same file at once, one does and the others wait for it.
+///
+/// # Errors
+/// [`DatasetError::Download`], in words. What came so far stays for the next try, unless it is
+/// whole and wrong.
+pub fn fetch(path: &Path, url: &str, sha256: Option<&str>) -> Result<bool, DatasetError> {
+    let download = Download {
+        path,
+        url,
+        part: beside(path, ".part"),
+        from: beside(path, ".part.from"),
+    };
+    download.run(sha256).map_err(|why| DatasetError::Download {
+        url: shown(url),
+        why,
+    })
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &str) -> String {
+    let open = url.split(['?', '#']).next().unwrap_or_default();
+    match open.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, place) = rest.split_once('/').unwrap_or((rest, ""));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}/{place}")
+        }
+        None => open.to_owned(),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+struct Download<'a> {
+    path: &'a Path,
+    url: &'a str,
+    part: PathBuf,
+    /// Says what `part` is a part of: the address, and the version that the server named.
+    from: PathBuf,
+}
+
+/// How a try ended that did not bring the rest.
+enum Failed {
+    /// Another try may go on from here.
+    Broken(String),
+    /// Another try would end the same way.
+    Refused(String),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl Download<'_> {
+    fn run(&self, sha256: Option<&str>) -> Result<bool, String> {
+        if self.path.exists() {
+            return Ok(false);
+        }
+        if !["http://", "https://"]
+            .iter()
+            .any(|scheme| self.url.starts_with(scheme))
+        {
+            return Err("the address must begin with http:// or https://".to_owned());
+        }
+        let mut part = self.lock()?;
+        if self.path.exists() {
+            // Somebody else fetched it while we waited.
+            let _ = std::fs::remove_file(&self.part);
+            return Ok(false);
+        }
+        tracing::info!(url = shown(self.url), path = %self.path.display(), "fetching the dataset");
+        self.complete(&mut part)?;
+        if let Err(why) = check(&mut part, sha256) {
+            self.forget();
+            return Err(why);
+        }
+        let finish = || {
+            part.sync_all()?;
+            std::fs::rename(&self.part, self.path)
+        };
+        finish().map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
+        let _ = std::fs::remove_file(&self.from);
+        Ok(true)
+    }
+
+    fn forget(&self) {
+        let _ = std::fs::remove_file(&self.part);
+        let _ = std::fs::remove_file(&self.from);
+    }
+
+    /// Opens the part for nobody else.
+    fn lock(&self) -> Result<File, String> {
+        let cannot = |error: io::Error| format!("cannot write {}: {error}", self.part.display());
+        if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+        }
+        loop {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let part = options.open(&self.part).map_err(cannot)?;
+            match part.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    tracing::info!("another program fetches the dataset: waiting for it");
+                    part.lock().map_err(cannot)?;
+                }
+                // A file system without locks: whoever is first to rename wins.
+                Err(TryLockError::Error(_)) => return Ok(part),
+            }
+            // What we locked may have got its final name, or been removed, while we waited.
+            if is_same(&part, &self.part) || self.path.exists() {
+                return Ok(part);
+            }
+        }
+    }
+
+    /// Fetches what the part lacks.
+    fn complete(&self, part: &mut File) -> Result<(), String> {
+        let agent = ureq::AgentBuilder::new()
+            .timeout_connect(CONNECT)
+            .timeout_read(SILENCE)
+            .try_proxy_from_env(true)
+            .user_agent(concat!("vllm-sim/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let mut fruitless = 0;
+        loop {
+            let before = length(part).map_err(|error| error.to_string())?;
+            let why = match self.attempt(&agent, part) {
+                Ok(()) => return Ok(()),
+                Err(Failed::Refused(why)) => return Err(why),
+                Err(Failed::Broken(why)) => why,
+            };
+            let after = length(part).map_err(|error| error.to_string())?;
+            fruitless = if after > before { 0 } else { fruitless + 1 };
+            if fruitless == FRUITLESS {
+                return Err(why);
+            }
+            tracing::warn!(why, bytes = after, "the download broke off, trying again");
+        }
+    }
+
+    fn attempt(&self, agent: &Agent, part: &mut File) -> Result<(), Failed> {
+        let mut have = length(part)?;
+        let version = self.version().filter(|_| have > 0);
+        // Compressed bytes could not be resumed.
+        let mut request = agent.get(self.url).set("Accept-Encoding", "identity");
+        if let Some(version) = &version {
+            request = request
+                .set("Range", &format!("bytes={have}-"))
+                .set("If-Range", version);
+        }
+        let response = match request.call() {
+            Ok(response) => response,
+            Err(ureq::Error::Status(416, _)) if version.is_some() => {
+                // There is no more than we have, or it became shorter: from the beginning.
+                part.set_len(0)?;
+                return Err(Failed::Broken("the server has no such range".to_owned()));
+            }
+            Err(ureq::Error::Status(status, response)) => {
+                let words = response.status_text();
+                return Err(Failed::Refused(format!("the server says {status} {words}")));
+            }
+            Err(ureq::Error::Transport(error)) => return Err(Failed::Refused(error.to_string())),
+        };
+        if response.status() != 206 || starts_at(&response) != Some(have) {
+            if response.status() == 206 {
+                part.set_len(0)?;
+                let _ = std::fs::remove_file(&self.from);
+                return Err(Failed::Broken("the server sent another range".to_owned()));
+            }
+            part.set_len(0)?;
+            have = 0;
+        }
+        part.seek(SeekFrom::Start(have))?;
+        let rest: Option<u64> = response
+            .header("content-length")
+            .and_then(|n| n.parse().ok());
+        let total = rest.map(|rest| have + rest);
+        self.note(&response)?;
+        receive(response, part, have, total)
+    }
+
+    /// The version that the part is of, as the server names it.
+    fn version(&self) -> Option<String> {
+        let noted = std::fs::read_to_string(&self.from).ok()?;
+        let (url, version) = noted.split_once('\n')?;
+        (url == self.url && !version.is_empty()).then(|| version.to_owned())
+    }
+
+    /// Notes what the part is of. Weak tags do not tell bytes apart.
+    fn note(&self, response: &Response) -> io::Result<()> {
+        let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
+        let version = tag.or(response.header("last-modified")).unwrap_or_default();
+        std::fs::write(&self.from, format!("{}\n{version}", self.url))
+    }
+}
+
+/// Writes a body to the part, which has `have` bytes and is to have `total`.
+fn receive(
+    response: Response,
+    part: &mut File,
+    have: u64,
+    total: Option<u64>,
+) -> Result<(), Failed> {
+    let bar = match total {
+        Some(total) => ProgressBar::new(total).with_style(style()),
+        None => ProgressBar::new_spinner(),
+    };
+    let mut body = response.into_reader();
+    let mut buffer = vec![0; 64 * 1024];
+    let (mut got, mut tenth) = (have, total.map_or(0, |total| have * 10 / total.max(1)));
+    loop {
+        let n = match body.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                part.flush()?;
+                return Err(Failed::Broken(short(got, total, &error.to_string())));
+            }
+        };
+        part.write_all(&buffer[..n])?;
+        got += n as u64;
+        bar.set_position(got);
+        // Where no bar is seen, ten lines of the log.
+        if let Some(total) = total
+            && got * 10 / total.max(1) > tenth
+        {
+            tenth = got * 10 / total.max(1);
+            tracing::info!(bytes = got, of = total, "fetching the dataset");
+        }
+    }
+    bar.finish_and_clear();
+    match total {
+        Some(total) if got < total => Err(Failed::Broken(short(
+            got,
+            Some(total),
+            "the connection ended",
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn short(got: u64, total: Option<u64>, why: &str) -> String {
+    match total {
+        Some(total) => format!("{why} after {got} of {total} bytes"),
+        None => format!("{why} after {got} bytes"),
+    }
+}
+
+fn style() -> ProgressStyle {
+    let template = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} (eta {eta})";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn length(part: &File) -> io::Result<u64> {
+    Ok(part.metadata()?.len())
+}
+
+/// Where a part of a file starts: `bytes 100-199/200`.
+fn starts_at(response: &Response) -> Option<u64> {
+    let range = response.header("content-range")?.strip_prefix("bytes ")?;
+    range.split_once('-')?.0.parse().ok()
+}
+
+fn is_same(open: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let named = std::fs::metadata(path).map(|about| (about.dev(), about.ino()));
+    let ours = open.metadata().map(|about| (about.dev(), about.ino()));
+    matches!((named, ours), (Ok(named), Ok(ours)) if named == ours)
+}
+
+/// Whether a whole file is what was wanted.
+fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
+    let read = |part: &mut File| {
+        part.seek(SeekFrom::Start(0))?;
+        let mut start = Vec::new();
+        Read::by_ref(part)
+            .take(MAGIC.len() as u64)
+            .read_to_end(&mut start)?;
+        part.seek(SeekFrom::Start(0))?;
+        let mut hasher = Sha256::new();
+        if sha256.is_some() {
+            io::copy(part, &mut hasher)?;
+        }
+        Ok::<_, io::Error>((start, hasher.finalize()))
+    };
+    let (start, hash) = read(part).map_err(|error| error.to_string())?;
+    if let Some(expected) = sha256 {
+        let found: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        if found != expected {
+            return Err(format!("its SHA-256 is {found}, expected {expected}"));
+        }
+    }
+    if start != MAGIC {
+        let shown = String::from_utf8_lossy(&start).into_owned();
+        return Err(format!(
+            "it is no SQLite database: it begins with {shown:?}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn secrets_of_an_address_are_not_shown() {
+        let url = "https://me:secret@host.example:8443/a/b.sqlite3?token=secret#secret";
+        assert_eq!(shown(url), "https://host.example:8443/a/b.sqlite3");
+        assert_eq!(shown("nonsense?x"), "nonsense");
+    }
+}

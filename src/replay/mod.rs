@@ -1,0 +1,12 @@
+//! Whole workloads against pools of engines, in virtual time or over HTTP.
+//!
+//! ```text
+//! Source (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
+//! ```
+//!
+//! The core asks the [`workload::Source`] for sessions as their time comes and tells the
+//! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
+
+pub mod outcome;
+pub mod samples;
+pub mod workload;

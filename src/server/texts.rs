@@ -1,0 +1,88 @@
+//! What servers of one process share, because it is large and does not change: the tokenizer and
+//! the dataset.
+
+use std::sync::Arc;
+
+use super::{StartError, setup};
+use crate::config::{self, Config};
+use crate::dataset::{self, Dataset, DatasetError};
+use crate::generate::Recordings;
+use crate::tokenizer::Tokenizer;
+
+/// Where tokens and recorded replies come from.
+#[derive(Debug, Clone)]
+pub(super) struct Texts {
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) recordings: Option<Recordings>,
+}
+
+impl Texts {
+    /// Opens what a configuration names, off the async threads: files are read, and perhaps
+    /// fetched.
+    ///
+    /// # Errors
+    /// [`StartError`] of what cannot be opened.
+    pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
+        let tokenizer = open_tokenizer(config)?;
+        let Some(dataset) = config.content.dataset.clone() else {
+            return Ok(Self {
+                tokenizer,
+                recordings: None,
+            });
+        };
+        let opened = match tokio::task::spawn_blocking(move || open_dataset(&dataset)).await {
+            Ok(opened) => opened?,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        Ok(Self {
+            tokenizer,
+            recordings: opened,
+        })
+    }
+}
+
+/// Opens the tokenizer; one that nobody asked for by name is replaced by the simulated one.
+fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
+    let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
+    let (tokenizer, why) = match Tokenizer::open(&source) {
+        Ok(opened) => opened,
+        Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
+        Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
+    };
+    tracing::info!("tokenizer: {why}");
+    Ok(Arc::new(tokenizer))
+}
+
+/// Opens the dataset, if it can be used or has to be.
+fn open_dataset(config: &config::Dataset) -> Result<Option<Recordings>, DatasetError> {
+    let fetched = match &config.url {
+        Some(url) => dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ()),
+        None => Ok(()),
+    };
+    let open = |()| Dataset::open(&config.path, &config.table, config.in_memory);
+    let dataset = match fetched.and_then(open) {
+        Ok(dataset) => dataset,
+        Err(error) if config.fallback => {
+            tracing::warn!(%error, "replies are built-in sentences");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    tracing::info!(
+        path = %config.path.display(),
+        replies = dataset.len(),
+        format = ?dataset.generation(),
+        recorded = dataset.is_recorded(),
+        in_memory = config.in_memory,
+        "dataset"
+    );
+    if config.replay_timing && !dataset.is_recorded() {
+        tracing::warn!(
+            "--replay-timing: `vllm-sim record` did not write this dataset, so it has no times"
+        );
+    }
+    Ok(Some(Recordings {
+        dataset: Arc::new(dataset),
+        timing: config.replay_timing,
+    }))
+}
