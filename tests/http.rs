@@ -6,6 +6,7 @@
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
+//! - `media`: pictures, sounds and films in prompts and replies
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `fleet`: several servers in one process
@@ -30,6 +31,8 @@ mod golden;
 mod hostile;
 #[path = "http/life.rs"]
 mod life;
+#[path = "http/media.rs"]
+mod media;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]

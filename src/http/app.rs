@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use super::desk::Desk;
 use super::link::Link;
+use super::media::Seen;
+use super::omni::Pictures;
 use super::openai::responses::Store;
 use super::openai::view::Wire;
 use super::routes::{self, Index};
@@ -57,6 +59,12 @@ pub struct App {
     pub(super) desk: Arc<Desk>,
     /// Whether connections find somebody.
     pub(super) link: watch::Sender<Link>,
+    /// Media of prompts, as far as they are remembered.
+    pub(super) media: Seen,
+    /// Pictures in replies.
+    pub(super) pictures: ArcSwap<Pictures>,
+    /// Replies that may have had one so far.
+    pub(super) pictured: AtomicU64,
     /// `/openapi.json`, once somebody asked.
     pub(super) openapi: OnceLock<Arc<str>>,
     /// Who this server is to the one that decodes what it prefilled.
@@ -91,6 +99,9 @@ impl App {
             engine_id: engine_id(&config).into(),
             desk,
             link: watch::Sender::default(),
+            pictures: ArcSwap::from_pointee(Pictures::of(&config)),
+            pictured: AtomicU64::new(0),
+            media: Seen::default(),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,

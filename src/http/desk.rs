@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::app::App;
+use super::omni::Pictures;
 use crate::config::{ConfigError, Loaded};
 use crate::engine::Command;
 use crate::fault::Origin;
@@ -53,6 +54,7 @@ struct InForce {
     tuned: Tuned,
     speed: f64,
     fake: Option<Value>,
+    pictures: Arc<Pictures>,
 }
 
 impl InForce {
@@ -73,6 +75,7 @@ impl InForce {
             },
             speed: engine.speed(),
             fake: first.metrics.fake.clone(),
+            pictures: Arc::new(Pictures::of(first)),
         }
     }
 
@@ -90,6 +93,7 @@ impl InForce {
         {
             tracing::warn!(%error, "fake metrics not changed");
         }
+        app.pictures.store(self.pictures.clone());
         app.service.drill.set(tuned.clone(), true);
     }
 }

@@ -12,6 +12,8 @@ mod faulty;
 mod invocations;
 mod json;
 mod link;
+mod media;
+mod omni;
 mod openai;
 mod ops;
 mod pooling;

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Tuned;
 use crate::generate::structured::Compiled;
@@ -47,6 +48,8 @@ pub struct Job {
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache may not be read.
     pub skip_cache_read: bool,
+    /// Delay between the last token and the end (a picture is made).
+    pub tail: Duration,
     /// When the request arrived.
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.
