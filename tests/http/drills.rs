@@ -317,3 +317,34 @@ async fn no_request_sees_a_mix_of_two_settings() {
         "{refused} {answered}"
     );
 }
+
+#[tokio::test]
+async fn the_drills_that_come_along_can_be_played() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/drills");
+    let sim = Sim::llmd(&["--mode", "echo"]).await;
+    let mut played = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read(&path).unwrap();
+        let answer = sim.ask(post("/admin/scenario", &[], &text)).await;
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        let scene = answer.json();
+        assert_eq!(
+            (&scene["scenario"], &scene["running"]),
+            (&json!(name), &json!(true))
+        );
+        played.push(name);
+    }
+    assert!(played.len() >= 8, "{played:?}");
+    // As `--scenario` starts one.
+    let file = format!("{folder}/overload.yaml");
+    let sim = Sim::serve(&["--scenario", &file, "--dev-mode"]).await;
+    let scene = sim.get("/admin/scenario").await.json();
+    assert_eq!(
+        (&scene["scenario"], &scene["phase"]),
+        (&json!("overload"), &json!("normal"))
+    );
+    let line = "vllm_sim_scenario_phase{phase=\"normal\",scenario=\"overload\"} 1.0";
+    assert!(sim.get("/metrics").await.text().contains(line));
+}
