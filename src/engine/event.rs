@@ -124,8 +124,10 @@ pub enum Command {
     Caching(bool),
     /// Another engine has read the blocks of an ended sequence.
     Release(SeqId),
-    /// Delays from now on (pool scheduler); sequences keep the instants already set.
-    Delays(Box<super::Delays>),
+    /// Delays of sequences that are submitted from now on (pool scheduler).
+    Delays(Arc<super::Delays>),
+    /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
+    Speed(f64),
 }
 
 /// What becomes of blocks in use when the prefix cache is emptied.

@@ -378,6 +378,7 @@ impl Scheduler for Sglang {
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
             Command::Release(_) | Command::Delays(_) => return false,
+            Command::Speed(speed) => self.config.speed.all = speed,
         }
         true
     }

@@ -453,6 +453,7 @@ impl Scheduler for Vllm {
                 return held;
             }
             Command::Delays(_) => return false,
+            Command::Speed(speed) => self.config.speed.all = speed,
         }
         true
     }
