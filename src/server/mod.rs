@@ -4,6 +4,7 @@ mod engines;
 mod fleet;
 mod setup;
 mod texts;
+mod timing;
 mod uvicorn;
 
 use std::io;
