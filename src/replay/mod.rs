@@ -10,3 +10,21 @@
 pub mod outcome;
 pub mod samples;
 pub mod workload;
+
+mod content;
+mod core;
+mod pool;
+mod requests;
+mod route;
+mod scale;
+mod sessions;
+mod settings;
+mod steps;
+mod worker;
+
+pub use self::core::{ReplayError, Totals, run};
+pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
+pub use scale::{ScaleRule, Scaling};
+pub use sessions::Pace;
+pub use settings::{PoolSpec, Settings};
+pub use worker::EngineSpec;

@@ -102,6 +102,11 @@ pub trait Source {
     /// [`WorkloadError`] names the file, the line and the field.
     fn next(&mut self) -> Result<Option<Session>, WorkloadError>;
 
+    /// Whether any session has an [`Session::after`].
+    fn has_dependencies(&self) -> bool {
+        false
+    }
+
     /// How many requests there are, where that is known beforehand (for progress bars).
     fn requests(&self) -> Option<u64> {
         None

@@ -13,7 +13,7 @@ mod workload;
 use std::path::{Path, PathBuf};
 
 use crate::engine::latency::GridError;
-use crate::engine::sched::ConfigError;
+use crate::replay::ReplayError;
 
 pub use report::{Admission, Record, Report};
 
@@ -47,9 +47,9 @@ pub enum DynamoError {
     /// The latency tables cannot be read.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// The scheduler cannot be built.
+    /// The run cannot be played.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Replay(#[from] ReplayError),
 }
 
 /// Plays the run in `dir`.
@@ -67,6 +67,5 @@ pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
         error,
     })?;
     let setup = args::Setup::read(&args, dir)?;
-    let played = replay::Replay::new(&setup)?.run();
-    Ok(Report::new(&setup, &played))
+    replay::play(setup)
 }

@@ -8,11 +8,14 @@ use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use crate::engine::sched::vllm::{Speculation, Victim, VllmConfig};
 
 use super::DynamoError;
-use super::workload::{self, Session, Shape};
+use super::workload::{self, Shape};
+use crate::replay::EngineSpec;
+use crate::replay::workload::Session;
 
 /// A run, ready to be played.
 pub(super) struct Setup {
-    pub engine: Engine,
+    /// The engine of every worker.
+    pub engine: EngineSpec,
     pub workers: u32,
     /// GPUs of a worker, for the report.
     pub gpus: u32,
@@ -22,12 +25,6 @@ pub(super) struct Setup {
     pub sla: Sla,
     pub max_ms: Option<f64>,
     pub capture: bool,
-}
-
-/// The engine of every worker.
-pub(super) enum Engine {
-    Vllm(Box<VllmConfig>),
-    Sglang(Box<SglangConfig>),
 }
 
 /// Bounds in ms of a request that counts as good.
@@ -190,17 +187,8 @@ impl Setup {
     }
 }
 
-impl Engine {
-    pub(super) fn block_size(&self) -> u32 {
-        match self {
-            Self::Vllm(config) => config.block_size,
-            Self::Sglang(config) => config.page_size,
-        }
-    }
-}
-
 /// The object around an engine's arguments: the engine, and GPUs per worker.
-fn worker_args(value: &Value, dir: &Path) -> Result<(Engine, u32), DynamoError> {
+fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
     let mut engine = Args::new("extra_engine_args.engine", &engine)?;
@@ -227,8 +215,8 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(Engine, u32), DynamoError> 
         "kv_transfer_timing_mode",
     ]);
     let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => Engine::Vllm(Box::new(vllm(&mut engine, dir)?)),
-        _ => Engine::Sglang(Box::new(sglang(&mut engine, dir)?)),
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir)?)),
+        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
     if parsed.block_size() == 0 {

@@ -1,11 +1,12 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::engine::End;
+use crate::replay::Totals;
+use crate::replay::outcome::{Outcome, Sink, Status};
+use crate::replay::samples::Samples;
 use crate::sim::SimTime;
 
 use super::args::{Setup, Sla};
-use super::replay::Played;
 
 /// The peer's report.
 #[derive(Debug, Clone, Serialize)]
@@ -43,7 +44,7 @@ pub struct Record {
     pub output_length: usize,
     pub reused_input_tokens: u32,
     pub prefill_worker_idx: Option<usize>,
-    pub decode_worker_idx: usize,
+    pub decode_worker_idx: Option<usize>,
     pub prefill_admit_ms: Option<f64>,
     pub decode_admit_ms: Option<f64>,
     pub source_held_ms: Option<f64>,
@@ -76,15 +77,47 @@ fn ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
 }
 
+/// Writes down what a replay tells.
+#[derive(Default)]
+pub(super) struct Recorder {
+    records: Vec<Record>,
+    /// Gaps between tokens, ms.
+    gaps: Samples,
+    /// Tokens per second of one request, gap by gap.
+    rates: Samples,
+}
+
+impl Sink for Recorder {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        // What never came to an end has no record.
+        if outcome.status != Status::Incomplete {
+            self.records.push(Record::new(outcome));
+        }
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        let gap = nanos as f64 / 1e6;
+        self.gaps.add(gap, times);
+        if nanos > 0 {
+            self.rates.add(1e3 / gap, times);
+        }
+    }
+}
+
 impl Report {
-    pub(super) fn new(setup: &Setup, played: &[Played]) -> Self {
-        let mut records: Vec<Record> = played
-            .iter()
-            .enumerate()
-            .filter_map(|(i, played)| Record::new(i, setup, played))
-            .collect();
-        records.sort_by(|a, b| a.arrival_time_ms.total_cmp(&b.arrival_time_ms));
-        let summary = summary(setup, played, &records);
+    pub(super) fn new(setup: &Setup, recorder: Recorder, totals: &Totals) -> Self {
+        let Recorder {
+            mut records,
+            gaps,
+            rates,
+        } = recorder;
+        records.sort_by(|a, b| {
+            let by_arrival = a.arrival_time_ms.total_cmp(&b.arrival_time_ms);
+            by_arrival.then_with(|| a.uuid.cmp(&b.uuid))
+        });
+        let mut summary = summary(setup, totals, &records);
+        distribution(&mut summary, "itl_ms", gaps);
+        distribution(&mut summary, "output_token_throughput_per_user", rates);
         let per_request = if setup.capture { records } else { Vec::new() };
         Self {
             summary,
@@ -100,64 +133,53 @@ impl Report {
 }
 
 impl Record {
-    fn new(i: usize, setup: &Setup, played: &Played) -> Option<Self> {
-        let (end, how) = played.end?;
-        let session = &setup.sessions[played.session];
-        let turn = &session.turns[played.turn];
-        let reused = |cached: u32| cached.min(turn.prompt);
-        let history = played
-            .admissions
-            .iter()
-            .enumerate()
-            .map(|(n, admitted)| Admission {
+    fn new(outcome: &Outcome<'_>) -> Self {
+        let history = outcome.admissions.iter().enumerate();
+        let history: Vec<Admission> = history
+            .map(|(n, admission)| Admission {
                 admission_ordinal: n,
-                at_ms: ms(admitted.at),
+                at_ms: ms(admission.at),
                 is_readmission: n > 0,
                 pool: "agg",
                 pool_admission_ordinal: n,
-                reused_input_tokens: reused(admitted.cached),
-            });
-        let history: Vec<Admission> = history.collect();
-        let arrival = ms(played.arrival);
-        let first = played.tokens.first().map(|&at| ms(at));
-        let last = played.tokens.last().map(|&at| ms(at));
-        let gaps = played.tokens.len().saturating_sub(1);
-        let span = last
-            .zip(first)
-            .filter(|_| gaps > 0)
-            .map(|(last, first)| last - first);
-        Some(Self {
-            uuid: uuid::Uuid::from_u128(i as u128 + 1).to_string(),
-            session_id: session.id.clone(),
-            turn_index: session.id.as_ref().map(|_| played.turn),
+                reused_input_tokens: admission.reused,
+            })
+            .collect();
+        let arrival = ms(outcome.arrival);
+        let (first, last) = (outcome.first.map(ms), outcome.last.map(ms));
+        let gaps = outcome.output.saturating_sub(1);
+        let span = last.zip(first).filter(|_| gaps > 0);
+        let span = span.map(|(last, first)| last - first);
+        let second = outcome.second.map(ms);
+        let worker = outcome.worker.map(|worker| worker as usize);
+        Self {
+            uuid: uuid::Uuid::from_u128(u128::from(outcome.number) + 1).to_string(),
+            session_id: outcome.session_id.map(ToString::to_string),
+            turn_index: outcome.session_id.map(|_| outcome.turn as usize),
             arrival_time_ms: arrival,
             dispatched_at_ms: None,
             first_admit_ms: history.first().map(|admission| admission.at_ms),
             first_token_ms: first,
             last_token_ms: last,
-            terminal_time_ms: ms(end),
-            terminal_status: match how {
-                End::Finished => "completed",
+            terminal_time_ms: ms(outcome.ended),
+            terminal_status: match outcome.status {
+                Status::Completed => "completed",
                 _ => "rejected",
             },
             ttft_ms: first.map(|first| first - arrival),
-            ttst_ms: played
-                .tokens
-                .get(1)
-                .zip(first)
-                .map(|(&second, first)| ms(second) - first),
-            itl_ms: span.map(|span| span / gaps as f64),
+            ttst_ms: second.zip(first).map(|(second, first)| second - first),
+            itl_ms: span.map(|span| span / f64::from(gaps)),
             e2e_latency_ms: last.map(|last| last - arrival),
-            input_length: turn.prompt,
-            requested_output_length: turn.output,
-            output_length: played.tokens.len(),
+            input_length: outcome.input,
+            requested_output_length: outcome.requested,
+            output_length: outcome.output as usize,
             reused_input_tokens: history
                 .iter()
                 .map(|a| a.reused_input_tokens)
                 .max()
                 .unwrap_or(0),
-            prefill_worker_idx: None,
-            decode_worker_idx: played.worker,
+            prefill_worker_idx: outcome.prefill_worker.map(|worker| worker as usize),
+            decode_worker_idx: worker,
             prefill_admit_ms: None,
             decode_admit_ms: None,
             source_held_ms: None,
@@ -173,8 +195,8 @@ impl Record {
             routing_history: json!([{
                 "pool": "agg",
                 "outcome": "immediate",
-                "logical_worker_id": played.worker,
-                "scheduler_id": played.worker,
+                "logical_worker_id": worker,
+                "scheduler_id": worker,
                 "dp_rank": 0,
                 "reported_overlap_tokens": 0,
                 "selected_overlap_blocks": null,
@@ -185,8 +207,8 @@ impl Record {
                 "released_at_ms": null,
                 "placement_replica_id": null,
             }]),
-            pressure_record_ordinals: played.preemptions.clone(),
-        })
+            pressure_record_ordinals: outcome.preemptions.to_vec(),
+        }
     }
 
     fn completed(&self) -> bool {
@@ -205,7 +227,7 @@ impl Record {
     }
 }
 
-fn summary(setup: &Setup, played: &[Played], records: &[Record]) -> Map<String, Value> {
+fn summary(setup: &Setup, totals: &Totals, records: &[Record]) -> Map<String, Value> {
     let done: Vec<&Record> = records.iter().filter(|record| record.completed()).collect();
     let sum = |of: &dyn Fn(&Record) -> u64| done.iter().map(|record| of(record)).sum::<u64>();
     let input = sum(&|r| r.input_length.into());
@@ -233,7 +255,7 @@ fn summary(setup: &Setup, played: &[Played], records: &[Record]) -> Map<String, 
     let worker_seconds = duration_ms / 1e3 * f64::from(setup.workers);
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
-    put("num_requests", json!(played.len()));
+    put("num_requests", json!(totals.requests));
     put("completed_requests", json!(done.len()));
     put("total_input_tokens", json!(input));
     put("total_output_tokens", json!(output));
@@ -286,61 +308,44 @@ fn summary(setup: &Setup, played: &[Played], records: &[Record]) -> Map<String, 
     put("first_admission_prefix_cache_reused_ratio", json!(first));
     put("committed_prefill_tokens", json!(sum(&computed)));
     put("kv_eviction_policy", json!("lru"));
-    latencies(&mut map, played, &done);
+    latencies(&mut map, &done);
     map
 }
 
 /// The distributions of completed requests.
-fn latencies(map: &mut Map<String, Value>, played: &[Played], done: &[&Record]) {
-    let collect = |of: &dyn Fn(&Record) -> Option<f64>| -> Vec<f64> {
-        done.iter().filter_map(|record| of(record)).collect()
+fn latencies(map: &mut Map<String, Value>, done: &[&Record]) {
+    let collect = |of: &dyn Fn(&Record) -> Option<f64>| -> Samples {
+        let mut samples = Samples::new();
+        let values = done.iter().filter_map(|record| of(record));
+        values.for_each(|value| samples.add(value, 1));
+        samples
     };
     let ttft = collect(&|r| r.ttft_ms);
     let tpot = collect(&|r| r.itl_ms);
     let e2e = collect(&|r| r.e2e_latency_ms);
-    let mut put = |key: &str, value: usize| drop(map.insert(key.to_owned(), json!(value)));
-    put("num_ttft_samples", ttft.len());
-    put("num_tpot_samples", tpot.len());
-    put("num_e2e_latency_samples", e2e.len());
-    let completed = played
-        .iter()
-        .filter(|p| matches!(p.end, Some((_, End::Finished))));
-    let gaps: Vec<f64> = completed
-        .flat_map(|p| p.tokens.windows(2).map(|pair| ms(pair[1]) - ms(pair[0])))
-        .collect();
-    let rates = gaps
-        .iter()
-        .filter(|gap| **gap > 0.0)
-        .map(|gap| 1e3 / gap)
-        .collect();
+    let mut put = |key: &str, value: u64| drop(map.insert(key.to_owned(), json!(value)));
+    put("num_ttft_samples", ttft.count());
+    put("num_tpot_samples", tpot.count());
+    put("num_e2e_latency_samples", e2e.count());
     distribution(map, "ttft_ms", ttft);
     distribution(map, "ttst_ms", collect(&|r| r.ttst_ms));
     distribution(map, "tpot_ms", tpot);
-    distribution(map, "itl_ms", gaps);
     distribution(map, "e2e_latency_ms", e2e);
-    distribution(map, "output_token_throughput_per_user", rates);
 }
 
-/// Mean, extremes, percentiles (the nearest value, not interpolated) and population deviation.
-fn distribution(map: &mut Map<String, Value>, name: &str, mut values: Vec<f64>) {
-    let n = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-    values.sort_by(f64::total_cmp);
-    let at = |p: f64| {
-        let index = (values.len().saturating_sub(1) as f64 * p / 100.0).round() as usize;
-        values.get(index).copied().unwrap_or(0.0)
-    };
+/// Mean, extremes, percentiles and population deviation.
+fn distribution(map: &mut Map<String, Value>, name: &str, mut values: Samples) {
+    let [median, p75, p90, p95, p99] = values.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
     for (kind, value) in [
-        ("mean", mean),
-        ("min", at(0.0)),
-        ("max", at(100.0)),
-        ("median", at(50.0)),
-        ("p75", at(75.0)),
-        ("p90", at(90.0)),
-        ("p95", at(95.0)),
-        ("p99", at(99.0)),
-        ("std", variance.sqrt()),
+        ("mean", values.mean()),
+        ("min", values.min()),
+        ("max", values.max()),
+        ("median", median),
+        ("p75", p75),
+        ("p90", p90),
+        ("p95", p95),
+        ("p99", p99),
+        ("std", values.std()),
     ] {
         map.insert(format!("{kind}_{name}"), json!(value));
     }

@@ -4,30 +4,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::engine::{BlockKey, Plan};
-use crate::sim::mix;
+use crate::replay::workload::{Prompt, Run, Session, Turn};
+use crate::sim::{SimTime, mix};
 
 use super::DynamoError;
 use super::args::{Args, wrong};
 use super::std_rng::StdRng;
-
-/// Requests that follow one another.
-pub(super) struct Session {
-    /// As reported; plain requests have none.
-    pub id: Option<String>,
-    /// When the first turn is sent.
-    pub start_ms: f64,
-    pub turns: Vec<Turn>,
-}
-
-/// One request of a session.
-pub(super) struct Turn {
-    pub prompt: u32,
-    pub output: u32,
-    /// Time after the turn before ended.
-    pub delay_ms: f64,
-    pub plan: Arc<Plan>,
-}
 
 /// What every kind of workload needs to know.
 #[derive(Clone, Copy)]
@@ -47,68 +29,16 @@ const MAX_REQUESTS: u64 = 10_000_000;
 /// First part of the ids of shared blocks.
 const SHARED: u64 = 0xD00D << 48;
 
-/// A stretch of tokens: the same one again and again, or all different.
-#[derive(Clone, Copy)]
-struct Run {
-    id: u64,
-    len: u64,
-    same: bool,
+fn turn(prompt: Prompt, output: u32, delay_ms: f64) -> Turn {
+    Turn {
+        delay_ns: nanos(delay_ms),
+        ..Turn::new(prompt, output)
+    }
 }
 
-/// The keys of all full blocks of a token sequence, each standing for all before it too.
-fn plan(runs: &[Run], block: u32) -> Arc<Plan> {
-    let size = u64::from(block);
-    let total: u64 = runs.iter().map(|run| run.len).sum();
-    let mut keys = Vec::with_capacity((total / size) as usize);
-    let (mut parent, mut local, mut left) = (0, 0, size);
-    for run in runs {
-        let mut at = 0;
-        while at < run.len {
-            let part = left.min(run.len - at);
-            let from = if run.same { u64::MAX } else { at };
-            local = mix(mix(local, run.id), mix(from, part));
-            at += part;
-            left -= part;
-            if left == 0 {
-                parent = mix(parent, local);
-                keys.push(BlockKey(parent));
-                (local, left) = (0, size);
-            }
-        }
-    }
-    Arc::new(Plan {
-        keys,
-        block_size: block,
-        ..Plan::default()
-    })
-}
-
-/// Gives every output tokens of its own.
-#[derive(Default)]
-struct Outputs(u64);
-
-impl Outputs {
-    fn turn(&mut self, prompt: &[Run], output: u32, delay_ms: f64, block: u32) -> Turn {
-        let run = self.run(output);
-        let runs: Vec<Run> = prompt.iter().copied().chain([run]).collect();
-        let tokens: u64 = prompt.iter().map(|run| run.len).sum();
-        let prompt = tokens as u32;
-        Turn {
-            prompt,
-            output,
-            delay_ms,
-            plan: plan(&runs, block),
-        }
-    }
-
-    fn run(&mut self, len: u32) -> Run {
-        self.0 += 1;
-        Run {
-            id: mix(u64::MAX, self.0),
-            len: len.into(),
-            same: false,
-        }
-    }
+/// Milliseconds in nanoseconds, to the nearest.
+fn nanos(ms: f64) -> u64 {
+    (ms * 1e6).round() as u64
 }
 
 /// Requests of equal length, as `run_synthetic_trace_replay` makes them.
@@ -140,17 +70,16 @@ pub(super) fn synthetic(
     let blocks = input.div_ceil(shape.block);
     let shared = (f64::from(blocks) * ratio).round() as u32;
     let (mut rng, mut next_block) = (StdRng::new(42), 0u64);
-    let mut outputs = Outputs::default();
     let sessions = starts.into_iter().enumerate().map(|(i, start_ms)| {
         let group = match groups {
             n if n > 0 && ratio > 0.0 => rng.below(n),
             _ => 0,
         };
-        let turns = (0..turns).map(|turn| {
+        let turns = (0..turns).map(|nth| {
             let runs: Vec<Run> = if plain {
                 vec![Run {
                     id: mix(1, i as u64),
-                    len: input.into(),
+                    len: input,
                     same: false,
                 }]
             } else {
@@ -162,7 +91,7 @@ pub(super) fn synthetic(
                             next_block += 1;
                             next_block
                         };
-                        let len = shape.block.min(input - b * shape.block).into();
+                        let len = shape.block.min(input - b * shape.block);
                         Run {
                             id,
                             len,
@@ -171,15 +100,16 @@ pub(super) fn synthetic(
                     })
                     .collect()
             };
-            let delay = if turn == 0 { 0.0 } else { delay_ms };
-            outputs.turn(&runs, output, delay, shape.block)
+            let delay = if nth == 0 { 0.0 } else { delay_ms };
+            turn(Prompt::Whole(runs), output, delay)
         });
         let turns = turns.collect();
-        let id = (!plain).then(|| format!("session-{i}"));
+        let id = (!plain).then(|| format!("session-{i}").into());
         Session {
             id,
-            start_ms,
+            start: SimTime::from_nanos(nanos(start_ms)),
             turns,
+            after: Vec::new(),
         }
     });
     Ok(sessions.collect())
@@ -286,11 +216,10 @@ struct Reader {
     trace_block: u64,
     /// Rows hold only what is new in their turn.
     delta: bool,
-    sessions: Vec<Session>,
+    sessions: Vec<(f64, Session)>,
     by_id: HashMap<String, usize>,
-    /// Time stamp of the last row, and all tokens so far, per session.
-    last: Vec<(f64, Vec<Run>)>,
-    outputs: Outputs,
+    /// Time stamp of the last row, per session.
+    last: Vec<f64>,
 }
 
 impl Reader {
@@ -317,7 +246,7 @@ impl Reader {
             left -= len;
             fresh.push(Run {
                 id: mix(2, id),
-                len,
+                len: len as u32,
                 same: true,
             });
         }
@@ -342,46 +271,42 @@ impl Reader {
                 self.by_id.insert(id.to_owned(), at);
             }
             let start_ms = stamp.unwrap_or(0.0);
-            self.sessions.push(Session {
-                id: session.map(str::to_owned),
-                start_ms,
+            let session = Session {
+                id: session.map(Arc::from),
+                start: SimTime::ZERO,
                 turns: Vec::new(),
-            });
-            self.last.push((start_ms, Vec::new()));
+                after: Vec::new(),
+            };
+            self.sessions.push((start_ms, session));
+            self.last.push(start_ms);
             at
         });
-        let (last, tokens) = &mut self.last[at];
+        let last = &mut self.last[at];
         let between = stamp.map_or(0.0, |stamp| (stamp - *last).max(0.0));
         *last = stamp.unwrap_or(*last);
         let delay_ms = match known {
             Some(_) => delay.unwrap_or(between) / self.shape.speedup,
             None => 0.0,
         };
-        if !self.delta {
-            tokens.clear();
-        }
-        tokens.extend(fresh);
-        let turn = self
-            .outputs
-            .turn(tokens, output, delay_ms, self.shape.block);
-        if self.delta {
-            let id = mix(u64::MAX, self.outputs.0);
-            tokens.push(Run {
-                id,
-                len: output.into(),
-                same: false,
-            });
-        }
-        self.sessions[at].turns.push(turn);
+        let prompt = match self.delta && known.is_some() {
+            true => Prompt::Grown(fresh),
+            false => Prompt::Whole(fresh),
+        };
+        self.sessions[at]
+            .1
+            .turns
+            .push(turn(prompt, output, delay_ms));
     }
 
     /// The earliest start is time 0.
-    fn finish(mut self) -> Vec<Session> {
-        let starts = self.sessions.iter().map(|session| session.start_ms);
+    fn finish(self) -> Vec<Session> {
+        let starts = self.sessions.iter().map(|(start, _)| *start);
         let first = starts.fold(f64::INFINITY, f64::min);
-        for session in &mut self.sessions {
-            session.start_ms = (session.start_ms - first) / self.shape.speedup;
-        }
-        self.sessions
+        let speedup = self.shape.speedup;
+        let sessions = self.sessions.into_iter().map(|(start, session)| Session {
+            start: SimTime::from_nanos(nanos((start - first) / speedup)),
+            ..session
+        });
+        sessions.collect()
     }
 }

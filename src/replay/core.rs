@@ -1,0 +1,648 @@
+//! The loop over everything that happens, in virtual time.
+//!
+//! At one instant: steps end, by pool and worker, and what they made is told (blocks to the router
+//! first); workers become ready; turns that are due are sent; workers are added and removed; then
+//! steps start, which the engines leave to another round at the same instant.
+//! Order: aisimulate-core `src/replay/{agg,event}.rs`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::engine::sched::ConfigError;
+use crate::engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
+use crate::sim::{Agenda, SimTime};
+
+use super::outcome::{Admission, Change, Handoff, Outcome, Sample, Sink, Status};
+use super::pool::{PREFILL, Pool, SERVING};
+use super::requests::Requests;
+use super::route::{Ask, Choice};
+use super::sessions::{Due, Sessions};
+use super::settings::Settings;
+use super::worker::Phase;
+use super::workload::{Source, WorkloadError};
+
+/// Steps that a worker's log may hold before it is looked through.
+const LOG_STEPS: usize = 4096;
+
+/// Why a replay cannot be played.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The workload cannot be read.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A scheduler cannot be built.
+    #[error(transparent)]
+    Engine(#[from] ConfigError),
+    /// The settings do not fit together.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// What a replay says of itself at its end.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Totals {
+    /// The last instant at which anything happened.
+    pub ended: SimTime,
+    /// Requests sent.
+    pub requests: u64,
+    /// Preemptions on all workers.
+    pub preemptions: u64,
+    /// Seconds of virtual time that workers existed, prefill workers apart.
+    pub worker_seconds: f64,
+    /// The same, of prefill workers.
+    pub prefill_worker_seconds: f64,
+    /// Most workers at a time.
+    pub most_workers: u32,
+    /// Most requests at a time.
+    pub most_requests: u64,
+    /// Sessions that waited for something that never happened.
+    pub stuck: Vec<String>,
+}
+
+/// Plays a workload to its end.
+///
+/// # Errors
+/// [`ReplayError`]; what the sink was told until then stays told.
+pub fn run(
+    settings: &Settings,
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+) -> Result<Totals, ReplayError> {
+    let mut core = Core::new(settings, source, sink)?;
+    core.run()?;
+    Ok(core.finish())
+}
+
+/// A worker: its pool and place.
+type Address = (usize, u32);
+
+/// What happens at a time of its own.
+#[derive(Debug, Clone, Copy)]
+enum Timer {
+    /// A worker has started.
+    Ready(Address),
+    /// The number of workers may change.
+    Scale(usize),
+}
+
+struct Core<'a> {
+    settings: &'a Settings,
+    sink: &'a mut dyn Sink,
+    sessions: Sessions<'a>,
+    requests: Requests,
+    /// Prefill workers (none in a plain deployment), then those that make output.
+    pools: [Pool; 2],
+    split: bool,
+    /// When workers have something to do. Entries may be out of date.
+    calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
+    due: Vec<Address>,
+    timers: Agenda<Timer>,
+    /// Requests that have a worker but were not handed over.
+    outgoing: VecDeque<(usize, u32, Choice)>,
+    out: Outbox,
+    tokens: Vec<SimTime>,
+    wants_tokens: bool,
+    living: u64,
+    next_sample: SimTime,
+    now: SimTime,
+    totals: Totals,
+}
+
+impl<'a> Core<'a> {
+    fn new(
+        settings: &'a Settings,
+        source: &'a mut dyn Source,
+        sink: &'a mut dyn Sink,
+    ) -> Result<Self, ReplayError> {
+        if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {
+            let problem = "the arrival speed-up must be more than 0".to_owned();
+            return Err(ReplayError::Settings(problem));
+        }
+        let wants_tokens = sink.wants_tokens();
+        let seed = settings.seed;
+        let prefill = settings.prefill.as_ref();
+        let mut core = Self {
+            settings,
+            sink,
+            sessions: Sessions::new(source, settings.pace)?,
+            requests: Requests::default(),
+            pools: [
+                Pool::new(prefill, seed),
+                Pool::new(Some(&settings.pool), seed),
+            ],
+            split: prefill.is_some(),
+            calendar: BinaryHeap::new(),
+            due: Vec::new(),
+            timers: Agenda::default(),
+            outgoing: VecDeque::new(),
+            out: Outbox::new(),
+            tokens: Vec::new(),
+            wants_tokens,
+            living: 0,
+            next_sample: SimTime::ZERO,
+            now: SimTime::ZERO,
+            totals: Totals::default(),
+        };
+        for pool in [PREFILL, SERVING] {
+            let Some(spec) = core.pools[pool].spec.clone() else {
+                continue;
+            };
+            if spec.engines.is_empty() {
+                let problem = "a pool needs at least one worker".to_owned();
+                return Err(ReplayError::Settings(problem));
+            }
+            for _ in 0..spec.engines.len() {
+                core.start_worker(pool, spec.cold)?;
+            }
+            for &(at, _) in &spec.scaling.schedule {
+                core.timers.set(at, Timer::Scale(pool));
+            }
+            if let Some(rule) = &spec.scaling.rule {
+                core.timers
+                    .set(SimTime::ZERO + rule.interval, Timer::Scale(pool));
+            }
+        }
+        Ok(core)
+    }
+
+    fn run(&mut self) -> Result<(), ReplayError> {
+        let limit = self.settings.limit.unwrap_or(SimTime::MAX);
+        while let Some(now) = self.next_instant().filter(|&now| now <= limit) {
+            self.sample(now);
+            self.now = now;
+            self.end_steps()?;
+            while let Some((_, timer)) = self.timers.pop_due(now) {
+                match timer {
+                    Timer::Ready(address) => self.worker_ready(address)?,
+                    Timer::Scale(pool) => self.scale(pool)?,
+                }
+            }
+            while let Some(due) = self.sessions.pop_due(now)? {
+                self.send(due)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When something happens next. Scaling alone does not keep a replay going.
+    fn next_instant(&mut self) -> Option<SimTime> {
+        while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
+            && self.pools[pool].workers[worker as usize].wake != at
+        {
+            self.calendar.pop();
+        }
+        let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
+        let arrival = self.sessions.next_due();
+        let work = step.into_iter().chain(arrival).min();
+        let timer = self.timers.next_due();
+        if work.is_none() && self.living == 0 {
+            return None;
+        }
+        work.into_iter().chain(timer).min()
+    }
+
+    /// Lets all workers that are due now go on.
+    fn end_steps(&mut self) -> Result<(), ReplayError> {
+        let mut due = std::mem::take(&mut self.due);
+        due.clear();
+        while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
+            && at <= self.now
+        {
+            self.calendar.pop();
+            let found = &mut self.pools[pool].workers[worker as usize];
+            if found.wake == at {
+                found.wake = SimTime::MAX;
+                due.push((pool, worker));
+            }
+        }
+        for &(pool, worker) in &due {
+            let mut out = std::mem::take(&mut self.out);
+            self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
+            self.hear((pool, worker), &mut out)?;
+            self.out = out;
+            self.hand_over()?;
+            self.reschedule((pool, worker));
+        }
+        self.due = due;
+        Ok(())
+    }
+
+    fn reschedule(&mut self, (pool, worker): Address) {
+        let found = &mut self.pools[pool].workers[worker as usize];
+        let wake = found.next_wakeup().unwrap_or(SimTime::MAX);
+        if wake != found.wake {
+            found.wake = wake;
+            if wake != SimTime::MAX {
+                self.calendar.push(Reverse((wake, pool, worker)));
+            }
+        }
+    }
+
+    /// Takes in what a worker's engine told.
+    fn hear(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
+        let (pool, at) = address;
+        let worker = &mut self.pools[pool].workers[at as usize];
+        for admitted in worker.take_admissions() {
+            self.admitted(
+                pool,
+                admitted.id,
+                admitted.at,
+                admitted.cached,
+                admitted.again,
+            );
+        }
+        let steps = self.pools[pool].workers[at as usize].has_steps();
+        for (when, event) in out.drain(..) {
+            match event {
+                Event::Tokens { id, n } => self.made(address, id, n, when, steps),
+                Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
+                Event::Scheduled { id, cached, .. } if !steps => {
+                    self.admitted(pool, id, when, cached, false);
+                }
+                Event::Preempted { id } => {
+                    let request = self.requests.get_mut(id.0 as u32);
+                    request.preemptions.push(self.totals.preemptions);
+                    self.totals.preemptions += 1;
+                }
+                Event::Ended { id, end } => self.ended(address, id.0 as u32, when, end)?,
+                Event::Stored { .. } | Event::Removed { .. } | Event::Cleared => {
+                    self.pools[pool].router.observe(at, when, event);
+                }
+                _ => {}
+            }
+        }
+        let worker = &self.pools[pool].workers[at as usize];
+        if worker.log.len() >= worker.log_limit {
+            self.flush_log(address);
+        }
+        Ok(())
+    }
+
+    fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
+        let request = self.requests.get_mut(id.0 as u32);
+        request.admissions.push(Admission {
+            at,
+            reused: cached.min(request.input),
+            again,
+            prefill_pool: pool == PREFILL,
+        });
+    }
+
+    /// Output tokens came out.
+    fn made(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime, steps: bool) {
+        let slot = id.0 as u32;
+        let request = self.requests.get_mut(slot);
+        let first = match pool {
+            PREFILL => true,
+            _ => request.first.is_none() && !self.split,
+        };
+        if pool == SERVING {
+            request.first.get_or_insert(when);
+            if steps && n == 1 {
+                let log = &mut self.pools[pool].workers[at as usize].log;
+                request.tokens.steps(log.current(when), 1);
+            } else {
+                request.tokens.burst(when, n);
+            }
+        }
+        if first {
+            self.pools[pool].router.prefilled(slot);
+            self.release_queued(pool);
+        }
+    }
+
+    /// Finds workers for requests that need not wait any more.
+    fn release_queued(&mut self, pool: usize) {
+        let Pool {
+            workers, router, ..
+        } = &mut self.pools[pool];
+        let gauges = |worker: u32| workers[worker as usize].stats();
+        while let Some((slot, choice, since)) = router.release(self.now, &gauges) {
+            let request = self.requests.get_mut(slot);
+            request.queued_ns += self.now.nanos() - since.nanos();
+            self.outgoing.push_back((pool, slot, choice));
+        }
+    }
+
+    /// A sequence is over on its worker.
+    fn ended(
+        &mut self,
+        (pool, at): Address,
+        slot: u32,
+        when: SimTime,
+        end: End,
+    ) -> Result<(), ReplayError> {
+        if pool == PREFILL && end == End::Finished {
+            self.left((pool, at), slot);
+            let handoff = Handoff {
+                held: Some(when),
+                ..Handoff::default()
+            };
+            self.requests.get_mut(slot).handoff = Some(handoff);
+            self.place(SERVING, slot);
+            return Ok(());
+        }
+        let status = match end {
+            End::Finished => Status::Completed,
+            End::Aborted | End::Cancelled | End::Threshold => Status::Rejected,
+        };
+        self.over((pool, at), slot, when, status)
+    }
+
+    /// A request holds nothing of a worker any more.
+    fn left(&mut self, (pool, at): Address, slot: u32) {
+        let found = &mut self.pools[pool];
+        found.router.finished(slot, at);
+        let worker = &mut found.workers[at as usize];
+        worker.load -= 1;
+        if worker.phase == Phase::Draining && worker.load == 0 {
+            self.remove_worker((pool, at));
+        }
+        self.release_queued(pool);
+    }
+
+    /// A request is over: it is told, its worker has room, and its session goes on.
+    fn over(
+        &mut self,
+        address: Address,
+        slot: u32,
+        when: SimTime,
+        status: Status,
+    ) -> Result<(), ReplayError> {
+        let request = self.requests.get(slot);
+        let (place, turn) = (request.place, request.turn);
+        self.tell(slot, when, status);
+        self.left(address, slot);
+        self.requests.release(slot);
+        self.living -= 1;
+        self.totals.ended = self.totals.ended.max(when);
+        self.sessions.ended(place, turn, when)?;
+        Ok(())
+    }
+
+    fn tell(&mut self, slot: u32, ended: SimTime, status: Status) {
+        let request = self.requests.get(slot);
+        let open = self.sessions.get(request.place);
+        let spec = open.turn(request.turn);
+        let (mut second, mut last) = (None, None);
+        self.tokens.clear();
+        if let Some(worker) = request.worker {
+            let log = &mut self.pools[SERVING].workers[worker as usize].log;
+            if status == Status::Completed {
+                request.tokens.settle(log, self.sink);
+            }
+            second = request.tokens.instants(log).nth(1);
+            last = request.tokens.last(log);
+            if self.wants_tokens {
+                self.tokens.extend(request.tokens.instants(log));
+            }
+        }
+        self.sink.request(&Outcome {
+            session: request.session,
+            session_id: open.session.id.as_ref(),
+            turn: request.turn,
+            request_id: spec.request_id.as_ref(),
+            number: request.number,
+            arrival: request.arrival,
+            dispatched: request.dispatched,
+            ended,
+            status,
+            input: request.input,
+            requested: request.output,
+            output: request.tokens.made(),
+            first: request.first,
+            second,
+            last,
+            tokens: &self.tokens,
+            worker: request.worker,
+            prefill_worker: request.prefill_worker,
+            admissions: &request.admissions,
+            preemptions: &request.preemptions,
+            handoff: request.handoff,
+            overlap: request.overlap,
+            queued_ns: request.queued_ns,
+            error: None,
+        });
+    }
+
+    /// A turn is due.
+    fn send(&mut self, (arrival, session, turn, place): Due) -> Result<(), ReplayError> {
+        let block_size = self.pools[SERVING].block_size;
+        let open = self.sessions.get_mut(place);
+        let (input, plan) = open.content(turn, block_size.max(1));
+        let spec = open.turn(turn);
+        let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
+        let slot = self.requests.claim();
+        let request = self.requests.get_mut(slot);
+        (request.place, request.session, request.turn) = (place, session, turn);
+        (request.arrival, request.number) = (arrival, self.totals.requests);
+        (request.input, request.output, request.plan) = (input, output, plan);
+        (request.priority, request.strict_priority) = (priority, strict);
+        self.totals.requests += 1;
+        self.living += 1;
+        self.totals.most_requests = self.totals.most_requests.max(self.living);
+        self.sessions.sent(place, turn, self.now);
+        self.place(if self.split { PREFILL } else { SERVING }, slot);
+        self.hand_over()
+    }
+
+    /// Asks the router of a pool for a worker.
+    fn place(&mut self, pool: usize, slot: u32) {
+        let request = self.requests.get(slot);
+        let ask = Ask {
+            slot,
+            number: request.number,
+            plan: request.plan.clone(),
+            prompt: request.input,
+            priority: request.priority,
+            strict_priority: request.strict_priority,
+        };
+        let Pool {
+            workers, router, ..
+        } = &mut self.pools[pool];
+        let gauges = |worker: u32| workers[worker as usize].stats();
+        if let Some(choice) = router.place(ask, self.now, &gauges) {
+            self.outgoing.push_back((pool, slot, choice));
+        }
+    }
+
+    /// Gives requests to the workers that were chosen for them.
+    fn hand_over(&mut self) -> Result<(), ReplayError> {
+        while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
+            let address = (pool, choice.worker);
+            let request = self.requests.get_mut(slot);
+            request.dispatched.get_or_insert(self.now);
+            let (mut output, mut transfer) = (request.output, Transfer::Local);
+            if pool == PREFILL {
+                request.prefill_worker = Some(choice.worker);
+                request.overlap = choice.overlap;
+                (output, transfer) = (1, Transfer::RemoteDecode);
+            } else {
+                request.worker = Some(choice.worker);
+                if self.split {
+                    transfer = Transfer::RemotePrefill;
+                } else {
+                    request.overlap = choice.overlap;
+                }
+            }
+            let sequence = Sequence {
+                key: request.number,
+                priority: request.priority.into(),
+                transfer,
+                plan: Some(request.plan.clone()),
+                ..Sequence::new(SeqId(slot.into()), request.input, output)
+            };
+            let worker = &mut self.pools[pool].workers[choice.worker as usize];
+            worker.load += 1;
+            let mut out = std::mem::take(&mut self.out);
+            let taken = worker.submit(self.now, sequence, &mut out);
+            if taken.is_err() {
+                self.over(address, slot, self.now, Status::Rejected)?;
+            }
+            self.hear(address, &mut out)?;
+            self.out = out;
+            self.reschedule(address);
+        }
+        Ok(())
+    }
+
+    /// Tells the gaps that no living request will refer to again.
+    fn flush_log(&mut self, (pool, at): Address) {
+        let worker = &mut self.pools[pool].workers[at as usize];
+        let here = |request: &super::requests::Request| request.worker == Some(at);
+        let oldest = self.requests.living().filter(|(_, request)| here(request));
+        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
+        let next = worker.log.next();
+        let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
+        worker.log.flush(upto, self.sink);
+        worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
+    }
+
+    fn start_worker(&mut self, pool: usize, slowly: bool) -> Result<(), ReplayError> {
+        let startup = match &self.pools[pool].spec {
+            Some(spec) if slowly => spec.startup,
+            _ => std::time::Duration::ZERO,
+        };
+        let at = self.pools[pool].add(self.now, LOG_STEPS)?;
+        self.tell_worker((pool, at), Change::Starting);
+        if startup.is_zero() {
+            return self.worker_ready((pool, at));
+        }
+        self.timers
+            .set(self.now + startup, Timer::Ready((pool, at)));
+        Ok(())
+    }
+
+    fn tell_worker(&mut self, (pool, at): Address, change: Change) {
+        let there = self.pools.iter().map(Pool::present).sum();
+        self.totals.most_workers = self.totals.most_workers.max(there);
+        self.sink.worker(self.now, at, pool == PREFILL, change);
+    }
+
+    fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
+        if self.pools[pool].workers[at as usize].phase != Phase::Starting {
+            return Ok(());
+        }
+        self.pools[pool].make_ready(at);
+        self.tell_worker((pool, at), Change::Ready);
+        self.release_queued(pool);
+        self.hand_over()
+    }
+
+    fn remove_worker(&mut self, (pool, at): Address) {
+        let log = &mut self.pools[pool].workers[at as usize].log;
+        log.flush(u64::MAX, self.sink);
+        let existed = self.pools[pool].remove(at, self.now);
+        match pool {
+            PREFILL => self.totals.prefill_worker_seconds += existed,
+            _ => self.totals.worker_seconds += existed,
+        }
+        self.tell_worker((pool, at), Change::Gone);
+    }
+
+    /// Brings a pool to the number of workers that it should have.
+    fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
+        if let Some(again) = self.pools[pool].next_check(self.now) {
+            self.timers.set(again, Timer::Scale(pool));
+        }
+        let present = self.pools[pool].present();
+        let Some(wanted) = self.pools[pool].wanted(self.now) else {
+            return Ok(());
+        };
+        for _ in present..wanted {
+            self.start_worker(pool, true)?;
+        }
+        for _ in wanted..present {
+            let Some(at) = self.pools[pool].drain_one() else {
+                break;
+            };
+            self.tell_worker((pool, at), Change::Draining);
+            if self.pools[pool].workers[at as usize].load == 0 {
+                self.remove_worker((pool, at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the sink of every worker, at all instants of the raster before `now`.
+    fn sample(&mut self, now: SimTime) {
+        let Some(every) = self.settings.sample_every.filter(|every| !every.is_zero()) else {
+            return;
+        };
+        if self.next_sample >= now {
+            return;
+        }
+        let at = self.next_sample;
+        for (pool, found) in self.pools.iter().enumerate() {
+            for (worker, found) in (0..).zip(&found.workers) {
+                if found.phase == Phase::Gone {
+                    continue;
+                }
+                let stats = found.stats();
+                let total = f64::from(stats.total_blocks.max(1));
+                self.sink.sample(&Sample {
+                    at,
+                    worker,
+                    prefill_pool: pool == PREFILL,
+                    running: stats.running as u32,
+                    waiting: (stats.waiting + stats.deferred) as u32,
+                    kv_usage: f64::from(stats.used_blocks) / total,
+                    preemptions: stats.preemptions,
+                });
+            }
+        }
+        // Nothing changed up to the last instant of the raster before now.
+        let every = every.as_nanos() as u64;
+        let passed = (now.nanos() - 1) / every * every;
+        let next = (at.nanos() + every).max(passed);
+        self.next_sample = SimTime::from_nanos(next);
+    }
+
+    /// Tells what is still under way.
+    fn finish(mut self) -> Totals {
+        let end = match self.settings.limit {
+            Some(limit) if self.living > 0 => limit,
+            _ => self.now,
+        };
+        let mut left: Vec<(u64, u32)> =
+            self.requests.living().map(|(s, r)| (r.number, s)).collect();
+        left.sort_unstable();
+        for (_, slot) in left {
+            self.tell(slot, end, Status::Incomplete);
+        }
+        for pool in [PREFILL, SERVING] {
+            for at in 0..self.pools[pool].workers.len() as u32 {
+                self.pools[pool].workers[at as usize]
+                    .log
+                    .flush(u64::MAX, self.sink);
+                let existed = self.pools[pool].remove(at, self.now);
+                match pool {
+                    PREFILL => self.totals.prefill_worker_seconds += existed,
+                    _ => self.totals.worker_seconds += existed,
+                }
+            }
+        }
+        self.totals.stuck = self.sessions.stuck();
+        self.totals
+    }
+}

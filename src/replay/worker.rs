@@ -1,0 +1,178 @@
+use crate::engine::sched::pool::{Pool, PoolConfig};
+use crate::engine::sched::sglang::{Sglang, SglangConfig};
+use crate::engine::sched::vllm::{Vllm, VllmConfig};
+use crate::engine::sched::{Admitted, ConfigError};
+use crate::engine::{Outbox, Scheduler, Sequence, Stats, SubmitError};
+use crate::sim::SimTime;
+
+use super::steps::StepLog;
+
+/// The engine of a worker.
+#[derive(Debug, Clone)]
+pub enum EngineSpec {
+    /// llm-d's pool of slots.
+    Pool(Box<PoolConfig>),
+    /// vLLM's scheduler.
+    Vllm(Box<VllmConfig>),
+    /// SGLang's scheduler.
+    Sglang(Box<SglangConfig>),
+}
+
+impl EngineSpec {
+    /// Tokens per block; 0 without a cache.
+    pub fn block_size(&self) -> u32 {
+        match self {
+            Self::Pool(config) => config.kv.as_ref().map_or(0, |kv| kv.block_size),
+            Self::Vllm(config) => config.block_size,
+            Self::Sglang(config) => config.page_size,
+        }
+    }
+
+    /// Prompt tokens that one step may compute.
+    pub fn batched_tokens(&self) -> u32 {
+        match self {
+            Self::Pool(_) => u32::MAX,
+            Self::Vllm(config) => config.max_num_batched_tokens,
+            Self::Sglang(config) => config.max_prefill_tokens,
+        }
+    }
+
+    /// Tells about its blocks, or does not.
+    pub(super) fn with_events(&self, events: bool) -> Self {
+        let mut spec = self.clone();
+        match &mut spec {
+            Self::Pool(config) => {
+                if let Some(kv) = &mut config.kv {
+                    kv.events = events;
+                }
+            }
+            Self::Vllm(config) => config.kv_events = events,
+            Self::Sglang(config) => config.kv_events = events,
+        }
+        spec
+    }
+
+    fn build(&self) -> Result<Engine, ConfigError> {
+        Ok(match self {
+            Self::Pool(config) => Engine::Pool(Box::new(Pool::new((**config).clone()))),
+            Self::Vllm(config) => {
+                let config = VllmConfig {
+                    log_admissions: true,
+                    ..(**config).clone()
+                };
+                Engine::Vllm(Box::new(Vllm::new(config)?))
+            }
+            Self::Sglang(config) => {
+                let config = SglangConfig {
+                    log_admissions: true,
+                    ..(**config).clone()
+                };
+                Engine::Sglang(Box::new(Sglang::new(config)?))
+            }
+        })
+    }
+}
+
+enum Engine {
+    Pool(Box<Pool>),
+    Vllm(Box<Vllm>),
+    Sglang(Box<Sglang>),
+}
+
+/// Whether a worker serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not yet.
+    Starting,
+    Ready,
+    /// Only what it has.
+    Draining,
+    Gone,
+}
+
+/// One engine and what is remembered of its steps.
+pub(super) struct Worker {
+    engine: Engine,
+    pub log: StepLog,
+    pub phase: Phase,
+    /// Requests that it has.
+    pub load: u32,
+    /// When it has to be looked at next, as entered in the calendar.
+    pub wake: SimTime,
+    /// When it came into being.
+    pub since: SimTime,
+    /// Steps in the log before it is looked through.
+    pub log_limit: usize,
+    /// Prompt tokens that one step may compute.
+    pub batched_tokens: u32,
+}
+
+impl Worker {
+    pub(super) fn new(
+        spec: &EngineSpec,
+        log_limit: usize,
+        now: SimTime,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            engine: spec.build()?,
+            log: StepLog::default(),
+            phase: Phase::Starting,
+            load: 0,
+            wake: SimTime::MAX,
+            since: now,
+            log_limit,
+            batched_tokens: spec.batched_tokens(),
+        })
+    }
+
+    /// Whether tokens come by steps that the engine reports.
+    pub(super) fn has_steps(&self) -> bool {
+        !matches!(self.engine, Engine::Pool(_))
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        now: SimTime,
+        sequence: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SubmitError> {
+        match &mut self.engine {
+            Engine::Pool(engine) => engine.submit(now, sequence, out),
+            Engine::Vllm(engine) => engine.submit(now, sequence, out),
+            Engine::Sglang(engine) => engine.submit(now, sequence, out),
+        }
+    }
+
+    pub(super) fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        match &mut self.engine {
+            Engine::Pool(engine) => engine.advance(now, out),
+            Engine::Vllm(engine) => engine.advance(now, out),
+            Engine::Sglang(engine) => engine.advance(now, out),
+        }
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<SimTime> {
+        match &self.engine {
+            Engine::Pool(engine) => engine.next_wakeup(),
+            Engine::Vllm(engine) => engine.next_wakeup(),
+            Engine::Sglang(engine) => engine.next_wakeup(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        match &self.engine {
+            Engine::Pool(engine) => engine.stats(),
+            Engine::Vllm(engine) => engine.stats(),
+            Engine::Sglang(engine) => engine.stats(),
+        }
+    }
+
+    /// Admissions since the last call; the pool tells them as events.
+    pub(super) fn take_admissions(&mut self) -> Vec<Admitted> {
+        match &mut self.engine {
+            Engine::Pool(_) => Vec::new(),
+            Engine::Vllm(engine) => engine.take_admissions(),
+            Engine::Sglang(engine) => engine.take_admissions(),
+        }
+    }
+}
