@@ -174,6 +174,15 @@ async fn a_recording_says_the_same_at_the_same_pace() {
         "{summary:?}"
     );
 
+    let last = "SELECT json_extract(token_us, '$[#-1]') FROM llmd_recording ORDER BY id";
+    let mut ends: Vec<u32> = {
+        let file = Connection::open(&path).unwrap();
+        let mut rows = file.prepare(last).unwrap();
+        rows.query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
+    };
     let path = path.display().to_string();
     let (again, url) = server(&["--dataset-path", &path, "--replay-timing"]).await;
     let mut off = Vec::new();
@@ -191,11 +200,9 @@ async fn a_recording_says_the_same_at_the_same_pace() {
             let pairs = gaps(before).into_iter().zip(gaps(&after));
             off.extend(pairs.map(|(before, after)| before.abs_diff(after)));
         }
-        let (before, after) = (before.last().unwrap().0, after.last().unwrap().0);
-        assert!(
-            before.abs_diff(after) < Duration::from_millis(60),
-            "{before:?} {after:?}"
-        );
+        // Never early; how late is the machine's business.
+        let least = Duration::from_micros(ends.remove(0).into()) - Duration::from_millis(1);
+        assert!(after.last().unwrap().0 >= least, "{after:?} {least:?}");
     }
     again.shutdown().await;
     off.sort();
@@ -434,6 +441,69 @@ async fn what_cannot_be_recorded_is_said_at_start() {
         error.starts_with("cannot ask http://127.0.0.1:1/v1/models for its model: "),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
+    let (upstream, url) = server(&["--inter-token-latency", "1ms"]).await;
+    let proxy = Proxy::start(&url).await;
+    let body = json!({"model": "demo", "prompt": ["Un", "deux"], "max_tokens": 9, "stream": true});
+    let both = said(&ask(&proxy.base, TEXT, &body).await);
+    let chat = json!({"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "Trois"}]});
+    ask(&proxy.base, CHAT, &chat).await;
+    let (summary, path, folder) = proxy.stop().await;
+    upstream.shutdown().await;
+    assert_eq!(summary.replies, 3, "{summary:?}");
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+    for (model, name) in [("demo", "same"), (tiny, "other")] {
+        let words = format!(
+            "build --local-path {} --output-path {} --output-file {name} --model {model}{}",
+            path.display(),
+            folder.path().display(),
+            if name == "same" {
+                " --force-dummy-tokenizer"
+            } else {
+                ""
+            },
+        );
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let done = vllm_sim::tools::dataset::run(&words, &|_| None).unwrap();
+        assert!(
+            done.starts_with("3 replies from 3 of 3 recordings\n"),
+            "{done}"
+        );
+        let rows = |file: &Path| -> Vec<(Vec<u8>, String, String)> {
+            let file = Connection::open(file).unwrap();
+            let sql = "SELECT prompt_hash, gen_tokens, token_us FROM llmd JOIN llmd_recording USING (id) ORDER BY id";
+            let mut rows = file.prepare(sql).unwrap();
+            let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+            rows.unwrap().map(Result::unwrap).collect()
+        };
+        let built = rows(&folder.path().join(format!("{name}.sqlite3")));
+        if name == "same" {
+            assert_eq!(built, rows(&path));
+            continue;
+        }
+        let (tokenizer, _) =
+            Tokenizer::open(&vllm_sim::tokenizer::Source::Folder(tiny.into())).unwrap();
+        assert_eq!(built[1].0, hash_tokens(&tokenizer.encode("deux", true)));
+        let mut text = String::new();
+        for (_, reply, micros) in &built[..2] {
+            let reply: Value = serde_json::from_str(reply).unwrap();
+            let micros: Vec<u64> = serde_json::from_str(micros).unwrap();
+            let texts = reply["Strings"].as_array().unwrap();
+            assert_eq!(texts.len(), micros.len());
+            assert!(micros.is_sorted());
+            text.extend(texts.iter().map(|text| text.as_str().unwrap()));
+        }
+        // The two streams were mixed.
+        let sorted = |text: &str| {
+            let mut all: Vec<char> = text.chars().collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(sorted(&text), sorted(&both));
+    }
 }
 
 #[tokio::test]

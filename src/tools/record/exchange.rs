@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Which of the two routes that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Api {
+pub(in crate::tools) enum Api {
     Chat,
     Completions,
 }
@@ -25,6 +25,13 @@ impl Api {
         } else {
             None
         }
+    }
+
+    /// The API that is called so.
+    pub(in crate::tools) fn named(name: &str) -> Option<Self> {
+        [Self::Chat, Self::Completions]
+            .into_iter()
+            .find(|api| api.name() == name)
     }
 
     pub(super) fn name(self) -> &'static str {

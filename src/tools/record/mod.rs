@@ -35,6 +35,8 @@ use connect::Connector;
 use proxy::Proxy;
 use store::Store;
 
+pub(in crate::tools) use exchange::Api;
+pub(in crate::tools) use tokens::prompts;
 pub use words::run;
 
 /// How long answers may go on after the end was asked for.

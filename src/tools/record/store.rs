@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::exchange::{Answer, Said};
 use super::tee::Captured;
 use super::tokens::{self, Tokens};
 use super::{RecordError, Summary};
-use crate::dataset::{Dataset, Generation, hash_tokens, recording_table};
+use crate::dataset::{Dataset, Generation, hash_tokens, schema};
 use crate::tokenizer::Tokenizer;
 
 /// Answers that may wait for the writer; more pass unrecorded.
@@ -199,88 +199,93 @@ fn record(
             owners.ok_or_else(|| "the answer has more choices than prompts".to_owned())?
         }
     };
+    let choices = answer.choices.len();
     let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
-    for (said, prompt) in answer.choices.iter().zip(&prompts) {
+    for (index, (said, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
         let tokens = Tokens::of(said, captured.streamed, counted, tokenizer);
         if tokens.ids.is_empty() {
             return Err("the answer says nothing".to_owned().into());
         }
-        database.insert(captured, &answer, said, prompt, &tokens)?;
+        let request = own_request(&captured.request, index, choices);
+        let row = Row {
+            captured,
+            request,
+            answer: &answer,
+            said,
+            prompt,
+            tokens,
+        };
+        database.insert(&row)?;
     }
     Ok(answer.choices.len() as u64)
+}
+
+/// The request as if this choice were all it asked for: with one prompt of a list.
+fn own_request(request: &Value, choice: usize, choices: usize) -> String {
+    let prompts = request["prompt"].as_array();
+    let prompts = prompts.filter(|list| list.iter().any(|one| one.is_string() || one.is_array()));
+    let Some(prompts) = prompts else {
+        return request.to_string();
+    };
+    let each = (choices / prompts.len()).max(1);
+    let mut own = request.clone();
+    own["prompt"] = prompts.get(choice / each).cloned().unwrap_or_default();
+    own.to_string()
+}
+
+/// A reply and all that is known of it.
+struct Row<'r> {
+    captured: &'r Captured,
+    request: String,
+    answer: &'r Answer,
+    said: &'r Said,
+    prompt: &'r [u32],
+    tokens: Tokens,
 }
 
 struct Database {
     connection: Connection,
     table: String,
-    recording: String,
     waiting: u32,
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl Database {
     fn open(path: &Path, table: &str) -> rusqlite::Result<Self> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
-        let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
-        connection.execute_batch(&format!(
-            "CREATE TABLE IF NOT EXISTS {replies} (
-                 id INTEGER PRIMARY KEY AUTOINCREMENT,
-                 prompt_hash BLOB NOT NULL,
-                 gen_tokens JSON NOT NULL,
-                 n_gen_tokens INTEGER NOT NULL
-             );
-             CREATE TABLE IF NOT EXISTS {recording} (
-                 id INTEGER PRIMARY KEY,
-                 api TEXT NOT NULL,
-                 model TEXT,
-                 request JSON NOT NULL,
-                 prompt_tokens JSON NOT NULL,
-                 output_text TEXT NOT NULL,
-                 reasoning_tokens INTEGER NOT NULL,
-                 finish_reason TEXT,
-                 streamed INTEGER NOT NULL,
-                 token_us JSON NOT NULL
-             )"
-        ))?;
+        connection.execute_batch(&schema::create_tables(table))?;
         Ok(Self {
             connection,
             table: table.to_owned(),
-            recording: recording_table(table),
             waiting: 0,
         })
     }
 
-    fn insert(
-        &mut self,
-        captured: &Captured,
-        answer: &Answer,
-        said: &Said,
-        prompt: &[u32],
-        tokens: &Tokens,
-    ) -> rusqlite::Result<()> {
+    fn insert(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+        let Row {
+            captured,
+            request,
+            answer,
+            said,
+            prompt,
+            tokens,
+        } = row;
         if self.waiting == 0 {
             self.connection.execute_batch("BEGIN")?;
         }
-        let (replies, recording) = (quoted(&self.table), quoted(&self.recording));
-        let mut replies = self.connection.prepare_cached(&format!(
-            "INSERT INTO {replies} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?1, ?2, ?3)"
-        ))?;
+        let insert = schema::insert_reply(&self.table);
+        let mut replies = self.connection.prepare_cached(&insert)?;
         let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
         let count = tokens.ids.len() as i64;
         let id = replies.insert((hash_tokens(prompt), reply.to_string(), count))?;
-        let mut row = self.connection.prepare_cached(&format!(
-            "INSERT INTO {recording} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
-        ))?;
+        let insert = schema::insert_recording(&self.table);
+        let mut recordings = self.connection.prepare_cached(&insert)?;
         let micros: Vec<u128> = tokens.times.iter().map(Duration::as_micros).collect();
-        row.execute((
+        recordings.execute((
             id,
             captured.api.name(),
             &answer.model,
-            captured.request.to_string(),
+            request,
             json!(prompt).to_string(),
             tokens.texts.concat(),
             tokens.reasoning,
@@ -288,7 +293,7 @@ impl Database {
             captured.streamed,
             json!(micros).to_string(),
         ))?;
-        drop((replies, row));
+        drop((replies, recordings));
         self.waiting += 1;
         if self.waiting >= BATCH {
             self.commit()?;
@@ -306,11 +311,8 @@ impl Database {
     /// An index, so that opening need not read the replies.
     fn finish(mut self) -> rusqlite::Result<()> {
         self.commit()?;
-        let (replies, index) = (quoted(&self.table), format!("{}_prompts", self.table));
-        let index = quoted(&index);
-        self.connection.execute_batch(&format!(
-            "CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)"
-        ))?;
+        let index = schema::create_index(&self.table);
+        self.connection.execute_batch(&index)?;
         self.connection.close().map_err(|(_, error)| error)
     }
 }

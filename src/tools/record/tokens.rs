@@ -140,7 +140,7 @@ impl Tokens {
 ///
 /// # Errors
 /// Why they cannot be told.
-pub(super) fn prompts(
+pub(in crate::tools) fn prompts(
     api: Api,
     request: &Value,
     tokenizer: &Tokenizer,
