@@ -1,7 +1,7 @@
 //! `/v1/responses`: OpenAI's Responses API over the chat templates
 //! (`vllm/entrypoints/openai/responses/`).
 
-mod convert;
+pub(in crate::http) mod convert;
 mod object;
 mod store;
 mod stream;
