@@ -7,6 +7,7 @@ mod line;
 mod prefill;
 mod setup;
 mod texts;
+mod timing;
 mod uvicorn;
 
 use std::io;
