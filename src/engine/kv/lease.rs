@@ -47,6 +47,11 @@ impl Leases {
         self.tables.is_empty()
     }
 
+    /// Whether blocks of this sequence are held.
+    pub fn holds(&self, id: SeqId) -> bool {
+        self.tables.contains_key(&id)
+    }
+
     /// When the next lease may run out.
     pub fn next_due(&self) -> Option<SimTime> {
         self.ends.next_due()

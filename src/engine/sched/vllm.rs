@@ -250,11 +250,11 @@ impl Vllm {
     /// Keeps the blocks of a finished sequence whose output another engine makes.
     fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
-        let Some(term) = self
-            .config
-            .lease
-            .filter(|_| seq.transfer == Transfer::RemoteDecode)
-        else {
+        // One that was preempted with its last token in flight may complete once more.
+        let hands_over = seq.transfer == Transfer::RemoteDecode
+            && !seq.table.is_empty()
+            && !self.leases.holds(seq.id);
+        let Some(term) = self.config.lease.filter(|_| hands_over) else {
             return;
         };
         let (id, table) = (seq.id, std::mem::take(&mut seq.table));

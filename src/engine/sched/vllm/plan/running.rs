@@ -177,6 +177,11 @@ impl Vllm {
 
     /// Every running sequence gives its blocks up and waits, in the order they run.
     pub(in crate::engine::sched::vllm) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
+        for at in 0..self.running.len() {
+            let slot = self.running[at];
+            self.land(slot, now, out);
+            self.cruise.left(slot);
+        }
         let seqs = &self.seqs;
         let gives = |&slot: &Slot| seqs[slot].state == State::Running || seqs[slot].in_flight > 0;
         let (robbed, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
