@@ -19,6 +19,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("driver", "engine sim"),
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
+    ("otel", "driver engine sim"),
     ("service", "driver engine fault generate job sim tokenizer"),
     // It fills the `Config` of any module above; none of them may name `config`.
     ("config", ALL_ABOVE),

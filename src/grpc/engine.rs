@@ -43,10 +43,13 @@ impl VllmEngine for Engine {
         self.parts.health().map_err(Status::unavailable)?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
+        let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
+        let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
         let request = request.into_inner();
         let stream = request.stream;
         let mut job = read::job(&self.parts, request).await?;
         job.rank = rank;
+        job.trace = trace;
         let reply = self
             .parts
             .service
