@@ -17,6 +17,7 @@ pub mod kv_events;
 pub mod metrics;
 pub mod otel;
 pub mod replay;
+pub mod scenario;
 pub mod server;
 pub mod service;
 pub mod sim;

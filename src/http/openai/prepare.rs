@@ -12,9 +12,9 @@ use crate::config::Door;
 use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
-use crate::http::error;
 use crate::http::media;
 use crate::http::stream::{EventStream, Render};
+use crate::http::{error, fault};
 use crate::job::{Bias, Prompt, Stops, Target};
 use crate::service::{Content, Job, Reply, ServeError, Transfer};
 use crate::sim::SimTime;
@@ -291,6 +291,7 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
         trace: trace(headers),
         sampling: (params.temperature, params.top_p),
         arrived,
+        tuned: fault::tuned(),
     }
 }
 
