@@ -21,6 +21,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
     ("kv_transfer", "driver engine sim"),
+    ("otel", "driver engine sim"),
     (
         "service",
         "driver engine fault generate job scenario sim tokenizer",

@@ -82,6 +82,7 @@ fn ticket(number: u64, now: SimTime) -> Ticket {
         lora: None,
         group: None,
         source: None,
+        traced: None,
     };
     Ticket {
         sequence,

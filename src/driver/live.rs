@@ -76,6 +76,8 @@ pub struct Tag {
     pub group: Option<Arc<Group>>,
     /// Who keeps the blocks of its prompt until they are read.
     pub source: Option<Arc<Source>>,
+    /// What its span shows; `None`: nobody traces.
+    pub traced: Option<Arc<Traced>>,
 }
 
 /// Where blocks of a prompt lie that another server computed.
@@ -85,6 +87,19 @@ pub struct Source {
     pub endpoint: String,
     /// What the request is called there.
     pub request: String,
+}
+
+/// What the span of a request shows besides lengths and instants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traced {
+    /// `traceparent` and `tracestate` of the request (W3C trace context).
+    pub headers: Option<(Box<str>, Option<Box<str>>)>,
+    /// As the sampler is told.
+    pub temperature: f64,
+    /// As the sampler is told.
+    pub top_p: f64,
+    /// Choices asked for.
+    pub n: u32,
 }
 
 /// A request of several sequences, counted when the last one ends.
@@ -179,6 +194,15 @@ impl Observer for Observers {
 pub fn unix_now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// `instant` in seconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the live driver is where the clock enters"
+)]
+pub fn unix_at(instant: Instant) -> f64 {
+    unix_now() - Instant::now().duration_since(instant).as_secs_f64()
 }
 
 struct Core {

@@ -8,7 +8,7 @@ use crate::config::{
     Config, EventForm, HashForm as ConfigHashForm, Policy as ChosenPolicy, Preemption,
     SchedulerKind,
 };
-use crate::driver::{Live, Observer, Observers, Tune};
+use crate::driver::{Live, Observer, Observers, Tune, unix_at};
 use crate::engine::Scheduler;
 use crate::engine::latency::{Setup, Speed};
 use crate::engine::sched::pool::{Pool, PoolConfig};
@@ -19,6 +19,7 @@ use crate::kv_events::{
 };
 use crate::kv_transfer::Reader;
 use crate::metrics::{Metrics, Observer as MetricsObserver};
+use crate::otel::Spans;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(
@@ -27,6 +28,7 @@ pub(super) fn start(
     epoch: Instant,
     metrics: &Arc<Metrics>,
     port: u16,
+    spans: Option<&Spans>,
 ) -> Result<Vec<Live>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let reads = config.kv_transfer.as_ref().is_some_and(|t| t.consumer);
@@ -45,6 +47,9 @@ pub(super) fn start(
         }
         if let Some(reader) = &reader {
             observers.push(Box::new(reader.clone()));
+        }
+        if let Some(spans) = spans {
+            observers.push(Box::new(spans.observer(unix_at(epoch))));
         }
         let scheduler = scheduler(config, seed)?;
         let name = format!("engine-{rank}");
