@@ -33,8 +33,13 @@ class Client:
         if self.conn is None:
             self.conn = http.client.HTTPConnection(HOST, self.port, timeout=60)
         payload = None if body is None else json.dumps(body)
-        self.conn.request(method, path, payload, {"content-type": "application/json"})
-        answer = self.conn.getresponse()
+        try:
+            self.conn.request(method, path, payload, {"content-type": "application/json"})
+            answer = self.conn.getresponse()
+        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+            # The server closed a connection that was idle for its keep-alive time.
+            self.conn = None
+            return self.call(method, path, body)
         raw = answer.read()
         return answer.status, json.loads(raw) if raw else None
 
