@@ -111,6 +111,31 @@ pub trait Source {
     fn requests(&self) -> Option<u64> {
         None
     }
+
+    /// Whether starts mean nothing, so that a closed loop or arrivals of its own are needed.
+    fn untimed(&self) -> bool {
+        false
+    }
+
+    /// Requests in flight when this was recorded, where the recording kept them at a fixed number.
+    fn concurrency(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl<S: Source + ?Sized> Source for Box<S> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        (**self).next()
+    }
+    fn requests(&self) -> Option<u64> {
+        (**self).requests()
+    }
+    fn untimed(&self) -> bool {
+        (**self).untimed()
+    }
+    fn concurrency(&self) -> Option<u32> {
+        (**self).concurrency()
+    }
 }
 
 /// Why a workload cannot be read.

@@ -7,7 +7,6 @@
 mod args;
 mod replay;
 mod report;
-mod std_rng;
 mod workload;
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::sim::{SimTime, mix};
 
 use super::DynamoError;
 use super::args::{Args, wrong};
-use super::std_rng::StdRng;
+use crate::replay::synth::std_rng::StdRng;
 
 /// What every kind of workload needs to know.
 #[derive(Clone, Copy)]

@@ -6,20 +6,22 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::sim::Draw;
 
 /// The generator with `seed_from_u64(seed)`.
-pub(super) struct StdRng(ChaCha12Rng);
+#[derive(Debug, Clone)]
+pub struct StdRng(ChaCha12Rng);
 
 impl StdRng {
-    pub(super) fn new(seed: u64) -> Self {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Self {
         Self(ChaCha12Rng::seed_from_u64(seed))
     }
 
     /// `random::<f64>()`
-    pub(super) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
     /// `random_range(0..n)`, by Canon's method over 32 bits.
-    pub(super) fn below(&mut self, n: u32) -> u32 {
+    pub fn below(&mut self, n: u32) -> u32 {
         let wide = |word: u32| u64::from(word) * u64::from(n);
         let product = wide(self.0.next_u32());
         let (high, low) = ((product >> 32) as u32, product as u32);
@@ -31,7 +33,7 @@ impl StdRng {
     }
 
     /// Gap of a Poisson process.
-    pub(super) fn exponential(&mut self, mean: f64) -> f64 {
+    pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 }

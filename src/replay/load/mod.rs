@@ -1,0 +1,352 @@
+//! Workloads from files: traces in many formats, and the results of load generators.
+//!
+//! Every reader names the file, the line, the field and its value when something is wrong. Files
+//! may be packed with gzip, whatever they are called.
+
+mod agentic;
+mod bench;
+mod csv;
+mod dynamo;
+mod lines;
+mod mooncake;
+mod ready;
+mod results;
+mod row;
+mod sharegpt;
+
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+
+use super::workload::{Source, WorkloadError};
+use agentic::Sharing;
+use csv::Table;
+
+pub use bench::{BenchRun, Load, Measured, Stats};
+pub use sharegpt::Count;
+
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// Whatever its first bytes look like.
+    #[default]
+    Auto,
+    /// Mooncake's JSONL.
+    Mooncake,
+    /// The same, later turns holding only what is new in them.
+    MooncakeDelta,
+    /// Mooncake's rows with dependencies.
+    AgenticMooncake,
+    /// Applied Compute's agents.
+    AppliedComputeAgentic,
+    /// Dynamo's request traces.
+    Dynamo,
+    /// ShareGPT's or OpenAI's conversations.
+    ShareGpt,
+    /// BurstGPT's CSV.
+    BurstGpt,
+    /// Azure's LLM inference CSV.
+    Azure,
+    /// A result of `vllm bench serve`.
+    VllmBench,
+    /// A report of guidellm.
+    Guidellm,
+    /// A report of inference-perf.
+    InferencePerf,
+    /// A row per request, with what was measured.
+    Csv,
+    /// A report of this program or of Dynamo's replay.
+    Report,
+}
+
+impl Format {
+    /// All of them with their names.
+    pub const NAMES: [(&str, Self); 14] = [
+        ("auto", Self::Auto),
+        ("mooncake", Self::Mooncake),
+        ("mooncake-delta", Self::MooncakeDelta),
+        ("agentic_mooncake", Self::AgenticMooncake),
+        ("applied_compute_agentic", Self::AppliedComputeAgentic),
+        ("dynamo", Self::Dynamo),
+        ("sharegpt", Self::ShareGpt),
+        ("burstgpt", Self::BurstGpt),
+        ("azure", Self::Azure),
+        ("vllm-bench", Self::VllmBench),
+        ("guidellm", Self::Guidellm),
+        ("inference-perf", Self::InferencePerf),
+        ("csv", Self::Csv),
+        ("report", Self::Report),
+    ];
+}
+
+/// By name; dashes and underscores are alike.
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
+        let found = Self::NAMES.iter().find(|(name, _)| same(name));
+        found.map(|(_, format)| *format).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            format!("{text:?} is not known, must be one of {}", names.join(", "))
+        })
+    }
+}
+
+/// How files are read.
+#[derive(Clone)]
+pub struct Options {
+    /// What they hold.
+    pub format: Format,
+    /// Tokens that a hash id of a Mooncake trace stands for. Default 512.
+    pub trace_block_size: u32,
+    /// Share of the first prompt that sessions of a group have in common, where the trace has only
+    /// lengths (applied_compute_agentic). Default 0.
+    pub shared_prefix_ratio: f64,
+    /// Groups of such sessions. Default 0: all are one.
+    pub prefix_groups: u32,
+    /// Most sessions to read. Default all.
+    pub limit: Option<u64>,
+    /// Whether sessions come by start time (they do) or, for a closed loop, in the order of the
+    /// file.
+    pub by_time: bool,
+    /// Seed of arrivals that a result file only describes.
+    pub seed: u64,
+    /// Counts the tokens of conversations. Default: a token for every four bytes.
+    pub count: Count,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            format: Format::Auto,
+            trace_block_size: 512,
+            shared_prefix_ratio: 0.0,
+            prefix_groups: 0,
+            limit: None,
+            by_time: true,
+            seed: 42,
+            count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Options")
+            .field("format", &self.format)
+            .field("trace_block_size", &self.trace_block_size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens files of one format as one workload.
+///
+/// # Errors
+/// [`WorkloadError`] names the file, the line and the field; for most formats of any line, before
+/// the first session is handed over.
+pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, WorkloadError> {
+    let Some(first) = paths.first() else {
+        return Err(bad("trace files", "none is named"));
+    };
+    if options.trace_block_size == 0 {
+        return Err(bad("trace block size", "0, must be at least 1"));
+    }
+    let format = match options.format {
+        Format::Auto => detect(first)?,
+        format => format,
+    };
+    let by_time = options.by_time;
+    let rules = |delta| mooncake::Rules {
+        block: options.trace_block_size,
+        delta,
+        by_time,
+    };
+    let source: Box<dyn Source> = match format {
+        Format::Auto | Format::Mooncake => mooncake::open(paths, rules(false))?,
+        Format::MooncakeDelta => mooncake::open(paths, rules(true))?,
+        Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options.trace_block_size)?),
+        Format::AppliedComputeAgentic => {
+            let sharing = Sharing {
+                block: options.trace_block_size,
+                ratio: options.shared_prefix_ratio.clamp(0.0, 1.0),
+                groups: options.prefix_groups,
+            };
+            Box::new(agentic::applied(paths, sharing)?)
+        }
+        Format::Dynamo => Box::new(dynamo::open(paths)?),
+        Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
+        Format::BurstGpt => Box::new(csv::trace(paths, Table::BurstGpt, by_time)?),
+        Format::Azure => Box::new(csv::trace(paths, Table::Azure, by_time)?),
+        Format::VllmBench
+        | Format::Guidellm
+        | Format::InferencePerf
+        | Format::Csv
+        | Format::Report => {
+            let mut runs = Vec::new();
+            for path in paths {
+                runs.extend(bench_runs(path, format)?);
+            }
+            Box::new(bench::source(&runs, options.seed, by_time))
+        }
+    };
+    Ok(match options.limit {
+        Some(left) => Box::new(Limited { source, left }),
+        None => source,
+    })
+}
+
+/// The benchmark runs in a file.
+///
+/// # Errors
+/// [`WorkloadError`] when it is no result of a load generator, or a broken one.
+pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, WorkloadError> {
+    let format = match format {
+        Format::Auto => detect(path)?,
+        format => format,
+    };
+    match format {
+        Format::VllmBench => Ok(vec![results::vllm_bench(path)?]),
+        Format::Guidellm => results::guidellm(path),
+        Format::InferencePerf => Ok(vec![results::inference_perf(path)?]),
+        Format::Csv => Ok(vec![csv::measured(&path.to_owned())?]),
+        Format::Report => Ok(vec![results::report(path)?]),
+        _ => Err(bad(
+            &path.display().to_string(),
+            "holds no measurements of vllm bench serve, guidellm, inference-perf or a CSV",
+        )),
+    }
+}
+
+fn bad(place: &str, problem: &str) -> WorkloadError {
+    WorkloadError::Bad {
+        place: place.to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+/// What a file looks like from its first bytes.
+///
+/// # Errors
+/// [`WorkloadError`] when it cannot be read or looks like nothing known.
+pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
+    const HEAD: u64 = 1 << 20;
+    let mut head = Vec::new();
+    let mut reader = lines::open(path)?.take(HEAD);
+    // A line, or what fits.
+    while head.iter().all(u8::is_ascii_whitespace) {
+        head.clear();
+        if reader
+            .read_until(b'\n', &mut head)
+            .map_err(lines::io(path))?
+            == 0
+        {
+            return Err(bad(&path.display().to_string(), "is empty"));
+        }
+    }
+    let line = String::from_utf8_lossy(&head).trim().to_owned();
+    if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line)
+        && let Some(format) = of_row(&row)
+    {
+        return Ok(format);
+    }
+    if line.starts_with(['{', '[']) {
+        reader.read_to_end(&mut head).map_err(lines::io(path))?;
+        let text = String::from_utf8_lossy(&head);
+        let has = |key| text.contains(&format!("\"{key}\""));
+        let found = if has("benchmarks") {
+            Some(Format::Guidellm)
+        } else if has("conversations") || has("conversation") || has("messages") {
+            Some(Format::ShareGpt)
+        } else if ["request_throughput", "input_lens", "mean_ttft_ms"]
+            .map(has)
+            .contains(&true)
+        {
+            Some(Format::VllmBench)
+        } else if has("per_request") || has("summary") {
+            Some(Format::Report)
+        } else if has("successes") || has("start_time") {
+            Some(Format::InferencePerf)
+        } else {
+            None
+        };
+        return found.ok_or_else(|| unknown(path));
+    }
+    match csv::table(&line) {
+        Some(Some(Table::Azure)) => Ok(Format::Azure),
+        Some(Some(Table::BurstGpt)) => Ok(Format::BurstGpt),
+        Some(None) => Ok(Format::Csv),
+        None => Err(unknown(path)),
+    }
+}
+
+fn of_row(row: &Map<String, Value>) -> Option<Format> {
+    let has = |key: &str| row.contains_key(key);
+    Some(if agentic::is_mooncake(row) {
+        Format::AgenticMooncake
+    } else if dynamo::fits(row) {
+        Format::Dynamo
+    } else if agentic::is_applied(row) {
+        Format::AppliedComputeAgentic
+    } else if mooncake::fits(row) {
+        Format::Mooncake
+    } else if has("conversations") || has("conversation") || has("messages") {
+        Format::ShareGpt
+    } else if has("benchmarks") {
+        Format::Guidellm
+    } else if has("per_request") {
+        Format::Report
+    } else if has("request_throughput") || has("total_input_tokens") {
+        Format::VllmBench
+    } else if has("successes") {
+        Format::InferencePerf
+    } else if has("output_length") || has("input_length") {
+        // A row of a Mooncake trace whose mistake its reader will name.
+        Format::Mooncake
+    } else {
+        return None;
+    })
+}
+
+fn unknown(path: &Path) -> WorkloadError {
+    let names: Vec<&str> = Format::NAMES
+        .iter()
+        .skip(1)
+        .map(|(name, _)| *name)
+        .collect();
+    let names = names.join(", ");
+    bad(
+        &path.display().to_string(),
+        &format!("looks like none of {names}; name its format"),
+    )
+}
+
+/// The first sessions of a workload.
+struct Limited {
+    source: Box<dyn Source>,
+    left: u64,
+}
+
+impl Source for Limited {
+    fn next(&mut self) -> Result<Option<super::workload::Session>, WorkloadError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.source.next()
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.source.requests().map(|n| n.min(self.left))
+    }
+
+    fn untimed(&self) -> bool {
+        self.source.untimed()
+    }
+
+    fn concurrency(&self) -> Option<u32> {
+        self.source.concurrency()
+    }
+}

@@ -1,0 +1,401 @@
+//! What a replay reports: JSON with the keys of Dynamo's replay and some of our own, a table, rows
+//! per request, a comparison, and a page.
+
+mod compare;
+mod record;
+mod rows;
+mod table;
+mod timeline;
+
+use std::io::Write;
+
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::outcome::{Outcome, Sample, Sink, Status};
+use super::samples::Samples;
+
+pub use compare::compare;
+use record::ms;
+pub use record::{AdmissionRecord, Kept, Record};
+pub use rows::{RowForm, Rows};
+pub use timeline::{Timeline, Track};
+
+/// Points of a drawn distribution: one every 0.25 %.
+const CURVE: usize = 401;
+
+/// Bounds of a request that counts as good, milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Slo {
+    /// Time to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Mean gap between tokens.
+    pub itl_ms: Option<f64>,
+    /// Time to the last token.
+    pub e2e_ms: Option<f64>,
+}
+
+impl Slo {
+    /// Whether anything is asked.
+    pub fn is_set(&self) -> bool {
+        self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
+    }
+}
+
+/// What a collector keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bounds of good requests.
+    pub slo: Slo,
+    /// Whether records of requests are kept for the report. Default yes.
+    pub per_request: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slo: Slo::default(),
+            per_request: true,
+        }
+    }
+}
+
+/// What the core knows of a run and no request does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Facts {
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Time that workers for prompts existed; 0 without split pools.
+    pub prefill_worker_seconds: f64,
+    /// Time that the others existed; `None`: the duration, times `workers`.
+    pub decode_worker_seconds: Option<f64>,
+    /// Workers at the start.
+    pub workers: u32,
+    /// GPUs of a worker for prompts, and of another.
+    pub gpus: (u32, u32),
+}
+
+/// Sums up requests as they end.
+#[derive(Debug)]
+pub struct Collector {
+    options: Options,
+    ended: u64,
+    completed: u64,
+    rejected: u64,
+    incomplete: u64,
+    failed: u64,
+    input: u64,
+    output: u64,
+    last_end_ns: u64,
+    reused: u64,
+    first_reused: u64,
+    computed: u64,
+    good: (u64, u64),
+    preemptions: u64,
+    queued_ns: u64,
+    ttft: Samples,
+    ttst: Samples,
+    tpot: Samples,
+    e2e: Samples,
+    gaps: Samples,
+    rates: Samples,
+    kept: Vec<Kept>,
+    timeline: Timeline,
+}
+
+impl Collector {
+    /// Nothing yet.
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            ended: 0,
+            completed: 0,
+            rejected: 0,
+            incomplete: 0,
+            failed: 0,
+            input: 0,
+            output: 0,
+            last_end_ns: 0,
+            reused: 0,
+            first_reused: 0,
+            computed: 0,
+            good: (0, 0),
+            preemptions: 0,
+            queued_ns: 0,
+            ttft: Samples::new(),
+            ttst: Samples::new(),
+            tpot: Samples::new(),
+            e2e: Samples::new(),
+            gaps: Samples::new(),
+            rates: Samples::new(),
+            kept: Vec::new(),
+            timeline: Timeline::default(),
+        }
+    }
+
+    fn completed(&mut self, outcome: &Outcome<'_>) {
+        self.completed += 1;
+        self.input += u64::from(outcome.input);
+        self.output += u64::from(outcome.output);
+        self.last_end_ns = self.last_end_ns.max(outcome.ended.nanos());
+        self.queued_ns += outcome.queued_ns;
+        let split = outcome.prefill_worker.is_some();
+        let of_prompt = outcome
+            .admissions
+            .iter()
+            .filter(|a| !split || a.prefill_pool);
+        let reused = of_prompt.clone().map(|a| a.reused.min(outcome.input));
+        self.first_reused += u64::from(reused.clone().next().unwrap_or(0));
+        self.reused += u64::from(reused.clone().max().unwrap_or(0));
+        self.computed += reused.map(|r| u64::from(outcome.input - r)).sum::<u64>();
+        self.preemptions += outcome.preemptions.len() as u64;
+        let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
+            return;
+        };
+        // Differences of milliseconds, as the peer takes them.
+        let arrival = ms(outcome.arrival);
+        let (ttft, e2e) = (ms(first) - arrival, ms(last) - arrival);
+        self.ttft.add(ttft, 1);
+        self.e2e.add(e2e, 1);
+        let gaps = outcome.output.saturating_sub(1);
+        let itl = (gaps > 0).then(|| (ms(last) - ms(first)) / f64::from(gaps));
+        if let Some(itl) = itl {
+            self.tpot.add(itl, 1);
+        }
+        if let Some(second) = outcome.second {
+            self.ttst.add(ms(second) - ms(first), 1);
+        }
+        let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
+        let slo = &self.options.slo;
+        let steady = itl.is_none_or(|itl| within(itl, slo.itl_ms));
+        if within(ttft, slo.ttft_ms) && steady && within(e2e, slo.e2e_ms) {
+            self.good.0 += 1;
+            self.good.1 += u64::from(outcome.output);
+        }
+    }
+
+    /// The report.
+    pub fn finish(mut self, facts: &Facts) -> Report {
+        // By arrival; those of one instant in the order in which they were sent.
+        self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
+        let summary = self.summary(facts);
+        Report {
+            curves: [
+                ("TTFT", curve(&mut self.ttft)),
+                ("ITL", curve(&mut self.gaps)),
+                ("E2E", curve(&mut self.e2e)),
+            ],
+            summary,
+            captured: self.options.per_request,
+            kept: self.kept,
+            timeline: self.timeline,
+        }
+    }
+
+    fn summary(&mut self, facts: &Facts) -> Map<String, Value> {
+        let duration_ms = self.last_end_ns as f64 / 1e6;
+        let seconds = (duration_ms / 1e3).max(1e-9);
+        let rate = |n: u64| json!(n as f64 / seconds);
+        let share = |tokens: u64| json!(tokens as f64 / self.input.max(1) as f64);
+        let decode_seconds = facts
+            .decode_worker_seconds
+            .unwrap_or(duration_ms / 1e3 * f64::from(facts.workers));
+        let prefill_seconds = facts.prefill_worker_seconds;
+        let (prefill_gpus, decode_gpus) = facts.gpus;
+        let gpu_seconds =
+            prefill_seconds * f64::from(prefill_gpus) + decode_seconds * f64::from(decode_gpus);
+        let mut map = Map::new();
+        let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
+        put("num_requests", json!(facts.requests));
+        put("completed_requests", json!(self.completed));
+        put("total_input_tokens", json!(self.input));
+        put("total_output_tokens", json!(self.output));
+        put("duration_ms", json!(duration_ms));
+        put("request_throughput_rps", rate(self.completed));
+        put("input_throughput_tok_s", rate(self.input));
+        put("output_throughput_tok_s", rate(self.output));
+        put("total_throughput_tok_s", rate(self.input + self.output));
+        put("prefill_worker_seconds", json!(prefill_seconds));
+        put("decode_worker_seconds", json!(decode_seconds));
+        put("prefill_gpus_per_worker", json!(prefill_gpus));
+        put("decode_gpus_per_worker", json!(decode_gpus));
+        put("gpu_hours", json!(gpu_seconds / 3600.0));
+        put("power_w", Value::Null);
+        put("power_coverage", Value::Null);
+        if self.options.slo.is_set() {
+            put("goodput_completed_requests", json!(self.good.0));
+            put("goodput_request_throughput_rps", rate(self.good.0));
+            put("goodput_output_throughput_tok_s", rate(self.good.1));
+        }
+        put("processed_tokens", json!(self.input + self.output));
+        put("prefix_cache_reused_ratio", share(self.reused));
+        put(
+            "first_admission_prefix_cache_reused_ratio",
+            share(self.first_reused),
+        );
+        put("committed_prefill_tokens", json!(self.computed));
+        put("kv_eviction_policy", json!("lru"));
+        put("num_ttft_samples", json!(self.ttft.count()));
+        put("num_tpot_samples", json!(self.tpot.count()));
+        put("num_e2e_latency_samples", json!(self.e2e.count()));
+        for (name, samples) in [
+            ("ttft_ms", &mut self.ttft),
+            ("ttst_ms", &mut self.ttst),
+            ("tpot_ms", &mut self.tpot),
+            ("itl_ms", &mut self.gaps),
+            ("e2e_latency_ms", &mut self.e2e),
+            ("output_token_throughput_per_user", &mut self.rates),
+        ] {
+            describe(&mut map, name, samples);
+        }
+        self.ours(&mut map, facts, seconds, gpu_seconds);
+        map
+    }
+
+    /// Keys that the peer's report does not have.
+    fn ours(&self, map: &mut Map<String, Value>, facts: &Facts, seconds: f64, gpu_seconds: f64) {
+        let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
+        put("rejected_requests", json!(self.rejected));
+        put("failed_requests", json!(self.failed));
+        let unfinished = facts.requests.saturating_sub(self.ended) + self.incomplete;
+        put("incomplete_requests", json!(unfinished));
+        put("preemptions", json!(self.preemptions));
+        let waited = self.queued_ns as f64 / 1e6 / self.completed.max(1) as f64;
+        put("mean_router_queue_ms", json!(waited));
+        let slo = &self.options.slo;
+        if slo.is_set() {
+            put("slo_ttft_ms", json!(slo.ttft_ms));
+            put("slo_itl_ms", json!(slo.itl_ms));
+            put("slo_e2e_ms", json!(slo.e2e_ms));
+            let asked = facts.requests.max(1) as f64;
+            put("slo_attainment", json!(self.good.0 as f64 / asked));
+            // GPUs that existed on average.
+            let gpus = gpu_seconds / seconds;
+            let per_gpu = self.good.0 as f64 / seconds / gpus.max(1e-9);
+            put("goodput_per_gpu_rps", json!(per_gpu));
+        }
+    }
+}
+
+impl Sink for Collector {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.ended += 1;
+        match outcome.status {
+            Status::Completed => self.completed(outcome),
+            Status::Rejected => self.rejected += 1,
+            Status::Incomplete => self.incomplete += 1,
+            Status::Failed => self.failed += 1,
+        }
+        if self.options.per_request {
+            self.kept.push(outcome.into());
+        }
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        let ms = nanos as f64 / 1e6;
+        self.gaps.add(ms, times);
+        if nanos > 0 {
+            self.rates.add(1e3 / ms, times);
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.timeline.push(sample);
+    }
+}
+
+/// Mean, extremes, percentiles and deviation under the names of the peer's report.
+fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
+    let [median, p75, p90, p95, p99] = samples.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
+    for (kind, value) in [
+        ("mean", samples.mean()),
+        ("min", samples.min()),
+        ("max", samples.max()),
+        ("median", median),
+        ("p75", p75),
+        ("p90", p90),
+        ("p95", p95),
+        ("p99", p99),
+        ("std", samples.std()),
+    ] {
+        map.insert(format!("{kind}_{name}"), json!(value));
+    }
+}
+
+/// The values at even shares of all.
+fn curve(samples: &mut Samples) -> Vec<f64> {
+    if samples.count() == 0 {
+        return Vec::new();
+    }
+    let percents: [f64; CURVE] = std::array::from_fn(|i| i as f64 * 100.0 / (CURVE - 1) as f64);
+    samples.percentiles(percents).to_vec()
+}
+
+/// All that is to be said about a run.
+#[derive(Debug)]
+pub struct Report {
+    /// Totals, throughputs and latency distributions by name.
+    pub summary: Map<String, Value>,
+    /// Distributions by name: values of even shares, milliseconds.
+    pub curves: [(&'static str, Vec<f64>); 3],
+    /// What workers looked like over time.
+    pub timeline: Timeline,
+    captured: bool,
+    kept: Vec<Kept>,
+}
+
+impl Report {
+    /// A number of the summary; 0 when it is not there.
+    pub fn number(&self, key: &str) -> f64 {
+        self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+
+    /// Records of requests by arrival, if they were kept.
+    pub fn records(&self) -> impl ExactSizeIterator<Item = Record> {
+        self.kept.iter().map(Kept::record)
+    }
+
+    /// Writes the report as JSON.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// The table of latencies, and below it what is known of the run as a whole.
+    pub fn table(&self, wall: Option<std::time::Duration>) -> String {
+        table::table(&self.summary, wall)
+    }
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(4))?;
+        map.serialize_entry("summary", &self.summary)?;
+        map.serialize_entry("per_request", &Records(&self.kept))?;
+        let coverage = json!({
+            "capture_per_request": self.captured,
+            "capture_planner_details": false,
+            "per_request_records": self.kept.len(),
+        });
+        map.serialize_entry("coverage", &coverage)?;
+        map.serialize_entry("planner", &Value::Null)?;
+        map.end()
+    }
+}
+
+/// Written one after the other, so that they are never all there.
+struct Records<'a>(&'a [Kept]);
+
+impl Serialize for Records<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for kept in self.0 {
+            list.serialize_element(&kept.record())?;
+        }
+        list.end()
+    }
+}
