@@ -29,6 +29,7 @@ use crate::engine::sched::vllm::VllmConfig;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Edge, Parts};
+use crate::replay::EngineSpec;
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
@@ -85,6 +86,14 @@ pub enum StartError {
 /// [`StartError`] for a model or GPU that is not known.
 pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
     engines::modelled(config, config.content.seed.unwrap_or(0))
+}
+
+/// The engine of one rank that a configuration describes.
+///
+/// # Errors
+/// [`StartError`] for a model, GPU or file that cannot be used.
+pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
+    engines::spec(config, config.content.seed.unwrap_or(0))
 }
 
 /// A running server.

@@ -3,4 +3,6 @@
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+pub mod replay;
+pub mod sweep;
 pub mod validate;

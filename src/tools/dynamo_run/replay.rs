@@ -1,45 +1,36 @@
-use crate::replay::workload::{Session, Source, WorkloadError};
-use crate::replay::{Pace, PoolSpec, RouterConfig, Settings};
+use crate::replay::report::{Collector, Facts, Options, Report};
+use crate::replay::workload::Source;
+use crate::replay::{Pace, PoolSpec, Settings};
 use crate::sim::SimTime;
 
 use super::DynamoError;
 use super::args::Setup;
-use super::report::{Recorder, Report};
-
-/// Sessions in a list.
-struct Listed(std::vec::IntoIter<Session>);
-
-impl Source for Listed {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        Ok(self.0.next())
-    }
-}
 
 /// Plays a run to its end.
-pub(super) fn play(mut setup: Setup) -> Result<Report, DynamoError> {
-    let mut sessions = std::mem::take(&mut setup.sessions);
-    if setup.concurrency.is_none() {
-        sessions.sort_by_key(|session| session.start);
-    }
+pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
     let settings = Settings {
-        pool: PoolSpec::new(
-            setup.engine.clone(),
-            setup.workers,
-            RouterConfig::RoundRobin,
-        ),
+        pool: PoolSpec::new(setup.engine.clone(), setup.workers, setup.router.clone()),
         prefill: None,
         pace: Pace {
             concurrency: setup.concurrency,
-            // The workload is sped up already.
-            speedup: 1.0,
+            speedup: setup.speedup,
         },
         limit: setup.max_ms.map(millis),
         seed: 0,
         sample_every: None,
     };
-    let mut recorder = Recorder::default();
-    let totals = crate::replay::run(&settings, &mut Listed(sessions.into_iter()), &mut recorder)?;
-    Ok(Report::new(&setup, recorder, &totals))
+    let mut collector = Collector::new(Options {
+        slo: setup.sla,
+        per_request: setup.capture,
+    });
+    let totals = crate::replay::run(&settings, source, &mut collector)?;
+    Ok(collector.finish(&Facts {
+        requests: totals.requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: None,
+        workers: setup.workers,
+        gpus: (0, setup.gpus),
+    }))
 }
 
 /// Milliseconds as an instant, to the nearest nanosecond.
