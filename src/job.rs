@@ -19,15 +19,52 @@ pub enum Target {
 }
 
 /// A prompt, tokenised.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// Token ids as the engine sees them.
     pub tokens: Vec<u32>,
     /// What echo mode answers with.
     pub echo: Arc<str>,
+    /// Pictures, sounds and films among the tokens, in order.
+    pub media: Vec<Media>,
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
     /// or there is no such dataset.
     pub text_hash: Option<[u8; 32]>,
+}
+
+/// What a part of a prompt is, besides text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Modality {
+    /// A picture.
+    Image,
+    /// A sound.
+    Audio,
+    /// A film.
+    Video,
+}
+
+impl Modality {
+    /// vLLM's name of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Audio => "audio",
+            Self::Video => "video",
+        }
+    }
+}
+
+/// A picture, sound or film in a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Media {
+    /// What it is.
+    pub modality: Modality,
+    /// Its content hash, or the name the client gave it.
+    pub identifier: Arc<str>,
+    /// Its first placeholder token.
+    pub start: u32,
+    /// Its placeholder tokens.
+    pub len: u32,
 }
 
 /// How a sequence may end.

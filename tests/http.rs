@@ -4,6 +4,7 @@
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
 //! - `hostile`: input that is wrong, huge or malicious
+//! - `media`: pictures, sounds and films in prompts and replies
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `fleet`: several servers in one process
@@ -24,6 +25,8 @@ mod golden;
 mod hostile;
 #[path = "http/life.rs"]
 mod life;
+#[path = "http/media.rs"]
+mod media;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::engine::with_std_dev;
 use super::error::ConfigError;
 use super::values::Values;
+use crate::tokenizer::MediaRules;
 
 /// What replies say.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +31,8 @@ pub struct Content {
     pub omni: bool,
     /// Encoder only (llm-d).
     pub mm_encoder_only: bool,
+    /// Tokens of pictures, sounds and films; `None`: the model decides whether it takes any.
+    pub media: Option<MediaRules>,
 }
 
 /// Where text comes from.
@@ -111,8 +114,19 @@ impl Content {
             )?,
             omni: v.switch("omni")?,
             mm_encoder_only: v.switch("mm-encoder-only")?,
+            media: media(v)?,
         })
     }
+}
+
+fn media(v: &Values) -> Result<Option<MediaRules>, ConfigError> {
+    let name = "mm-tokens-per-item";
+    let Some(map) = v.object(name)? else {
+        return Ok(None);
+    };
+    MediaRules::read(&map)
+        .map(Some)
+        .map_err(|problem| ConfigError::Invalid(format!("{name}: {problem}")))
 }
 
 fn mode(v: &Values) -> Result<Mode, ConfigError> {

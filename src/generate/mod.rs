@@ -32,6 +32,9 @@ pub enum Mode {
     Random,
     /// The client's own words.
     Echo,
+    /// Exclamation marks: what a server says that only encodes media (llm-d's
+    /// `--mm-encoder-only`).
+    Encoder,
 }
 
 /// A logit bias from which on the biased token is the only one ever chosen.
@@ -194,8 +197,17 @@ impl Generator {
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
-        if self.mode == Mode::Echo {
-            return self.echo(brief, draft, rng);
+        match self.mode {
+            Mode::Random => {}
+            Mode::Echo => return self.echo(brief, draft, rng),
+            Mode::Encoder => {
+                let wanted = if brief.limited { brief.limit } else { 1 };
+                draft.push_own(self.tokenizer.fragments("!"), 1, Channel::Content);
+                for _ in 1..wanted {
+                    draft.push(Source::Own(0), 0, 1, Channel::Content);
+                }
+                return (Reason::Length, None);
+            }
         }
         if let Some(reason) = self.recorded(brief, draft, rng) {
             return (reason, None);

@@ -65,6 +65,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         prompts: vec![Prompt {
             tokens,
             echo,
+            media: Vec::new(),
             text_hash: None,
         }],
         n: small(params.n),
@@ -92,6 +93,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         cache_salt: None,
         hit_threshold: None,
         skip_cache_read: asked.prompt_logprobs.is_some(),
+        tail: std::time::Duration::ZERO,
         arrived,
     })
 }

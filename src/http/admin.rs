@@ -10,6 +10,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
+use super::omni::Pictures;
 use super::vllm::{answered, ok};
 use super::{body, error, fault};
 use crate::metrics::Fake;
@@ -44,6 +45,7 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Res
         let delays = Box::new(new.config.engine.delays.clone());
         app.service.command(&Command::Delays(delays));
         app.faults.store(Arc::new(fault::plan(&new.config)));
+        app.pictures.store(Arc::new(Pictures::of(&new.config)));
         *loaded = new;
         Ok(ok(&Value::Object(hidden(loaded.to_json()))))
     })

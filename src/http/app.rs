@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::fault;
+use super::media::Seen;
+use super::omni::Pictures;
 use super::openai::responses::Store;
 use super::openai::view::Wire;
 use super::routes::{self, Index};
@@ -58,6 +60,12 @@ pub struct App {
     pub(super) faults: ArcSwap<Plan>,
     /// Requests that may have failed so far.
     pub(super) drawn: AtomicU64,
+    /// Media of prompts, as far as they are remembered.
+    pub(super) media: Seen,
+    /// Pictures in replies.
+    pub(super) pictures: ArcSwap<Pictures>,
+    /// Replies that may have had one so far.
+    pub(super) pictured: AtomicU64,
     /// `/openapi.json`, once somebody asked.
     pub(super) openapi: OnceLock<Arc<str>>,
     /// Who this server is to the one that decodes what it prefilled.
@@ -93,6 +101,9 @@ impl App {
             loaded: loaded.map(Mutex::new),
             faults: ArcSwap::from_pointee(fault::plan(&config)),
             drawn: AtomicU64::new(0),
+            pictures: ArcSwap::from_pointee(Pictures::of(&config)),
+            pictured: AtomicU64::new(0),
+            media: Seen::default(),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,

@@ -9,6 +9,8 @@ mod error;
 mod fault;
 mod invocations;
 mod json;
+mod media;
+mod omni;
 mod openai;
 mod ops;
 mod pooling;

@@ -199,7 +199,7 @@ fn sleeping() -> Vec<Route> {
 /// Routes of `VLLM_SERVER_DEV_MODE=1`.
 fn development() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
-    let reset = || post(control::nothing_to_reset);
+    let reset = || post(control::reset_media);
     vec![
         ("/release_kv_cache_memory", "POST", release),
         (

@@ -107,7 +107,7 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
         .or(app.chat_template.as_ref());
     let template = template.map(String::as_str);
     let has_tools = request.tools.is_some();
-    let messages = prepare::messages(app, &request.messages, template, has_tools)?;
+    let (messages, found) = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
@@ -123,7 +123,11 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
         content_format: None,
     });
     let text = text.map_err(prepare::template_fault)?;
-    Ok(tokenizer.encode(&text, request.add_special_tokens))
+    let special = request.add_special_tokens;
+    if found.marked.is_empty() {
+        return Ok(tokenizer.encode(&text, special));
+    }
+    Ok(tokenizer.encode_media(&text, special, &found.marked).0)
 }
 
 /// Bytes of text in a body, about.

@@ -247,6 +247,7 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         }
     }
     let mode = match config.content.mode {
+        _ if config.content.mm_encoder_only => Mode::Encoder,
         config::Mode::Random => Mode::Random,
         config::Mode::Echo => Mode::Echo,
     };

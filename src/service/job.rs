@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::generate::structured::Compiled;
 use crate::generate::tools::{ToolChoice, ToolDef};
@@ -46,6 +47,8 @@ pub struct Job {
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache may not be read.
     pub skip_cache_read: bool,
+    /// Delay between the last token and the end (a picture is made).
+    pub tail: Duration,
     /// When the request arrived.
     pub arrived: SimTime,
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::driver::{Group, Live, Planned, Tag, Ticket};
-use crate::engine::kv::{Extras, HashConfig, Hasher, Lora};
+use crate::engine::kv::{self, Extras, HashConfig, Hasher, Lora};
 use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
 use crate::generate::structured::{Cache, Compiled, ConstraintError};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
@@ -345,6 +345,7 @@ impl Service {
         sequence.timeline = script.times.clone();
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
+        sequence.tail = job.tail;
         sequence.transfer = match job.transfer {
             Transfer::Local => EngineTransfer::Local,
             Transfer::FromRemote => EngineTransfer::RemotePrefill,
@@ -400,7 +401,15 @@ impl Service {
             lora,
             model: self.models.displayed().clone(),
             salt: job.cache_salt.clone(),
-            media: Vec::new(),
+            media: prompt
+                .media
+                .iter()
+                .map(|item| kv::Media {
+                    identifier: item.identifier.clone(),
+                    start: item.start,
+                    len: item.len,
+                })
+                .collect(),
         };
         let mut chain = hasher.chain(&extras);
         chain.extend(&prompt.tokens);

@@ -10,6 +10,7 @@ mod files;
 mod hf;
 mod info;
 mod interner;
+mod media;
 mod simulated;
 mod source;
 mod vocabulary;
@@ -24,6 +25,7 @@ use std::sync::OnceLock;
 pub use chat::{ChatInput, ContentFormat, TemplateError};
 pub use detokenizer::{Detokenizer, Fragments};
 pub use hf::Hf;
+pub use media::{Item, MediaRules, Rule, data_url, mark};
 pub use simulated::Simulated;
 pub use source::{Hub, Source};
 

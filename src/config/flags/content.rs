@@ -1,7 +1,7 @@
 use super::{
     Flag,
     Group::{Content, Failures, Tools},
-    Kind::{Choice, Duration, Float, Int, List, Path, Switch, Text},
+    Kind::{Choice, Duration, Float, Int, Json, List, Path, Switch, Text},
 };
 
 pub(super) const FLAGS: &[Flag] = &[
@@ -21,6 +21,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("time-to-generate-image", Content, Duration, "Time to make that image.").or("0").tunable(),
     Flag::new("time-to-generate-image-std-dev", Content, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
     Flag::new("mm-encoder-only", Content, Switch, "Only the multimodal encoder.").or("false"),
+    Flag::new("mm-tokens-per-item", Content, Json, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', pictures also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'."),
     Flag::new("max-tool-call-integer-param", Tools, Int, "Greatest integer argument.").or("100"),
     Flag::new("min-tool-call-integer-param", Tools, Int, "Least integer argument.").or("0"),
     Flag::new("max-tool-call-number-param", Tools, Float, "Greatest number argument.").or("100"),

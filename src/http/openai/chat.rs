@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, ChatView};
 use super::prepare;
 use crate::http::app::{App, LoadGuard};
-use crate::http::{body, error, fault, transfer};
+use crate::http::{body, error, fault, media, omni, transfer};
 use crate::job::Prompt;
 use crate::service::{Content, Job, Reply, ServeError};
 use crate::tokenizer::ChatInput;
@@ -125,6 +125,8 @@ pub(in crate::http) async fn start(
     let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
     let mut chat = view(app, request, &id, &target, &prompts[0], &content);
     transfer::offer(app, &mut chat.view, remote, &prompts);
+    let picture = omni::draw(app, headers)?;
+    chat.picture = picture.is_some();
     let job = Job {
         id,
         target,
@@ -135,6 +137,7 @@ pub(in crate::http) async fn start(
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         transfer: prepare::transfer(remote),
         hit_threshold,
+        tail: picture.unwrap_or_default(),
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };
@@ -155,6 +158,7 @@ pub(in crate::http) async fn prompt(
         return Ok(Prompt {
             tokens,
             echo: last_text(request).into(),
+            media: Vec::new(),
             text_hash: text_hash(app, request),
         });
     }
@@ -167,7 +171,8 @@ pub(in crate::http) async fn prompt(
             .map(String::as_str),
         request.tools.is_some(),
     );
-    let messages = prepare::messages(app, &request.messages, template, has_tools)?;
+    let (messages, mut found) = prepare::messages(app, &request.messages, template, has_tools)?;
+    let marked = std::mem::take(&mut found.marked);
     let tools = tools_shown(app, request);
     let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
     let documents = request
@@ -206,19 +211,24 @@ pub(in crate::http) async fn prompt(
         if !cut {
             limits.prompt_characters(text.chars().count(), longest)?;
         }
-        Ok::<_, Fault>(tokenizer.encode(&text, special))
+        if marked.is_empty() {
+            return Ok::<_, Fault>((tokenizer.encode(&text, special), Vec::new()));
+        }
+        Ok(tokenizer.encode_media(&text, special, &marked))
     };
-    let tokens = prepare::off_thread(size, encode).await?;
-    let tokens = prepare::truncate(
-        app,
-        tokens,
-        request.truncate_prompt_tokens,
-        request.truncation_side.as_deref(),
-    );
+    let (tokens, mut media) = prepare::off_thread(size, encode).await?;
+    let whole = tokens.len();
+    let side = request.truncation_side.as_deref();
+    let tokens = prepare::truncate(app, tokens, request.truncate_prompt_tokens, side);
+    media::cut(&mut media, whole - tokens.len(), tokens.len(), side);
     prepare::fits(app, &tokens, true)?;
+    if !found.spread.is_empty() {
+        media = found.spread_over(tokens.len());
+    }
     Ok(Prompt {
         tokens,
         echo: last_text(request).into(),
+        media,
         text_hash: text_hash(app, request),
     })
 }
@@ -270,6 +280,7 @@ pub(in crate::http) fn view(
         .logprobs
         .unwrap_or(false)
         .then(|| prepare::top(app, request.top_logprobs));
+    view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.config.api.reasoning_parser.is_some();
     let uses_tools = matches!(content, Content::Tools { .. });
@@ -302,7 +313,8 @@ pub(in crate::http) fn view(
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
-        ec_transfer_params: None,
+        ec_transfer_params: media::encoded(app, &prompt.media),
+        picture: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,
     }

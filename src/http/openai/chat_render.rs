@@ -8,6 +8,7 @@ use super::view::{Counts, View, Wire, end_of};
 use crate::engine::End;
 use crate::generate::{Channel, Token};
 use crate::http::json;
+use crate::http::omni::PICTURE;
 use crate::http::stream::{Render, Step};
 use crate::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use crate::service::{Choice, Reply};
@@ -34,6 +35,8 @@ pub(in crate::http) struct ChatView {
     pub(in crate::http) prompt_ids: Option<Arc<[u32]>>,
     pub(in crate::http) prompt_text: Option<Arc<str>>,
     pub(in crate::http) ec_transfer_params: Option<Arc<str>>,
+    /// Whether a picture comes along (omni).
+    pub(in crate::http) picture: bool,
     /// Counts what the tool parser finds, where there is one at work.
     pub(in crate::http) tool_parser: Option<Arc<Metrics>>,
 }
@@ -112,6 +115,12 @@ impl ChatView {
         let thinks = choice.script.has_reasoning();
         if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
             out.push_str("null");
+        } else if self.picture {
+            out.push_str("[{\"type\":\"text\",\"text\":");
+            json::string(out, &content);
+            out.push_str("},");
+            picture(out);
+            out.push(']');
         } else {
             json::string(out, &content);
         }
@@ -199,6 +208,13 @@ impl ChatView {
             .filter(|(_, arguments)| !arguments.is_empty())
             .collect()
     }
+}
+
+/// Appends the content block of a picture.
+fn picture(out: &mut String) {
+    out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
+    out.push_str(PICTURE);
+    out.push_str("\"}}");
 }
 
 /// Writes the chunks of a chat stream.
@@ -394,6 +410,14 @@ impl ChatStream {
         delta
     }
 
+    /// The chunk of a picture.
+    fn show_picture(&self, out: &mut String, index: usize) {
+        self.begin(out, index);
+        out.push_str("\"content\":[");
+        picture(out);
+        out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
+    }
+
     /// The usual case: one visible token and nothing else asked for.
     fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
         self.so_far[index].tokens += 1;
@@ -431,7 +455,11 @@ impl Render for ChatStream {
     }
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        if self.chat.picture && step.end.is_some() {
+            self.show_picture(out, step.index);
+        }
         let simple = self.chat.view.logprobs.is_none()
+            && !self.chat.picture
             && !self.chat.view.return_token_ids
             && !self.chat.parsed;
         if simple && step.tokens == 1 && step.end.is_none() {
@@ -481,7 +509,13 @@ impl Render for ChatStream {
         if shown || (end.is_some() && !self.chat.parsed) {
             self.begin(out, step.index);
             out.push_str("\"content\":");
-            json::string(out, &delta.content);
+            if self.chat.picture {
+                out.push_str("[{\"type\":\"text\",\"text\":");
+                json::string(out, &delta.content);
+                out.push_str("}]");
+            } else {
+                json::string(out, &delta.content);
+            }
             if hides {
                 out.push_str(",\"reasoning\":null");
             }

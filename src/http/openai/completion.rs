@@ -125,6 +125,7 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: text.as_str().into(),
+                    media: Vec::new(),
                     text_hash: None,
                 }
             }
@@ -137,6 +138,7 @@ pub(in crate::http) async fn prompts(
                 Prompt {
                     tokens,
                     echo: listed.join(",").into(),
+                    media: Vec::new(),
                     text_hash: None,
                 }
             }

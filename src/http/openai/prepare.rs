@@ -13,6 +13,7 @@ use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
 use crate::http::error;
+use crate::http::media;
 use crate::http::stream::{EventStream, Render};
 use crate::job::{Bias, Prompt, Stops, Target};
 use crate::service::{Content, Job, Reply, ServeError, Transfer};
@@ -175,8 +176,13 @@ pub(in crate::http) fn messages(
     messages: &[Message],
     template: Option<&str>,
     has_tools: bool,
-) -> Result<Vec<Value>, Fault> {
+) -> Result<(Vec<Value>, media::Found), Fault> {
     let tokenizer = app.service.generator.tokenizer();
+    let with_media = media::find(app, messages)?;
+    let messages = match &with_media {
+        Some((messages, _)) => messages.as_slice(),
+        None => messages,
+    };
     let format = match tokenizer.content_format(template, has_tools) {
         ContentFormat::String => WireFormat::String,
         ContentFormat::Openai => WireFormat::OpenAi,
@@ -192,7 +198,8 @@ pub(in crate::http) fn messages(
             "Cannot apply chat template to an empty conversation. Provide at least one message.",
         ));
     }
-    Ok(shown)
+    let found = with_media.map(|(_, found)| found);
+    Ok((shown, found.unwrap_or_default()))
 }
 
 /// Keeps as many tokens of a prompt as the request allows: −1 leaves one for the answer.
@@ -274,6 +281,7 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
         hit_threshold: None,
         skip_cache_read: params.prompt_logprobs.is_some()
             || params.skip_reading_prefix_cache.unwrap_or(false),
+        tail: std::time::Duration::ZERO,
         arrived,
     }
 }
@@ -505,6 +513,7 @@ pub(in crate::http) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Ta
         return_token_ids: shape.return_token_ids,
         metrics: api.per_request_metrics,
         kv_transfer_params: None,
+        media: None,
         llmd: app.is_llmd(),
     }
 }

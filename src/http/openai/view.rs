@@ -40,6 +40,8 @@ pub(in crate::http) struct View {
     pub(in crate::http) metrics: bool,
     /// The answer's `kv_transfer_params`, as JSON.
     pub(in crate::http) kv_transfer_params: Option<Arc<str>>,
+    /// Tokens of media in the prompt by modality, as JSON.
+    pub(in crate::http) media: Option<Arc<str>>,
     /// Whether the prompt was prefilled for another server (llm-d's finish reason).
     pub(in crate::http) llmd: bool,
 }
@@ -100,7 +102,9 @@ impl View {
             } else {
                 out.push_str("null")
             }
-            out.push_str(",\"multimodal_tokens\":null}");
+            out.push_str(",\"multimodal_tokens\":");
+            out.push_str(self.media.as_deref().unwrap_or("null"));
+            out.push('}');
         } else {
             out.push_str("null");
         }
@@ -149,6 +153,10 @@ impl View {
             if chat {
                 out.push_str(",\"created_cache_tokens\":");
                 json::int(out, counts.created);
+            }
+            if let Some(media) = &self.media {
+                out.push_str(",\"multimodal_tokens\":");
+                out.push_str(media);
             }
             out.push('}');
         }

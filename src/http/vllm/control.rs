@@ -141,8 +141,9 @@ pub(in crate::http) async fn reset_prefix_cache(
     .await
 }
 
-/// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: there is nothing to forget.
-pub(in crate::http) async fn nothing_to_reset() -> Response<Body> {
+/// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: media are forgotten.
+pub(in crate::http) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
+    app.media.clear();
     error::empty(StatusCode::OK)
 }
 

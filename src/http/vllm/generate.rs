@@ -11,7 +11,7 @@ use super::answered;
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::http::app::App;
 use crate::http::openai::prepare::{self, Shape};
-use crate::http::{body, error, fault, transfer};
+use crate::http::{body, error, fault, media, transfer};
 use crate::job::Prompt;
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -110,6 +110,7 @@ async fn answer(
     let prompt = Prompt {
         tokens,
         echo: listed.join(",").into(),
+        media: media::given(request.features.as_ref()),
         text_hash: None,
     };
     let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
@@ -133,6 +134,10 @@ async fn answer(
     let view = GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
+        placeholders: match media::placeholders(&prompt.media) {
+            serde_json::Value::Null => None,
+            places => Some(places.to_string().into()),
+        },
         prompt_logprobs: params.prompt_logprobs.map(|top| prepare::top(app, top)),
         weight_version: app.weight_version.load_full(),
         view,

@@ -18,6 +18,8 @@ pub(super) struct GenerateView {
     /// `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
+    /// Where media stand in it, as JSON.
+    pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
 }
@@ -59,7 +61,9 @@ impl GenerateView {
         } else {
             out.push_str("null");
         }
-        out.push_str(",\"mm_placeholders\":null,\"metrics\":");
+        out.push_str(",\"mm_placeholders\":");
+        out.push_str(self.placeholders.as_deref().unwrap_or("null"));
+        out.push_str(",\"metrics\":");
         view.timings(&mut out, reply, false);
         out.push_str(",\"kv_transfer_params\":");
         view.transfer(&mut out);
@@ -252,7 +256,8 @@ impl Render for GenerateStream {
             if generate.view.return_token_ids && !self.shown_prompt {
                 out.push_str(",\"prompt_token_ids\":");
                 json::ints(out, generate.prompt.iter().copied());
-                out.push_str(",\"mm_placeholders\":null");
+                out.push_str(",\"mm_placeholders\":");
+                out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
                 self.shown_prompt = true;
             }
             out.push_str(",\"output_mode\":");

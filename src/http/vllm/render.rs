@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::{answered, ok};
 use crate::http::app::App;
-use crate::http::body;
 use crate::http::openai::{chat, completion, prepare};
+use crate::http::{body, media};
 use crate::job::Target;
 use crate::wire::Version;
 use crate::wire::fault::Fault;
@@ -120,22 +120,20 @@ async fn rendered_chat(
     request.validate_early(&app.limits)?;
     let prompt = chat::prompt(app, &request).await?;
     if app.is_llmd() {
-        return Ok(ok(&json!({"token_ids": prompt.tokens})));
+        let mut answer = json!({"token_ids": prompt.tokens});
+        if !prompt.media.is_empty() {
+            answer["features"] = media::features(&prompt.media);
+        }
+        return Ok(ok(&answer));
     }
     let (_, asked) = request.asked_tokens();
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
     let id = prepare::request_id(prefix, headers, request.request_id.as_deref());
     let sampling = sampling(&params, extra_args(value, prefix == "resp_"));
-    let tokens = &prompt.tokens;
-    Ok(ok(&generate_request(
-        app,
-        value,
-        id.to_string(),
-        tokens,
-        sampling,
-        true,
-    )))
+    let mut whole = generate_request(app, value, id.to_string(), &prompt.tokens, sampling, true);
+    whole["features"] = media::features(&prompt.media);
+    Ok(ok(&whole))
 }
 
 /// Who answers; llm-d renders for the base model alone.

@@ -40,6 +40,11 @@ impl Message {
         Self { raw, trusted: true }
     }
 
+    /// The same message with other contents.
+    pub fn with_raw(&self, raw: Value) -> Self {
+        Self { raw, ..*self }
+    }
+
     /// Whether the parts need no check.
     pub(super) fn is_trusted(&self) -> bool {
         self.trusted

@@ -1,0 +1,174 @@
+//! Pictures, sounds and films in prompts, and pictures in replies.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+const CHAT: &str = "/v1/chat/completions";
+/// The header of a PNG of 280 × 56 pixels: 10 × 2 tokens of 28 × 28 pixels.
+const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
+
+fn picture(url: &str) -> Value {
+    json!({"type": "image_url", "image_url": {"url": url}})
+}
+
+fn chat(parts: &[Value]) -> Value {
+    let text = json!({"type": "text", "text": "What is this?"});
+    let content: Vec<&Value> = [&text].into_iter().chain(parts).collect();
+    json!({"messages": [{"role": "user", "content": content}], "max_tokens": 4})
+}
+
+async fn usage(sim: &Sim, body: &Value) -> Value {
+    let answer = sim.post(CHAT, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["usage"].clone()
+}
+
+#[tokio::test]
+async fn items_take_the_tokens_that_the_rules_give() {
+    let sim = Sim::serve(&[
+        "--mm-tokens-per-item",
+        "{\"audio\": 30}",
+        "--enable-prompt-tokens-details",
+    ])
+    .await;
+    let text = usage(&sim, &chat(&[])).await["prompt_tokens"].clone();
+    let sound = json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}});
+    let seen = usage(&sim, &chat(&[picture(PNG), sound])).await;
+    let more = seen["prompt_tokens"].as_u64().unwrap() - text.as_u64().unwrap();
+    assert!(
+        (50..=52).contains(&more),
+        "text may split at the marks: {more}"
+    );
+    let details = &seen["prompt_tokens_details"]["multimodal_tokens"];
+    assert_eq!(*details, json!({"image": 20, "audio": 30}));
+}
+
+#[tokio::test]
+async fn the_cache_knows_one_picture_from_another() {
+    let sim = Sim::serve(&[
+        "--mm-tokens-per-item",
+        "{\"image\": 64}",
+        "--enable-prompt-tokens-details",
+    ])
+    .await;
+    let cached = async |url: &str| {
+        let usage = usage(&sim, &chat(&[picture(url)])).await;
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64()
+    };
+    assert_eq!(cached("http://a/1.png").await, Some(0));
+    let again = cached("http://a/1.png").await.unwrap();
+    assert!(again >= 64, "{again}");
+    let other = cached("http://a/2.png").await.unwrap();
+    assert!(
+        other < again - 48,
+        "only the text before it is shared: {other}"
+    );
+    assert_eq!(sim.metric("vllm:mm_cache_queries_total").await, 3.0);
+    assert_eq!(sim.metric("vllm:mm_cache_hits_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn items_beyond_limits_and_reach_are_refused() {
+    let sim = Sim::serve(&[
+        "--mm-tokens-per-item",
+        "{\"image\": 5}",
+        "--limit-mm-per-prompt",
+        "{\"image\": 1}",
+    ])
+    .await;
+    let refused = async |parts: &[Value]| {
+        let answer = sim.post(CHAT, &chat(parts)).await;
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        let message = answer.json()["error"]["message"].clone();
+        message.as_str().unwrap_or_default().to_owned()
+    };
+    let two = refused(&[picture("http://a/1"), picture("http://a/2")]).await;
+    assert!(
+        two.starts_with("At most 1 image(s) may be provided in one prompt."),
+        "{two}"
+    );
+    let file = refused(&[picture("file:///etc/passwd")]).await;
+    assert!(file.starts_with("Cannot load local files"), "{file}");
+    let odd = refused(&[picture("ftp://a/b")]).await;
+    assert!(
+        odd.starts_with("The URL must be either a HTTP, data or file URL."),
+        "{odd}"
+    );
+    let plain = Sim::serve(&[]).await;
+    let answer = plain.post(CHAT, &chat(&[picture("http://a/1")])).await;
+    assert!(
+        answer.text().contains("is not a multimodal model"),
+        "{}",
+        answer.text()
+    );
+}
+
+#[tokio::test]
+async fn a_rendered_prompt_says_where_its_items_are() {
+    let flags = [
+        "--mm-tokens-per-item",
+        "{\"image\": 7}",
+        "--enable-scale-out",
+    ];
+    let sim = Sim::serve(&flags).await;
+    let body = chat(&[picture("http://a/1")]);
+    let rendered = sim.post("/v1/chat/completions/render", &body).await.json();
+    let place = &rendered["features"]["mm_placeholders"]["image"][0];
+    assert_eq!(place["length"], 7, "{rendered}");
+    let start = place["offset"].as_u64().unwrap() as usize;
+    let ids = rendered["token_ids"].as_array().unwrap();
+    assert!(
+        ids[start..start + 7].iter().all(|id| *id == ids[start]),
+        "{rendered}"
+    );
+    let mut generate = rendered.clone();
+    generate["return_token_ids"] = true.into();
+    generate["sampling_params"]["max_tokens"] = 3.into();
+    let answer = sim.post("/inference/v1/generate", &generate).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(
+        answer.json()["mm_placeholders"],
+        rendered["features"]["mm_placeholders"]
+    );
+}
+
+#[tokio::test]
+async fn an_omni_server_sends_a_picture_when_asked() {
+    let sim = Sim::llmd(&["--omni"]).await;
+    let mut body = chat(&[]);
+    let asked = ["X-Send-Image: true"];
+    let content = async |headers: &[&str], body: &Value| {
+        let answer = sim.post_with(CHAT, headers, body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["choices"][0]["message"]["content"].clone()
+    };
+    let blocks = content(&asked, &body).await;
+    assert_eq!(blocks[0]["type"], "text", "{blocks}");
+    let url = blocks[1]["image_url"]["url"].as_str().unwrap();
+    assert!(url.starts_with("data:image/png;base64,"), "{url}");
+    assert!(content(&[], &body).await.is_string());
+    let odd = sim.post_with(CHAT, &["X-Send-Image: perhaps"], &body).await;
+    assert_eq!(odd.status, 400);
+    body["stream"] = true.into();
+    let events = sim.post_with(CHAT, &asked, &body).await.text();
+    let picture = events.find("\"modality\":\"image\"").expect("a picture");
+    let finish = events.find("\"finish_reason\":\"").expect("an end");
+    assert!(picture < finish, "{events}");
+}
+
+#[tokio::test]
+async fn an_encoder_hands_on_what_it_encoded() {
+    let sim = Sim::llmd(&["--mm-encoder-only"]).await;
+    let answer = sim.post(CHAT, &chat(&[picture("http://a/1")])).await.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["content"], "!!!!", "{answer}");
+    assert_eq!(choice["finish_reason"], "length");
+    let items = answer["ec_transfer_params"].as_object().unwrap();
+    let (name, item) = items.iter().next().unwrap();
+    assert!(name.starts_with("sim_img_0_"), "{name}");
+    assert_eq!(item["size_bytes"], 2_359_296);
+    let free = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let answer = sim.post(CHAT, &free).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "!");
+}
