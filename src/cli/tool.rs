@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::config::{Door, LatencyModel, SchedulerKind, TOOLS, load_known};
+use crate::config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 use crate::server;
 use crate::tools::replay::Deployment;
 use crate::tools::{dataset, explain, replay, sweep, validate};
@@ -100,7 +100,8 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     }
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
-    let typed = loaded.effective.iter().filter(|flag| flag.source.is_typed());
+    let typed = loaded.effective.iter();
+    let typed = typed.filter(|flag| !matches!(flag.source, Source::Default | Source::Derived));
     let about = typed.map(|flag| (format!("--{}", flag.name), flag.values.join(" ")));
     Ok(Deployment {
         engine: server::engine_spec(config)?,

@@ -255,6 +255,7 @@ impl<'a> Core<'a> {
         for (when, event) in out.drain(..) {
             match event {
                 Event::Tokens { id, n } => self.made(address, id, n, when, steps),
+                Event::Decoded { id, n } => self.decoded(address, id, n),
                 Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
                 Event::Scheduled { id, cached, .. } if !steps => {
                     self.admitted(pool, id, when, cached, false);
@@ -308,6 +309,15 @@ impl<'a> Core<'a> {
         if first {
             self.pools[pool].router.prefilled(slot);
             self.release_queued(pool);
+        }
+    }
+
+    /// Output tokens came out, one at the end of each of the last `n` steps.
+    fn decoded(&mut self, (pool, at): Address, id: SeqId, n: u32) {
+        if pool == SERVING {
+            let next = self.pools[pool].workers[at as usize].log.ended();
+            let first = next.saturating_sub(n.into());
+            self.requests.get_mut(id.0 as u32).tokens.steps(first, n);
         }
     }
 

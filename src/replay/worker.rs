@@ -70,6 +70,7 @@ impl EngineSpec {
             Self::Vllm(config) => {
                 let config = VllmConfig {
                     log_admissions: true,
+                    run_lengths: true,
                     ..(**config).clone()
                 };
                 Engine::Vllm(Box::new(Vllm::new(config)?))

@@ -101,7 +101,11 @@ impl Args {
     }
 
     /// One of a few words, the first being the default.
-    pub(super) fn one_of(&mut self, key: &str, words: &[&'static str]) -> Result<usize, DynamoError> {
+    pub(super) fn one_of(
+        &mut self,
+        key: &str,
+        words: &[&'static str],
+    ) -> Result<usize, DynamoError> {
         let Some(text) = self.text(key)? else {
             return Ok(0);
         };
@@ -196,10 +200,16 @@ pub(in crate::tools) fn engine(
     value: &Value,
     dir: &Path,
 ) -> Result<(EngineSpec, u32), DynamoError> {
-    let around = ["engine", "dp_size", "tensor_parallel_size", "startup_time", "dynamo"];
-    let flat = value.as_object().is_some_and(|map| {
-        !map.is_empty() && !around.iter().any(|key| map.contains_key(*key))
-    });
+    let around = [
+        "engine",
+        "dp_size",
+        "tensor_parallel_size",
+        "startup_time",
+        "dynamo",
+    ];
+    let flat = value
+        .as_object()
+        .is_some_and(|map| !map.is_empty() && !around.iter().any(|key| map.contains_key(*key)));
     if flat {
         return worker_args(&serde_json::json!({ "engine": value }), dir);
     }

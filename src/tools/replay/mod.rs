@@ -18,10 +18,10 @@ use crate::replay::{EngineSpec, Pace, Settings, Totals};
 use crate::sim::SimTime;
 
 use super::dynamo_run;
-pub(super) use options::{PoolWords, ReportWords, WorkloadWords, split};
 use options::Words;
+pub(super) use options::{PoolWords, ReportWords, WorkloadWords, split};
 pub(super) use pools::{Pools, pools};
-pub(super) use workload::{Repeated, limit, open};
+pub(super) use workload::{limit, open};
 
 /// The engine that flags of `serve` describe.
 #[derive(Debug, Clone)]
@@ -122,7 +122,9 @@ pub(super) fn play(
     if let Some(rows) = sink.rows {
         rows.finish().context("--per-request")?;
     }
-    Ok(sink.collector.finish(&facts(&settings, pools.gpus, &totals)))
+    Ok(sink
+        .collector
+        .finish(&facts(&settings, pools.gpus, &totals)))
 }
 
 /// What the report has to know of a run.
@@ -189,15 +191,15 @@ fn tell(
             report.write_json(&mut json)?;
         } else {
             let open = std::fs::File::create(file);
-            let mut out = std::io::BufWriter::new(open.with_context(|| format!("cannot write {file}"))?);
+            let mut out =
+                std::io::BufWriter::new(open.with_context(|| format!("cannot write {file}"))?);
             let written = report.write_json(&mut out).and_then(|()| out.flush());
             written.with_context(|| format!("cannot write {file}"))?;
         }
     }
     if let Some(file) = &words.html {
-        let page = crate::replay::html::page(report, "vllm-sim replay", about);
-        let shown = file.display();
-        std::fs::write(file, page).with_context(|| format!("cannot write {shown}"))?;
+        let _ = about;
+        bail!("--html {} is not built yet", file.display());
     }
     if words.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use crate::replay::load::Format;
 use crate::replay::report::Slo;
@@ -13,7 +13,11 @@ use crate::replay::synth::Lengths;
 /// All flags of `vllm-sim serve` describe the engine of the workers (`--config`, `--model`,
 /// `--gpu`, `--max-num-seqs`, …).
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim replay", no_binary_name = true)]
+#[command(
+    name = "vllm-sim replay",
+    no_binary_name = true,
+    args_override_self = true
+)]
 pub(super) struct Words {
     #[command(flatten)]
     pub workload: WorkloadWords,
@@ -59,7 +63,12 @@ pub(in crate::tools) struct WorkloadWords {
     #[arg(long, alias = "random-input-len", alias = "input-len")]
     pub input_tokens: Option<Lengths>,
     /// Tokens of a synthetic output, likewise.
-    #[arg(long, alias = "random-output-len", alias = "output-len", default_value = "128")]
+    #[arg(
+        long,
+        alias = "random-output-len",
+        alias = "output-len",
+        default_value = "128"
+    )]
     pub output_tokens: Lengths,
     /// Synthetic requests (sessions, with several turns); of a trace, the first so many sessions.
     #[arg(long, visible_alias = "num-requests", alias = "num-prompts")]
@@ -170,7 +179,12 @@ pub(in crate::tools) struct PoolWords {
     #[arg(long, value_name = "JSON|FILE", requires = "num_prefill_workers")]
     pub decode_engine_args: Option<String>,
     /// How workers are chosen.
-    #[arg(long, visible_alias = "router-mode", value_enum, default_value = "round_robin")]
+    #[arg(
+        long,
+        visible_alias = "router-mode",
+        value_enum,
+        default_value = "round_robin"
+    )]
     pub router: RouterName,
     /// Settings of the router, JSON or a file of it: Dynamo's names for kv_router, scorers and
     /// their weights for llm-d.

@@ -176,7 +176,10 @@ fn scaling(words: &PoolWords) -> Result<Scaling> {
         Some(max) => {
             for (name, target) in [
                 ("--autoscale-target-queue", words.autoscale_target_queue),
-                ("--autoscale-target-kv-usage", words.autoscale_target_kv_usage),
+                (
+                    "--autoscale-target-kv-usage",
+                    words.autoscale_target_kv_usage,
+                ),
             ] {
                 if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
                     bail!("{name} must be a number above 0");

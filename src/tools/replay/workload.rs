@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail};
 use crate::replay::Pace;
 use crate::replay::load;
 use crate::replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
-use crate::replay::workload::{Session, Source, WorkloadError};
+use crate::replay::workload::Source;
 use crate::sim::SimTime;
 
 use super::options::WorkloadWords;
@@ -133,39 +133,4 @@ pub(in crate::tools) fn limit(words: &WorkloadWords) -> Result<Option<SimTime>> 
     let duration = duration
         .with_context(|| format!("--max-sim-time-seconds is {seconds}, must be above 0"))?;
     Ok(Some(SimTime::ZERO + duration))
-}
-
-/// Sessions that are all there, to be played several times.
-#[derive(Debug, Clone)]
-pub(in crate::tools) struct Repeated {
-    sessions: std::sync::Arc<Vec<Session>>,
-    at: usize,
-    dependencies: bool,
-}
-
-impl Repeated {
-    /// Reads a source to its end.
-    pub(in crate::tools) fn read(source: &mut dyn Source) -> Result<Self, WorkloadError> {
-        let mut sessions = Vec::new();
-        while let Some(session) = source.next()? {
-            sessions.push(session);
-        }
-        Ok(Self {
-            dependencies: sessions.iter().any(|session| !session.after.is_empty()),
-            sessions: std::sync::Arc::new(sessions),
-            at: 0,
-        })
-    }
-}
-
-impl Source for Repeated {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        let session = self.sessions.get(self.at).cloned();
-        self.at += 1;
-        Ok(session)
-    }
-
-    fn has_dependencies(&self) -> bool {
-        self.dependencies
-    }
 }
