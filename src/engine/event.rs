@@ -34,6 +34,16 @@ pub enum Event {
         /// How many, at least one.
         n: u32,
     },
+    /// One output token came out at the end of each of the last `n` steps.
+    ///
+    /// Only from an engine that was asked for run lengths. It comes after the [`Event::Step`] of
+    /// the last of these steps and before the next one; its own instant says nothing else.
+    Decoded {
+        /// Whose.
+        id: SeqId,
+        /// How many, at least one.
+        n: u32,
+    },
     /// A running sequence lost its blocks and waits again.
     Preempted {
         /// Which.
@@ -83,6 +93,7 @@ impl Event {
         match self {
             Self::Scheduled { id, .. }
             | Self::Tokens { id, .. }
+            | Self::Decoded { id, .. }
             | Self::Preempted { id }
             | Self::Ended { id, .. } => Some(*id),
             _ => None,
@@ -101,8 +112,10 @@ pub enum Command {
     CancelAll,
     /// Forget the prefix cache (blocks in use stay, unreachable).
     ResetPrefixCache,
-    /// Delays from now on (pool scheduler); sequences keep the instants already set.
-    Delays(Box<super::Delays>),
+    /// Delays of sequences that are submitted from now on (pool scheduler).
+    Delays(Arc<super::Delays>),
+    /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
+    Speed(f64),
 }
 
 /// Gauges of one engine.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::queue::FreeQueue;
-use crate::engine::{BlockKey, Event, Plan};
+use crate::engine::{Event, Plan};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub struct Counts {
 struct Block {
     /// Sequences that hold it.
     refs: u32,
-    /// Its place in the prefix cache.
-    key: Option<BlockKey>,
+    /// It is in the prefix cache.
+    cached: bool,
 }
 
 /// All blocks of one engine: who holds them, which can be taken, and what they still remember.
@@ -223,6 +223,12 @@ impl BlockPool {
     /// Moves `n` free blocks into the table; the caller has seen that there are that many.
     fn take(&mut self, table: &mut BlockTable, n: u32, out: &mut impl FnMut(Event)) {
         let mut removed = Vec::new();
+        if n > 4 {
+            let ids = self.free.iter().take(n as usize);
+            let cached = ids.filter(|&id| self.blocks[id as usize].cached);
+            self.cache.touch(cached.map(|id| self.cache.key(id)));
+        }
+        table.blocks.reserve(n as usize);
         for _ in 0..n {
             let Some(id) = self.free.pop_front() else {
                 break;
@@ -230,8 +236,8 @@ impl BlockPool {
             let block = &mut self.blocks[id as usize];
             block.refs = 1;
             table.blocks.push(id);
-            if let Some(key) = block.key.take() {
-                self.cache.remove(key, id);
+            if std::mem::take(&mut block.cached) {
+                let key = self.cache.remove(id);
                 self.idle -= 1;
                 if self.config.events {
                     let hash = self.hashes.get_mut(id as usize).and_then(Option::take);
@@ -267,6 +273,10 @@ impl BlockPool {
         let full = (upto / size).min(table.len()).min(keys);
         let from = table.cached;
         if from < full {
+            if full - from > 4 {
+                let keys = &plan.keys[from as usize..full as usize];
+                self.cache.touch(keys.iter().copied());
+            }
             for i in from as usize..full as usize {
                 self.remember(table.blocks[i], plan, i);
             }
@@ -291,7 +301,7 @@ impl BlockPool {
     /// Enters one block of a table as block `i` of `plan`.
     fn remember(&mut self, id: u32, plan: &Plan, i: usize) {
         let key = plan.keys[i];
-        self.blocks[id as usize].key = Some(key);
+        self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);
         if let (true, Some(&hash)) = (self.config.events, plan.hashes.get(i)) {
             if self.hashes.is_empty() {
@@ -308,7 +318,7 @@ impl BlockPool {
     pub fn release(&mut self, table: &mut BlockTable) {
         for &id in &table.blocks {
             let block = &mut self.blocks[id as usize];
-            if block.key.is_none() {
+            if !block.cached {
                 block.refs -= 1;
                 if block.refs == 0 {
                     self.free.push_front(id);
@@ -317,7 +327,7 @@ impl BlockPool {
         }
         for &id in table.blocks.iter().rev() {
             let block = &mut self.blocks[id as usize];
-            if block.key.is_some() {
+            if block.cached {
                 block.refs -= 1;
                 if block.refs == 0 {
                     self.free.push_back(id);
@@ -345,7 +355,7 @@ impl BlockPool {
         self.cache.clear();
         self.hashes.clear();
         for block in &mut self.blocks {
-            block.key = None;
+            block.cached = false;
         }
         self.idle = 0;
         self.epoch = self.epoch.wrapping_add(1);

@@ -32,6 +32,12 @@ impl FreeQueue {
         self.len
     }
 
+    /// From the front to the back.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        let next = |id: u32| Some(self.links[id as usize].next).filter(|&id| id != ANCHOR);
+        std::iter::successors(next(ANCHOR), move |&id| next(id))
+    }
+
     pub(super) fn pop_front(&mut self) -> Option<u32> {
         let front = self.links[ANCHOR as usize].next;
         (front != ANCHOR).then(|| {

@@ -12,6 +12,7 @@
 //! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod config;
+mod cruise;
 mod plan;
 mod seqs;
 mod step;
@@ -29,6 +30,7 @@ use crate::sim::{Agenda, Purpose, SimTime, stream};
 
 use super::{Admitted, ConfigError};
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
+use cruise::Cruise;
 use seqs::{Seqs, Slot, State};
 use step::Step;
 use waiting::Waiting;
@@ -42,6 +44,7 @@ pub struct Vllm {
     waiting: Waiting,
     /// The running batch, in order of admission.
     running: Vec<Slot>,
+    cruise: Cruise,
     /// Steps in flight; the first one runs.
     flight: VecDeque<Step>,
     /// Steps to use again.
@@ -56,6 +59,7 @@ pub struct Vllm {
     window: Option<u32>,
     watermark_blocks: u32,
     arrivals: u64,
+    places: u64,
     stats: Stats,
     admissions: Vec<Admitted>,
 }
@@ -75,6 +79,7 @@ impl Vllm {
         });
         Ok(Self {
             window: config.latency.window(),
+            cruise: Cruise::new(&config),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
             config,
             pool,
@@ -89,6 +94,7 @@ impl Vllm {
             fetching: 0,
             loras: Vec::new(),
             arrivals: 0,
+            places: 0,
             stats: Stats::default(),
             admissions: Vec::new(),
         })
@@ -129,7 +135,7 @@ impl Vllm {
         while self.flight.len() < self.depth() {
             let mut step = self.spare.pop().unwrap_or_default();
             let preempted = self.schedule(now, &mut step, out);
-            if step.entries.is_empty() {
+            if step.is_empty() {
                 let freed = preempted || !step.rejected.is_empty();
                 self.release(step, now, out);
                 if freed && self.flight.is_empty() {
@@ -141,7 +147,10 @@ impl Vllm {
             if self.flight.is_empty() {
                 self.start(&mut step, now);
             }
+            self.cruise.scheduled(&mut step);
+            let short = step.short;
             self.flight.push_back(step);
+            self.join(short);
         }
     }
 
@@ -167,9 +176,10 @@ impl Vllm {
             return;
         };
         let now = step.end;
+        self.cruise.finished(&step);
         out.extend(step.events.drain(..).map(|event| (now, event)));
         out.reserve(step.entries.len() + 1);
-        let mut output_tokens = 0;
+        let mut output_tokens = step.cruising;
         let mut ended = false;
         for entry in &step.entries {
             let seq = &mut self.seqs[entry.slot];
@@ -245,7 +255,11 @@ impl Vllm {
         match self.seqs[slot].state {
             State::Waiting => self.waiting.remove(&self.seqs, slot),
             State::Fetching => self.fetching -= 1,
-            State::Running | State::Draining => self.running.retain(|&other| other != slot),
+            State::Running | State::Draining => {
+                self.land(slot, now, out);
+                self.cruise.left(slot);
+                self.running.retain(|&other| other != slot);
+            }
             State::Resting => {}
             State::Free | State::Dead => return,
         }
@@ -394,6 +408,7 @@ impl Scheduler for Vllm {
                 self.pool.forget(&mut |event| out.push_back((now, event)));
             }
             Command::Delays(_) => {}
+            Command::Speed(speed) => self.config.speed.all = speed,
         }
     }
 

@@ -65,6 +65,7 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
             Event::Scheduled { id, cached: 0, .. } => format!("s{}", id.0),
             Event::Scheduled { id, cached, .. } => format!("s{}+{cached}", id.0),
             Event::Tokens { id, .. } => format!("t{}", id.0),
+            Event::Decoded { id, n } => format!("d{}x{n}", id.0),
             Event::Preempted { id } => format!("p{}", id.0),
             Event::Ended {
                 id,

@@ -53,6 +53,9 @@ pub struct VllmConfig {
     pub fetch: (Duration, Duration),
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
+    /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::engine::Event), for
+    /// speed, instead of token by token. Default no.
+    pub run_lengths: bool,
     /// Whether [`Vllm::take_admissions`](super::Vllm::take_admissions) is fed. Default no.
     pub log_admissions: bool,
     /// Seed of the speculative draws.
@@ -137,6 +140,7 @@ impl Default for VllmConfig {
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             kv_events: false,
+            run_lengths: false,
             log_admissions: false,
             seed: 0,
         }

@@ -13,16 +13,16 @@ use super::seqs::{Seq, Slot, State};
 use super::step::{Entry, Step, Work};
 
 /// A step in the making.
-struct Pass<'a> {
-    now: SimTime,
+pub(super) struct Pass<'a> {
+    pub now: SimTime,
     /// Tokens that may still be computed.
-    budget: u32,
+    pub budget: u32,
     /// The running sequence that is looked at.
     at: usize,
     /// Somebody lost its blocks.
     preempted: bool,
-    step: &'a mut Step,
-    out: &'a mut Outbox,
+    pub step: &'a mut Step,
+    pub out: &'a mut Outbox,
 }
 
 impl Vllm {
@@ -38,7 +38,9 @@ impl Vllm {
             out,
         };
         self.loras.clear();
-        self.schedule_running(&mut pass);
+        if !self.schedule_cruising(&mut pass) {
+            self.schedule_running(&mut pass);
+        }
         if !pass.preempted {
             self.schedule_waiting(&mut pass);
         }
@@ -46,7 +48,7 @@ impl Vllm {
     }
 
     /// Tokens that a sequence computes in this step.
-    fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
+    pub(super) fn wanted(&self, slot: Slot, past: u32, budget: u32) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
         if past >= seq.prompt && new == 1 {
@@ -61,7 +63,7 @@ impl Vllm {
     }
 
     /// Takes the blocks a sequence needs; what that does to the cache is told with the step.
-    fn allocate(&mut self, slot: Slot, need: &Need, step: &mut Step) -> bool {
+    pub(super) fn allocate(&mut self, slot: Slot, need: &Need, step: &mut Step) -> bool {
         let seq = &mut self.seqs[slot];
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done = self
@@ -79,7 +81,7 @@ impl Vllm {
     }
 
     /// Enters a sequence that has its blocks into the step.
-    fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
+    pub(super) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         let complete = past + new >= known;

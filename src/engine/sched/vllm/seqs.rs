@@ -54,6 +54,14 @@ pub(super) struct Seq {
     pub fetched: bool,
     pub skip_cache_read: bool,
     pub transfer: Transfer,
+    /// It is in every step, and `known` and `computed` are those at step `joined`.
+    pub cruising: bool,
+    /// Number of the last step before it cruised.
+    pub joined: u64,
+    /// Number of the step in which it needs something.
+    pub due: u64,
+    /// Counts the admissions: the order of the running batch.
+    pub place: u64,
     /// Told apart from earlier sequences in the same slot.
     pub generation: u32,
     /// Number of its submission.
@@ -88,6 +96,10 @@ impl Seq {
             fetched: false,
             skip_cache_read: false,
             transfer: Transfer::Local,
+            cruising: false,
+            joined: 0,
+            due: 0,
+            place: 0,
             generation: 0,
             arrival: 0,
             table: BlockTable::default(),

@@ -42,6 +42,12 @@ pub(super) struct Step {
     /// Sequences that were found impossible when it was made.
     pub rejected: Vec<SeqId>,
     pub batch: Batch,
+    /// Sequences that take part without an entry: one token comes out for each.
+    pub cruising: u32,
+    /// Some running sequence got no token of the budget, or no block.
+    pub short: bool,
+    /// Counts the steps; set when it goes into flight.
+    pub number: u64,
     /// When it ends; set when it starts.
     pub end: SimTime,
     /// Tokens of prompts (and lost output) computed.
@@ -56,7 +62,14 @@ impl Step {
         self.events.clear();
         self.rejected.clear();
         self.batch = Batch::default();
+        self.cruising = 0;
+        self.short = false;
         self.prompt_tokens = 0;
+    }
+
+    /// Whether nobody takes part.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.cruising == 0
     }
 
     pub(super) fn push(&mut self, entry: Entry, work: Work, rule: Recompute, window: Option<u32>) {

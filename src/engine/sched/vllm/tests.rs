@@ -115,6 +115,7 @@ fn written(log: &Outbox) -> String {
             } => format!("s{}+{cached}+{external}", id.0),
             Event::Tokens { id, n: 1 } => format!("t{}", id.0),
             Event::Tokens { id, n } => format!("t{}x{n}", id.0),
+            Event::Decoded { id, n } => format!("d{}x{n}", id.0),
             Event::Preempted { id } => format!("p{}", id.0),
             Event::Ended {
                 id,

@@ -124,7 +124,7 @@ impl Vllm {
         };
         if !self.config.enable_chunked_prefill && whole > pass.budget {
             // Real servers refuse such settings; here it runs when it can run alone.
-            let alone = pass.step.entries.is_empty();
+            let alone = pass.step.is_empty();
             return (alone && !mocker).then_some(new);
         }
         (pass.budget > 0).then(|| new.min(pass.budget))
@@ -171,6 +171,9 @@ impl Vllm {
         let Candidate { slot, cached, .. } = candidate;
         self.waiting.remove(&self.seqs, slot);
         self.running.push(slot);
+        self.cruise.admitted(slot);
+        self.places += 1;
+        self.seqs[slot].place = self.places;
         self.note_lora(slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];

@@ -39,6 +39,7 @@ impl Vllm {
             pass.budget -= new;
             pass.at += 1;
         }
+        pass.step.short = pass.at < self.running.len();
     }
 
     /// The bulk of all work: sequences that compute their newest token into a block they have, up
@@ -179,6 +180,7 @@ impl Vllm {
             Policy::Priority => None,
         };
         self.free_blocks(slot);
+        self.cruise.left(slot);
         let seq = &mut self.seqs[slot];
         seq.computed = 0;
         seq.robbed = seq.robbed.saturating_add(1);
