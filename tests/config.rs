@@ -5,6 +5,8 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "config/chart.rs"]
+mod chart;
 #[path = "config/doors.rs"]
 mod doors;
 #[path = "config/flags.rs"]

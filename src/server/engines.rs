@@ -121,7 +121,7 @@ pub(super) fn modelled(
     let vllm = VllmConfig {
         latency,
         speed: Speed {
-            all: engine.speedup_ratio,
+            all: engine.speed(),
             decode: engine.decode_speedup_ratio,
         },
         // vLLM's own count has a null block that cannot be used.

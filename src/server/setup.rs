@@ -6,6 +6,7 @@ use crate::config::{Compat, Config, HashAlgo, SchedulerKind};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
 use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
+use crate::service::{Admission, Tuned};
 use crate::tokenizer::{Hub, Source};
 
 /// Blocks of the KV cache when nothing says how many.
@@ -47,6 +48,19 @@ pub(super) fn tokenizer(config: &Config, env: &dyn Fn(&str) -> Option<String>) -
 pub(super) fn needs_tokenizer(config: &Config) -> bool {
     let source = &config.model.tokenizer;
     source.download || source.name != config.model.name
+}
+
+/// The settings of the start, of a server that cannot be tuned.
+pub(super) fn tuned(config: &Config) -> Tuned {
+    Tuned {
+        plan: config.faults.plan(),
+        admission: Admission {
+            requests: config.engine.max_num_queued_reqs,
+            tokens: config.engine.max_num_queued_tokens,
+        },
+        health: config.faults.health_status,
+        ..Tuned::default()
+    }
 }
 
 /// How tools are called.

@@ -1,5 +1,6 @@
 //! What runs offline: no server, no wall clock in any result.
 
+pub mod calibrate;
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;

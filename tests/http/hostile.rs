@@ -165,11 +165,7 @@ async fn every_field_takes_odd_values() {
                 wire.send(&post(path, &[], text.as_bytes())).await;
                 let answer = wire.answer().await;
                 let shown: String = text.chars().take(200).collect();
-                // Where vLLM trips over a type, so do we, in the words of Python.
-                let expected = match answer.status {
-                    500 => answer.text().contains(" object "),
-                    status => matches!(status, 200 | 400 | 404),
-                };
+                let expected = matches!(answer.status, 200 | 400 | 404);
                 assert!(
                     expected,
                     "{path} {shown}: {} {}",

@@ -17,7 +17,12 @@ use crate::wire::openai::chat::ChatRequest;
 ///
 /// # Errors
 /// What the chat route says of the converted request.
-pub(super) fn chat(app: &Arc<App>, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
+pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
+    ChatRequest::parse(&body(app, request))
+}
+
+/// The body of that chat.
+pub(in crate::http) fn body(app: &App, request: &MessagesRequest) -> Value {
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = conversation(app, request.system.as_ref(), &request.messages);
@@ -72,7 +77,7 @@ pub(super) fn chat(app: &Arc<App>, request: &MessagesRequest) -> Result<ChatRequ
         request.tools.as_deref(),
         request.tool_choice.as_ref(),
     );
-    ChatRequest::parse(&Value::Object(body))
+    Value::Object(body)
 }
 
 /// The chat whose prompt is counted.

@@ -1,7 +1,7 @@
 //! `POST /v1/messages`, `POST /v1/messages/count_tokens`: Anthropic's API over the chat route, as
 //! vLLM serves it (`vllm/entrypoints/anthropic/`).
 
-mod convert;
+pub(in crate::http) mod convert;
 mod inline_system;
 mod render;
 

@@ -253,6 +253,10 @@ impl MessageStream {
 }
 
 impl Render for MessageStream {
+    fn garbled(&self) -> &'static str {
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
+    }
+
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
         if step.first {
             self.start(out);

@@ -1,7 +1,7 @@
 //! What FastAPI shows of its routes: the schema and two pages for browsers.
 //!
 //! The schema is that of vLLM 0.33 with everything switched on, less the paths that this
-//! server's configuration does not have.
+//! server's configuration does not have, and with the refusals that FastAPI does not derive.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -37,7 +37,17 @@ fn schema(app: &App) -> String {
     }
     if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
         paths.retain(|path, _| app.routes.serves(path));
+        for (path, operations) in paths.iter_mut() {
+            let operations = operations.as_object_mut().into_iter().flatten();
+            operations.for_each(|(_, operation)| complete(path, operation));
+        }
     }
+    schema["components"]["schemas"]["RoutingError"] = json!({
+        "title": "RoutingError",
+        "type": "object",
+        "properties": {"detail": {"type": "string"}},
+        "required": ["detail"],
+    });
     let mut used = BTreeSet::new();
     let mut open = Vec::new();
     references(&schema["paths"], &mut open);
@@ -53,6 +63,57 @@ fn schema(app: &App) -> String {
     };
     schema["components"]["schemas"] = kept.into();
     schema.to_string()
+}
+
+/// Routes whose success has no JSON: nothing at all, or a bare text.
+const WITHOUT_JSON: [&str; 7] = [
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
+    "/inference/v1/abort_requests",
+    "/start_profile",
+    "/stop_profile",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+];
+
+/// Adds what an operation also answers: FastAPI's own refusal of a body that is no text, and
+/// refusals that come from outside the handler.
+fn complete(path: &str, operation: &mut Value) {
+    let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
+    let Some(responses) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    if WITHOUT_JSON.contains(&path)
+        && let Some(success) = responses.get_mut("200").and_then(Value::as_object_mut)
+    {
+        success.remove("content");
+    }
+    let refusal = json!({"anyOf": [
+        {"$ref": "#/components/schemas/ErrorResponse"},
+        {"$ref": "#/components/schemas/RoutingError"},
+    ]});
+    let known = responses.get("400").cloned();
+    let own = known.and_then(|r| r.pointer("/content/application~1json/schema").cloned());
+    let bad = match own {
+        Some(own) => json!({"anyOf": [own, refusal["anyOf"][0], refusal["anyOf"][1]]}),
+        None => refusal.clone(),
+    };
+    let described = |text: &str, schema: Value| json!({"description": text, "content": {"application/json": {"schema": schema}}});
+    if reads {
+        responses.insert("400".to_owned(), described("Bad Request", bad));
+    }
+    if !responses.contains_key("default") {
+        let schema = json!({"anyOf": [
+            refusal["anyOf"][0],
+            refusal["anyOf"][1],
+            {"$ref": "#/components/schemas/AnthropicErrorResponse"},
+            {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]},
+        ]});
+        responses.insert("default".to_owned(), described("Refused", schema));
+    }
 }
 
 /// Names of the schemas that a value refers to.

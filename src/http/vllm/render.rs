@@ -10,19 +10,25 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use super::{answered, ok};
+use crate::http::anthropic::convert as convert_messages;
 use crate::http::app::App;
+use crate::http::openai::responses::convert as convert_responses;
 use crate::http::openai::{chat, completion, prepare};
 use crate::http::{body, media};
-use crate::job::Target;
+use crate::job::{Prompt, Target};
 use crate::wire::Version;
+use crate::wire::anthropic::MessagesRequest;
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
+use crate::wire::openai::responses::ResponsesRequest;
 use crate::wire::openai::shared::StructuredOutputs;
 use crate::wire::sampling::{SamplingParams, output_budget};
 
 /// Most tokens of sampling parameters that do not say.
 const SILENT_MAX_TOKENS: i128 = 16;
+/// pydantic 2.14 on `GenerateRequest(token_ids=[])`.
+const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
 /// `POST /v1/chat/completions/render`.
 pub(in crate::http) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
@@ -42,8 +48,8 @@ pub(in crate::http) async fn messages(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        crate::wire::anthropic::MessagesRequest::parse(&value)?;
-        let chat = chat_of_messages(&value);
+        let request = MessagesRequest::parse(&value)?;
+        let chat = convert_messages::body(&app, &request);
         rendered_chat(&app, &parts.headers, &chat, "chatcmpl-").await
     })
     .await
@@ -57,11 +63,7 @@ pub(in crate::http) async fn responses(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        let chat = chat_of_responses(&value);
-        // The id of a response does not follow the header.
-        let mut headers = parts.headers.clone();
-        headers.remove("x-request-id");
-        rendered_chat(&app, &headers, &chat, "resp_").await
+        rendered_response(&app, &value).await
     })
     .await
 }
@@ -102,7 +104,7 @@ pub(in crate::http) async fn completions(
                 &prompt.tokens,
                 sampling(&params, extra),
                 false,
-            ));
+            )?);
         }
         Ok(ok(&Value::Array(out)))
     })
@@ -120,20 +122,53 @@ async fn rendered_chat(
     request.validate_early(&app.limits)?;
     let prompt = chat::prompt(app, &request).await?;
     if app.is_llmd() {
-        let mut answer = json!({"token_ids": prompt.tokens});
-        if !prompt.media.is_empty() {
-            answer["features"] = media::features(&prompt.media);
-        }
-        return Ok(ok(&answer));
+        return Ok(ok(&llmd(&prompt)));
     }
     let (_, asked) = request.asked_tokens();
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
-    let id = prepare::request_id(prefix, headers, request.request_id.as_deref());
-    let sampling = sampling(&params, extra_args(value, prefix == "resp_"));
-    let mut whole = generate_request(app, value, id.to_string(), &prompt.tokens, sampling, true);
-    whole["features"] = media::features(&prompt.media);
-    Ok(ok(&whole))
+    let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
+    let sampling = sampling(&params, extra_args(value, false));
+    let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
+    Ok(ok(&rendered))
+}
+
+/// A response's prompt; its id does not follow the header.
+async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+    let request = ResponsesRequest::parse(value)?;
+    base_only(app, request.model.as_deref())?;
+    request.validate_early(&app.limits)?;
+    let messages = convert_responses::messages(&request, None)?;
+    let chat = convert_responses::chat(&request, &messages)?;
+    let prompt = chat::prompt(app, &chat).await?;
+    app.limits.responses_prompt_tokens(prompt.tokens.len())?;
+    if app.is_llmd() {
+        return Ok(ok(&llmd(&prompt)));
+    }
+    let asked = request.max_output_tokens;
+    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+    let params = request.sampling_params(budget, &app.defaults)?;
+    let given = request.request_id.clone().filter(|id| !id.is_empty());
+    let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
+    // Its tools are not for the parser of chat answers.
+    let mut shown = value.clone();
+    if let Some(shown) = shown.as_object_mut() {
+        shown.remove("tools");
+    }
+    let sampling = sampling(&params, extra_args(value, true));
+    let mut rendered = generate_request(app, &shown, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
+    Ok(ok(&rendered))
+}
+
+/// What llm-d shows of a prompt.
+fn llmd(prompt: &Prompt) -> Value {
+    let mut answer = json!({"token_ids": prompt.tokens});
+    if !prompt.media.is_empty() {
+        answer["features"] = media::features(&prompt.media);
+    }
+    answer
 }
 
 /// Who answers; llm-d renders for the base model alone.
@@ -147,6 +182,9 @@ fn base_only(app: &App, model: Option<&str>) -> Result<(), Fault> {
 }
 
 /// The object that `/inference/v1/generate` takes.
+///
+/// # Errors
+/// pydantic's refusal of an object without tokens, which a prompt of no token ids would be.
 fn generate_request(
     app: &App,
     body: &Value,
@@ -154,7 +192,10 @@ fn generate_request(
     tokens: &[u32],
     sampling: Value,
     chat: bool,
-) -> Value {
+) -> Result<Value, Fault> {
+    if tokens.is_empty() {
+        return Err(Fault::bad_request(NO_TOKENS));
+    }
     let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
     let parser = chat && app.config.api.reasoning_parser.is_some();
     let kwargs = body.get("chat_template_kwargs").cloned();
@@ -186,7 +227,7 @@ fn generate_request(
         }
         out.extend(rest);
     }
-    out
+    Ok(out)
 }
 
 /// What derendering has to know of the request; null without tools.
@@ -325,101 +366,4 @@ fn structured(outputs: &StructuredOutputs) -> Value {
         outputs.structural_tag.clone().map(Value::from),
     );
     Value::Object(out)
-}
-
-/// A conversation of Anthropic's API as a chat's body.
-fn chat_of_messages(value: &Value) -> Value {
-    let mut chat = kept(value, &["model", "temperature", "top_p", "top_k", "stream"]);
-    let mut messages = Vec::new();
-    if let Some(system) = value.get("system").filter(|s| !s.is_null()) {
-        messages.push(json!({"role": "system", "content": text_of(system)}));
-    }
-    for message in items(value.get("messages")) {
-        let content = message.get("content").map(text_of).unwrap_or_default();
-        messages.push(json!({"role": message.get("role"), "content": content}));
-    }
-    chat.insert("messages".into(), messages.into());
-    for (from, to) in [
-        ("max_tokens", "max_completion_tokens"),
-        ("stop_sequences", "stop"),
-    ] {
-        if let Some(given) = value.get(from).filter(|v| !v.is_null()) {
-            chat.insert(to.into(), given.clone());
-        }
-    }
-    let tools: Vec<Value> = items(value.get("tools"))
-        .map(|tool| {
-            json!({"type": "function", "function": {
-                "name": tool.get("name"),
-                "description": tool.get("description"),
-                "parameters": tool.get("input_schema"),
-            }})
-        })
-        .collect();
-    if !tools.is_empty() {
-        chat.insert("tools".into(), tools.into());
-    }
-    Value::Object(chat)
-}
-
-/// The input of the Responses API as a chat's body. Upstream adds special tokens in front of a
-/// template that has its own.
-fn chat_of_responses(value: &Value) -> Value {
-    let mut chat = kept(
-        value,
-        &[
-            "model",
-            "temperature",
-            "top_p",
-            "top_k",
-            "stream",
-            "request_id",
-            "priority",
-        ],
-    );
-    let mut messages = Vec::new();
-    if let Some(text) = value.get("instructions").and_then(Value::as_str) {
-        messages.push(json!({"role": "system", "content": text}));
-    }
-    match value.get("input") {
-        Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
-        input => {
-            for item in items(input) {
-                let Some(role) = item.get("role") else {
-                    continue;
-                };
-                let content = item.get("content").map(text_of).unwrap_or_default();
-                messages.push(json!({"role": role, "content": content}));
-            }
-        }
-    }
-    chat.insert("messages".into(), messages.into());
-    chat.insert("add_special_tokens".into(), true.into());
-    if let Some(max) = value.get("max_output_tokens").filter(|v| !v.is_null()) {
-        chat.insert("max_completion_tokens".into(), max.clone());
-    }
-    Value::Object(chat)
-}
-
-fn kept(value: &Value, keys: &[&str]) -> Map<String, Value> {
-    let pairs = keys
-        .iter()
-        .filter_map(|key| Some(((*key).to_owned(), value.get(*key)?.clone())));
-    pairs.collect()
-}
-
-fn items(value: Option<&Value>) -> impl Iterator<Item = &Value> {
-    value.and_then(Value::as_array).into_iter().flatten()
-}
-
-/// The text of content: itself, or that of its parts.
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-            texts.collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
-    }
 }

@@ -13,7 +13,7 @@ use super::shared::{
 };
 use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
 use crate::wire::check;
-use crate::wire::fault::{Fault, Kind};
+use crate::wire::fault::Fault;
 use crate::wire::python::{self, Py};
 use crate::wire::schema::{Refusal, Schema, wire_model};
 
@@ -182,7 +182,7 @@ impl ChatRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// vLLM's 400 (in odd cases 500) for a body it does not take.
+    /// vLLM's 400 for a body it does not take.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }
@@ -363,7 +363,7 @@ fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match Py::of(value) {
         Py::Dict(map) => map
             .get(key)
-            .ok_or_else(|| Fault::new(500, Kind::InternalServer, python::repr_str(key))),
+            .ok_or_else(|| Fault::bad_request(python::repr_str(key))),
         Py::Str(_) => Err(string_index()),
         Py::List(_) => Err(Fault::bad_request(
             "list indices must be integers or slices, not str",

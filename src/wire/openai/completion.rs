@@ -217,7 +217,7 @@ impl CompletionRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// vLLM's 400 (in odd cases 500) for a body it does not take.
+    /// vLLM's 400 for a body it does not take.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
     }

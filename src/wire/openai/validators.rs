@@ -2,7 +2,8 @@
 //!
 //! They run last declared first, and the first that refuses is the whole answer. Python's own
 //! complaints are part of the contract: iterating a number is a `TypeError` and thus a 400,
-//! asking a string for `.get` an `AttributeError` and thus a 500.
+//! asking a string for `.get` an `AttributeError` and thus upstream a 500. A client's mistake is a
+//! 400 here, in the same words.
 //!
 //! Source: the `model_validator(mode="before")` methods of
 //! `vllm/entrypoints/openai/{chat_completion,completion}/protocol.py` and the helpers of
@@ -11,7 +12,7 @@
 use serde_json::{Map, Value};
 
 use crate::wire::check::find;
-use crate::wire::fault::{Fault, Kind};
+use crate::wire::fault::Fault;
 use crate::wire::python::{self, Py};
 use crate::wire::schema::Refusal;
 
@@ -44,11 +45,7 @@ pub(crate) fn not_iterable(value: &Value) -> Fault {
 /// `AttributeError` of `value.get`.
 pub(crate) fn no_get(value: &Value) -> Fault {
     let name = Py::of(value).type_name();
-    Fault::new(
-        500,
-        Kind::InternalServer,
-        format!("'{name}' object has no attribute 'get'"),
-    )
+    Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
 
 /// `check_cache_salt_support`.

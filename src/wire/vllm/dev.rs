@@ -94,9 +94,9 @@ fn object(body: &[u8], broken: impl Fn(String) -> String) -> Result<Map<String, 
         Ok(_) => Err(bad_request("Request body must be a JSON object")),
         Err(error @ BodyError::Decode { .. }) => Err(bad_request(broken(error.located(body)))),
         Err(BodyError::Unreadable) => Err(Fault::new(
-            500,
-            Kind::InternalServer,
-            "Internal Server Error",
+            400,
+            Kind::Detail,
+            "There was an error parsing the body",
         )),
     }
 }

@@ -11,15 +11,15 @@ use crate::wire::schema::Wire;
 
 /// A response that a request follows.
 #[derive(Debug, Clone)]
-pub(super) struct Previous {
+pub(in crate::http) struct Previous {
     /// The messages it answered.
-    pub(super) messages: Vec<Value>,
+    pub(in crate::http) messages: Vec<Value>,
     /// Its output items.
-    pub(super) output: Vec<Value>,
+    pub(in crate::http) output: Vec<Value>,
 }
 
 /// The conversation of a request: instructions, what came before, what is new.
-pub(super) fn messages(
+pub(in crate::http) fn messages(
     request: &ResponsesRequest,
     previous: Option<&Previous>,
 ) -> Result<Vec<Value>, Fault> {
@@ -182,7 +182,10 @@ fn function(tool: &Value, namespace: Option<&str>) -> Value {
 }
 
 /// The chat that answers a request; its sampling fields stay unset.
-pub(super) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<ChatRequest, Fault> {
+pub(in crate::http) fn chat(
+    request: &ResponsesRequest,
+    messages: &[Value],
+) -> Result<ChatRequest, Fault> {
     let proceed = continues(request);
     let mut body = json!({
         "model": request.model,
