@@ -281,6 +281,9 @@ impl<'a> Core<'a> {
 
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
+        if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
+            handoff.reused = cached.min(request.input);
+        }
         request.admissions.push(Admission {
             at,
             reused: cached.min(request.input),

@@ -15,11 +15,9 @@ use super::workload;
 
 /// A run, ready to be played.
 pub(super) struct Setup {
-    /// The engine of every worker.
-    pub engine: EngineSpec,
-    pub workers: u32,
-    /// GPUs of a worker, for the report.
-    pub gpus: u32,
+    /// Workers that compute prompts for the others.
+    pub prefill: Option<Workers>,
+    pub serving: Workers,
     pub router: RouterConfig,
     /// Sessions at a time; `None`: they start at their times.
     pub concurrency: Option<usize>,
@@ -28,6 +26,14 @@ pub(super) struct Setup {
     pub sla: Slo,
     pub max_ms: Option<f64>,
     pub capture: bool,
+}
+
+/// Equal workers.
+pub(super) struct Workers {
+    pub engine: EngineSpec,
+    pub count: u32,
+    /// GPUs of a worker, for the report.
+    pub gpus: u32,
 }
 
 /// Arguments by name, taken out one by one so that those left over can be refused.
@@ -137,11 +143,38 @@ pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
 /// Reads what a run was called with, and opens its workload.
 pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
-    let worker = kwargs.take("extra_engine_args").unwrap_or_default();
-    let (engine, gpus) = engine(&worker, dir)?;
-    let workers = kwargs.count("num_workers")?.unwrap_or(1);
-    if workers == 0 {
-        return Err(wrong("kwargs.num_workers", "must be at least 1"));
+    let mut pool = |args: &str, count: &str| -> Result<Workers, DynamoError> {
+        let value = kwargs.take(args).unwrap_or_default();
+        let (engine, gpus) = engine(&value, dir)?;
+        let count = match kwargs.count(count)?.unwrap_or(1) {
+            0 => return Err(wrong(&format!("kwargs.{count}"), "must be at least 1")),
+            n => n,
+        };
+        Ok(Workers {
+            engine,
+            count,
+            gpus,
+        })
+    };
+    let split = [
+        "prefill_engine_args",
+        "decode_engine_args",
+        "num_prefill_workers",
+        "num_decode_workers",
+    ];
+    let split = split.iter().any(|key| !args["kwargs"][*key].is_null());
+    let (prefill, serving) = match split {
+        true => (
+            Some(pool("prefill_engine_args", "num_prefill_workers")?),
+            pool("decode_engine_args", "num_decode_workers")?,
+        ),
+        false => (None, pool("extra_engine_args", "num_workers")?),
+    };
+    if let Some(prefill) = &prefill
+        && prefill.engine.block_size() != serving.engine.block_size()
+    {
+        let problem = "block_size must be that of decode_engine_args";
+        return Err(wrong("kwargs.prefill_engine_args", problem));
     }
     let config = kwargs.take("router_config").unwrap_or_default();
     let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
@@ -171,16 +204,15 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
     let closed = concurrency.is_some();
     let source = match args["api"].as_str() {
         Some("run_synthetic_trace_replay") => {
-            workload::synthetic(positional, &mut kwargs, engine.block_size(), closed)?
+            workload::synthetic(positional, &mut kwargs, serving.engine.block_size(), closed)?
         }
         Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir, closed)?,
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
     kwargs.done()?;
     let setup = Setup {
-        engine,
-        workers,
-        gpus,
+        prefill,
+        serving,
         router,
         concurrency,
         speedup,
@@ -232,18 +264,20 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
         "dynamo",
     ]);
     worker.done()?;
-    engine.one_of("worker_type", &["aggregated"])?;
+    // The pool that a worker is in says what it does.
+    engine.one_of("worker_type", &["aggregated", "prefill", "decode"])?;
     engine.ignore(&[
         "emit_kv_events",
         "emit_kv_token_ids",
-        "kv_transfer_bytes_per_token",
-        "kv_bytes_per_token",
         "kv_cache_bytes_per_token",
-        "kv_transfer_bandwidth",
-        "kv_transfer_timing_mode",
     ]);
+    let transfer = Transfer::read(&mut engine)?;
     let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir)?)),
+        0 => EngineSpec::Vllm(Box::new(VllmConfig {
+            fetch: (Duration::ZERO, transfer.per_token),
+            fetch_whole_prompt: transfer.whole,
+            ..vllm(&mut engine, dir)?
+        })),
         _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
@@ -254,6 +288,35 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
         ));
     }
     Ok((parsed, gpus))
+}
+
+/// How long it takes to move a prompt's cache.
+struct Transfer {
+    per_token: Duration,
+    /// What is there already is moved all the same.
+    whole: bool,
+}
+
+impl Transfer {
+    fn read(args: &mut Args) -> Result<Self, DynamoError> {
+        let older = args.number("kv_bytes_per_token")?;
+        let bytes = args.number("kv_transfer_bytes_per_token")?.or(older);
+        let bandwidth = args.number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
+        let modes = ["full_prompt", "destination_missing"];
+        let whole = args.one_of("kv_transfer_timing_mode", &modes)? == 0;
+        let per_token = match (bytes, bandwidth) {
+            (Some(bytes), Some(bandwidth)) => {
+                Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).map_err(|_| {
+                    args.wrong(
+                        "kv_transfer_bandwidth",
+                        format!("{bandwidth} is too little"),
+                    )
+                })?
+            }
+            _ => Duration::ZERO,
+        };
+        Ok(Self { per_token, whole })
+    }
 }
 
 fn speed(args: &mut Args) -> Result<Speed, DynamoError> {

@@ -1,16 +1,26 @@
 use crate::replay::report::{Collector, Facts, Options, Report};
 use crate::replay::workload::Source;
-use crate::replay::{Pace, PoolSpec, Settings};
+use crate::replay::{Pace, PoolSpec, RouterConfig, Settings};
 use crate::sim::SimTime;
 
 use super::DynamoError;
-use super::args::Setup;
+use super::args::{Setup, Workers};
 
 /// Plays a run to its end.
 pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
+    let pool = |workers: &Workers, router: RouterConfig| {
+        PoolSpec::new(workers.engine.clone(), workers.count, router)
+    };
+    let (before, after) = setup.router.split();
     let settings = Settings {
-        pool: PoolSpec::new(setup.engine.clone(), setup.workers, setup.router.clone()),
-        prefill: None,
+        pool: pool(
+            &setup.serving,
+            match setup.prefill {
+                Some(_) => after,
+                None => setup.router.clone(),
+            },
+        ),
+        prefill: setup.prefill.as_ref().map(|workers| pool(workers, before)),
         pace: Pace {
             concurrency: setup.concurrency,
             speedup: setup.speedup,
@@ -26,10 +36,15 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
     let totals = crate::replay::run(&settings, source, &mut collector)?;
     Ok(collector.finish(&Facts {
         requests: totals.requests,
-        prefill_worker_seconds: 0.0,
+        prefill_worker_seconds: setup.prefill.as_ref().map_or(0.0, |workers| {
+            f64::from(workers.count) * totals.ended.as_secs_f64()
+        }),
         decode_worker_seconds: None,
-        workers: setup.workers,
-        gpus: (0, setup.gpus),
+        workers: setup.serving.count,
+        gpus: (
+            setup.prefill.as_ref().map_or(0, |workers| workers.gpus),
+            setup.serving.gpus,
+        ),
     }))
 }
 

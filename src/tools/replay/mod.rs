@@ -1,5 +1,6 @@
 //! `vllm-sim replay`: a workload against workers behind a router, in virtual time.
 
+mod online;
 mod options;
 mod pools;
 mod workload;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::replay::html;
 use crate::replay::outcome::{Change, Outcome, Sample, Sink};
 use crate::replay::report::{self, Collector, Facts, Report, RowForm, Rows};
 use crate::replay::workload::Source;
@@ -59,8 +61,10 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     if let Some(files) = &words.compare {
         return compare(&files[0], &files[1]);
     }
-    if !words.target.is_empty() {
-        bail!("--target is not built yet");
+    if !words.online.target.is_empty() {
+        let (report, wall) = online::run(&words.online, &words.workload, &words.report)?;
+        let targets = ("--target".to_owned(), words.online.target.join(", "));
+        return tell(&report, &words.report, Some(wall), &[targets]);
     }
     if let Some(dir) = &words.dynamo_run {
         let report = dynamo_run::dynamo_run(dir)?;
@@ -104,14 +108,7 @@ pub(super) fn play(
         seed: pools.seed,
         sample_every: (words.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
     };
-    let options = report::Options {
-        slo: words.slo()?,
-        per_request: !words.no_per_request && words.report_json.is_some(),
-    };
-    let mut sink = Both {
-        collector: Collector::new(options),
-        rows: words.per_request.as_deref().map(rows).transpose()?,
-    };
+    let mut sink = sink(words, words.report_json.is_some())?;
     let totals = crate::replay::run(&settings, source, &mut sink)?;
     if let Some(first) = totals.stuck.first() {
         bail!(
@@ -119,12 +116,19 @@ pub(super) fn play(
             totals.stuck.len()
         );
     }
-    if let Some(rows) = sink.rows {
-        rows.finish().context("--per-request")?;
-    }
-    Ok(sink
-        .collector
-        .finish(&facts(&settings, pools.gpus, &totals)))
+    sink.finish(&facts(&settings, pools.gpus, &totals))
+}
+
+/// Who listens; `keep` records of requests, unless the words say no.
+fn sink(words: &ReportWords, keep: bool) -> Result<Both> {
+    let options = report::Options {
+        slo: words.slo()?,
+        per_request: keep && !words.no_per_request,
+    };
+    Ok(Both {
+        collector: Collector::new(options),
+        rows: words.per_request.as_deref().map(rows).transpose()?,
+    })
 }
 
 /// What the report has to know of a run.
@@ -155,6 +159,15 @@ fn rows(path: &Path) -> Result<Rows> {
 struct Both {
     collector: Collector,
     rows: Option<Rows>,
+}
+
+impl Both {
+    fn finish(self, facts: &Facts) -> Result<Report> {
+        if let Some(rows) = self.rows {
+            rows.finish().context("--per-request")?;
+        }
+        Ok(self.collector.finish(facts))
+    }
 }
 
 impl Sink for Both {
@@ -198,8 +211,9 @@ fn tell(
         }
     }
     if let Some(file) = &words.html {
-        let _ = about;
-        bail!("--html {} is not built yet", file.display());
+        let page = html::page(report, "vllm-sim replay", about);
+        let shown = file.display();
+        std::fs::write(file, page).with_context(|| format!("cannot write {shown}"))?;
     }
     if words.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
 
+use super::online::OnlineWords;
 use crate::replay::load::Format;
 use crate::replay::report::Slo;
 use crate::replay::synth::Lengths;
@@ -25,15 +26,14 @@ pub(super) struct Words {
     pub pools: PoolWords,
     #[command(flatten)]
     pub report: ReportWords,
+    #[command(flatten)]
+    pub online: OnlineWords,
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR")]
     pub dynamo_run: Option<PathBuf>,
     /// Compare two JSON reports.
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     pub compare: Option<Vec<PathBuf>>,
-    /// Send the workload over HTTP to these servers instead of simulated workers.
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    pub target: Vec<String>,
     /// Threads for parts that do not depend on each other; results do not change with it.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,

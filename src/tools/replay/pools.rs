@@ -62,13 +62,7 @@ pub(in crate::tools) fn pools(
                 let (a, b) = (first.0.block_size(), second.0.block_size());
                 bail!("blocks of prefill workers have {a} tokens, of decode workers {b}");
             }
-            let (before, after) = match &router {
-                RouterConfig::Kv(kv) => (
-                    RouterConfig::Kv(kv.for_prefill()),
-                    RouterConfig::Kv(kv.for_decode()),
-                ),
-                other => (other.clone(), other.clone()),
-            };
+            let (before, after) = router.split();
             let gpus = (first.1, second.1);
             let prefill = pool(vec![first.0; prefill as usize], before)?;
             let decode = pool(vec![second.0; decode as usize], after)?;

@@ -51,6 +51,8 @@ pub struct VllmConfig {
     pub max_waiting: Option<usize>,
     /// Time to fetch a remote prompt: fixed, and per token. Default none.
     pub fetch: (Duration, Duration),
+    /// Whether tokens that are cached here are fetched all the same. Default no.
+    pub fetch_whole_prompt: bool,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::engine::Event), for
@@ -139,6 +141,7 @@ impl Default for VllmConfig {
             max_loras: 0,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
+            fetch_whole_prompt: false,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,
