@@ -184,7 +184,8 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// When something happens next. Scaling alone does not keep a replay going.
+    /// When something happens next. Without work only a worker that starts can bring some: the
+    /// rule of scaling alone does not keep a replay going.
     fn next_instant(&mut self) -> Option<SimTime> {
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
             && self.pools[pool].workers[worker as usize].wake != at
@@ -194,11 +195,10 @@ impl<'a> Core<'a> {
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         let work = step.into_iter().chain(arrival).min();
-        let timer = self.timers.next_due();
-        if work.is_none() && self.living == 0 {
+        if work.is_none() && !self.pools.iter().any(Pool::is_starting) {
             return None;
         }
-        work.into_iter().chain(timer).min()
+        work.into_iter().chain(self.timers.next_due()).min()
     }
 
     /// Lets all workers that are due now go on.
@@ -417,7 +417,7 @@ impl<'a> Core<'a> {
             request_id: spec.request_id.as_ref(),
             number: request.number,
             arrival: request.arrival,
-            dispatched: request.dispatched,
+            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
             ended,
             status,
             input: request.input,

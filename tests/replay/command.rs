@@ -141,7 +141,7 @@ fn mistakes_are_named() {
             "--replay-concurrency",
         ),
         ("replay --input-tokens x --request-count 2", "input-tokens"),
-        ("replay --num-worker 2", "--num-worker"),
+        ("replay --nmu-workers 2", "--nmu-workers"),
         ("replay t.jsonl", "t.jsonl:1"),
         ("replay missing.jsonl", "missing.jsonl"),
         ("replay --num-workers 0", "num-workers"),

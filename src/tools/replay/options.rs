@@ -34,7 +34,7 @@ pub(super) struct Words {
     /// Compare two JSON reports.
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     pub compare: Option<Vec<PathBuf>>,
-    /// Threads for parts that do not depend on each other; results do not change with it.
+    /// For scripts that also sweep: one replay runs on one thread, whatever is said here.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
 }
