@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 use crate::server;
 use crate::tools::replay::Deployment;
-use crate::tools::{dataset, explain, replay, sweep, validate};
+use crate::tools::{dataset, explain, record, replay, sweep, validate};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -30,8 +30,12 @@ pub(super) fn run(
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
         "explain" => run_explain(words, env),
+        "record" => {
+            super::start_plain_log();
+            record::run(words, env, super::signal())
+        }
         _ => bail!(
-            "`{name}` is not built yet; there are dataset, explain, replay, sweep, validate (of {})",
+            "`{name}` is not built yet; there are dataset, explain, record, replay, sweep, validate (of {})",
             TOOLS.join(", ")
         ),
     }

@@ -4,6 +4,7 @@ pub mod calibrate;
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+pub mod record;
 pub mod replay;
 pub mod sweep;
 pub mod validate;
