@@ -53,6 +53,9 @@ pub struct VllmConfig {
     pub fetch: (Duration, Duration),
     /// Whether tokens that are cached here are fetched all the same. Default no.
     pub fetch_whole_prompt: bool,
+    /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
+    /// all. Default none.
+    pub lease: Option<Duration>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::engine::Event), for
@@ -142,6 +145,7 @@ impl Default for VllmConfig {
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,
+            lease: None,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,
