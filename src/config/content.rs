@@ -93,7 +93,10 @@ impl Content {
             seed: v.opt_int("seed")?.map(|seed| seed as u64),
             seed_given: v.given("seed"),
             tools: tools(v)?,
-            echo_cut: v.switch("echo-cut")?,
+            // A limit is a limit on vLLM's wire.
+            echo_cut: v
+                .opt_switch("echo-cut")?
+                .unwrap_or(v.choice("compat")? != Some("llm-d")),
             dataset: dataset(v, mode)?,
             image_emission_rate: v.ranged(
                 "image-emission-rate",

@@ -10,6 +10,7 @@ mod error;
 mod fault;
 mod faulty;
 mod invocations;
+mod journal;
 mod json;
 mod link;
 mod media;

@@ -282,7 +282,8 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         tools: setup::tools(config),
         hashes: setup::hashes(config),
     };
-    let mut generator = Generator::new(mode, seed, texts.tokenizer);
+    let mut generator =
+        Generator::new(mode, seed, texts.tokenizer).with_whole_echo(!config.content.echo_cut);
     if let Some(recordings) = texts.recordings {
         generator = generator.with_recordings(recordings);
     }
