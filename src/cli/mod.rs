@@ -132,6 +132,11 @@ fn start_plain_log() {
         .try_init();
 }
 
+/// Waits for SIGINT or SIGTERM.
+async fn signalled() {
+    Signals::new().next().await;
+}
+
 fn start_log(config: &Config) {
     let log = &config.server.log;
     let level = match log.level {
