@@ -32,7 +32,7 @@ pub(super) fn run(
         "explain" => run_explain(words, env),
         "record" => {
             super::start_plain_log();
-            record::run(words, env, super::signal())
+            record::run(words, env, super::signalled())
         }
         _ => bail!(
             "`{name}` is not built yet; there are dataset, explain, record, replay, sweep, validate (of {})",
