@@ -16,6 +16,7 @@ pub mod job;
 pub mod kv_events;
 pub mod metrics;
 pub mod replay;
+pub mod scenario;
 pub mod server;
 pub mod service;
 pub mod sim;

@@ -14,19 +14,23 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("engine", "sim"),
     ("tokenizer", "job"),
     ("dataset", ""),
-    ("fault", "job sim"),
+    ("fault", "sim"),
+    ("scenario", "sim"),
     ("generate", "dataset job sim tokenizer"),
     ("driver", "engine sim"),
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
-    ("service", "driver engine fault generate job sim tokenizer"),
+    (
+        "service",
+        "driver engine fault generate job scenario sim tokenizer",
+    ),
     // It fills the `Config` of any module above; none of them may name `config`.
     ("config", ALL_ABOVE),
     // The edges read the words of what they render (how a sequence ended, how far it is, the text
     // of a token) without a copy of each in `service`; they never drive an engine.
     (
         "http",
-        "config driver engine fault generate job metrics service sim tokenizer wire",
+        "config driver engine fault generate job metrics scenario service sim tokenizer wire",
     ),
     (
         "grpc",

@@ -3,6 +3,8 @@
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
+//! - `drills`: settings changed while requests run, and failures over time
+//! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `media`: pictures, sounds and films in prompts and replies
 //! - `refusals`: status, type, parameter and words of errors
@@ -18,6 +20,10 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "http/drills.rs"]
+mod drills;
+#[path = "http/faults.rs"]
+mod faults;
 #[path = "http/fleet.rs"]
 mod fleet;
 #[path = "http/golden.rs"]

@@ -102,6 +102,15 @@ async fn signal() {
     }
 }
 
+/// The log of a command that has no flags for it.
+fn start_plain_log() {
+    let _ = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
+        .try_init();
+}
+
 fn start_log(config: &Config) {
     let log = &config.server.log;
     let level = match log.level {

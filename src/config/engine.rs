@@ -26,6 +26,8 @@ pub struct Engine {
     pub max_num_queued_tokens: Option<u64>,
     /// Delays of the pool scheduler, speed-up included.
     pub delays: Delays,
+    /// Everything takes so many times as long [1]; the delays above know it already.
+    pub latency_factor: f64,
     /// Where step times of the batching schedulers come from.
     pub latency_model: LatencyModel,
     /// GPU whose constants the roofline uses.
@@ -195,6 +197,7 @@ impl Engine {
             )?,
             max_num_queued_tokens: queued_tokens(v)?,
             delays: delays(v)?,
+            latency_factor: latency_factor(v)?,
             latency_model,
             gpu: v.owned("gpu"),
             gpu_memory_utilization: v.ranged_float(
@@ -262,6 +265,18 @@ fn speedup(v: &Values, name: &str) -> Result<f64, ConfigError> {
     match v.ranged_float(name, 0.0..=1e9, &words)? {
         0.0 => Ok(1.0),
         ratio => Ok(ratio),
+    }
+}
+
+fn latency_factor(v: &Values) -> Result<f64, ConfigError> {
+    let words = "latency factor must be more than 0 and at most 1000000";
+    v.ranged_float("latency-factor", 1e-6..=1e6, words)
+}
+
+impl Engine {
+    /// How much faster than modelled steps run, the latency factor included.
+    pub fn speed(&self) -> f64 {
+        self.speedup_ratio / self.latency_factor
     }
 }
 
@@ -487,7 +502,7 @@ fn delays(v: &Values) -> Result<Delays, ConfigError> {
             1.0..=1e9,
             "time factor under load cannot be less than 1.0",
         )?,
-        speedup: speedup(v, "speedup-ratio")?,
+        speedup: speedup(v, "speedup-ratio")? / latency_factor(v)?,
     })
 }
 

@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value};
 
-use super::duration;
 use super::error::ConfigError;
 use super::values::Values;
 use super::words::closest;
+use crate::sim::duration;
 
 /// Counts per bucket, with the greatest length where upstream has one.
 const BUCKETS: [(&str, usize, Option<&str>); 12] = [

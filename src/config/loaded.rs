@@ -5,7 +5,8 @@ use super::error::ConfigError;
 use super::layers::{self, Layer, Setting, Source};
 use super::registry::{self, Flag, Kind};
 use super::values::Values;
-use super::{Compat, Config, Door, duration, help, show, words, yaml};
+use super::{Compat, Config, Door, help, show, words, yaml};
+use crate::sim::duration;
 
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -281,6 +282,9 @@ impl Loaded {
         let mut new = Self::of(settings, self.config.model.door)?;
         let fresh = std::mem::replace(&mut new.config, self.config.clone());
         new.config.engine.delays = fresh.engine.delays;
+        new.config.engine.latency_factor = fresh.engine.latency_factor;
+        new.config.engine.max_num_queued_reqs = fresh.engine.max_num_queued_reqs;
+        new.config.engine.max_num_queued_tokens = fresh.engine.max_num_queued_tokens;
         new.config.faults = fresh.faults;
         new.config.metrics = fresh.metrics;
         new.config.content.image_delay = fresh.content.image_delay;

@@ -7,7 +7,6 @@
 mod api;
 mod content;
 mod door;
-mod duration;
 mod engine;
 mod error;
 mod fake;
@@ -37,7 +36,7 @@ pub use door::TOOLS;
 pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, SchedulerKind, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
-pub use faults::{FailureType, Faults};
+pub use faults::Faults;
 pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
 pub use kv_events::{EventForm, HashForm, KvEvents, KvTransfer};

@@ -18,6 +18,8 @@ pub struct Server {
     pub root_path: String,
     /// Accepted bearer keys; empty: no check.
     pub api_keys: Vec<String>,
+    /// The bearer key of `/admin` and `/fake_metrics`; `None`: no check.
+    pub admin_key: Option<String>,
     /// Cross-origin rules.
     pub cors: Cors,
     /// `None`: plain text.
@@ -193,6 +195,7 @@ impl Server {
             uds: v.path("uds"),
             root_path: root_path(v.text("root-path").unwrap_or_default()),
             api_keys: v.list("api-key"),
+            admin_key: v.owned("admin-api-key"),
             cors: Cors {
                 origins: v.list("allowed-origins"),
                 methods: v.list("allowed-methods"),

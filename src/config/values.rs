@@ -10,11 +10,11 @@ use clap::{Arg, ArgAction, Command};
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::duration::{self, Typed};
 use super::error::ConfigError;
 use super::layers::{Layer, Setting, Source};
 use super::registry::{self, Flag, Kind};
 use super::{Door, words};
+use crate::sim::duration::{self, Typed};
 
 /// Every flag's values, defaults filled in, by name.
 #[derive(Debug, Clone)]

@@ -112,8 +112,10 @@ pub enum Command {
     CancelAll,
     /// Forget the prefix cache (blocks in use stay, unreachable).
     ResetPrefixCache,
-    /// Delays from now on (pool scheduler); sequences keep the instants already set.
-    Delays(Box<super::Delays>),
+    /// Delays of sequences that are submitted from now on (pool scheduler).
+    Delays(Arc<super::Delays>),
+    /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
+    Speed(f64),
 }
 
 /// Gauges of one engine.

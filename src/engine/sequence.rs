@@ -89,6 +89,8 @@ pub struct Sequence {
     pub no_gap: Box<[u32]>,
     /// Delay after the last token, before the end (image generation).
     pub tail: Duration,
+    /// Delays that it plays by in a pool; `None`: the engine's own when it is submitted.
+    pub delays: Option<Arc<super::Delays>>,
     /// When each output token comes, counted from the start: a recorded reply. It stands in place
     /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
     /// batching schedulers ignore it. Never runs back.
@@ -111,6 +113,7 @@ impl Sequence {
             hit_threshold: None,
             no_gap: Box::default(),
             tail: Duration::ZERO,
+            delays: None,
             timeline: None,
         }
     }

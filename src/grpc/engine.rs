@@ -11,7 +11,7 @@ use super::proto::{
     GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
     HealthCheckResponse,
 };
-use super::{Parts, read, status};
+use super::{Parts, fault, read, status};
 use crate::service::embedding;
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
@@ -43,16 +43,21 @@ impl VllmEngine for Engine {
         self.parts.health().map_err(Status::unavailable)?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
+        let ruling = fault::judge(&self.parts, &request)?;
+        ruling.delay(&self.parts).await;
+        ruling.refuse(&self.parts)?;
         let request = request.into_inner();
         let stream = request.stream;
         let mut job = read::job(&self.parts, request).await?;
         job.rank = rank;
+        job.tuned = Some(ruling.tuned.clone());
         let reply = self
             .parts
             .service
             .generate(&job)
             .map_err(|error| status::refused(&error))?;
-        Ok(Response::new(Answer::new(reply, stream)))
+        let hurt = ruling.hurt(&self.parts);
+        Ok(Response::new(Answer::new(reply, stream, hurt)))
     }
 
     async fn embed(

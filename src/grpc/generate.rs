@@ -11,7 +11,7 @@ use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
 use crate::driver::State;
 use crate::engine::End;
 use crate::generate::Reason;
-use crate::service::{Choice, Reply};
+use crate::service::{Act, Choice, Hurt, Reply};
 
 /// The messages of one generation. Of several choices the first one is shown, as vLLM does;
 /// the end waits for all.
@@ -21,15 +21,18 @@ pub(super) struct Answer {
     stream: bool,
     closed: bool,
     output: Vec<u32>,
+    /// What goes wrong with it, when something does.
+    hurt: Option<Box<Hurt>>,
 }
 
 impl Answer {
-    pub(super) fn new(reply: Reply, stream: bool) -> Self {
+    pub(super) fn new(reply: Reply, stream: bool, hurt: Option<Box<Hurt>>) -> Self {
         Self {
             reply,
             stream,
             closed: false,
             output: Vec::new(),
+            hurt,
         }
     }
 
@@ -46,6 +49,12 @@ impl Answer {
         let choice = self.reply.choices.first_mut()?;
         let cached_tokens = choice.progress().cached();
         while choice.sent < choice.released() {
+            if let Some(hurt) = &mut self.hurt {
+                if hurt.room() == 0 {
+                    return None;
+                }
+                hurt.sent(1);
+            }
             choice.sent += 1;
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
@@ -60,7 +69,8 @@ impl Answer {
                 }));
             }
         }
-        ended.then(|| {
+        let whole = self.hurt.as_ref().is_none_or(|hurt| hurt.room() > 0);
+        (ended && whole).then(|| {
             self.closed = true;
             Response::Complete(GenerateComplete {
                 completion_tokens: self.output.len() as u32,
@@ -95,6 +105,22 @@ impl Stream for Answer {
         if this.closed {
             return Poll::Ready(None);
         }
+        loop {
+            let Some(hurt) = &mut this.hurt else {
+                break;
+            };
+            match hurt.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                // A message of protobuf cannot be garbled here: it is left as it is.
+                Poll::Ready(Act::Garble) => {}
+                Poll::Ready(Act::Go) => break,
+                Poll::Ready(Act::Break) => {
+                    this.closed = true;
+                    let status = Status::unavailable("the answer was broken off on purpose");
+                    return Poll::Ready(Some(Err(status)));
+                }
+            }
+        }
         let due = this.due().or_else(|| {
             for choice in &this.reply.choices {
                 choice.register(cx);
@@ -106,7 +132,13 @@ impl Stream for Answer {
             Some(response) => Poll::Ready(Some(Ok(GenerateResponse {
                 response: Some(response),
             }))),
-            None => Poll::Pending,
+            None => {
+                if this.hurt.as_ref().is_some_and(|hurt| hurt.room() == 0) {
+                    // The next look finds what goes wrong.
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 //! llm-d-inference-sim for the messages.
 
 mod engine;
+mod fault;
 mod generate;
 mod health;
 mod read;

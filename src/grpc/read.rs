@@ -95,6 +95,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         skip_cache_read: asked.prompt_logprobs.is_some(),
         tail: std::time::Duration::ZERO,
         arrived,
+        tuned: None,
     })
 }
 

@@ -1,53 +1,51 @@
-//! `/admin/config` and `/fake_metrics`: what an operator may change while the server runs.
+//! `/admin/config`, `/admin/scenario` and `/fake_metrics`: what an operator may change while the
+//! server runs.
 //!
-//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`.
+//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`; ranks, drills and the key are
+//! ours.
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::omni::Pictures;
+use super::desk::{Ranks, Refused};
 use super::vllm::{answered, ok};
-use super::{body, error, fault};
-use crate::metrics::Fake;
-use crate::service::Command;
+use super::{body, edge, error, query};
+use crate::scenario::Scenario;
 use crate::wire::fault::{Fault, Kind};
 
 /// `GET /admin/config`: all flags with their values, keys and tokens hidden.
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response<Body> {
     answered(async {
-        let loaded = app.loaded.as_ref().ok_or_else(fixed)?.lock();
-        Ok(ok(&Value::Object(hidden(loaded.to_json()))))
+        allowed(&app, &headers)?;
+        let rank = rank(&uri)?;
+        let shown = app.desk.show(&app, rank).map_err(refused)?;
+        Ok(ok(&Value::Object(hidden(shown))))
     })
     .await
 }
 
-/// `POST /admin/config`: a part of the configuration; all of it counts or nothing.
+/// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
 pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     answered(async {
+        allowed(&app, request.headers())?;
+        let rank = rank(request.uri())?;
         let bytes = body::read(&app, request.into_body()).await?;
         let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
             Fault::bad_request(format!(
                 "failed to read and parse the configuration, {error}"
             ))
         })?;
-        let mut loaded = app.loaded.as_ref().ok_or_else(fixed)?.lock();
-        let new = loaded
-            .tuned(&update)
-            .map_err(|error| Fault::bad_request(error.to_string()))?;
-        if let Some(fake) = update.get("fake-metrics").filter(|fake| !fake.is_null()) {
-            set_fake(&app, fake).map_err(Fault::bad_request)?;
-        }
-        let delays = Box::new(new.config.engine.delays.clone());
-        app.service.command(&Command::Delays(delays));
-        app.faults.store(Arc::new(fault::plan(&new.config)));
-        app.pictures.store(Arc::new(Pictures::of(&new.config)));
-        *loaded = new;
-        Ok(ok(&Value::Object(hidden(loaded.to_json()))))
+        let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
+        Ok(ok(&Value::Object(hidden(shown))))
     })
     .await
 }
@@ -55,46 +53,92 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Res
 /// `POST /fake_metrics`: a part of the fake metrics.
 pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     answered(async {
+        allowed(&app, request.headers())?;
         let failed = |text: String| Fault::new(500, Kind::InternalServer, text);
         let bytes = body::read(&app, request.into_body()).await?;
         let update: Value =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-        match &app.loaded {
-            // Through the configuration, so that `/admin/config` shows it too.
-            Some(loaded) => {
-                let mut loaded = loaded.lock();
-                let mut whole = Map::new();
-                whole.insert("fake-metrics".to_owned(), update.clone());
-                let new = loaded.tuned(&whole).map_err(|e| failed(e.to_string()))?;
-                set_fake(&app, &update).map_err(failed)?;
-                *loaded = new;
-            }
-            None => set_fake(&app, &update).map_err(failed)?,
-        }
+        // Through the configuration, so that `/admin/config` shows it too.
+        let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
+        app.desk
+            .change(&app, Ranks::All, &whole)
+            .map_err(|error| failed(error.to_string()))?;
         Ok(error::empty(StatusCode::NO_CONTENT))
     })
     .await
 }
 
-fn set_fake(app: &App, update: &Value) -> Result<(), String> {
-    let fake = Fake::from_value(update.clone()).map_err(|error| error.to_string())?;
-    app.metrics
-        .update_fake(&fake)
-        .map_err(|error| error.to_string())
+/// `GET /admin/scenario`: where the drill is.
+pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    answered(async {
+        allowed(&app, &headers)?;
+        Ok(ok(&app.desk.scene()))
+    })
+    .await
 }
 
-/// A server that was started without its flags at hand.
-fn fixed() -> Fault {
-    Fault::new(
-        501,
-        Kind::NotImplemented,
-        "this server was started without a tunable configuration",
-    )
+/// `POST /admin/scenario`: plays a drill (YAML or JSON) from its first phase.
+pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    answered(async {
+        allowed(&app, request.headers())?;
+        let bytes: Bytes = body::read(&app, request.into_body()).await?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
+        let scenario =
+            Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
+        app.desk.play(scenario).map_err(refused)?;
+        Ok(ok(&app.desk.scene()))
+    })
+    .await
+}
+
+/// `DELETE /admin/scenario`: ends the drill; the settings from before it are in force again.
+pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    answered(async {
+        allowed(&app, &headers)?;
+        Ok(ok(&json!({"ended": app.desk.end()})))
+    })
+    .await
+}
+
+/// Asks for the operator's key, when there is one.
+fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
+    let Some(key) = &app.config.server.admin_key else {
+        return Ok(());
+    };
+    let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
+    if edge::is_bearer(given, std::slice::from_ref(key)) {
+        return Ok(());
+    }
+    let text = "this route needs the bearer key of --admin-api-key";
+    Err(Fault::new(401, Kind::Authentication, text))
+}
+
+/// `?rank=N`.
+fn rank(uri: &Uri) -> Result<Ranks, Fault> {
+    match query::all(uri, "rank").last() {
+        None => Ok(Ranks::All),
+        Some(text) => text.parse().map(Ranks::One).map_err(|_| {
+            Fault::bad_request(format!("rank is a whole number from 0 on, not {text:?}"))
+        }),
+    }
+}
+
+fn refused(error: Refused) -> Fault {
+    let text = error.to_string();
+    match error {
+        // A server that was started without its flags at hand.
+        Refused::Fixed => Fault::new(501, Kind::NotImplemented, text),
+        Refused::Rank { .. } => Fault::new(404, Kind::NotFound, text),
+        Refused::Shared { .. } | Refused::Config(_) | Refused::Scenario(_) => {
+            Fault::bad_request(text)
+        }
+    }
 }
 
 /// Nobody reads a secret here.
 fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {
-    for key in ["api-key", "hf-token"] {
+    for key in ["api-key", "admin-api-key", "hf-token"] {
         if let Some(value) = flags
             .get_mut(key)
             .filter(|v| !v.is_null() && **v != json!(""))

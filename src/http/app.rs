@@ -3,17 +3,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
-use super::fault;
+use super::desk::Desk;
+use super::link::Link;
 use super::media::Seen;
 use super::omni::Pictures;
 use super::openai::responses::Store;
 use super::openai::view::Wire;
 use super::routes::{self, Index};
-use crate::config::{Compat, Config, Door, Fingerprint, Loaded};
-use crate::fault::Plan;
+use crate::config::{Compat, Config, Door, Fingerprint};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::tokenizer::Tokenizer;
@@ -31,8 +31,9 @@ pub struct Parts {
     pub port: u16,
     /// When the process started.
     pub started: Instant,
-    /// The flags behind `config`; without them nothing can be tuned.
-    pub loaded: Option<Loaded>,
+    /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
+    /// cannot be tuned.
+    pub desk: Arc<Desk>,
 }
 
 /// State that every handler sees.
@@ -54,12 +55,10 @@ pub struct App {
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
     pub(super) responses: Arc<Store>,
-    /// Flags and what they became, when the server may be tuned.
-    pub(super) loaded: Option<Mutex<Loaded>>,
-    /// Failures in force.
-    pub(super) faults: ArcSwap<Plan>,
-    /// Requests that may have failed so far.
-    pub(super) drawn: AtomicU64,
+    /// Settings that an operator may change.
+    pub(super) desk: Arc<Desk>,
+    /// Whether connections find somebody.
+    pub(super) link: watch::Sender<Link>,
     /// Media of prompts, as far as they are remembered.
     pub(super) media: Seen,
     /// Pictures in replies.
@@ -82,7 +81,7 @@ impl App {
             metrics,
             port,
             started,
-            loaded,
+            desk,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
         let wire = if version == Version::V032 {
@@ -98,9 +97,8 @@ impl App {
             routes: routes::index(&config),
             openapi: OnceLock::new(),
             engine_id: engine_id(&config).into(),
-            loaded: loaded.map(Mutex::new),
-            faults: ArcSwap::from_pointee(fault::plan(&config)),
-            drawn: AtomicU64::new(0),
+            desk,
+            link: watch::Sender::default(),
             pictures: ArcSwap::from_pointee(Pictures::of(&config)),
             pictured: AtomicU64::new(0),
             media: Seen::default(),
@@ -120,6 +118,21 @@ impl App {
     /// The use cases.
     pub fn service(&self) -> &Arc<Service> {
         &self.service
+    }
+
+    /// What was chosen at start.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Whether connections find somebody.
+    pub fn link(&self) -> &watch::Sender<Link> {
+        &self.link
+    }
+
+    /// Settings that an operator may change.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     /// From now on `/health` says 503.

@@ -15,7 +15,8 @@ use axum::http::{
 use tower::ServiceExt;
 
 use super::app::{App, unix_now};
-use super::{error, routes};
+use super::{error, fault, routes};
+use crate::fault::Line;
 use crate::metrics::HandlerId;
 
 /// The outermost service of a connection.
@@ -25,6 +26,8 @@ pub struct Edge {
     router: Router,
     grpc: Option<Router>,
     fixed: Arc<[(HeaderName, HeaderValue)]>,
+    /// The connection, for faults that break it.
+    line: Option<Arc<Line>>,
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -50,6 +53,16 @@ impl Edge {
             router,
             grpc: None,
             fixed: fixed.into(),
+            line: None,
+        }
+    }
+
+    /// The same edge, on a connection that faults may break.
+    #[must_use]
+    pub fn on_line(self, line: Arc<Line>) -> Self {
+        Self {
+            line: Some(line),
+            ..self
         }
     }
 
@@ -120,14 +133,23 @@ impl Edge {
         if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
             return routes::no_head(&self.app, request.uri().path());
         }
-        match self.router.clone().oneshot(request).await {
+        let route = async |request| match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        };
+        if fault::concerns(&self.app, &request) {
+            // Boxed: a request without a verdict has no room for one.
+            let line = self.line.clone();
+            return Box::pin(fault::answer(&self.app, line, request, route)).await;
         }
+        route(request).await
     }
 
     /// A gRPC call: nothing of HTTP's middleware but where it was answered.
-    async fn call_grpc(&self, router: Router, request: Request<Body>) -> Response<Body> {
+    async fn call_grpc(&self, router: Router, mut request: Request<Body>) -> Response<Body> {
+        if let Some(line) = &self.line {
+            request.extensions_mut().insert(line.clone());
+        }
         let mut response = match router.oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -169,20 +191,8 @@ impl Edge {
         {
             return false;
         }
-        let given = request
-            .headers()
-            .get(header::AUTHORIZATION)
-            .map(HeaderValue::as_bytes);
-        let Some((scheme, key)) = given.and_then(|g| {
-            let blank = g.iter().position(|b| *b == b' ')?;
-            Some((&g[..blank], &g[blank + 1..]))
-        }) else {
-            return true;
-        };
-        !(scheme.eq_ignore_ascii_case(b"bearer")
-            && keys
-                .iter()
-                .fold(false, |found, k| found | same(k.as_bytes(), key)))
+        let given = request.headers().get(header::AUTHORIZATION);
+        !is_bearer(given.map(HeaderValue::as_bytes), keys)
     }
 
     /// The answer to a CORS preflight, as Starlette's middleware gives it.
@@ -278,6 +288,20 @@ fn is_grpc(request: &Request<Body>) -> bool {
     let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
     request.version() == Version::HTTP_2
         && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// Whether an `Authorization` value carries one of these keys.
+pub(super) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
+    let Some((scheme, key)) = given.and_then(|given| {
+        let blank = given.iter().position(|b| *b == b' ')?;
+        Some((&given[..blank], &given[blank + 1..]))
+    }) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"bearer")
+        && keys
+            .iter()
+            .fold(false, |found, k| found | same(k.as_bytes(), key))
 }
 
 /// Compares in time that depends on the lengths alone.

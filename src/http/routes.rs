@@ -67,10 +67,11 @@ fn table(config: &Config) -> Vec<Route> {
         routes.extend(sleeping());
     }
     if config.model.door == Door::Llmd {
-        let admin = get(admin::show).post(admin::change);
         routes.push(("/query", "GET", get(transfer::query)));
-        routes.push(("/admin/config", "GET, POST", admin));
-        routes.push(("/fake_metrics", "POST", post(admin::fake_metrics)));
+    }
+    let server = &config.server;
+    if config.model.door == Door::Llmd || server.dev_mode || server.admin_key.is_some() {
+        routes.extend(administration());
     }
     if config.server.dev_mode {
         routes.extend(development());
@@ -185,6 +186,17 @@ fn documentation() -> Vec<Route> {
         ("/docs", "GET, HEAD", get(docs::swagger)),
         ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
         ("/redoc", "GET, HEAD", get(docs::redoc)),
+    ]
+}
+
+/// Routes of an operator.
+fn administration() -> Vec<Route> {
+    let settings = get(admin::show).post(admin::change);
+    let drill = get(admin::scene).post(admin::play).delete(admin::end);
+    vec![
+        ("/admin/config", "GET, POST", settings),
+        ("/admin/scenario", "GET, POST, DELETE", drill),
+        ("/fake_metrics", "POST", post(admin::fake_metrics)),
     ]
 }
 

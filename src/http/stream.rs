@@ -12,9 +12,11 @@ use axum::body::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
+use super::fault;
 use crate::driver::State;
 use crate::engine::End;
-use crate::service::{Choice, Reply};
+use crate::fault::Ending;
+use crate::service::{Act, Choice, Hurt, Reply};
 
 /// Most bytes of one frame; more waits for the next one.
 const FRAME: usize = 48 * 1024;
@@ -45,6 +47,10 @@ pub(super) trait Render: Send + 'static {
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
     }
+    /// An event of this shape that breaks off inside its JSON.
+    fn garbled(&self) -> &'static str {
+        "data: {\"id\":\"garbled\",\"object\":\n\n"
+    }
 }
 
 /// Something to hold until the stream has ended.
@@ -61,6 +67,8 @@ pub(super) struct EventStream<R> {
     closed: bool,
     ended: Vec<bool>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
+    /// What goes wrong with it, when something does.
+    hurt: Option<Box<Hurt>>,
     _guard: Guard,
 }
 
@@ -84,6 +92,7 @@ impl<R: Render> EventStream<R> {
             begun: false,
             closed: false,
             silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
+            hurt: fault::hurt(),
             _guard: guard,
         }
     }
@@ -122,10 +131,19 @@ impl<R: Render> EventStream<R> {
                 break;
             }
         }
-        if self.open == 0 && !self.closed && out.len() < FRAME {
+        if self.open == 0 && !self.closed && out.len() < FRAME && self.room() > 0 {
             self.closed = true;
+            let start = out.len();
             self.render.close(out, &self.reply);
+            if let Some(hurt) = &self.hurt {
+                spoil(out, start, hurt.end());
+            }
         }
+    }
+
+    /// Tokens that may leave before something goes wrong.
+    fn room(&self) -> u32 {
+        self.hurt.as_ref().map_or(u32::MAX, |hurt| hurt.room())
     }
 
     /// Writes at most so many steps of a choice; whether there were any.
@@ -146,11 +164,19 @@ impl<R: Render> EventStream<R> {
             };
             let first = choice.sent == 0;
             let group = if first { 1 } else { self.interval };
-            let tokens = if due >= group || ended.is_some() {
+            let mut tokens = if due >= group || ended.is_some() {
                 due.min(group)
             } else {
                 0
             };
+            if let Some(hurt) = &mut self.hurt {
+                let room = hurt.room();
+                if room == 0 {
+                    break;
+                }
+                tokens = tokens.min(room);
+                hurt.sent(tokens);
+            }
             let last = ended.filter(|_| tokens == due);
             if tokens == 0 && last.is_none() {
                 break;
@@ -181,6 +207,29 @@ impl<R: Render> EventStream<R> {
         }
     }
 
+    /// What goes wrong now; `None`: nothing.
+    fn poll_hurt(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<Option<Result<Frame<Bytes>, Broken>>>> {
+        let act = match self.hurt.as_mut()?.poll(cx) {
+            Poll::Pending => return Some(Poll::Pending),
+            Poll::Ready(act) => act,
+        };
+        match act {
+            Act::Go => None,
+            Act::Garble => {
+                let text = self.render.garbled();
+                let frame = Frame::data(Bytes::from_static(text.as_bytes()));
+                Some(Poll::Ready(Some(Ok(frame))))
+            }
+            Act::Break => {
+                self.closed = true;
+                Some(Poll::Ready(Some(Err(Broken))))
+            }
+        }
+    }
+
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
         let (every, sleep) = self.silence.as_mut()?;
         if sleep.as_mut().poll(cx).is_pending() {
@@ -193,9 +242,25 @@ impl<R: Render> EventStream<R> {
     }
 }
 
+/// A reply that was broken off on purpose.
+#[derive(Debug, thiserror::Error)]
+#[error("the reply was broken off on purpose")]
+pub(super) struct Broken;
+
+/// Takes away or repeats the last event behind `start`.
+fn spoil(out: &mut String, start: usize, ending: Ending) {
+    let whole = out[start..].trim_end_matches('\n');
+    let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);
+    match ending {
+        Ending::Proper => {}
+        Ending::Missing => out.truncate(last),
+        Ending::Duplicate => out.extend_from_within(last..),
+    }
+}
+
 impl<R: Render + Unpin> Body for EventStream<R> {
     type Data = Bytes;
-    type Error = std::convert::Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         self: Pin<&mut Self>,
@@ -209,6 +274,8 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         if !this.opened {
             this.opened = true;
             this.render.open(&mut out);
+        } else if let Some(hurt) = this.poll_hurt(cx) {
+            return hurt;
         }
         this.write(&mut out);
         if out.is_empty() {
@@ -220,6 +287,14 @@ impl<R: Render + Unpin> Body for EventStream<R> {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+        }
+        if this.closed {
+            return Poll::Ready(None);
+        }
+        if this.room() == 0 {
+            // Something goes wrong before the first byte.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         match this.poll_silence(cx) {
             Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(

@@ -28,6 +28,7 @@ mod engine;
 pub mod exposition;
 pub mod fake;
 mod families;
+mod faults;
 mod frontend;
 mod http;
 mod lora;
@@ -168,6 +169,7 @@ pub struct Metrics {
     http: HttpMetrics,
     tool_parser: ToolParser,
     operations: AllOperations,
+    faults: Arc<faults::Faults>,
     fake: Option<fake::FakeState>,
     /// Length of the last text.
     length: AtomicUsize,
@@ -244,6 +246,8 @@ impl Metrics {
         }
         let operations = AllOperations::new(&page, settings.clock);
         operations.register(&mut page);
+        let faults = Arc::new(faults::Faults::default());
+        page.live(Group::Counter, faults.clone());
         if settings.legacy {
             page.without_created();
             all.register_old_names(&mut page);
@@ -269,6 +273,7 @@ impl Metrics {
             http,
             tool_parser,
             operations,
+            faults,
             fake,
             length: AtomicUsize::new(0),
         }))
@@ -311,6 +316,17 @@ impl Metrics {
     /// An operation ended, well or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
         self.operations.ended(operation, seconds);
+    }
+
+    /// A client got to feel a fault of this kind, dealt by a scenario's phase (both empty outside
+    /// a drill).
+    pub fn on_fault(&self, kind: &'static str, scenario: &str, phase: &str) {
+        self.faults.add(kind, scenario, phase);
+    }
+
+    /// The scenario and phase that are played; `None`: none.
+    pub fn on_phase(&self, place: Option<(&str, &str)>) {
+        self.faults.play(place);
     }
 
     /// The fake metrics that are shown, if any are.

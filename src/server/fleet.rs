@@ -1,10 +1,11 @@
 //! Several servers in one process: a data-parallel rank per port, and independent replicas.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::{Server, StartError, Texts};
+use super::{Server, StartError, Texts, drill};
 use crate::config::{Balance, Config, Loaded};
 use crate::kv_events;
 
@@ -22,19 +23,35 @@ impl Fleet {
     /// [`StartError`] of the first server that does not start; the others are gone then.
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
         let texts = Texts::open(&loaded.config).await?;
-        let mut servers = Vec::new();
-        for config in members(&loaded.config)? {
+        let drill = drill::read(&loaded.config)?;
+        let members = members(&loaded.config)?;
+        // The ranks of a replica share one desk; replicas know nothing of each other.
+        let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
+        let mut fleet = Self {
+            servers: Vec::new(),
+        };
+        for (index, config) in members.into_iter().enumerate() {
             let mut member = loaded.clone();
             member.config = config.clone();
-            match Server::begin(config, Some(member), texts.clone()).await {
-                Ok(server) => servers.push(server),
+            let desk = match fleet.servers.last() {
+                Some(last) if index % ranks != 0 => last.app().desk().clone(),
+                _ => Arc::default(),
+            };
+            match Server::begin(config, Some(member), desk, texts.clone()).await {
+                Ok(server) => fleet.servers.push(server),
                 Err(error) => {
-                    Self { servers }.shutdown().await;
+                    fleet.shutdown().await;
                     return Err(error);
                 }
             }
         }
-        Ok(Self { servers })
+        for server in fleet.servers.iter().step_by(ranks) {
+            if let Err(error) = drill::play(server, drill.clone()) {
+                fleet.shutdown().await;
+                return Err(error);
+            }
+        }
+        Ok(fleet)
     }
 
     /// Its servers, in the order of their ports.

@@ -1,9 +1,12 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
+mod drill;
 mod engines;
 mod fleet;
+mod line;
 mod setup;
 mod texts;
+mod timing;
 mod uvicorn;
 
 use std::io;
@@ -26,9 +29,10 @@ use crate::driver::Live;
 use crate::engine::Command;
 use crate::engine::latency::Setup;
 use crate::engine::sched::vllm::VllmConfig;
+use crate::fault::Line;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
-use crate::http::{App, Edge, Parts};
+use crate::http::{App, Desk, Edge, Link, Parts};
 use crate::metrics::Metrics;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
@@ -36,6 +40,8 @@ use crate::tokenizer::TokenizerError;
 
 use texts::Texts;
 use uvicorn::Uvicorn;
+
+use line::{Abrupt, Held};
 
 pub use fleet::Fleet;
 
@@ -68,6 +74,14 @@ pub enum StartError {
     /// A setting that only start-up can check.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The file of `--scenario`.
+    #[error("{path}: {why}")]
+    Scenario {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The engine cannot be built.
     #[error("engine: {0}")]
     Engine(String),
@@ -95,7 +109,6 @@ pub struct Server {
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     live: Vec<Live>,
-    stop: watch::Sender<bool>,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
@@ -108,7 +121,7 @@ impl Server {
     /// [`StartError`], with nothing left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let texts = Texts::open(&config).await?;
-        Self::begin(config, None, texts).await
+        Self::begin(config, None, Arc::default(), texts).await
     }
 
     /// Starts what flags ask for; an operator may tune it later.
@@ -117,13 +130,23 @@ impl Server {
     /// As [`Self::start`].
     pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
         let texts = Texts::open(&loaded.config).await?;
-        Self::begin(loaded.config.clone(), Some(loaded), texts).await
+        let config = loaded.config.clone();
+        let drill = drill::read(&config)?;
+        let server = Self::begin(config, Some(loaded), Arc::default(), texts).await?;
+        match drill::play(&server, drill) {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.shutdown().await;
+                Err(error)
+            }
+        }
     }
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
+        desk: Arc<Desk>,
         texts: Texts,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
@@ -144,16 +167,22 @@ impl Server {
         tracing::info!(seed, "seed");
         let live = engines::start(&config, seed, started, &metrics, port)?;
         let service = Arc::new(service(&config, texts, seed, live.clone()));
+        let counted = drill::Counted(metrics.clone());
+        service.drill.report_to(Arc::new(counted));
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
             metrics,
             port,
             started,
-            loaded,
+            desk,
         };
         let app = Arc::new(App::new(parts));
-        let (stop, stopping) = watch::channel(false);
+        match loaded {
+            Some(loaded) => app.desk().join(&app, loaded),
+            None => app.service().drill.set(setup::tuned(&config), false),
+        }
+        let stopping = app.link().subscribe();
         let mut accepting = JoinSet::new();
         let calls = grpc::router(grpc::Parts {
             config: config.clone(),
@@ -180,7 +209,6 @@ impl Server {
             grpc_address,
             app,
             live,
-            stop,
             accepting,
             shutdown_timeout,
             socket,
@@ -210,9 +238,10 @@ impl Server {
                 live.command(Command::CancelAll);
             }
         }
-        let _ = self.stop.send(true);
+        let link = self.app.link();
+        link.send_modify(|link| link.stopping = true);
         let ended = async {
-            self.stop.closed().await;
+            link.closed().await;
         };
         // Connections that stay idle or stall are cut.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
@@ -351,13 +380,18 @@ impl Bound {
         self,
         edge: Edge,
         acceptor: Option<Acceptor>,
-        mut stopping: watch::Receiver<bool>,
+        mut stopping: watch::Receiver<Link>,
         keep_alive: Duration,
     ) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.next() => accepted,
-                _ = stopping.changed() => return,
+                changed = stopping.changed() => {
+                    if changed.is_err() || stopping.borrow_and_update().stopping {
+                        return;
+                    }
+                    continue;
+                }
             };
             let connection = match accepted {
                 Ok(connection) => connection,
@@ -368,6 +402,12 @@ impl Bound {
                     continue;
                 }
             };
+            if stopping.borrow().down {
+                if let Connection::Tcp(stream) = connection {
+                    stream.make_abrupt();
+                }
+                continue;
+            }
             let (edge, stopping) = (edge.clone(), stopping.clone());
             let tls = acceptor.as_ref().map(Acceptor::current);
             tokio::spawn(async move {
@@ -471,22 +511,35 @@ async fn serve<S>(
     stream: S,
     protocol: Protocol,
     edge: Edge,
-    mut stopping: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<Link>,
     keep_alive: Duration,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Abrupt + Unpin + Send + 'static,
 {
+    let line = Arc::new(Line::default());
+    let edge = edge.on_line(line.clone());
+    let lives = stopping.borrow().lives;
+    let stream = Held::new(stream, line.clone());
     let keys = edge.asks_for_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
     let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = Box::pin($connection);
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                _ = stopping.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
+            loop {
+                tokio::select! {
+                    ended = connection.as_mut() => break ended,
+                    () = line.broken() => return,
+                    changed = stopping.changed() => {
+                        let link = *stopping.borrow_and_update();
+                        if changed.is_err() || link.stopping {
+                            connection.as_mut().graceful_shutdown();
+                            break connection.await;
+                        }
+                        if link.lives != lives {
+                            line.reset();
+                        }
+                    }
                 }
             }
         }};

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Tuned;
 use crate::generate::structured::Compiled;
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::job::{Bias, Prompt, Stops, Target};
@@ -51,6 +52,8 @@ pub struct Job {
     pub tail: Duration,
     /// When the request arrived.
     pub arrived: SimTime,
+    /// The settings in force when it arrived; `None`: those of the start.
+    pub tuned: Option<Arc<Tuned>>,
 }
 
 /// What a choice is made of, before chance has spoken.

@@ -1,7 +1,9 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
 mod control;
+mod drill;
 mod embed;
+mod hurt;
 mod job;
 mod models;
 mod reply;
@@ -20,7 +22,9 @@ use crate::sim::{Purpose, SimTime, mix, stream};
 
 pub use crate::engine::Command;
 pub use control::{Asset, Control, Halt};
+pub use drill::{Drill, Tuned, Verdict};
 pub use embed::embedding;
+pub use hurt::{Act, GRACE, Hurt};
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
@@ -130,6 +134,8 @@ pub struct Service {
     pub generator: Generator,
     /// Whether the engines work.
     pub control: Control,
+    /// What may go wrong, and what an operator may change.
+    pub drill: Drill,
     ranks: Vec<Live>,
     hasher: Option<Hasher>,
     schemas: Cache,
@@ -146,6 +152,7 @@ impl Service {
             models,
             generator,
             control: Control::default(),
+            drill: Drill::default(),
             ranks,
             schemas: Cache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
@@ -194,7 +201,12 @@ impl Service {
         if self.is_draining() {
             return Err(ServeError::Draining);
         }
-        match self.settings.admission.requests {
+        let admission = if self.drill.is_armed() {
+            self.drill.tuned().admission
+        } else {
+            self.settings.admission
+        };
+        match admission.requests {
             Some(max) if self.in_flight().saturating_add(sequences) > max => {
                 Err(ServeError::TooManyRequests)
             }
@@ -237,7 +249,10 @@ impl Service {
             for choice in 0..job.n {
                 let key = mix(key, u64::from(choice));
                 let script = self.script(job, prompt, key)?;
-                tickets.push(self.ticket(job, prompt, key, &script, group.clone()));
+                let mut ticket = self.ticket(job, prompt, key, &script, group.clone());
+                let tuned = job.tuned.as_ref();
+                ticket.sequence.delays = tuned.and_then(|t| t.delays.get(rank).cloned());
+                tickets.push(ticket);
                 scripts.push(script);
             }
         }

@@ -2,6 +2,7 @@
 //! that depend on nothing but (seed, request, purpose).
 
 mod agenda;
+pub mod duration;
 mod random;
 mod time;
 

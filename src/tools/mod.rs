@@ -3,4 +3,5 @@
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+pub mod record;
 pub mod validate;

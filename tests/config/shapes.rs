@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
-use vllm_sim::config::{FailureType, LogLevel, load};
+use vllm_sim::config::{LogLevel, load};
+use vllm_sim::fault::Failure;
 
 use super::{env, refusal, serve, shell, sim, try_words};
 
@@ -105,7 +106,7 @@ fn lists_end_at_the_next_flag_also_at_a_short_one() {
 
 #[test]
 fn failure_types_may_be_separated_by_words_or_commas() {
-    let expected = [FailureType::RateLimit, FailureType::ContextLength];
+    let expected = [Failure::RateLimit, Failure::ContextLength];
     for words in [
         &["--failure-types", "rate_limit", "context_length"][..],
         &["--failure-types", "rate_limit,context_length"],

@@ -44,7 +44,7 @@ impl Sim {
         let mut loaded = Loaded::from_flags(door, &words).expect("flags that are right");
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
-        let server = Server::start(loaded.config).await.expect("a start");
+        let server = Server::start_loaded(loaded).await.expect("a start");
         let address = server.address;
         Self { server, address }
     }

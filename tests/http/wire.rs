@@ -78,6 +78,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         (size > 0).then(|| String::from_utf8(data).unwrap())
     }
 
+    /// Reads what is there of a body; `None` once the connection is gone.
+    pub(crate) async fn try_chunk(&mut self) -> Option<Vec<u8>> {
+        let mut piece = vec![0; 4096];
+        let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece)).await;
+        let size = read.expect("the server hangs").unwrap_or(0);
+        piece.truncate(size);
+        (size > 0).then_some(piece)
+    }
+
+    /// Sends bytes to a server that may be gone; whether they could be sent.
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).await.is_ok() && self.0.flush().await.is_ok()
+    }
+
+    /// The status of an answer that may not come.
+    pub(crate) async fn try_head(&mut self) -> Option<u16> {
+        let start = self.try_chunk().await?;
+        String::from_utf8_lossy(&start)
+            .split(' ')
+            .nth(1)?
+            .parse()
+            .ok()
+    }
+
     /// Whether the server has closed the connection; waits for it.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();

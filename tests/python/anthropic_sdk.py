@@ -94,7 +94,7 @@ def refused():
     for kind, arguments in [
         (anthropic.NotFoundError, {"model": "nobody"}),
         (anthropic.BadRequestError, {"max_tokens": 10**6}),
-        (anthropic.BadRequestError, {"temperature": 9.0}),
+        (anthropic.BadRequestError, {"extra_body": {"temperature": 9.0}}),
     ]:
         sent = {"model": MODEL, "max_tokens": 5, "messages": HELLO, **arguments}
         try:

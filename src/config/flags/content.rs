@@ -1,7 +1,7 @@
 use super::{
     Flag,
-    Group::{Content, Failures, Tools},
-    Kind::{Choice, Duration, Float, Int, Json, List, Path, Switch, Text},
+    Group::{Content, Tools},
+    Kind::{Choice, Duration, Float, Int, Json, Path, Switch, Text},
 };
 
 pub(super) const FLAGS: &[Flag] = &[
@@ -33,7 +33,4 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("tool-call-extra-call-probability", Tools, Int, "Percentage chance of one more call.").or("45"),
     Flag::new("skip-tool-validation", Tools, Switch, "Take tool definitions unchecked.").or("false"),
     Flag::new("strict-tool-validation", Tools, Switch, "Refuse the JSON Schema keywords that llm-d-inference-sim refuses.").or("false"),
-    Flag::new("failure-injection-rate", Failures, Int, "Percentage of requests that fail.").or("0").tunable(),
-    Flag::new("failure-types", Failures, List, "Which failures [all]: rate_limit, invalid_api_key, context_length, server_error, invalid_request, model_not_found.").tunable(),
-    Flag::new("scenario", Failures, Path, "File of failures and slow-downs over time."),
 ];

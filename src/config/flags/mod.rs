@@ -3,6 +3,7 @@
 mod api;
 mod content;
 mod engine;
+mod faults;
 mod kv;
 mod model;
 mod server;
@@ -16,5 +17,6 @@ pub(super) const ALL: &[&[Flag]] = &[
     api::FLAGS,
     content::FLAGS,
     engine::FLAGS,
+    faults::FLAGS,
     kv::FLAGS,
 ];

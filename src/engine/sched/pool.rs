@@ -7,6 +7,7 @@
 //! `latencies.go`, `lora.go`.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
@@ -58,6 +59,8 @@ const PASSES: u32 = 16;
 /// The pool scheduler.
 pub struct Pool {
     config: PoolConfig,
+    /// Delays of sequences that come from now on; each keeps those it came under.
+    delays: Arc<Delays>,
     agenda: Agenda<Timer>,
     slots: Vec<Option<Running>>,
     free: Vec<u32>,
@@ -110,6 +113,7 @@ impl Pool {
     pub fn new(config: PoolConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
+            delays: Arc::new(config.delays.clone()),
             queries: 0,
             hits: 0,
             config,
@@ -237,7 +241,9 @@ impl Pool {
             table,
             seq,
         };
-        let load = self.config.delays.load(self.running(), self.config.slots);
+        let load = self
+            .delays(&running.seq)
+            .load(self.running(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
         let first = match self.recorded_gap(&running) {
             Some(gap) => gap,
@@ -304,11 +310,17 @@ impl Pool {
         let rng = running
             .rng
             .get_or_insert_with(|| Box::new(stream(seed, key, Purpose::Latency)));
-        let delay = f(&self.config.delays, rng);
-        if self.config.delays.is_exact() {
+        let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
+        let delay = f(delays, rng);
+        if delays.is_exact() {
             running.rng = None;
         }
         delay
+    }
+
+    /// The delays that a sequence came under.
+    fn delays<'a>(&'a self, seq: &'a Sequence) -> &'a Delays {
+        seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
     /// Releases the tokens of a slot that are due now and sets its next timer.
@@ -351,7 +363,7 @@ impl Pool {
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
-        Some(self.config.delays.hasten(at.saturating_sub(before)))
+        Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
     }
 
     fn gap(&mut self, running: &mut Running) -> Duration {
@@ -363,12 +375,13 @@ impl Pool {
         if let Some(gap) = self.recorded_gap(running) {
             return gap;
         }
-        if self.config.delays.itl.0.is_zero() {
+        let delays = self.delays(&running.seq);
+        if delays.itl.0.is_zero() {
             return Duration::ZERO;
         }
-        let load = self.config.delays.load(self.running(), self.config.slots);
-        if self.config.delays.itl.1.is_zero() {
-            return self.config.delays.exact_gap(load);
+        let load = delays.load(self.running(), self.config.slots);
+        if delays.itl.1.is_zero() {
+            return delays.exact_gap(load);
         }
         self.draw(running, |d, rng| d.gap(load, rng))
     }
@@ -479,6 +492,9 @@ impl Scheduler for Pool {
             }
         }
         let mut seq = seq;
+        if seq.delays.is_none() {
+            seq.delays = Some(self.delays.clone());
+        }
         if startable {
             match self.start(now, seq, out) {
                 None => return Ok(()),
@@ -569,7 +585,8 @@ impl Scheduler for Pool {
                     blocks.forget(&mut |event| out.push_back((now, event)));
                 }
             }
-            Command::Delays(delays) => self.config.delays = *delays,
+            Command::Delays(delays) => self.delays = delays,
+            Command::Speed(_) => {}
         }
     }
 

@@ -373,6 +373,7 @@ impl Scheduler for Sglang {
                 }
             }
             Command::Delays(_) => {}
+            Command::Speed(speed) => self.config.speed.all = speed,
         }
     }
 

@@ -408,6 +408,7 @@ impl Scheduler for Vllm {
                 self.pool.forget(&mut |event| out.push_back((now, event)));
             }
             Command::Delays(_) => {}
+            Command::Speed(speed) => self.config.speed.all = speed,
         }
     }
 

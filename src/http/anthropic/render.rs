@@ -258,6 +258,10 @@ impl Render for MessageStream {
         self.start(out);
     }
 
+    fn garbled(&self) -> &'static str {
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
+    }
+
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
         let mut called = false;
         // Tokens of one channel that came together are one delta.

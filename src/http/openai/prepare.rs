@@ -12,9 +12,9 @@ use crate::config::Door;
 use crate::generate::structured::{Constraint, compile};
 use crate::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use crate::http::app::{App, LoadGuard, unix_now};
-use crate::http::error;
 use crate::http::media;
 use crate::http::stream::{EventStream, Render};
+use crate::http::{error, fault};
 use crate::job::{Bias, Prompt, Stops, Target};
 use crate::service::{Content, Job, Reply, ServeError, Transfer};
 use crate::sim::SimTime;
@@ -293,6 +293,7 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
             || params.skip_reading_prefix_cache.unwrap_or(false),
         tail: std::time::Duration::ZERO,
         arrived,
+        tuned: fault::tuned(),
     }
 }
 

@@ -22,7 +22,7 @@ use super::chat::{self, Refused};
 use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
 use crate::http::stream::EventStream;
-use crate::http::{body, error, json, transfer};
+use crate::http::{body, error, fault, json, transfer};
 use crate::metrics::ToolMode;
 use crate::service::{Job, Reply};
 use crate::wire::fault::{Fault, Kind};
@@ -118,6 +118,7 @@ async fn answer(
     headers: &HeaderMap,
     mut request: ResponsesRequest,
 ) -> Result<Response<Body>, Fault> {
+    fault::inject(app, headers, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     prepare::target(app, request.model.as_deref())?;
     checks(app, &request)?;

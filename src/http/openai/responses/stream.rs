@@ -218,6 +218,10 @@ struct Group {
 }
 
 impl Render for ResponseStream {
+    fn garbled(&self) -> &'static str {
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\n\n"
+    }
+
     fn open(&mut self, out: &mut String) {
         self.head(out);
     }

@@ -18,18 +18,27 @@ const UNITS: [(&str, u64); 8] = [
 
 /// A duration as typed: it may be negative, and it may have had no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Typed {
+pub struct Typed {
     /// Signed length.
-    pub(super) nanos: i64,
+    pub nanos: i64,
     /// Whether the number stood alone and was not zero.
-    pub(super) bare: bool,
+    pub bare: bool,
 }
 
 impl Typed {
     /// The duration, when it is not negative.
-    pub(super) fn positive(self) -> Option<Duration> {
+    pub fn positive(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
+}
+
+/// Reads a duration that cannot be negative; a bare number is milliseconds.
+///
+/// # Errors
+/// A sentence that continues «X is not a duration: ».
+pub fn read(text: &str) -> Result<Duration, String> {
+    let typed = parse(text, 1_000_000)?;
+    typed.positive().ok_or_else(|| "it is negative".to_owned())
 }
 
 /// Reads `1.5s`, `250us`, `1h2m`, `-3ms`; a number without a unit counts in `bare_unit`
@@ -37,7 +46,7 @@ impl Typed {
 ///
 /// # Errors
 /// A sentence that continues «X is not a duration: ».
-pub(super) fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
+pub fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
     let text = text.trim();
     let (negative, body) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -111,7 +120,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, String> {
 }
 
 /// Writes a duration as Go does: `1.5s`, `250µs` as `250us`, `1h2m0s`, `0s`.
-pub(super) fn show(d: Duration) -> String {
+pub fn show(d: Duration) -> String {
     let nanos = d.as_nanos();
     let (unit, name) = match nanos {
         0 => return "0s".to_owned(),

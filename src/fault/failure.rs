@@ -1,0 +1,85 @@
+//! Refusals of llm-d's list: a status and what the client is told.
+//!
+//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/failures.go`.
+
+/// One failure of llm-d's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// 429.
+    RateLimit,
+    /// 401.
+    InvalidApiKey,
+    /// 400.
+    ContextLength,
+    /// 503.
+    ServerError,
+    /// 400.
+    InvalidRequest,
+    /// 404.
+    ModelNotFound,
+}
+
+impl Failure {
+    /// All of them, in llm-d's order.
+    pub const ALL: [Self; 6] = [
+        Self::RateLimit,
+        Self::InvalidApiKey,
+        Self::ContextLength,
+        Self::ServerError,
+        Self::InvalidRequest,
+        Self::ModelNotFound,
+    ];
+
+    /// The word that flags, files, headers and metrics use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RateLimit => "rate_limit",
+            Self::InvalidApiKey => "invalid_api_key",
+            Self::ContextLength => "context_length",
+            Self::ServerError => "server_error",
+            Self::InvalidRequest => "invalid_request",
+            Self::ModelNotFound => "model_not_found",
+        }
+    }
+
+    /// The failure of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.name() == name)
+    }
+
+    /// The HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::RateLimit => 429,
+            Self::InvalidApiKey => 401,
+            Self::ContextLength | Self::InvalidRequest => 400,
+            Self::ServerError => 503,
+            Self::ModelNotFound => 404,
+        }
+    }
+
+    /// The request field that the error blames.
+    pub fn param(self) -> Option<&'static str> {
+        match self {
+            Self::ContextLength => Some("messages"),
+            Self::InvalidRequest | Self::ModelNotFound => Some("model"),
+            Self::RateLimit | Self::InvalidApiKey | Self::ServerError => None,
+        }
+    }
+
+    /// What the client of `model` reads.
+    pub fn message(self, model: &str) -> String {
+        match self {
+            Self::RateLimit => format!(
+                "Rate limit reached for {model} in organization org-xxx on requests per min (RPM): Limit 3, Used 3, Requested 1."
+            ),
+            Self::InvalidApiKey => "Incorrect API key provided.".to_owned(),
+            Self::ContextLength => "This model's maximum context length is 4096 tokens. However, your messages resulted in 4500 tokens.".to_owned(),
+            Self::ServerError => "The server is overloaded or not ready yet.".to_owned(),
+            Self::InvalidRequest => {
+                "Invalid request: missing required parameter 'model'.".to_owned()
+            }
+            Self::ModelNotFound => format!("The model '{model}-nonexistent' does not exist"),
+        }
+    }
+}

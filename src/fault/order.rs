@@ -1,0 +1,124 @@
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Failure, Flaw};
+
+/// Most faults of one order.
+const MOST: usize = 16;
+
+/// What is to go wrong with one request: `kind[=value][;kind=value]`, the text of the header
+/// `X-Sim-Fault` and of `--stream-faults`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Order {
+    /// The refusal; the flaws behind it then never show.
+    pub failure: Option<Failure>,
+    /// What goes wrong with the reply.
+    pub flaws: Vec<Flaw>,
+}
+
+/// A text that is no order.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fault {part:?}: {why}; allowed are {}", allowed())]
+pub struct OrderError {
+    part: String,
+    why: String,
+}
+
+fn allowed() -> String {
+    let failures = Failure::ALL.map(|f| f.name().to_owned());
+    let all: Vec<String> = Flaw::forms().chain(failures).collect();
+    all.join(", ")
+}
+
+impl FromStr for Order {
+    type Err = OrderError;
+
+    fn from_str(text: &str) -> Result<Self, OrderError> {
+        let wrong = |part: &str, why: &str| OrderError {
+            part: part.to_owned(),
+            why: why.to_owned(),
+        };
+        let mut order = Self::default();
+        for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
+            if order.flaws.len() == MOST {
+                return Err(wrong(part, "one request takes 16 faults at most"));
+            }
+            let (name, value) = match part.split_once('=') {
+                Some((name, value)) => (name.trim(), Some(value.trim())),
+                None => (part, None),
+            };
+            if let Some(failure) = Failure::named(name) {
+                if value.is_some() {
+                    return Err(wrong(part, "it takes no value"));
+                }
+                if order.failure.replace(failure).is_some() {
+                    return Err(wrong(part, "a request fails once"));
+                }
+                continue;
+            }
+            match Flaw::read(name, value) {
+                Some(Ok(flaw)) => order.flaws.push(flaw),
+                Some(Err(why)) => return Err(wrong(part, &why)),
+                None => return Err(wrong(part, "there is no such kind")),
+            }
+        }
+        if order == Self::default() {
+            return Err(wrong(text, "it is empty"));
+        }
+        Ok(order)
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failure = self.failure.map(|failure| failure.name().to_owned());
+        let parts = failure.into_iter();
+        let parts: Vec<String> = parts
+            .chain(self.flaws.iter().map(Flaw::to_string))
+            .collect();
+        f.write_str(&parts.join(";"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_order_reads_back_as_it_is_written() {
+        let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7";
+        let order: Order = text.parse().unwrap();
+        assert_eq!(order.to_string(), text);
+        assert_eq!(order.flaws.len(), 8);
+        let short: Order = " stall = 2s ; cut_after ".parse().unwrap();
+        let time = Duration::from_secs(2);
+        assert_eq!(
+            short.flaws,
+            [Flaw::Stall { after: 1, time }, Flaw::CutAfter(1)]
+        );
+    }
+
+    #[test]
+    fn a_bad_order_says_what_is_allowed() {
+        let cases = [
+            ("", "it is empty"),
+            ("explode", "there is no such kind"),
+            ("cut_after=-1", "\"-1\" is not a number of tokens"),
+            ("stall", "it needs a duration"),
+            ("stall=x:2s", "the part before ':' is a number of tokens"),
+            ("slow_first_byte=25h", "longer than 24h"),
+            ("missing_done=1", "it takes no value"),
+            ("rate_limit=3", "it takes no value"),
+            ("rate_limit;server_error", "a request fails once"),
+            ("wrong_content_length=0", "other than 0"),
+        ];
+        for (text, why) in cases {
+            let error = text.parse::<Order>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains("cut_after=TOKENS"), "{error}");
+            assert!(error.contains("model_not_found"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The drill of `--scenario`, and who hears of its faults.
+
+use std::sync::Arc;
+
+use super::{Server, StartError};
+use crate::config::Config;
+use crate::fault::{Origin, Tally};
+use crate::metrics::Metrics;
+use crate::scenario::Scenario;
+
+/// Faults, counted and logged.
+pub(super) struct Counted(pub(super) Arc<Metrics>);
+
+impl Tally for Counted {
+    fn count(&self, kind: &'static str, origin: &Origin) {
+        let (scenario, phase) = (&*origin.scenario, &*origin.phase);
+        self.0.on_fault(kind, scenario, phase);
+        tracing::debug!(kind, scenario, phase, "fault on purpose");
+    }
+}
+
+/// Reads the drill that a configuration names.
+pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
+    let Some(path) = &config.faults.scenario else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(config, error))?;
+    let scenario = Scenario::from_yaml(&text);
+    scenario.map(Some).map_err(|error| failed(config, error))
+}
+
+/// Starts it on all ranks of the deployment that a server belongs to.
+pub(super) fn play(server: &Server, drill: Option<Scenario>) -> Result<(), StartError> {
+    let Some(drill) = drill else {
+        return Ok(());
+    };
+    let played = server.app().desk().start(drill);
+    played.map_err(|why| failed(server.app().config(), why))
+}
+
+fn failed(config: &Config, why: impl ToString) -> StartError {
+    let path = config.faults.scenario.as_ref();
+    StartError::Scenario {
+        path: path.map_or_else(String::new, |path| path.display().to_string()),
+        why: why.to_string(),
+    }
+}

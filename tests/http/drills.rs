@@ -1,0 +1,350 @@
+//! Settings that change while requests run, and failures over time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use vllm_sim::config::{Door, Loaded};
+use vllm_sim::server::Fleet;
+
+use super::sim::{Sim, post};
+use super::wire::Wire;
+
+fn chat() -> Value {
+    json!({"messages": [{"role": "user", "content": "one two three four"}], "stream": true})
+}
+
+async fn status(sim: &Sim) -> u16 {
+    sim.post("/v1/chat/completions", &chat()).await.status
+}
+
+const DRILL: &str = "
+name: storm
+seed: 5
+phases:
+  - {name: calm, requests: 10}
+  - name: burst
+    requests: 40
+    set: {failure-injection-rate: 40, failure-types: [rate_limit, server_error]}
+  - name: cuts
+    requests: 40
+    set: {stream-fault-rate: 50, stream-faults: [missing_done]}
+";
+
+#[tokio::test]
+async fn a_drill_played_twice_faults_the_same_requests() {
+    let sim = Sim::llmd(&["--mode", "echo", "--force-dummy-tokenizer"]).await;
+    let scenario = serde_json::to_value(DRILL).unwrap();
+    let begin = async || {
+        let text = scenario.as_str().unwrap();
+        let request = post("/admin/scenario", &[], text.as_bytes());
+        let answer = sim.ask(request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["phase"], "calm");
+    };
+    let play = async || {
+        let mut fates = Vec::new();
+        for _ in 0..90 {
+            let answer = sim.post("/v1/chat/completions", &chat()).await;
+            fates.push((answer.status, answer.text().contains("[DONE]")));
+        }
+        fates
+    };
+    begin().await;
+    let first = play().await;
+    let scene = sim.get("/admin/scenario").await.json();
+    assert_eq!(
+        (&scene["running"], &scene["phase"]),
+        (&json!(false), &Value::Null)
+    );
+    begin().await;
+    let second = play().await;
+    assert_eq!(first, second);
+    let spoiled = |from: usize, to: usize| {
+        let part = first[from..to].iter();
+        part.filter(|(status, done)| *status != 200 || !done)
+            .count()
+    };
+    assert_eq!(spoiled(0, 10), 0);
+    assert!((8..25).contains(&spoiled(10, 50)), "{first:?}");
+    assert!((10..31).contains(&spoiled(50, 90)), "{first:?}");
+    let metrics = sim.get("/metrics").await.text();
+    let line = "vllm_sim_faults_total{kind=\"missing_done\",phase=\"cuts\",scenario=\"storm\"}";
+    assert!(metrics.contains(line), "{metrics}");
+    // Over: nothing fails any more.
+    assert_eq!(status(&sim).await, 200);
+}
+
+#[tokio::test]
+async fn phases_by_time_change_settings_and_give_them_back() {
+    let sim = Sim::llmd(&["--mode", "echo", "--latency-factor", "1"]).await;
+    let scenario = json!({
+        "name": "flap", "repeat": 0,
+        "phases": [
+            {"name": "down", "for": "60ms", "set": {"health-status": 503}},
+            {"name": "up", "for": "60ms"},
+        ],
+    });
+    let answer = sim.post("/admin/scenario", &scenario).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        let status = sim.get("/health").await.status;
+        if seen.last() != Some(&status) {
+            seen.push(status);
+        }
+        if seen.len() >= 5 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(seen[..5], [503, 200, 503, 200, 503]);
+    let delete = "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n";
+    assert_eq!(sim.ask(delete).await.json(), json!({"ended": true}));
+    assert_eq!(sim.get("/health").await.status, 200);
+    assert_eq!(sim.ask(delete).await.json(), json!({"ended": false}));
+}
+
+#[tokio::test]
+async fn a_restart_resets_every_connection_and_leaves_a_cold_cache() {
+    let flags = [
+        "--mode",
+        "echo",
+        "--enable-kvcache",
+        "--inter-token-latency",
+        "50ms",
+    ];
+    let sim = Sim::llmd(&flags).await;
+    let mut idle = sim.connect().await;
+    let mut busy = sim.connect().await;
+    let body = chat().to_string();
+    busy.send(&post("/v1/chat/completions", &[], body.as_bytes()))
+        .await;
+    assert_eq!(busy.head().await.status, 200);
+    let scenario = json!({"phases": [{"for": "300ms", "do": [{"restart": "150ms"}]}]});
+    // The answer to this very request may be lost with its connection.
+    let mut operator = sim.connect().await;
+    let request = post("/admin/scenario", &[], scenario.to_string().as_bytes());
+    operator.send(&request).await;
+    assert!(idle.is_closed().await);
+    while busy.try_chunk().await.is_some() {}
+    assert!(busy.is_closed().await);
+    let mut down = sim.connect().await;
+    assert!(down.is_closed().await);
+    for _ in 0..200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let mut wire = sim.connect().await;
+        let asked = wire
+            .try_send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
+            .await;
+        if asked && wire.try_head().await == Some(200) {
+            assert!(sim.is_idle().await);
+            return;
+        }
+    }
+    panic!("it does not come back");
+}
+
+#[tokio::test]
+async fn a_scenario_that_cannot_be_played_changes_nothing() {
+    let sim = Sim::llmd(&["--mode", "echo"]).await;
+    let cases = [
+        (json!({"phases": []}), "'phases' is a list"),
+        (
+            json!({"phases": [{"name": "a"}, {"name": "b", "set": {"port": 1}}]}),
+            "phases[1] \"b\": field 'port' is not admin-configurable",
+        ),
+        (
+            json!({"phases": [{"set": {"stream-faults": ["boom"]}}]}),
+            "phases[0] \"phase-1\": fault \"boom\": there is no such kind",
+        ),
+    ];
+    for (scenario, why) in cases {
+        let answer = sim.post("/admin/scenario", &scenario).await;
+        assert_eq!(answer.status, 400);
+        assert!(
+            answer.text().replace("\\\"", "\"").contains(why),
+            "{}",
+            answer.text()
+        );
+        assert_eq!(
+            sim.get("/admin/scenario").await.json()["scenario"],
+            Value::Null
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_operators_key_guards_the_operators_routes() {
+    let sim = Sim::serve(&["--admin-api-key", "secret"]).await;
+    for path in ["/admin/config", "/admin/scenario"] {
+        assert_eq!(sim.get(path).await.status, 401, "{path}");
+        let wrong = format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer x\r\n\r\n");
+        assert_eq!(sim.ask(wrong).await.status, 401, "{path}");
+        let right =
+            format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer secret\r\n\r\n");
+        let answer = sim.ask(right).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(!answer.text().contains("secret"), "{}", answer.text());
+    }
+    assert_eq!(Sim::serve(&[]).await.get("/admin/config").await.status, 404);
+}
+
+#[tokio::test]
+async fn one_change_counts_for_all_ranks_or_for_one() {
+    // Ranks need ports that follow each other: try until a pair is free.
+    let mut started = None;
+    for port in (21_000..22_000).step_by(7) {
+        let port = port.to_string();
+        let flags = [
+            "--model",
+            "m",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--data-parallel-size",
+            "2",
+        ];
+        let loaded = Loaded::from_flags(Door::Llmd, &flags).unwrap();
+        if let Ok(fleet) = Fleet::start(loaded).await {
+            started = Some(fleet);
+            break;
+        }
+    }
+    let fleet = started.expect("two free ports");
+    let servers = fleet.servers().iter();
+    let addresses: Vec<_> = servers.map(|server| server.address.unwrap()).collect();
+    let ask = async |rank: usize, request: Vec<u8>| {
+        let mut wire = Wire::new(TcpStream::connect(addresses[rank]).await.unwrap());
+        wire.send(&request).await;
+        wire.answer().await
+    };
+    let rates = async || {
+        let get = b"GET /admin/config HTTP/1.1\r\nhost: sim\r\n\r\n";
+        let first = ask(0, get.to_vec()).await.json();
+        let second = ask(1, get.to_vec()).await.json();
+        let rate = |shown: &Value| shown["failure-injection-rate"].as_u64().unwrap();
+        vec![rate(&first), rate(&second)]
+    };
+    let change = async |query: &str, rate: u64| {
+        let body = json!({"failure-injection-rate": rate}).to_string();
+        let path = format!("/admin/config{query}");
+        ask(0, post(&path, &[], body.as_bytes())).await.status
+    };
+    assert_eq!((change("", 30).await, rates().await), (200, vec![30, 30]));
+    assert_eq!(
+        (change("?rank=1", 60).await, rates().await),
+        (200, vec![30, 60])
+    );
+    assert_eq!((change("", 101).await, rates().await), (400, vec![30, 60]));
+    assert_eq!(
+        (change("?rank=2", 5).await, rates().await),
+        (404, vec![30, 60])
+    );
+    assert_eq!(
+        (change("?rank=x", 5).await, rates().await),
+        (400, vec![30, 60])
+    );
+    fleet.shutdown().await;
+}
+
+/// Two settings that differ in every respect a client can see: refused at once, or answered
+/// slowly. A mix would be a refusal of the slow setting or a quick answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::disallowed_methods, reason = "delays are what is looked at")]
+async fn no_request_sees_a_mix_of_two_settings() {
+    const CLIENTS: usize = 50;
+    const FLIPS: usize = 100;
+    let flags = [
+        "--mode",
+        "echo",
+        "--force-dummy-tokenizer",
+        "--max-num-seqs",
+        "64",
+    ];
+    let sim = Sim::llmd(&flags).await;
+    let settings = |slow: bool| {
+        json!({
+            "time-to-first-token": if slow { "30ms" } else { "0s" },
+            "inter-token-latency": if slow { "10ms" } else { "0s" },
+            "failure-injection-rate": if slow { 0 } else { 100 },
+            "failure-types": if slow { json!(["rate_limit"]) } else { json!(["server_error"]) },
+        })
+    };
+    sim.post("/admin/config", &settings(true)).await;
+    let sim = Arc::new(sim);
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (sim, over) = (sim.clone(), over.clone());
+            tokio::spawn(async move {
+                let mut seen = (0, 0);
+                while !over.load(Ordering::Relaxed) {
+                    let begin = Instant::now();
+                    let answer = sim.post("/v1/chat/completions", &chat()).await;
+                    match answer.status {
+                        503 => seen.0 += 1,
+                        200 => {
+                            // Four tokens: the first one, and three gaps.
+                            let least = Duration::from_millis(60);
+                            assert!(begin.elapsed() >= least, "a quick answer of a slow setting");
+                            seen.1 += 1;
+                        }
+                        other => panic!("{other} belongs to neither setting"),
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                seen
+            })
+        })
+        .collect();
+    for flip in 0..FLIPS {
+        let answer = sim.post("/admin/config", &settings(flip % 2 == 1)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    let (mut refused, mut answered) = (0, 0);
+    for client in clients {
+        let seen = client.await.unwrap();
+        (refused, answered) = (refused + seen.0, answered + seen.1);
+    }
+    assert!(
+        refused > CLIENTS && answered > CLIENTS,
+        "{refused} {answered}"
+    );
+}
+
+#[tokio::test]
+async fn the_drills_that_come_along_can_be_played() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/drills");
+    let sim = Sim::llmd(&["--mode", "echo"]).await;
+    let mut played = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read(&path).unwrap();
+        let answer = sim.ask(post("/admin/scenario", &[], &text)).await;
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        let scene = answer.json();
+        assert_eq!(
+            (&scene["scenario"], &scene["running"]),
+            (&json!(name), &json!(true))
+        );
+        played.push(name);
+    }
+    assert!(played.len() >= 8, "{played:?}");
+    // As `--scenario` starts one.
+    let file = format!("{folder}/overload.yaml");
+    let sim = Sim::serve(&["--scenario", &file, "--dev-mode"]).await;
+    let scene = sim.get("/admin/scenario").await.json();
+    assert_eq!(
+        (&scene["scenario"], &scene["phase"]),
+        (&json!("overload"), &json!("normal"))
+    );
+    let line = "vllm_sim_scenario_phase{phase=\"normal\",scenario=\"overload\"} 1.0";
+    assert!(sim.get("/metrics").await.text().contains(line));
+}
