@@ -1,5 +1,6 @@
 //! From arguments to an exit code. Only this module prints.
 
+mod calibrate;
 mod tool;
 
 use std::process::ExitCode;
@@ -100,6 +101,15 @@ async fn signal() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+}
+
+/// The log of a command that has no flags for it.
+fn start_plain_log() {
+    let _ = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
+        .try_init();
 }
 
 fn start_log(config: &Config) {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::config::{Door, TOOLS, load_known};
 use crate::server;
-use crate::tools::{dataset, dynamo_run, explain, validate};
+use crate::tools::{dataset, dynamo_run, explain, record, validate};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -19,11 +19,16 @@ pub(super) fn run(
 ) -> Result<String> {
     match name {
         "dataset" => dataset::run(words, env),
+        "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
         "replay" => run_replay(words),
         "explain" => run_explain(words, env),
+        "record" => {
+            super::start_plain_log();
+            record::run(words, env, super::signal())
+        }
         _ => bail!(
-            "`{name}` is not built yet; there are dataset, explain, replay --dynamo-run, validate (of {})",
+            "`{name}` is not built yet; there are calibrate, dataset, explain, record, replay --dynamo-run, validate (of {})",
             TOOLS.join(", ")
         ),
     }

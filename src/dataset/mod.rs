@@ -11,6 +11,7 @@ mod hash;
 mod index;
 mod open;
 mod row;
+pub mod schema;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,15 +25,10 @@ pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
 pub use row::Recorded;
 
 use index::Index;
+use schema::recording_table;
 
 /// The table that files of llm-d-inference-sim have.
 pub const TABLE: &str = "llmd";
-
-/// The table beside `table` in which `vllm-sim record` keeps what llm-d's format has no column
-/// for. A table of its own, because llm-d copies all columns of the first one into memory.
-pub fn recording_table(table: &str) -> String {
-    format!("{table}_recording")
-}
 
 /// Which writer a file is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,6 +252,14 @@ impl Dataset {
         recorded.reasoning = reasoning.unwrap_or(0);
         Ok(recorded)
     }
+}
+
+/// The token ids and texts of a `gen_tokens`; a v0.6 row has no ids.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn tokens_of(gen_tokens: &str) -> Result<(Vec<u32>, Vec<String>), String> {
+    row::parse(gen_tokens).map(|(_, recorded)| (recorded.tokens, recorded.texts))
 }
 
 /// A dataset in numbers.

@@ -8,6 +8,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::index::{Entry, Index};
 use super::row;
+use super::schema::quoted;
 use super::{Dataset, DatasetError, Generation, Hash, recording_table};
 
 /// How long a writer may keep the file locked before we give up.
@@ -53,11 +54,6 @@ impl Dataset {
             recorded,
         })
     }
-}
-
-/// A name as SQL writes it.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 struct File<'p> {

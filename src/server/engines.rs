@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{StartError, setup};
+use super::{StartError, setup, timing};
 use crate::config::{
-    Config, EventForm, HashForm as ConfigHashForm, LatencyModel as Chosen, Policy as ChosenPolicy,
-    Preemption, SchedulerKind,
+    Config, EventForm, HashForm as ConfigHashForm, Policy as ChosenPolicy, Preemption,
+    SchedulerKind,
 };
 use crate::driver::{Live, Observer, Observers, Tune};
 use crate::engine::Scheduler;
-use crate::engine::latency::{
-    Grid, LatencyModel, Memory, ModelShape, Polynomial, Roofline, Setup, Speed, gpu, model,
-};
+use crate::engine::latency::{Setup, Speed};
 use crate::engine::sched::pool::{Pool, PoolConfig};
 use crate::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use crate::engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
@@ -48,7 +46,7 @@ pub(super) fn start(
     Ok(live)
 }
 
-fn wrong(problem: impl ToString) -> StartError {
+pub(super) fn wrong(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
 }
 
@@ -108,11 +106,7 @@ pub(super) fn modelled(
     seed: u64,
 ) -> Result<(VllmConfig, Option<Setup>), StartError> {
     let engine = &config.engine;
-    let Modelled {
-        latency,
-        fits,
-        setup,
-    } = latency(config)?;
+    let (latency, setup) = timing::latency(config)?;
     let vllm = VllmConfig {
         latency,
         speed: Speed {
@@ -120,11 +114,7 @@ pub(super) fn modelled(
             decode: engine.decode_speedup_ratio,
         },
         // vLLM's own count has a null block that cannot be used.
-        num_gpu_blocks: engine
-            .num_blocks
-            .or(fits)
-            .unwrap_or_else(|| setup::blocks(config))
-            - 1,
+        num_gpu_blocks: setup::blocks(config).saturating_sub(1),
         block_size: engine.block_size,
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_batched_tokens,
@@ -160,24 +150,6 @@ pub(super) fn modelled(
     Ok((vllm, setup))
 }
 
-/// Where step times come from.
-struct Modelled {
-    latency: LatencyModel,
-    /// Blocks that fit, when the GPU tells.
-    fits: Option<u32>,
-    setup: Option<Setup>,
-}
-
-impl From<LatencyModel> for Modelled {
-    fn from(latency: LatencyModel) -> Self {
-        Self {
-            latency,
-            fits: None,
-            setup: None,
-        }
-    }
-}
-
 /// Time to fetch a remote prompt: fixed, and per token.
 fn fetch(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.delays;
@@ -191,75 +163,6 @@ fn fetch(config: &Config) -> (Duration, Duration) {
         _ => delays.kv_transfer_per_token,
     };
     (delays.kv_transfer.0, per_token)
-}
-
-fn latency(config: &Config) -> Result<Modelled, StartError> {
-    let engine = &config.engine;
-    match &engine.latency_model {
-        Chosen::Delays => {
-            let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
-            Ok(LatencyModel::Constant { prefill, decode }.into())
-        }
-        Chosen::Polynomial => {
-            let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
-            Ok(LatencyModel::Polynomial(Polynomial::new(capacity)).into())
-        }
-        Chosen::Profile(path) => {
-            Ok(LatencyModel::Grid(Box::new(Grid::open(path).map_err(wrong)?)).into())
-        }
-        Chosen::Roofline { .. } => {
-            let name = engine.gpu.as_deref().unwrap_or("H100");
-            let gpu = gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))?;
-            let shape = match &config.model.hf_config {
-                Some(config) => ModelShape::from_config(config).map_err(wrong)?,
-                None => model(&config.model.name).ok_or_else(|| {
-                    let name = &config.model.name;
-                    wrong(format!(
-                        "the shape of {name:?} is not known: give a folder with its config.json"
-                    ))
-                })?,
-            };
-            let kv_bytes = if engine.kv_cache_dtype.starts_with("fp8") {
-                1
-            } else {
-                2
-            };
-            let memory = Memory::new(
-                &shape,
-                gpu,
-                engine.parallel.tensor,
-                engine.gpu_memory_utilization,
-                (engine.block_size, kv_bytes),
-                engine.max_num_batched_tokens,
-                None,
-            );
-            if memory.blocks == 0 && engine.num_blocks.is_none() {
-                return Err(wrong(format!(
-                    "{} does not fit on {} x {name}: the weights alone take {:.1} GB per GPU",
-                    config.model.name,
-                    engine.parallel.tensor,
-                    memory.weight_bytes / 1e9
-                )));
-            }
-            let setup = Setup {
-                tp: engine.parallel.tensor,
-                async_scheduling: engine.async_scheduling,
-                kv_bytes,
-                expert_ranks: if engine.parallel.expert {
-                    engine.parallel.data
-                } else {
-                    1
-                },
-                ..Setup::new(shape, gpu.clone())
-            };
-            let roofline = Roofline::new(&setup).map_err(wrong)?;
-            Ok(Modelled {
-                latency: LatencyModel::Roofline(Box::new(roofline)),
-                fits: Some(memory.blocks),
-                setup: Some(setup),
-            })
-        }
-    }
 }
 
 fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {

@@ -6,6 +6,7 @@ mod fleet;
 mod line;
 mod setup;
 mod texts;
+mod timing;
 mod uvicorn;
 
 use std::io;

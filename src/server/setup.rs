@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::timing;
 use crate::config::{Compat, Config, HashAlgo, SchedulerKind};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
@@ -86,9 +87,11 @@ pub(super) fn has_cache(config: &Config) -> bool {
     }
 }
 
-/// Usable blocks of the KV cache of one rank, and the null block.
+/// Usable blocks of the KV cache of one rank, and the null block: as typed, or what fits, or a
+/// usual number.
 pub(super) fn blocks(config: &Config) -> u32 {
-    config.engine.num_blocks.unwrap_or(BLOCKS)
+    let told = config.engine.num_blocks;
+    told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
 }
 
 /// The KV cache of the pool scheduler.
@@ -147,7 +150,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         gpu_memory_utilization: engine.gpu_memory_utilization,
         cache_dtype: engine.kv_cache_dtype.clone(),
         data_parallel_size: count,
-        kv_cache_memory_bytes: None,
+        kv_cache_memory_bytes: engine.kv_cache_memory_bytes,
     };
     let fake = config
         .metrics

@@ -5,6 +5,7 @@
 
 mod build;
 mod card;
+mod recording;
 mod source;
 mod write;
 
@@ -35,7 +36,7 @@ struct BuildWords {
     #[arg(long)]
     local_path: Option<PathBuf>,
     /// File in the dataset or folder: ShareGPT conversations or OpenAI messages, as one JSON
-    /// array or as JSON lines.
+    /// array or as JSON lines; or a recording of `vllm-sim record`, whose timing is kept.
     #[arg(long, alias = "file")]
     input_file: Option<String>,
     /// Name of the files to make, without extension.
@@ -166,10 +167,15 @@ fn build_from(words: BuildWords, env: &dyn Fn(&str) -> Option<String>) -> Result
         .map(|file| file.display().to_string())
         .collect();
     Ok(format!(
-        "{} replies from {} of {} conversations\n{}",
+        "{} replies from {} of {} {}\n{}",
         built.records,
         built.used,
         built.read,
+        if built.recorded {
+            "recordings"
+        } else {
+            "conversations"
+        },
         files.join("\n")
     ))
 }
@@ -224,9 +230,14 @@ pub fn inspect(file: &Path, table: &str) -> Result<String> {
         );
     }
     let [shortest, median, longest] = summary.lengths;
+    let timing = if dataset.is_recorded() {
+        "\ntiming   recorded (--replay-timing)"
+    } else {
+        ""
+    };
     Ok(format!(
         "format   {generation}\nreplies  {}\nprompts  {}\ntokens   {} \
-         (shortest {shortest}, median {median}, longest {longest})",
+         (shortest {shortest}, median {median}, longest {longest}){timing}",
         summary.rows, summary.prompts, summary.tokens
     ))
 }

@@ -4,4 +4,5 @@ pub mod calibrate;
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+pub mod record;
 pub mod validate;

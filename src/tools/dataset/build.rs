@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::card;
+use super::recording::{self, Recording};
 use super::source::{self, Message};
 use super::write::{Record, Writer};
 use crate::dataset::{Generation, hash_conversation, hash_text, hash_tokens};
@@ -41,7 +42,9 @@ pub struct Build {
 pub struct Built {
     /// The database, the JSON file and the card.
     pub files: [PathBuf; 3],
-    /// Conversations read.
+    /// Whether the input was a recording.
+    pub recorded: bool,
+    /// Conversations, or recordings, read.
     pub read: usize,
     /// Of these, ones with at least one question and its answer.
     pub used: usize,
@@ -49,8 +52,8 @@ pub struct Built {
     pub records: usize,
 }
 
-/// Makes a dataset: for each answer of the assistant to a user, one row for a completion of the
-/// user's text and one for the chat so far. Shows its progress on a terminal.
+/// Makes a dataset. Of conversations: for each answer of the assistant to a user, one row for a completion of the
+/// user's text and one for the chat so far. Of a recording: a row for each of its rows. Shows its progress on a terminal.
 ///
 /// # Errors
 /// When a file to make exists, the input cannot be read or the output cannot be written. Then no
@@ -63,13 +66,32 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
             bail!("{} exists already", file.display());
         }
     }
+    let recorded = recording::is_database(&build.input);
     let input = File::open(&build.input)
         .with_context(|| format!("cannot open {}", build.input.display()))?;
     let length = input.metadata().map_or(0, |about| about.len());
-    let progress = ProgressBar::new(length).with_style(style());
+    let progress = if recorded {
+        ProgressBar::new(recording::count(&build.input, &build.table)?)
+    } else {
+        ProgressBar::new(length).with_style(style())
+    };
     let mut writer = Writer::new(&files[0], &files[1], &build.table)?;
     let (mut read, mut used) = (0, 0);
-    if build.max_records > 0 {
+    if recorded && build.max_records > 0 {
+        recording::read(&build.input, &build.table, |recording| {
+            read += 1;
+            let before = writer.records();
+            again(build.generation, tokenizer, recording, &mut writer)?;
+            progress.inc(1);
+            used += usize::from(writer.records() > before);
+            Ok(if read >= build.max_records {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })
+        .with_context(|| format!("{}, recording {}", build.input.display(), read + 1))?;
+    } else if build.max_records > 0 {
         source::read(BufReader::new(progress.wrap_read(input)), |messages| {
             read += 1;
             let before = writer.records();
@@ -88,6 +110,7 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
     writer.finish()?;
     let built = Built {
         files,
+        recorded,
         read,
         used,
         records,
@@ -104,6 +127,36 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<Built> {
 fn style() -> ProgressStyle {
     let template = "{bar:40} {bytes}/{total_bytes} {elapsed} (eta {eta})";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Writes the row of one recording, in the tokens of this tokenizer.
+fn again(
+    generation: Generation,
+    tokenizer: &Tokenizer,
+    recording: Recording,
+    writer: &mut Writer,
+) -> Result<()> {
+    let Some(recording) = recording.in_tokens_of(tokenizer) else {
+        return Ok(());
+    };
+    let messages = recording.messages();
+    let said = messages
+        .iter()
+        .map(|(role, text)| (role.as_str(), text.as_str()));
+    let hash = match generation {
+        Generation::Tokens => hash_tokens(&recording.prompt),
+        Generation::Texts => hash_conversation(said.clone()),
+    };
+    let input: Vec<&str> = said.map(|(_, text)| text).collect();
+    writer.write(&Record {
+        hash,
+        ids: &recording.ids,
+        texts: &recording.texts,
+        generation,
+        input: &input.join("\n"),
+        output: &recording.texts.concat(),
+        recording: Some(&recording),
+    })
 }
 
 /// Writes the rows of one conversation.
@@ -124,6 +177,9 @@ fn record(
         if reply.ids.is_empty() {
             continue;
         }
+        let texts: Vec<_> = (0..reply.ids.len())
+            .map(|index| reply.piece(index).to_owned())
+            .collect();
         let (completion, chat) = match generation {
             Generation::Tokens => {
                 let asked = ChatInput {
@@ -153,10 +209,12 @@ fn record(
         for (hash, input) in std::iter::once(completion).chain(chat) {
             writer.write(&Record {
                 hash,
-                reply: &reply,
+                ids: &reply.ids,
+                texts: &texts,
                 generation,
                 input: &input,
                 output: &answer.text,
+                recording: None,
             })?;
         }
     }

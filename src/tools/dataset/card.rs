@@ -1,7 +1,7 @@
 //! The dataset's card: Markdown that says what the files are.
 
 use super::build::{Build, Built};
-use crate::dataset::Generation;
+use crate::dataset::{Generation, schema::recording_table};
 
 /// The card.
 pub(super) fn text(build: &Build, built: &Built) -> String {
@@ -16,8 +16,25 @@ pub(super) fn text(build: &Build, built: &Built) -> String {
         read,
         used,
         records,
+        recorded,
         ..
     } = built;
+    let (what, how, timing) = if *recorded {
+        (
+            "Recordings",
+            "each for the prompt that it answered",
+            format!(
+                "\nTable `{}` has the request, the model's name and the microseconds to each token.\n",
+                recording_table(table)
+            ),
+        )
+    } else {
+        (
+            "Conversations",
+            "each answer once for a completion of the user's text and once for the chat so far",
+            String::new(),
+        )
+    };
     let (hash, form) = match build.generation {
         Generation::Tokens => (
             "SHA-256 of the prompt's token ids, each 4 bytes, little-endian",
@@ -35,8 +52,8 @@ Recorded replies for an inference simulator, by the hash of their prompt.
 
 - **Source:** {origin}
 - **Tokenizer:** {model}
-- **Conversations:** {read} read, {used} used
-- **Replies:** {records}; each answer once for a completion of the user's text and once for the chat so far
+- **{what}:** {read} read, {used} used
+- **Replies:** {records}; {how}
 
 ## Files
 
@@ -51,7 +68,7 @@ Recorded replies for an inference simulator, by the hash of their prompt.
 | `prompt_hash` | BLOB | {hash} |
 | `gen_tokens` | JSON | {form} |
 | `n_gen_tokens` | INTEGER | tokens of the reply |
-
+{timing}
 The JSON file has the same fields (`prompt_hash` in base64), and `input_text` and `generated`.
 "
     )

@@ -11,25 +11,26 @@ use base64::engine::general_purpose::STANDARD;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::dataset::{Generation, Hash};
-use crate::tokenizer::Fragments;
+use super::recording::Recording;
+use crate::dataset::{Generation, Hash, schema};
 
 /// One reply.
 pub(super) struct Record<'r> {
     pub(super) hash: Hash,
-    pub(super) reply: &'r Fragments,
+    pub(super) ids: &'r [u32],
+    pub(super) texts: &'r [String],
     pub(super) generation: Generation,
     pub(super) input: &'r str,
     pub(super) output: &'r str,
+    /// What was recorded with it.
+    pub(super) recording: Option<&'r Recording>,
 }
 
 impl Record<'_> {
     fn gen_tokens(&self) -> Value {
-        let count = self.reply.ids.len();
-        let texts: Vec<_> = (0..count).map(|index| self.reply.piece(index)).collect();
         match self.generation {
-            Generation::Texts => json!(texts),
-            Generation::Tokens => json!({"Tokens": self.reply.ids, "Strings": texts}),
+            Generation::Texts => json!(self.texts),
+            Generation::Tokens => json!({"Tokens": self.ids, "Strings": self.texts}),
         }
     }
 }
@@ -66,8 +67,10 @@ impl Drop for Part {
 /// Writes replies as they come.
 pub(super) struct Writer {
     database: Connection,
-    insert: String,
+    insert: [String; 2],
     finish: String,
+    drop_recording: String,
+    recordings: usize,
     text: BufWriter<File>,
     records: usize,
     files: [Part; 2],
@@ -84,28 +87,18 @@ impl Writer {
         }
         let files = [Part::new(database)?, Part::new(text)?];
         let cannot = |part: &Part| format!("cannot write {}", part.path.display());
-        let quoted = format!("\"{}\"", table.replace('"', "\"\""));
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
-        let start = format!(
-            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
-             CREATE TABLE {quoted} (
-                 id INTEGER PRIMARY KEY AUTOINCREMENT,
-                 prompt_hash BLOB NOT NULL,
-                 gen_tokens JSON NOT NULL,
-                 n_gen_tokens INTEGER NOT NULL
-             );
-             BEGIN"
-        );
+        let tables = schema::create_tables(table);
+        let start = format!("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {tables}; BEGIN");
         database
             .execute_batch(&start)
             .with_context(|| cannot(&files[0]))?;
         let file = File::create(&files[1].part).with_context(|| cannot(&files[1]))?;
-        let index = format!("\"{}_prompts\"", table.replace('"', "\"\""));
         Ok(Self {
-            insert: format!(
-                "INSERT INTO {quoted} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?1, ?2, ?3)"
-            ),
-            finish: format!("CREATE INDEX {index} ON {quoted} (prompt_hash, n_gen_tokens); COMMIT"),
+            insert: [schema::insert_reply(table), schema::insert_recording(table)],
+            finish: format!("{}; COMMIT", schema::create_index(table)),
+            drop_recording: schema::drop_recording(table),
+            recordings: 0,
             database,
             text: BufWriter::new(file),
             records: 0,
@@ -120,16 +113,35 @@ impl Writer {
 
     pub(super) fn write(&mut self, record: &Record<'_>) -> Result<()> {
         let tokens = record.gen_tokens();
-        let count = record.reply.ids.len();
-        let mut insert = self.database.prepare_cached(&self.insert)?;
-        insert.execute((record.hash, tokens.to_string(), count as i64))?;
-        let shown = json!({
+        let count = record.ids.len();
+        let mut insert = self.database.prepare_cached(&self.insert[0])?;
+        let id = insert.insert((record.hash, tokens.to_string(), count as i64))?;
+        if let Some(recording) = record.recording {
+            let mut insert = self.database.prepare_cached(&self.insert[1])?;
+            insert.execute((
+                id,
+                &recording.api,
+                &recording.model,
+                recording.request.to_string(),
+                json!(recording.prompt).to_string(),
+                record.output,
+                recording.reasoning,
+                &recording.finish,
+                recording.streamed,
+                json!(recording.micros).to_string(),
+            ))?;
+            self.recordings += 1;
+        }
+        let mut shown = json!({
             "prompt_hash": STANDARD.encode(record.hash),
             "n_gen_tokens": count,
             "gen_tokens": tokens,
             "input_text": record.input,
             "generated": record.output,
         });
+        if let Some(recording) = record.recording {
+            shown["token_us"] = json!(recording.micros);
+        }
         self.text
             .write_all(if self.records == 0 { b"[\n" } else { b",\n" })?;
         serde_json::to_writer(&mut self.text, &shown)?;
@@ -142,11 +154,16 @@ impl Writer {
         let Self {
             database,
             finish,
+            drop_recording,
+            recordings,
             mut text,
             records,
             files,
             ..
         } = self;
+        if recordings == 0 {
+            database.execute_batch(&drop_recording)?;
+        }
         database
             .execute_batch(&finish)
             .context("cannot finish the database")?;

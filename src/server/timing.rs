@@ -1,0 +1,142 @@
+//! Where step times come from, and how many blocks a GPU leaves room for.
+
+use std::path::Path;
+
+use super::engines::wrong;
+use super::{StartError, setup};
+use crate::config::{Config, LatencyModel as Chosen};
+use crate::engine::latency::{
+    Coefficients, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization, Roofline,
+    Setup, gpu, model,
+};
+
+/// The GPU when none is named.
+const GPU: &str = "H100";
+
+/// Step times, and the deployment that they follow from, if they do.
+pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
+    let engine = &config.engine;
+    Ok(match &engine.latency_model {
+        Chosen::Delays => {
+            let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
+            (LatencyModel::Constant { prefill, decode }, None)
+        }
+        Chosen::Polynomial => {
+            let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
+            (LatencyModel::Polynomial(Polynomial::new(capacity)), None)
+        }
+        Chosen::Profile(path) => {
+            let grid = Grid::open(path).map_err(wrong)?;
+            (LatencyModel::Grid(Box::new(grid)), None)
+        }
+        Chosen::Roofline { coefficients } => {
+            let setup = deployment(config, coefficients.as_deref())?;
+            let roofline = Roofline::new(&setup).map_err(wrong)?;
+            (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
+        }
+    })
+}
+
+fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, StartError> {
+    let engine = &config.engine;
+    let gpu = named_gpu(config)?;
+    let shape = shape(config)?;
+    let memory = memory(config, &shape, gpu);
+    if memory.blocks == 0 && engine.num_blocks.is_none() && engine.kv_cache_memory_bytes.is_none() {
+        return Err(wrong(format!(
+            "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
+            config.model.name,
+            engine.parallel.tensor,
+            gpu.name,
+            memory.weight_bytes / 1e9
+        )));
+    }
+    Ok(Setup {
+        tp: engine.parallel.tensor,
+        async_scheduling: engine.async_scheduling,
+        kv_bytes: kv_bytes(config),
+        expert_ranks: match engine.parallel.expert {
+            true => engine.parallel.data,
+            false => 1,
+        },
+        coefficients: coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?,
+        ..Setup::new(shape, gpu.clone())
+    })
+}
+
+fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
+    let name = config.engine.gpu.as_deref().unwrap_or(GPU);
+    gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))
+}
+
+/// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.
+fn shape(config: &Config) -> Result<ModelShape, StartError> {
+    let name = &config.model.name;
+    let found = match &config.model.hf_config {
+        Some(config) => ModelShape::from_config(config).map_err(wrong)?,
+        None => model(name).ok_or_else(|| {
+            wrong(format!(
+                "the shape of {name:?} is not known: give a folder with its config.json"
+            ))
+        })?,
+    };
+    let typed = config.engine.quantization.as_deref();
+    let typed = typed.and_then(Quantization::from_flag);
+    let silent = found.quantization == Quantization::default();
+    let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
+    Ok(ModelShape {
+        quantization,
+        ..found
+    })
+}
+
+fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
+    let engine = &config.engine;
+    Memory::new(
+        shape,
+        gpu,
+        engine.parallel.tensor,
+        engine.gpu_memory_utilization,
+        (engine.block_size, kv_bytes(config)),
+        engine.max_num_batched_tokens,
+        None,
+    )
+}
+
+/// Bytes per number in the KV cache.
+fn kv_bytes(config: &Config) -> u32 {
+    match config.engine.kv_cache_dtype.starts_with("fp8") {
+        true => 1,
+        false => 2,
+    }
+}
+
+/// Blocks that fit: into the bytes set aside for them, else into what the weights leave on the
+/// GPU. `None`: nobody named a GPU or bytes, or the model's shape is not known.
+pub(super) fn blocks(config: &Config) -> Option<u32> {
+    let engine = &config.engine;
+    let roofline = matches!(engine.latency_model, Chosen::Roofline { .. });
+    if engine.kv_cache_memory_bytes.is_none() && !roofline {
+        return None;
+    }
+    let memory = memory(config, &shape(config).ok()?, named_gpu(config).ok()?);
+    let fit = match engine.kv_cache_memory_bytes {
+        // Saturating; as many as vLLM would report, of which the first is never used.
+        Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,
+        None => memory.blocks,
+    };
+    Some(fit.max(2))
+}
+
+/// What `vllm-sim calibrate` fitted: a mapping of names to numbers, in YAML or JSON; in a profile
+/// for `--config` it stands itself where the file could be named.
+fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
+    let at = path.display();
+    let text = match path.to_str().filter(|text| text.starts_with('{')) {
+        Some(mapping) => mapping.to_owned(),
+        None => std::fs::read_to_string(path)
+            .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))?,
+    };
+    serde_saphyr::from_str(&text)
+        .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))
+}

@@ -1,0 +1,292 @@
+//! `vllm-sim record`: a proxy in front of a real endpoint, which writes what it answers, and when,
+//! into a dataset.
+//!
+//! Every byte passes as it comes. Of chats and completions the prompt's tokens, the reply's and
+//! the instant of each are kept; llm-d-inference-sim reads the file too, without the instants.
+
+mod connect;
+mod exchange;
+mod proxy;
+mod store;
+mod tee;
+mod tokens;
+mod words;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::tokenizer::Tokenizer;
+use connect::Connector;
+use proxy::Proxy;
+use store::Store;
+
+pub(in crate::tools) use exchange::Api;
+pub(in crate::tools) use tokens::prompts;
+pub use words::run;
+
+/// How long answers may go on after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the upstream may take to name its model.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// What is recorded, and where to.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The endpoint: scheme, host, port and perhaps a path (without `/v1`).
+    pub upstream: String,
+    /// The file.
+    pub out: PathBuf,
+    /// Its table.
+    pub table: String,
+    /// Whether the file may exist and is added to.
+    pub append: bool,
+    /// Where to listen; port 0 is any.
+    pub listen: (String, u16),
+    /// Authorities of the upstream's certificate (PEM); `None`: those of browsers.
+    pub authority: Option<PathBuf>,
+    /// Counts tokens, and names prompts as a server with the same tokenizer does.
+    pub tokenizer: Arc<Tokenizer>,
+}
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The address is none.
+    #[error("--upstream {url:?} is not like http://HOST:PORT or https://HOST: {why}")]
+    Upstream {
+        /// What was given.
+        url: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The upstream did not say which model it has.
+    #[error("cannot ask {url} for its model: {why} (--model names it)")]
+    Model {
+        /// Where.
+        url: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// The file cannot be made or written.
+    #[error("cannot record into {}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The authorities cannot be read.
+    #[error("cannot read certificates from {}: {why}", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// What was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Replies in the file.
+    pub replies: u64,
+    /// Answers that are not, by the reason.
+    pub skipped: BTreeMap<String, u64>,
+}
+
+/// A running proxy.
+pub struct Recorder {
+    /// Where it listens.
+    pub address: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    store: Store,
+}
+
+impl Recorder {
+    /// Makes the file and listens.
+    ///
+    /// # Errors
+    /// [`RecordError`], with nothing left running.
+    pub async fn start(record: Record) -> Result<Self, RecordError> {
+        let target = Target::parse(&record.upstream)?;
+        let connector = Connector::new(record.authority.as_deref())?;
+        let (host, port) = &record.listen;
+        let listener = TcpListener::bind((host.as_str(), *port)).await;
+        let listening = |why| RecordError::Listen {
+            address: format!("{host}:{port}"),
+            why,
+        };
+        let listener = listener.map_err(listening)?;
+        let address = listener.local_addr().map_err(listening)?;
+        let store = Store::open(&record.out, &record.table, record.append, record.tokenizer)?;
+        let proxy = Proxy {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            scheme: target.scheme,
+            authority: target.authority,
+            prefix: target.prefix,
+            inbox: store.inbox(),
+        };
+        let (stop, stopping) = watch::channel(false);
+        let accepting = tokio::spawn(accept(listener, Arc::new(proxy), stopping));
+        Ok(Self {
+            address,
+            stop,
+            accepting,
+            store,
+        })
+    }
+
+    /// Ends it: no new connection; answers under way have a few seconds; the file is whole.
+    ///
+    /// # Errors
+    /// [`RecordError::File`] when not everything could be written.
+    pub async fn stop(self) -> Result<Summary, RecordError> {
+        let _ = self.stop.send(true);
+        // It holds the last inbox.
+        let _ = self.accepting.await;
+        let store = self.store;
+        match tokio::task::spawn_blocking(move || store.close()).await {
+            Ok(summary) => summary,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.changed() => break,
+            Some(_) = connections.join_next() => continue,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = socket.set_nodelay(true);
+        let (proxy, mut stopping) = (proxy.clone(), stopping.clone());
+        connections.spawn(async move {
+            let service = service_fn(move |request| {
+                let proxy = proxy.clone();
+                async move { Ok::<_, std::convert::Infallible>(proxy.forward(request).await) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.preserve_header_case(true);
+            let connection = builder.serve_connection(TokioIo::new(socket), service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ = &mut connection => return,
+                _ = stopping.changed() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
+        });
+    }
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, ended).await;
+    connections.shutdown().await;
+}
+
+/// An upstream, taken apart.
+struct Target {
+    scheme: Scheme,
+    authority: http::uri::Authority,
+    prefix: String,
+}
+
+impl Target {
+    fn parse(url: &str) -> Result<Self, RecordError> {
+        let wrong = |why: &str| RecordError::Upstream {
+            url: url.to_owned(),
+            why: why.to_owned(),
+        };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is no address"))?;
+        let parts = uri.into_parts();
+        let scheme = parts.scheme.ok_or_else(|| wrong("it has no scheme"))?;
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(wrong("the scheme is neither http nor https"));
+        }
+        let path = parts.path_and_query.map(|path| path.path().to_owned());
+        let path = path.unwrap_or_default();
+        let path = path.trim_end_matches('/');
+        Ok(Self {
+            scheme,
+            authority: parts.authority.ok_or_else(|| wrong("it has no host"))?,
+            // Requests bring `/v1` themselves.
+            prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
+        })
+    }
+}
+
+/// The first model that the upstream lists.
+///
+/// # Errors
+/// [`RecordError`] when it lists none.
+pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
+    let target = Target::parse(upstream)?;
+    let connector = Connector::new(authority)?;
+    let url = format!(
+        "{}://{}{}/v1/models",
+        target.scheme, target.authority, target.prefix
+    );
+    let failed = |why: String| RecordError::Model {
+        url: url.clone(),
+        why,
+    };
+    let client: Client<_, Empty<bytes::Bytes>> =
+        Client::builder(TokioExecutor::new()).build(connector);
+    let uri: Uri = url
+        .parse()
+        .map_err(|_| failed("it is no address".to_owned()))?;
+    let ask = async {
+        let response = client.get(uri).await.map_err(|error| {
+            let cause = std::error::Error::source(&error);
+            cause.map_or_else(|| error.to_string(), ToString::to_string)
+        })?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(format!("it answers {status}"));
+        }
+        let body = Limited::new(response.into_body(), 1 << 20).collect().await;
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        let list: serde_json::Value =
+            serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let first = list["data"][0]["id"].as_str().map(str::to_owned);
+        first.ok_or_else(|| "it lists none".to_owned())
+    };
+    match tokio::time::timeout(HELLO, ask).await {
+        Ok(answer) => answer.map_err(failed),
+        Err(_) => Err(failed(format!("no answer within {HELLO:?}"))),
+    }
+}

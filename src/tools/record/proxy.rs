@@ -1,0 +1,179 @@
+//! One request through the proxy.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::connect::Connector;
+use super::exchange::Api;
+use super::store::Inbox;
+use super::tee::{Captured, Tee};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Body = BoxBody<Bytes, Error>;
+
+/// Largest request that is recorded, in bytes; vLLM has no bound, we need one.
+const LARGEST: usize = 64 << 20;
+
+/// Headers of one connection, which no proxy passes on (RFC 9110, 7.6.1).
+const OF_A_CONNECTION: [HeaderName; 7] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Passes requests on and keeps what comes back.
+pub(super) struct Proxy {
+    pub(super) client: Client<Connector, Body>,
+    pub(super) scheme: Scheme,
+    pub(super) authority: Authority,
+    /// Path in front of every request's own; without a slash at its end.
+    pub(super) prefix: String,
+    pub(super) inbox: Inbox,
+}
+
+impl Proxy {
+    /// Answers a request with what the upstream answers.
+    pub(super) async fn forward(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        let recorded = Api::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+        let passed = match recorded {
+            Some(api) => self.record(api, request).await,
+            None => self.pass(request).await,
+        };
+        passed.unwrap_or_else(|error| {
+            let message = format!("the upstream cannot be reached: {error}");
+            refusal(StatusCode::BAD_GATEWAY, &message)
+        })
+    }
+
+    fn uri(&self, asked: &Uri) -> Result<Uri, Error> {
+        let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
+        let uri = Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(format!("{}{path}", self.prefix));
+        Ok(uri.build()?)
+    }
+
+    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+        let (mut parts, body) = request.into_parts();
+        parts.uri = self.uri(&parts.uri)?;
+        clean(&mut parts.headers);
+        let body = body.map_err(Error::from).boxed();
+        let mut response = self
+            .client
+            .request(outward(parts, body))
+            .await
+            .map_err(root)?;
+        clean(response.headers_mut());
+        Ok(response.map(|body| body.map_err(Error::from).boxed()))
+    }
+
+    async fn record(&self, api: Api, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+        let (mut parts, body) = request.into_parts();
+        parts.uri = self.uri(&parts.uri)?;
+        clean(&mut parts.headers);
+        // A compressed answer could not be read.
+        parts.headers.remove(header::ACCEPT_ENCODING);
+        let body = match Limited::new(body, LARGEST).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                let status = StatusCode::PAYLOAD_TOO_LARGE;
+                return Ok(refusal(
+                    status,
+                    &format!("cannot read the request: {error}"),
+                ));
+            }
+        };
+        let asked: Option<Value> = serde_json::from_slice(&body).ok();
+        let body = Full::new(body).map_err(|never| match never {}).boxed();
+        let sent = Instant::now();
+        let mut response = self
+            .client
+            .request(outward(parts, body))
+            .await
+            .map_err(root)?;
+        clean(response.headers_mut());
+        let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
+            self.inbox.skip("the answer is a refusal");
+            return Ok(response.map(|body| body.map_err(Error::from).boxed()));
+        };
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let streamed = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let captured = Captured {
+            api,
+            request,
+            streamed,
+            chunks: Vec::new(),
+        };
+        let inbox = self.inbox.clone();
+        Ok(response.map(|body| {
+            Tee::new(body, sent, captured, inbox)
+                .map_err(Error::from)
+                .boxed()
+        }))
+    }
+}
+
+/// The same request on another connection, whatever protocol it came in.
+fn outward(parts: http::request::Parts, body: Body) -> Request<Body> {
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = parts.uri;
+    *request.headers_mut() = parts.headers;
+    // The client names the upstream.
+    request.headers_mut().remove(header::HOST);
+    request
+}
+
+/// Removes what is about a connection.
+fn clean(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&OF_A_CONNECTION) {
+        headers.remove(name);
+    }
+}
+
+/// What a client's error says at its root.
+fn root(error: hyper_util::client::legacy::Error) -> Error {
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().into()
+}
+
+/// An error of our own, in the shape of the upstream's.
+fn refusal(status: StatusCode, message: &str) -> Response<Body> {
+    let kind = match status {
+        StatusCode::BAD_GATEWAY => "BadGatewayError",
+        _ => "BadRequestError",
+    };
+    let code = status.as_u16();
+    let body = json!({"error": {"message": message, "type": kind, "param": null, "code": code}});
+    let body = Full::new(Bytes::from(body.to_string()));
+    let mut response = Response::new(body.map_err(|never| match never {}).boxed());
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}

@@ -1,0 +1,318 @@
+//! The file that is recorded into: llm-d's table, and beside it one of our own for what that has
+//! no column for. A thread of its own reads answers, counts tokens and writes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::exchange::{Answer, Said};
+use super::tee::Captured;
+use super::tokens::{self, Tokens};
+use super::{RecordError, Summary};
+use crate::dataset::{Dataset, Generation, hash_tokens, schema};
+use crate::tokenizer::Tokenizer;
+
+/// Answers that may wait for the writer; more pass unrecorded.
+const WAITING: usize = 1024;
+/// How long what was written may wait for the disk.
+const COMMIT: Duration = Duration::from_millis(200);
+/// Rows after which it is committed anyway.
+const BATCH: u32 = 256;
+
+/// What became of the answers so far.
+#[derive(Debug, Default)]
+struct Counts {
+    replies: u64,
+    skipped: BTreeMap<String, u64>,
+}
+
+/// Where answers are handed in.
+#[derive(Clone)]
+pub(super) struct Inbox {
+    to: SyncSender<Captured>,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Inbox {
+    /// Hands in an answer; never waits.
+    pub(super) fn put(&self, captured: Captured) {
+        if self.to.try_send(captured).is_err() {
+            self.skip("the writer is behind");
+        }
+    }
+
+    /// Counts an answer that is not recorded.
+    pub(super) fn skip(&self, why: &str) {
+        let mut counts = self.counts.lock();
+        let count = counts.skipped.entry(why.to_owned()).or_default();
+        *count += 1;
+        if *count == 1 {
+            tracing::warn!(why, "not recorded; further ones are only counted");
+        }
+    }
+}
+
+/// The file and its thread.
+pub(super) struct Store {
+    inbox: Inbox,
+    writing: JoinHandle<rusqlite::Result<()>>,
+    path: PathBuf,
+}
+
+impl Store {
+    /// Makes the file, or with `append` adds to one that is there.
+    pub(super) fn open(
+        path: &Path,
+        table: &str,
+        append: bool,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<Self, RecordError> {
+        let failed = |why: String| RecordError::File {
+            path: path.into(),
+            why,
+        };
+        if path.exists() {
+            if !append {
+                return Err(failed("it exists already; --append adds to it".to_owned()));
+            }
+            let dataset = Dataset::open(path, table, false).map_err(|e| failed(e.to_string()))?;
+            if dataset.generation() == Generation::Texts {
+                return Err(failed("version 0.6 wrote it, without token ids".to_owned()));
+            }
+        }
+        let database = Database::open(path, table).map_err(|e| failed(e.to_string()))?;
+        let (to, from) = sync_channel(WAITING);
+        let counts = Arc::new(Mutex::new(Counts::default()));
+        let inbox = Inbox { to, counts };
+        // A sender kept by the thread itself would keep it from ending.
+        let counts = inbox.counts.clone();
+        let writing = std::thread::Builder::new()
+            .name("record".to_owned())
+            .spawn(move || write(database, &from, &counts, &tokenizer))
+            .map_err(|error| failed(error.to_string()))?;
+        Ok(Self {
+            inbox,
+            writing,
+            path: path.into(),
+        })
+    }
+
+    pub(super) fn inbox(&self) -> Inbox {
+        self.inbox.clone()
+    }
+
+    /// Writes what is handed in and closes the file. All other inboxes must be gone.
+    pub(super) fn close(self) -> Result<Summary, RecordError> {
+        let Self {
+            inbox,
+            writing,
+            path,
+        } = self;
+        let counts = inbox.counts.clone();
+        drop(inbox);
+        let written = match writing.join() {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(_) => Err("the writer panicked".to_owned()),
+        };
+        written.map_err(|why| RecordError::File { path, why })?;
+        let counts = std::mem::take(&mut *counts.lock());
+        Ok(Summary {
+            replies: counts.replies,
+            skipped: counts.skipped,
+        })
+    }
+}
+
+/// The thread: answers in, rows out, until every inbox is gone.
+fn write(
+    mut database: Database,
+    from: &Receiver<Captured>,
+    counts: &Mutex<Counts>,
+    tokenizer: &Tokenizer,
+) -> rusqlite::Result<()> {
+    loop {
+        let captured = match from.recv_timeout(COMMIT) {
+            Ok(captured) => captured,
+            Err(RecvTimeoutError::Timeout) => {
+                database.commit()?;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return database.finish(),
+        };
+        match record(&mut database, &captured, tokenizer) {
+            Ok(replies) => counts.lock().replies += replies,
+            Err(NotRecorded::Database(error)) => {
+                tracing::error!(%error, "cannot write the recording");
+                return Err(error);
+            }
+            Err(NotRecorded::Because(why)) => {
+                *counts.lock().skipped.entry(why).or_default() += 1;
+            }
+        }
+    }
+}
+
+enum NotRecorded {
+    Because(String),
+    Database(rusqlite::Error),
+}
+
+impl From<String> for NotRecorded {
+    fn from(why: String) -> Self {
+        Self::Because(why)
+    }
+}
+
+impl From<rusqlite::Error> for NotRecorded {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// Writes the replies of one answer; how many.
+fn record(
+    database: &mut Database,
+    captured: &Captured,
+    tokenizer: &Tokenizer,
+) -> Result<u64, NotRecorded> {
+    let answer = Answer::read(captured.streamed, &captured.chunks)?;
+    if answer.choices.iter().any(|said| said.calls) {
+        return Err("the answer calls tools".to_owned().into());
+    }
+    let given: Option<Vec<_>> = answer.choices.iter().map(|c| c.prompt.clone()).collect();
+    let told = given.filter(|prompts| !prompts.is_empty());
+    let prompts = match told {
+        // Choices name their prompts.
+        Some(prompts) => prompts,
+        None => {
+            let prompts = tokens::prompts(captured.api, &captured.request, tokenizer)?;
+            let each = (answer.choices.len() / prompts.len().max(1)).max(1);
+            let owner = |choice: usize| prompts.get(choice / each).cloned();
+            let owners: Option<Vec<_>> = (0..answer.choices.len()).map(owner).collect();
+            owners.ok_or_else(|| "the answer has more choices than prompts".to_owned())?
+        }
+    };
+    let choices = answer.choices.len();
+    let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
+    for (index, (said, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
+        let tokens = Tokens::of(said, captured.streamed, counted, tokenizer);
+        if tokens.ids.is_empty() {
+            return Err("the answer says nothing".to_owned().into());
+        }
+        let request = own_request(&captured.request, index, choices);
+        let row = Row {
+            captured,
+            request,
+            answer: &answer,
+            said,
+            prompt,
+            tokens,
+        };
+        database.insert(&row)?;
+    }
+    Ok(answer.choices.len() as u64)
+}
+
+/// The request as if this choice were all it asked for: with one prompt of a list.
+fn own_request(request: &Value, choice: usize, choices: usize) -> String {
+    let prompts = request["prompt"].as_array();
+    let prompts = prompts.filter(|list| list.iter().any(|one| one.is_string() || one.is_array()));
+    let Some(prompts) = prompts else {
+        return request.to_string();
+    };
+    let each = (choices / prompts.len()).max(1);
+    let mut own = request.clone();
+    own["prompt"] = prompts.get(choice / each).cloned().unwrap_or_default();
+    own.to_string()
+}
+
+/// A reply and all that is known of it.
+struct Row<'r> {
+    captured: &'r Captured,
+    request: String,
+    answer: &'r Answer,
+    said: &'r Said,
+    prompt: &'r [u32],
+    tokens: Tokens,
+}
+
+struct Database {
+    connection: Connection,
+    table: String,
+    waiting: u32,
+}
+
+impl Database {
+    fn open(path: &Path, table: &str) -> rusqlite::Result<Self> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.execute_batch(&schema::create_tables(table))?;
+        Ok(Self {
+            connection,
+            table: table.to_owned(),
+            waiting: 0,
+        })
+    }
+
+    fn insert(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+        let Row {
+            captured,
+            request,
+            answer,
+            said,
+            prompt,
+            tokens,
+        } = row;
+        if self.waiting == 0 {
+            self.connection.execute_batch("BEGIN")?;
+        }
+        let insert = schema::insert_reply(&self.table);
+        let mut replies = self.connection.prepare_cached(&insert)?;
+        let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
+        let count = tokens.ids.len() as i64;
+        let id = replies.insert((hash_tokens(prompt), reply.to_string(), count))?;
+        let insert = schema::insert_recording(&self.table);
+        let mut recordings = self.connection.prepare_cached(&insert)?;
+        let micros: Vec<u128> = tokens.times.iter().map(Duration::as_micros).collect();
+        recordings.execute((
+            id,
+            captured.api.name(),
+            &answer.model,
+            request,
+            json!(prompt).to_string(),
+            tokens.texts.concat(),
+            tokens.reasoning,
+            &said.finish,
+            captured.streamed,
+            json!(micros).to_string(),
+        ))?;
+        drop((replies, recordings));
+        self.waiting += 1;
+        if self.waiting >= BATCH {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> rusqlite::Result<()> {
+        if std::mem::take(&mut self.waiting) > 0 {
+            self.connection.execute_batch("COMMIT")?;
+        }
+        Ok(())
+    }
+
+    /// An index, so that opening need not read the replies.
+    fn finish(mut self) -> rusqlite::Result<()> {
+        self.commit()?;
+        let index = schema::create_index(&self.table);
+        self.connection.execute_batch(&index)?;
+        self.connection.close().map_err(|(_, error)| error)
+    }
+}

@@ -1,0 +1,115 @@
+//! A body that passes through untouched, while what passes is kept with its instants.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::exchange::Api;
+use super::store::Inbox;
+
+/// Most bytes of an answer that are kept; a longer one passes and is not recorded.
+const LARGEST: usize = 64 << 20;
+
+/// A request and what came back for it.
+pub(super) struct Captured {
+    pub(super) api: Api,
+    pub(super) request: Value,
+    /// Whether the answer is server-sent events.
+    pub(super) streamed: bool,
+    /// Pieces of the answer, and when each came after the request was sent.
+    pub(super) chunks: Vec<(Duration, Bytes)>,
+}
+
+/// The body.
+pub(super) struct Tee {
+    body: Incoming,
+    sent: Instant,
+    bytes: usize,
+    captured: Option<Captured>,
+    inbox: Inbox,
+}
+
+impl Tee {
+    /// Keeps what `body` brings, the answer to a request that was sent then.
+    pub(super) fn new(body: Incoming, sent: Instant, captured: Captured, inbox: Inbox) -> Self {
+        Self {
+            body,
+            sent,
+            bytes: 0,
+            captured: Some(captured),
+            inbox,
+        }
+    }
+
+    fn keep(&mut self, data: &Bytes) {
+        self.bytes += data.len();
+        if self.bytes > LARGEST {
+            if self.captured.take().is_some() {
+                self.inbox.skip("the answer is too large");
+            }
+            return;
+        }
+        if let Some(captured) = &mut self.captured {
+            captured.chunks.push((self.sent.elapsed(), data.clone()));
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(captured) = self.captured.take() {
+            self.inbox.put(captured);
+        }
+    }
+}
+
+impl Body for Tee {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        match &polled {
+            Poll::Pending => {}
+            Poll::Ready(None) => this.finish(),
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    this.keep(data);
+                }
+            }
+            Poll::Ready(Some(Err(_))) => {
+                if this.captured.take().is_some() {
+                    this.inbox.skip("the answer broke off");
+                }
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Tee {
+    fn drop(&mut self) {
+        // Of a body whose length is known, nobody asks for the end.
+        if self.body.is_end_stream() {
+            self.finish();
+        } else if self.captured.take().is_some() {
+            self.inbox.skip("the client went away");
+        }
+    }
+}
