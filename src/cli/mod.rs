@@ -27,10 +27,14 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the user asked for")]
 fn print(text: &str) -> ExitCode {
-    println!("{}", text.trim_end());
-    ExitCode::SUCCESS
+    use std::io::Write;
+    match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Who reads it (`| head`) has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "a failed start has no log yet")]

@@ -19,6 +19,7 @@ import re
 import shutil
 import socket
 import ssl
+import stat
 import struct
 import subprocess
 import sys
@@ -66,6 +67,11 @@ class Root:
         shutil.copy(binary, target)
         for name in ("vllm", "llm-d-inference-sim"):
             (folder / "usr/local/bin" / name).symlink_to("vllm-sim")
+        if os.environ["OWN_NETWORK"] == "as root":
+            # A static program reads randomness from a device.
+            (folder / "dev").mkdir()
+            os.mknod(folder / "dev/urandom", 0o666 | stat.S_IFCHR, os.makedev(1, 9))
+            os.mknod(folder / "dev/random", 0o666 | stat.S_IFCHR, os.makedev(1, 8))
         found = subprocess.run(["ldd", str(binary)], capture_output=True, text=True)
         for library in re.findall(r"(/\S+) \(", found.stdout):
             place = folder / library.lstrip("/")
@@ -350,12 +356,24 @@ def check(file, binary, folder):
     return failed
 
 
+def listed(folder, rendered):
+    """The manifests of a folder; where there is a kustomization, what it makes of them."""
+    made = {file.parent for file in folder.rglob("kustomization.yaml")}
+    for place in sorted(made):
+        file = rendered / ("-".join(place.relative_to(folder).parts) + ".yaml")
+        out = subprocess.run(["kubectl", "kustomize", str(place)], check=True, capture_output=True, text=True)
+        file.write_text(out.stdout)
+        yield file
+    yield from (file for file in sorted(folder.rglob("*.yaml")) if file.parent not in made)
+
+
 def main():
     own_network()
     binary = str(pathlib.Path(sys.argv[1]).resolve())
+    rendered = tempfile.TemporaryDirectory()
     files = []
     for name in map(pathlib.Path, sys.argv[2:]):
-        files += sorted(name.rglob("*.yaml")) if name.is_dir() else [name]
+        files += listed(name, pathlib.Path(rendered.name)) if name.is_dir() else [name]
     failed = 0
     for file in files:
         if not any(f"kind: {kind}" in file.read_text() for kind in WORKLOADS):

@@ -1,0 +1,62 @@
+# syntax=docker/dockerfile:1
+# One static binary on distroless, for amd64 and arm64:
+#
+#   docker build -t vllm-sim .
+#   docker buildx build --platform linux/amd64,linux/arm64 -t vllm-sim .
+#   docker build --target kserve -t vllm-sim:kserve .      with bash, for KServe's start script
+#
+# tests/ship/image_root.py runs these steps without Docker.
+
+FROM rust:1.95-bookworm AS build
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /src
+
+# The dependencies alone, so that this layer stays until Cargo.lock changes.
+COPY Cargo.toml Cargo.lock ./
+# Kernels with pages of 64 KiB exist on arm64; jemalloc must know the largest page.
+ENV JEMALLOC_SYS_WITH_LG_PAGE=16
+RUN mkdir src benches \
+    && touch src/lib.rs \
+    && echo 'fn main() {}' >src/main.rs \
+    && sed -n '/^\[\[bench\]\]/{n;s/name = "\(.*\)"/benches\/\1.rs/p}' Cargo.toml | xargs -n 1 cp src/main.rs \
+    && cargo build --release --locked --bin vllm-sim \
+    && rm -r src benches
+
+COPY . .
+# Linked statically: glibc's resolver and the C++ library go into the binary.
+RUN touch src/main.rs src/lib.rs \
+    && cargo rustc --release --locked --bin vllm-sim -- -C target-feature=+crt-static -C strip=symbols
+# The names under which manifests call the programs that this one stands for.
+RUN mkdir -p /out/usr/local/bin /out/app \
+    && cp target/release/vllm-sim /out/usr/local/bin/vllm-sim \
+    && for name in vllm llm-d-inference-sim dataset-tool python3; do ln -s vllm-sim "/out/usr/local/bin/$name"; done \
+    && ln -s /usr/local/bin/vllm-sim /out/app/llm-d-inference-sim
+
+# KServe starts its pods with a bash script that calls `vllm`.
+FROM alpine:3.22 AS kserve
+# hadolint ignore=DL3018
+RUN apk add --no-cache bash ca-certificates \
+    && adduser -D -u 65532 nonroot
+COPY --from=build /out/ /
+USER 65532:65532
+WORKDIR /home/nonroot
+EXPOSE 8000
+ENTRYPOINT ["/usr/local/bin/vllm-sim"]
+
+FROM gcr.io/distroless/static-debian12:nonroot AS final
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG CREATED=1970-01-01T00:00:00Z
+LABEL org.opencontainers.image.title="vllm-sim" \
+      org.opencontainers.image.description="A vLLM deployment seen from outside, with no GPU and no model" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="gcr.io/distroless/static-debian12:nonroot"
+COPY --from=build /out/ /
+USER 65532:65532
+WORKDIR /home/nonroot
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/local/bin/vllm-sim"]

@@ -1,0 +1,119 @@
+//! What is shipped around the program fits it: dashboards, alerts, manifests.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use vllm_sim::config::{Command, Door, Loaded, load};
+use vllm_sim::server::Server;
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository(folder)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    assert!(!paths.is_empty(), "nothing in {folder}");
+    paths
+}
+
+/// Names of series in a text of expressions.
+fn series(text: &str) -> BTreeSet<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c| !word(c));
+    let ours = |word: &&str| {
+        let (http, process) = (word.starts_with("http_"), word.starts_with("process_"));
+        word.starts_with("vllm:") || http || process
+    };
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+/// Names of series on a page in the Prometheus text format.
+fn exposed(page: &str) -> BTreeSet<String> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[tokio::test]
+async fn dashboards_and_alerts_name_only_series_that_are_there() {
+    // Adapters have series once one was asked for.
+    let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
+    let loaded = Loaded::from_flags(Door::Vllm, &flags).unwrap();
+    let server = Server::start_loaded(loaded).await.unwrap();
+    let address = server.address.unwrap();
+    // The first to ask may install the provider; the answer to the others is the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::new();
+    let chat =
+        r#"{"model": "demo", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}"#;
+    let answer = client
+        .post(format!("http://{address}/v1/chat/completions"))
+        .header("content-type", "application/json")
+        .body(chat)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    let page = client.get(format!("http://{address}/metrics"));
+    let exposed = exposed(&page.send().await.unwrap().text().await.unwrap());
+    server.shutdown().await;
+
+    let mut wanted = BTreeSet::new();
+    for path in files("dashboards/grafana", "json") {
+        let board: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for panel in board["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                wanted.extend(series(target["expr"].as_str().unwrap()));
+            }
+        }
+    }
+    for path in files("dashboards/alerts", "yaml") {
+        let text = std::fs::read_to_string(path).unwrap();
+        let expressions = text.lines().filter(|line| !line.contains("record:"));
+        wanted.extend(expressions.flat_map(series));
+    }
+    assert!(wanted.len() > 30, "{wanted:?}");
+    // Nothing has been turned away, and no adapter asked for: the family has no series yet.
+    wanted.remove("vllm:lora_requests_info");
+    let missing: Vec<_> = wanted.difference(&exposed).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+}
+
+#[test]
+fn latency_profiles_are_configurations() {
+    for path in files("manifests/latency-profiles", "yaml") {
+        let words = [
+            "vllm-sim",
+            "--strict-config",
+            "--config",
+            path.to_str().unwrap(),
+        ];
+        let loaded = match load(&words.map(str::to_owned), &|_| None) {
+            Ok(Command::Serve(loaded)) => loaded,
+            other => panic!("{}: {other:?}", path.display()),
+        };
+        let config = &loaded.config;
+        let roofline = path.to_string_lossy().contains("roofline-");
+        assert_eq!(
+            config.model.door,
+            if roofline { Door::Vllm } else { Door::Llmd }
+        );
+        if roofline {
+            // The weights fit into the memory of the GPUs.
+            let (_, setup) = vllm_sim::server::modelled(config)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(setup.is_some(), "{}", path.display());
+        }
+    }
+}
