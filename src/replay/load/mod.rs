@@ -272,13 +272,13 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
             Some(Format::Guidellm)
         } else if has("conversations") || has("conversation") || has("messages") {
             Some(Format::ShareGpt)
+        } else if has("summary") && has("per_request") {
+            Some(Format::Report)
         } else if ["request_throughput", "input_lens", "mean_ttft_ms"]
             .map(has)
             .contains(&true)
         {
             Some(Format::VllmBench)
-        } else if has("per_request") || has("summary") {
-            Some(Format::Report)
         } else if has("successes") || has("start_time") {
             Some(Format::InferencePerf)
         } else {
