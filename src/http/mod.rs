@@ -11,6 +11,7 @@ mod error;
 mod fault;
 mod faulty;
 mod invocations;
+mod journal;
 mod json;
 mod link;
 mod media;

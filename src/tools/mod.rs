@@ -5,4 +5,6 @@ pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
 pub mod record;
+pub mod replay;
+pub mod sweep;
 pub mod validate;
