@@ -49,7 +49,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("sglang-schedule-conservativeness", Scheduler, Float, "SGLang: greater admits less.").or("1.0"),
     Flag::new("latency-model", Timing, Choice(&["auto", "delays", "polynomial", "profile", "roofline"]), "Where step times come from. auto: the profile or GPU that is named, else the delays.").or("auto"),
     Flag::new("latency-profile", Timing, Path, "Measured grid: an NPZ file or a profiler's folder.").also(&["planner-profile-data"]),
-    Flag::new("latency-coefficients", Timing, Path, "Coefficients fitted by `vllm-sim calibrate`."),
+    Flag::new("latency-coefficients", Timing, Path, "Coefficients fitted by `vllm-sim calibrate`: a file, or the mapping itself."),
     Flag::new("gpu", Timing, Text, "GPU to imitate, such as h100, a100, l40s, h200, b200, mi300x.").also(&["aic-system", "ais-system"]),
     Flag::new("gpu-memory-utilization", Timing, Float, "Share of its memory that is used.").or("0.92").also(&["device-memory-utilization"]),
     Flag::new("tensor-parallel-size", Parallel, Int, "GPUs that share each layer.").or("1").short(&["tp"]).also(&["aic-tp-size", "ais-tp-size"]),
