@@ -99,6 +99,8 @@ struct Core<'a> {
     timers: Agenda<Timer>,
     /// Requests that have a worker but were not handed over.
     outgoing: VecDeque<(usize, u32, Choice)>,
+    /// Prompts that were fetched: prefill worker and slot.
+    fetched: Vec<(u32, u32)>,
     out: Outbox,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
@@ -127,14 +129,15 @@ impl<'a> Core<'a> {
             sessions: Sessions::new(source, settings.pace)?,
             requests: Requests::default(),
             pools: [
-                Pool::new(prefill, seed),
-                Pool::new(Some(&settings.pool), seed),
+                Pool::new(prefill, seed, true),
+                Pool::new(Some(&settings.pool), seed, false),
             ],
             split: prefill.is_some(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: Agenda::default(),
             outgoing: VecDeque::new(),
+            fetched: Vec::new(),
             out: Outbox::new(),
             tokens: Vec::new(),
             wants_tokens,
@@ -184,7 +187,8 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// When something happens next. Scaling alone does not keep a replay going.
+    /// When something happens next. Without work only a worker that starts can bring some: the
+    /// rule of scaling alone does not keep a replay going.
     fn next_instant(&mut self) -> Option<SimTime> {
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
             && self.pools[pool].workers[worker as usize].wake != at
@@ -194,11 +198,10 @@ impl<'a> Core<'a> {
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         let work = step.into_iter().chain(arrival).min();
-        let timer = self.timers.next_due();
-        if work.is_none() && self.living == 0 {
+        if work.is_none() && !self.pools.iter().any(Pool::is_starting) {
             return None;
         }
-        work.into_iter().chain(timer).min()
+        work.into_iter().chain(self.timers.next_due()).min()
     }
 
     /// Lets all workers that are due now go on.
@@ -255,6 +258,7 @@ impl<'a> Core<'a> {
         for (when, event) in out.drain(..) {
             match event {
                 Event::Tokens { id, n } => self.made(address, id, n, when, steps),
+                Event::Decoded { id, n } => self.decoded(address, id, n),
                 Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
                 Event::Scheduled { id, cached, .. } if !steps => {
                     self.admitted(pool, id, when, cached, false);
@@ -280,6 +284,12 @@ impl<'a> Core<'a> {
 
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
+        if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
+            handoff.reused = cached.min(request.input);
+            (handoff.activated, handoff.released) = (Some(at), Some(at));
+            let worker = request.prefill_worker.unwrap_or_default();
+            self.fetched.push((worker, id.0 as u32));
+        }
         request.admissions.push(Admission {
             at,
             reused: cached.min(request.input),
@@ -308,6 +318,15 @@ impl<'a> Core<'a> {
         if first {
             self.pools[pool].router.prefilled(slot);
             self.release_queued(pool);
+        }
+    }
+
+    /// Output tokens came out, one at the end of each of the last `n` steps.
+    fn decoded(&mut self, (pool, at): Address, id: SeqId, n: u32) {
+        if pool == SERVING {
+            let next = self.pools[pool].workers[at as usize].log.ended();
+            let first = next.saturating_sub(n.into());
+            self.requests.get_mut(id.0 as u32).tokens.steps(first, n);
         }
     }
 
@@ -371,6 +390,9 @@ impl<'a> Core<'a> {
     ) -> Result<(), ReplayError> {
         let request = self.requests.get(slot);
         let (place, turn) = (request.place, request.turn);
+        if let (Some(_), Some(worker)) = (request.handoff, request.prefill_worker) {
+            self.fetched.push((worker, slot));
+        }
         self.tell(slot, when, status);
         self.left(address, slot);
         self.requests.release(slot);
@@ -404,7 +426,7 @@ impl<'a> Core<'a> {
             request_id: spec.request_id.as_ref(),
             number: request.number,
             arrival: request.arrival,
-            dispatched: request.dispatched,
+            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
             ended,
             status,
             input: request.input,
@@ -466,8 +488,17 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Gives requests to the workers that were chosen for them.
+    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
+    /// them.
     fn hand_over(&mut self) -> Result<(), ReplayError> {
+        while let Some((at, slot)) = self.fetched.pop() {
+            let worker = &mut self.pools[PREFILL].workers[at as usize];
+            let mut out = std::mem::take(&mut self.out);
+            worker.let_go(self.now, SeqId(slot.into()), &mut out);
+            self.hear((PREFILL, at), &mut out)?;
+            self.out = out;
+            self.reschedule((PREFILL, at));
+        }
         while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
             let address = (pool, choice.worker);
             let request = self.requests.get_mut(slot);

@@ -19,6 +19,8 @@ pub(super) struct Pool {
     pub router: Router,
     pub block_size: u32,
     events: bool,
+    /// Others fetch what is computed here.
+    lends: bool,
     /// Workers that were ever started.
     started: usize,
     /// When the number of workers changed last.
@@ -26,12 +28,13 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64) -> Self {
+    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, lends: bool) -> Self {
         let config = spec.map_or(RouterConfig::RoundRobin, |spec| spec.router.clone());
         let block_size = spec.and_then(|spec| spec.engines.first());
         Self {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
             events: config.wants_events(),
+            lends,
             router: Router::new(config, seed),
             spec: spec.cloned(),
             workers: Vec::new(),
@@ -44,7 +47,7 @@ impl Pool {
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
-        let spec = engines[self.started % engines.len()].with_events(self.events);
+        let spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
         self.started += 1;
         self.changed = now;
         let worker = Worker::new(&spec, log_limit, now)?;
@@ -102,6 +105,12 @@ impl Pool {
         self.workers.iter().filter(present).count() as u32
     }
 
+    /// Whether a worker is on its way.
+    pub(super) fn is_starting(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.phase == Phase::Starting)
+    }
+
     /// When the rule looks again.
     pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
         let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
@@ -136,19 +145,19 @@ impl Pool {
 
     fn observe(&self) -> Observed {
         let ready = self.workers.iter().filter(|w| w.phase == Phase::Ready);
-        let (mut workers, mut waiting, mut usage) = (0, self.router.queued() as f64, 0.0);
+        let (mut workers, mut waiting, mut usage) = (0u32, self.router.queued() as f64, 0.0);
         for worker in ready {
             let stats = worker.stats();
             workers += 1;
             waiting += (stats.waiting + stats.deferred) as f64;
             usage += f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
         }
-        let n = f64::from(workers.max(1));
         // What is on its way counts as there, or the rule would ask for it again and again.
+        let present = self.present();
         Observed {
-            workers: self.present(),
-            waiting: waiting / n * n / f64::from(self.present().max(1)),
-            kv_usage: usage / n,
+            workers: present,
+            waiting: waiting / f64::from(present.max(1)),
+            kv_usage: usage / f64::from(workers.max(1)),
         }
     }
 }
