@@ -20,6 +20,7 @@ pub(super) fn run(
 ) -> Result<String> {
     match name {
         "dataset" => dataset::run(words, env),
+        "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
         "replay" => {
             let sort = |words: &[String]| sort(words, env);
@@ -35,7 +36,7 @@ pub(super) fn run(
             record::run(words, env, super::signalled())
         }
         _ => bail!(
-            "`{name}` is not built yet; there are dataset, explain, record, replay, sweep, validate (of {})",
+            "`{name}` is not built yet; there are calibrate, dataset, explain, record, replay, sweep, validate (of {})",
             TOOLS.join(", ")
         ),
     }

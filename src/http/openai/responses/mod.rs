@@ -23,8 +23,10 @@ use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
 use crate::http::stream::EventStream;
 use crate::http::{body, error, fault, json, transfer};
+use crate::metrics::ToolMode;
 use crate::service::{Job, Reply};
 use crate::wire::fault::{Fault, Kind};
+use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::responses::ResponsesRequest;
 use crate::wire::openai::responses_rules::{cannot_cancel, not_stored};
 use crate::wire::openai::shared::{StructuredOutputs, ToolChoice};
@@ -39,7 +41,9 @@ pub(in crate::http) async fn create(
     let (parts, body) = request.into_parts();
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, ResponsesRequest::parse(&value)?).await
+        let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
+        let request = ResponsesRequest::parse(&value)?;
+        answer(&app, &parts.headers, request, threshold).await
     };
     answer
         .await
@@ -115,6 +119,7 @@ async fn answer(
     app: &Arc<App>,
     headers: &HeaderMap,
     mut request: ResponsesRequest,
+    threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     fault::inject(app, headers, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
@@ -133,7 +138,7 @@ async fn answer(
     request.store = Some(stored);
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (frame, started) = start(app, headers, request, &messages).await?;
+    let (frame, started) = start(app, headers, request, &messages, threshold).await?;
     let reply = match started {
         Ok(reply) => reply,
         Err(_) if stream => return Ok(failed_stream(frame, guard)),
@@ -187,6 +192,7 @@ async fn start(
     headers: &HeaderMap,
     request: ResponsesRequest,
     messages: &[Value],
+    hit_threshold: Option<f64>,
 ) -> Result<(Arc<Frame>, Result<Reply, Fault>), Fault> {
     let arrived = app.service.now();
     let target = prepare::target(app, request.model.as_deref())?;
@@ -220,7 +226,6 @@ async fn start(
     let cache_salt = request.cache_salt.as_deref().map(Into::into);
     let remote = request.kv_transfer_params.as_ref();
     transfer::streams(app, remote, request.stream.unwrap_or(false))?;
-    let hit_threshold = transfer::hit_threshold(app, headers, &Value::Null);
     let mut view = prepare::view(app, &shape, &id, &target);
     let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
     let frame = Arc::new(Frame {
@@ -230,6 +235,7 @@ async fn start(
         max_tokens: params.max_tokens.unwrap_or(budget),
         logprobs: logprobs.map(|top| prepare::top(app, top)),
         ids: Ids::new(),
+        tool_parser: (parser && finds_calls(&chat)).then(|| app.metrics.clone()),
         prompt: shows_prompt.then(|| prompt.tokens.clone()),
         request,
     });
@@ -259,6 +265,12 @@ async fn start(
     }
 }
 
+/// Whether the tool parser looks at what answers this.
+fn finds_calls(chat: &ChatRequest) -> bool {
+    let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+    offered && chat.tool_choice != Some(ToolChoice::None)
+}
+
 /// `text.format` is a constraint too.
 fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Result<(), Fault> {
     let format = request.text.as_ref().and_then(|text| text.get("format"));
@@ -284,6 +296,8 @@ impl Playing {
         self.reply.ended().await;
         let choice = &self.reply.choices[0];
         let output = self.frame.output(choice, false);
+        let called = output.iter().any(|item| item["type"] == "function_call");
+        self.frame.count_parsed(ToolMode::NonStreaming, called);
         self.frame.object(status(choice), output, Some(&self.reply))
     }
 }
