@@ -266,7 +266,7 @@ impl Machine<'_> {
             data + at.iter().map(|u| (ridge * u).powi(2)).sum::<f64>()
         };
         let mut damping = 1e-3;
-        let mut current = self.residuals(&[at.clone()])?.remove(0);
+        let mut current = self.residuals(std::slice::from_ref(at))?.remove(0);
         let (mut jacobian, mut trust) = self.jacobian(at, &current)?;
         let mut normal = vec![vec![0.0; n]; n];
         for _ in 0..STEPS {
