@@ -1,7 +1,9 @@
 //! From arguments to an exit code. Only this module prints.
 
+mod shell;
 mod tool;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
@@ -26,10 +28,13 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the user asked for")]
+/// A reader that has seen enough (`| head`) is no failure.
 fn print(text: &str) -> ExitCode {
-    println!("{}", text.trim_end());
-    ExitCode::SUCCESS
+    let text = format!("{}\n", text.trim_end());
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => complain(&error, FAILED),
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "a failed start has no log yet")]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::shell;
 use crate::config::{Door, TOOLS, load_known};
 use crate::server;
 use crate::tools::{dataset, dynamo_run, explain, record, validate};
@@ -26,8 +27,10 @@ pub(super) fn run(
             super::start_plain_log();
             record::run(words, env, super::signal())
         }
+        "completions" => shell::completions(words),
+        "man" => shell::man(words),
         _ => bail!(
-            "`{name}` is not built yet; there are dataset, explain, record, replay --dynamo-run, validate (of {})",
+            "`{name}` is not built yet; there are completions, dataset, explain, man, record, replay --dynamo-run, validate (of {})",
             TOOLS.join(", ")
         ),
     }
