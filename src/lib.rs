@@ -15,6 +15,7 @@ pub mod http;
 pub mod job;
 pub mod kv_events;
 pub mod metrics;
+pub mod otel;
 pub mod replay;
 pub mod scenario;
 pub mod server;

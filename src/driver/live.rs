@@ -72,6 +72,21 @@ pub struct Tag {
     pub lora: Option<Arc<str>>,
     /// The request it is one of several sequences of.
     pub group: Option<Arc<Group>>,
+    /// What its span shows; `None`: nobody traces.
+    pub traced: Option<Arc<Traced>>,
+}
+
+/// What the span of a request shows besides lengths and instants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traced {
+    /// `traceparent` and `tracestate` of the request (W3C trace context).
+    pub headers: Option<(Box<str>, Option<Box<str>>)>,
+    /// As the sampler is told.
+    pub temperature: f64,
+    /// As the sampler is told.
+    pub top_p: f64,
+    /// Choices asked for.
+    pub n: u32,
 }
 
 /// A request of several sequences, counted when the last one ends.
@@ -166,6 +181,15 @@ impl Observer for Observers {
 pub fn unix_now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// `instant` in seconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the live driver is where the clock enters"
+)]
+pub fn unix_at(instant: Instant) -> f64 {
+    unix_now() - Instant::now().duration_since(instant).as_secs_f64()
 }
 
 struct Core {

@@ -43,6 +43,8 @@ impl VllmEngine for Engine {
         self.parts.health().map_err(Status::unavailable)?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
+        let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
+        let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
         let ruling = fault::judge(&self.parts, &request)?;
         ruling.delay(&self.parts).await;
         ruling.refuse(&self.parts)?;
@@ -50,6 +52,7 @@ impl VllmEngine for Engine {
         let stream = request.stream;
         let mut job = read::job(&self.parts, request).await?;
         job.rank = rank;
+        job.trace = trace;
         job.tuned = Some(ruling.tuned.clone());
         let reply = self
             .parts

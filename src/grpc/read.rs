@@ -94,6 +94,8 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         hit_threshold: None,
         skip_cache_read: asked.prompt_logprobs.is_some(),
         tail: std::time::Duration::ZERO,
+        trace: None,
+        sampling: (params.temperature, params.top_p),
         arrived,
         tuned: None,
     })

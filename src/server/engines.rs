@@ -8,7 +8,7 @@ use crate::config::{
     Config, EventForm, HashForm as ConfigHashForm, Policy as ChosenPolicy, Preemption,
     SchedulerKind,
 };
-use crate::driver::{Live, Observer, Observers, Tune};
+use crate::driver::{Live, Observer, Observers, Tune, unix_at};
 use crate::engine::Scheduler;
 use crate::engine::latency::{Setup, Speed};
 use crate::engine::sched::pool::{Pool, PoolConfig};
@@ -18,6 +18,7 @@ use crate::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
 use crate::metrics::{Metrics, Observer as MetricsObserver};
+use crate::otel::Spans;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(
@@ -26,6 +27,7 @@ pub(super) fn start(
     epoch: Instant,
     metrics: &Arc<Metrics>,
     port: u16,
+    spans: Option<&Spans>,
 ) -> Result<Vec<Live>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
@@ -36,6 +38,9 @@ pub(super) fn start(
         if config.kv_events.enabled && setup::has_cache(config) {
             let publisher = publisher(config, rank, port)?;
             observers.push(Box::new(KvObserver::new(publisher, hearing.steps)));
+        }
+        if let Some(spans) = spans {
+            observers.push(Box::new(spans.observer(unix_at(epoch))));
         }
         let scheduler = scheduler(config, seed)?;
         let name = format!("engine-{rank}");

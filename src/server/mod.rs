@@ -34,6 +34,7 @@ use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Desk, Edge, Link, Parts};
 use crate::metrics::Metrics;
+use crate::otel::Spans;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::TokenizerError;
@@ -88,6 +89,9 @@ pub enum StartError {
     /// What the metrics should show.
     #[error("metrics: {0}")]
     Metrics(String),
+    /// Where spans go.
+    #[error("otlp-traces-endpoint {0:?}: {1}")]
+    Spans(String, String),
     /// A thread could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
@@ -109,6 +113,7 @@ pub struct Server {
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     live: Vec<Live>,
+    spans: Option<Spans>,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
@@ -165,7 +170,14 @@ impl Server {
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
-        let live = engines::start(&config, seed, started, &metrics, port)?;
+        let spans = match &config.server.otlp_traces_endpoint {
+            Some(endpoint) => Some(
+                Spans::open(endpoint)
+                    .map_err(|error| StartError::Spans(endpoint.clone(), error.to_string()))?,
+            ),
+            None => None,
+        };
+        let live = engines::start(&config, seed, started, &metrics, port, spans.as_ref())?;
         let service = Arc::new(service(&config, texts, seed, live.clone()));
         let counted = drill::Counted(metrics.clone());
         service.drill.report_to(Arc::new(counted));
@@ -209,6 +221,7 @@ impl Server {
             grpc_address,
             app,
             live,
+            spans,
             accepting,
             shutdown_timeout,
             socket,
@@ -249,6 +262,9 @@ impl Server {
         for live in &self.live {
             live.stop();
         }
+        if let Some(spans) = self.spans {
+            let _ = tokio::task::spawn_blocking(move || spans.close()).await;
+        }
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
@@ -282,6 +298,7 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         admission,
         tools: setup::tools(config),
         hashes: setup::hashes(config),
+        traced: config.server.otlp_traces_endpoint.is_some(),
     };
     let mut generator = Generator::new(mode, seed, texts.tokenizer);
     if let Some(recordings) = texts.recordings {

@@ -50,6 +50,10 @@ pub struct Job {
     pub skip_cache_read: bool,
     /// Delay between the last token and the end (a picture is made).
     pub tail: Duration,
+    /// `traceparent` and `tracestate` (W3C trace context).
+    pub trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// Temperature and `top_p`, for the span of the request.
+    pub sampling: (f64, f64),
     /// When the request arrived.
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.

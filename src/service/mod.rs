@@ -11,7 +11,7 @@ mod reply;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::driver::{Group, Live, Planned, Tag, Ticket};
+use crate::driver::{Group, Live, Planned, Tag, Ticket, Traced};
 use crate::engine::kv::{self, Extras, HashConfig, Hasher, Lora};
 use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
 use crate::generate::structured::{Cache, Compiled, ConstraintError};
@@ -124,6 +124,8 @@ pub struct Settings {
     pub tools: ToolSettings,
     /// How blocks are named; `None`: there is no prefix cache.
     pub hashes: Option<HashConfig>,
+    /// Whether requests leave spans.
+    pub traced: bool,
 }
 
 /// The server behind its edges.
@@ -390,6 +392,14 @@ impl Service {
                 planned,
                 lora,
                 group: Some(group),
+                traced: self.settings.traced.then(|| {
+                    Arc::new(Traced {
+                        headers: job.trace.clone(),
+                        temperature: job.sampling.0,
+                        top_p: job.sampling.1,
+                        n: job.n,
+                    })
+                }),
             },
         }
     }

@@ -231,6 +231,12 @@ pub(in crate::http) fn top(app: &App, asked: i128) -> u32 {
         .min(vocabulary.max(1))
 }
 
+/// W3C trace context of a request.
+pub(in crate::http) fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(Into::into);
+    Some((text("traceparent")?, text("tracestate")))
+}
+
 /// A job with what the sampler is asked to do.
 pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived: SimTime) -> Job {
     let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
@@ -282,6 +288,8 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
         skip_cache_read: params.prompt_logprobs.is_some()
             || params.skip_reading_prefix_cache.unwrap_or(false),
         tail: std::time::Duration::ZERO,
+        trace: trace(headers),
+        sampling: (params.temperature, params.top_p),
         arrived,
         tuned: fault::tuned(),
     }
