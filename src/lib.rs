@@ -14,6 +14,7 @@ pub mod grpc;
 pub mod http;
 pub mod job;
 pub mod kv_events;
+pub mod kv_transfer;
 pub mod metrics;
 pub mod otel;
 pub mod replay;

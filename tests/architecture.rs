@@ -20,6 +20,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("driver", "engine sim"),
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
+    ("kv_transfer", "driver engine sim"),
     ("otel", "driver engine sim"),
     (
         "service",

@@ -13,6 +13,8 @@ mod doors;
 mod flags;
 #[path = "config/layers.rs"]
 mod layers;
+#[path = "config/llmd_table.rs"]
+mod llmd_table;
 #[path = "config/messages.rs"]
 mod messages;
 #[path = "config/printed.rs"]

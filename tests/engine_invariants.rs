@@ -14,7 +14,7 @@ use vllm_sim::engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use vllm_sim::engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim::engine::{
-    BlockKey, Command, Delays, End, Event, LoraId, Outbox, Plan, Scheduler, SeqId, Sequence,
+    BlockKey, Command, Delays, End, Event, LoraId, Outbox, Plan, Reset, Scheduler, SeqId, Sequence,
     Transfer,
 };
 use vllm_sim::sim::SimTime;
@@ -27,7 +27,9 @@ enum Input {
     Abort(u64),
     Pause,
     Resume,
-    Reset,
+    Reset(Reset),
+    Caching(bool),
+    Release(u64),
     CancelAll,
 }
 
@@ -39,7 +41,7 @@ struct Request {
     output: u32,
     priority: i64,
     lora: Option<u32>,
-    remote: bool,
+    transfer: Transfer,
     tail_ms: u64,
     planned: bool,
 }
@@ -51,18 +53,22 @@ fn request() -> impl Strategy<Value = Request> {
         1..40u32,
         -2..3i64,
         proptest::option::weighted(0.2, 1..4u32),
-        proptest::bool::weighted(0.1),
+        prop_oneof![
+            8 => Just(Transfer::Local),
+            1 => Just(Transfer::RemotePrefill),
+            1 => Just(Transfer::RemoteDecode),
+        ],
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
         proptest::bool::weighted(0.9),
     )
         .prop_map(
-            |(family, prompt, output, priority, lora, remote, tail_ms, planned)| Request {
+            |(family, prompt, output, priority, lora, transfer, tail_ms, planned)| Request {
                 family,
                 prompt,
                 output,
                 priority,
                 lora,
-                remote,
+                transfer,
                 tail_ms,
                 planned,
             },
@@ -76,7 +82,11 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         4 => (0..30u64).prop_map(Input::Abort),
         1 => Just(Input::Pause),
         2 => Just(Input::Resume),
-        1 => Just(Input::Reset),
+        1 => prop_oneof![
+            Just(Reset::WhenIdle), Just(Reset::Preempt), Just(Reset::Forget)
+        ].prop_map(Input::Reset),
+        1 => any::<bool>().prop_map(Input::Caching),
+        1 => (0..30u64).prop_map(Input::Release),
         1 => Just(Input::CancelAll),
     ];
     proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
@@ -111,11 +121,7 @@ fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     Sequence {
         priority: request.priority,
         lora: request.lora.map(LoraId),
-        transfer: if request.remote {
-            Transfer::RemotePrefill
-        } else {
-            Transfer::Local
-        },
+        transfer: request.transfer,
         plan: request.planned.then(|| Arc::new(plan)),
         tail: Duration::from_millis(request.tail_ms),
         ..Sequence::new(SeqId(id), request.prompt, request.output)
@@ -133,8 +139,8 @@ struct Life {
     ended: Option<(SimTime, End)>,
 }
 
-/// The log, and what was asked for.
-type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>);
+/// The log, what was asked for, and what is cached in the end, a key for each copy.
+type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
 
 /// Plays the inputs; after each step of the way a pending wake-up is checked (7).
 fn play(
@@ -180,8 +186,18 @@ fn play(
                     paused = false;
                     engine.command(now, Command::Resume, &mut out);
                 }
-                Input::Reset => engine.command(now, Command::ResetPrefixCache, &mut out),
-                Input::CancelAll => engine.command(now, Command::CancelAll, &mut out),
+                Input::Reset(reset) => {
+                    engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
+                }
+                Input::Caching(on) => {
+                    engine.command(now, Command::Caching(*on), &mut out);
+                }
+                Input::Release(id) => {
+                    engine.command(now, Command::Release(SeqId(*id)), &mut out);
+                }
+                Input::CancelAll => {
+                    engine.command(now, Command::CancelAll, &mut out);
+                }
             }
         }
         let stats = engine.stats();
@@ -194,11 +210,17 @@ fn play(
     }
     let stats = engine.stats();
     prop_assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
-    Ok((out.into(), lives))
+    let mut cached: Vec<BlockKey> = engine.cached_blocks().iter().map(|b| b.key).collect();
+    cached.sort_unstable();
+    Ok((out.into(), lives, cached))
 }
 
 /// Holds the log against invariants 1, 2, 3, 5, 8 and 9.
-fn check(log: &[(SimTime, Event)], lives: &mut BTreeMap<u64, Life>) -> Result<(), TestCaseError> {
+fn check(
+    log: &[(SimTime, Event)],
+    lives: &mut BTreeMap<u64, Life>,
+    in_cache: &[BlockKey],
+) -> Result<(), TestCaseError> {
     let mut cached: HashMap<BlockKey, u32> = HashMap::new();
     let mut last = SimTime::ZERO;
     for (at, event) in log {
@@ -256,10 +278,19 @@ fn check(log: &[(SimTime, Event)], lives: &mut BTreeMap<u64, Life>) -> Result<()
                 }
             }
             Event::Cleared => cached.clear(),
+            Event::Leased { id, blocks } => {
+                prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
+            }
             Event::Decoded { .. } => prop_assert!(false, "nobody asked for run lengths"),
             Event::Step { .. } | Event::LoraLoading { .. } => {}
         }
     }
+    let mut heard: Vec<BlockKey> = cached
+        .iter()
+        .flat_map(|(key, copies)| std::iter::repeat_n(*key, *copies as usize))
+        .collect();
+    heard.sort_unstable();
+    prop_assert_eq!(heard, in_cache, "the events tell of another cache");
     for (id, life) in lives {
         let Some((end, how)) = life.ended else {
             return Err(TestCaseError::fail(format!("{id} never ends")));
@@ -279,9 +310,9 @@ fn hold(
     block: u32,
     inputs: &[(u64, Input)],
 ) -> Result<(), TestCaseError> {
-    let (log, mut lives) = play(make().as_mut(), block, inputs)?;
-    check(&log, &mut lives)?;
-    let (again, _) = play(make().as_mut(), block, inputs)?;
+    let (log, mut lives, cached) = play(make().as_mut(), block, inputs)?;
+    check(&log, &mut lives, &cached)?;
+    let (again, ..) = play(make().as_mut(), block, inputs)?;
     prop_assert!(log == again, "another run gives another log");
     Ok(())
 }
@@ -348,6 +379,7 @@ fn vllm() -> impl Strategy<Value = VllmConfig> {
             reserve_full_prompt,
             max_loras,
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            lease: Some(Duration::from_millis(20)),
             kv_events: true,
             ..base
         }
@@ -407,6 +439,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
                 prefix_caching: true,
                 events: true,
             }),
+            lease: Some(ms(20)),
         }
     })
 }
@@ -436,7 +469,7 @@ proptest! {
     #[test]
     fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
         let mut engine = Vllm::new(config.clone()).unwrap();
-        let (_, lives) = play(&mut engine, config.block_size, &inputs)?;
+        let (_, lives, _) = play(&mut engine, config.block_size, &inputs)?;
         let counts = engine.pool().counts();
         prop_assert_eq!(counts.unused + counts.idle + counts.used, config.num_gpu_blocks);
         prop_assert_eq!(counts.used, 0, "{} sequences", lives.len());

@@ -11,7 +11,7 @@ use vllm_sim::driver::offline::Steps;
 use vllm_sim::engine::latency::{LatencyModel, Polynomial};
 use vllm_sim::engine::sched::vllm::{Policy, Recompute, Victim, Vllm, VllmConfig};
 use vllm_sim::engine::{
-    BlockKey, Command, Event, Outbox, Plan, Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, Command, Event, Outbox, Plan, Reset, Scheduler, SeqId, Sequence, Transfer,
 };
 use vllm_sim::sim::SimTime;
 
@@ -45,7 +45,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         4 => (0..30u64).prop_map(Input::Abort),
         1 => Just(Input::Command(Command::Pause)),
         3 => Just(Input::Command(Command::Resume)),
-        1 => Just(Input::Command(Command::ResetPrefixCache)),
+        1 => Just(Input::Command(Command::ResetPrefixCache(Reset::Forget))),
         1 => Just(Input::Command(Command::CancelAll)),
     ];
     proptest::collection::vec((0..400u64, input), 1..40).prop_map(|mut inputs| {
@@ -164,7 +164,9 @@ fn play(config: &VllmConfig, inputs: &[(u64, Input)]) -> (Told, Steps) {
         while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
             match input {
                 Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
-                Input::Command(command) => engine.command(now, command.clone(), &mut out),
+                Input::Command(command) => {
+                    engine.command(now, command.clone(), &mut out);
+                }
                 Input::Submit { .. } => {
                     let seq = sequence(next_id, input, config.block_size).unwrap();
                     let _ = engine.submit(now, seq, &mut out);

@@ -81,6 +81,7 @@ fn ticket(number: u64, now: SimTime) -> Ticket {
         planned: Planned::Length,
         lora: None,
         group: None,
+        source: None,
         traced: None,
     };
     Ticket {

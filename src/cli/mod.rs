@@ -3,7 +3,6 @@
 mod shell;
 mod tool;
 
-use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
@@ -28,12 +27,13 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     }
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
 fn print(text: &str) -> ExitCode {
-    let text = format!("{}\n", text.trim_end());
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => complain(&error, FAILED),
-        _ => ExitCode::SUCCESS,
+    use std::io::Write;
+    match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Who reads it (`| head`) has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
     }
 }
 

@@ -1,9 +1,9 @@
 use serde_json::{Map, Value};
 
+use super::Engine;
 use super::error::ConfigError;
 use super::values::Values;
 use super::words::closest;
-use super::{Door, Engine};
 
 /// Events about cached blocks.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,21 +53,6 @@ pub enum HashForm {
     Int,
     /// The whole digest.
     Bytes,
-}
-
-/// Disaggregated prefill (`--kv-transfer-config`).
-#[derive(Debug, Clone, PartialEq)]
-pub struct KvTransfer {
-    /// vLLM's `kv_connector`.
-    pub connector: Option<String>,
-    /// Whether this server computes prompts for others.
-    pub producer: bool,
-    /// Whether this server takes prompts from others.
-    pub consumer: bool,
-    /// vLLM's `engine_id`.
-    pub engine_id: Option<String>,
-    /// The whole object as typed.
-    pub raw: Value,
 }
 
 /// Keys of `--kv-events-config`.
@@ -269,42 +254,6 @@ fn ports_apart(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError
             "zmq-endpoint ({events}) and kv-events-replay-endpoint ({replay}) ports collide"
         ))),
         _ => Ok(()),
-    }
-}
-
-impl KvTransfer {
-    pub(super) fn from_values(v: &Values) -> Result<Option<Self>, ConfigError> {
-        let Some(config) = v.object("kv-transfer-config")? else {
-            return Ok(None);
-        };
-        let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
-        let connector = text("kv_connector");
-        let roles = "kv_producer, kv_consumer, kv_both";
-        let (producer, consumer) = match text("kv_role").as_deref() {
-            Some("kv_producer") => (true, false),
-            Some("kv_consumer") => (false, true),
-            Some("kv_both") => (true, true),
-            Some(other) => {
-                return Err(v.bad(
-                    "kv-transfer-config.kv_role",
-                    other,
-                    format!("one of {roles}"),
-                ));
-            }
-            None if connector.is_some() && v.door == Door::Vllm => {
-                return Err(ConfigError::Invalid(format!(
-                    "Please specify kv_role when kv_connector is set, supported roles are {roles}"
-                )));
-            }
-            None => (true, true),
-        };
-        Ok(Some(Self {
-            connector,
-            producer,
-            consumer,
-            engine_id: text("engine_id"),
-            raw: Value::Object(config),
-        }))
     }
 }
 

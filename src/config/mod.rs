@@ -15,6 +15,7 @@ mod flags;
 mod help;
 mod ignored;
 mod kv_events;
+mod kv_transfer;
 mod layers;
 mod loaded;
 mod lora;
@@ -39,7 +40,8 @@ pub use fake::check_fake_metrics;
 pub use faults::Faults;
 pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
-pub use kv_events::{EventForm, HashForm, KvEvents, KvTransfer};
+pub use kv_events::{EventForm, HashForm, KvEvents};
+pub use kv_transfer::{Connector, KvTransfer, SideChannel};
 pub use layers::Source;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
@@ -97,7 +99,7 @@ impl Config {
             content: Content::from_values(v)?,
             lora: Lora::from_values(v, &model)?,
             kv_events,
-            kv_transfer: KvTransfer::from_values(v)?,
+            kv_transfer: KvTransfer::from_values(v, &engine.parallel)?,
             faults: Faults::from_values(v)?,
             metrics: Metrics::from_values(v)?,
             model,

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::progress::{Progress, State};
-use crate::engine::{Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError};
+use crate::engine::{
+    CachedBlock, Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+};
 use crate::sim::SimTime;
 
 /// How eagerly the timer thread wakes.
@@ -72,8 +74,19 @@ pub struct Tag {
     pub lora: Option<Arc<str>>,
     /// The request it is one of several sequences of.
     pub group: Option<Arc<Group>>,
+    /// Who keeps the blocks of its prompt until they are read.
+    pub source: Option<Arc<Source>>,
     /// What its span shows; `None`: nobody traces.
     pub traced: Option<Arc<Traced>>,
+}
+
+/// Where blocks of a prompt lie that another server computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Its ZeroMQ endpoint.
+    pub endpoint: String,
+    /// What the request is called there.
+    pub request: String,
 }
 
 /// What the span of a request shows besides lengths and instants.
@@ -300,15 +313,22 @@ impl Live {
         }
     }
 
-    /// What an operator does.
-    pub fn command(&self, command: Command) {
+    /// What an operator does; whether it was done.
+    pub fn command(&self, command: Command) -> bool {
         let mut core = self.shared.core.lock();
         let now = self.shared.now();
         core.advance(now);
         let Core { engine, outbox, .. } = &mut *core;
-        engine.command(now, command, outbox);
+        let done = engine.command(now, command, outbox);
         core.deliver();
         self.shared.settle(core);
+        done
+    }
+
+    /// The prefix cache now.
+    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
+        let core = self.shared.core.lock();
+        core.engine.cached_blocks()
     }
 
     /// Gauges now.
@@ -543,6 +563,7 @@ impl Record {
                 self.progress.release(at, self.output, first);
             }
             Event::Preempted { .. } => self.preemptions += 1,
+            Event::Leased { blocks, .. } => self.progress.lease(blocks),
             _ => {}
         }
     }
@@ -579,8 +600,13 @@ pub struct Handle {
 
 impl Handle {
     /// How far it is.
-    pub fn progress(&self) -> &Progress {
+    pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// Its name in the engine.
+    pub fn id(&self) -> SeqId {
+        self.id
     }
 }
 

@@ -5,7 +5,7 @@ pub mod offline;
 mod progress;
 
 pub use live::{
-    Group, Handle, Live, Observer, Observers, Planned, Record, Tag, Ticket, Traced, Tune, unix_at,
-    unix_now,
+    Group, Handle, Live, Observer, Observers, Planned, Record, Source, Tag, Ticket, Traced, Tune,
+    unix_at, unix_now,
 };
 pub use progress::{Progress, State};

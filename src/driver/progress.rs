@@ -1,3 +1,4 @@
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 
@@ -22,6 +23,8 @@ pub struct Progress {
     /// When the request arrived, on the engine's clock.
     pub arrived: SimTime,
     waker: AtomicWaker,
+    /// Blocks that are kept for another engine.
+    leased: OnceLock<Box<[u32]>>,
 }
 
 /// Where a sequence is in its life.
@@ -55,6 +58,7 @@ impl Progress {
             last: AtomicU64::new(0),
             arrived,
             waker: AtomicWaker::new(),
+            leased: OnceLock::new(),
         }
     }
 
@@ -91,6 +95,11 @@ impl Progress {
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
 
+    /// Numbers of the blocks that are kept for another engine; known once ended.
+    pub fn leased(&self) -> Option<&[u32]> {
+        self.leased.get().map(AsRef::as_ref)
+    }
+
     /// Wakes this task at the next change; look again after registering.
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
@@ -119,6 +128,11 @@ impl Progress {
             End::Threshold => THRESHOLD,
         };
         self.state.store(state, Ordering::Release);
+    }
+
+    pub(super) fn lease(&self, blocks: &[u32]) {
+        // A sequence ends once.
+        let _ = self.leased.set(blocks.into());
     }
 
     pub(super) fn wake(&self) {

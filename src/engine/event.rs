@@ -56,6 +56,13 @@ pub enum Event {
         /// Why.
         end: End,
     },
+    /// The blocks of a finished sequence are kept for another engine to read.
+    Leased {
+        /// Whose.
+        id: SeqId,
+        /// Their numbers, in the order of its tokens.
+        blocks: Box<[u32]>,
+    },
     /// Blocks `from..to` of a plan entered the prefix cache; the parent of the first is block
     /// `from - 1` of the same plan.
     Stored {
@@ -95,6 +102,7 @@ impl Event {
             | Self::Tokens { id, .. }
             | Self::Decoded { id, .. }
             | Self::Preempted { id }
+            | Self::Leased { id, .. }
             | Self::Ended { id, .. } => Some(*id),
             _ => None,
         }
@@ -110,12 +118,39 @@ pub enum Command {
     Resume,
     /// Every sequence, waiting or running, ends with [`End::Cancelled`].
     CancelAll,
-    /// Forget the prefix cache (blocks in use stay, unreachable).
-    ResetPrefixCache,
+    /// Forget the prefix cache.
+    ResetPrefixCache(Reset),
+    /// Whether full blocks enter the prefix cache from now on, and are found in it.
+    Caching(bool),
+    /// Another engine has read the blocks of an ended sequence.
+    Release(SeqId),
     /// Delays of sequences that are submitted from now on (pool scheduler).
     Delays(Arc<super::Delays>),
     /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
     Speed(f64),
+}
+
+/// What becomes of blocks in use when the prefix cache is emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// While there are any, nothing happens.
+    WhenIdle,
+    /// Running sequences give theirs up, wait, and compute all they had again. Schedulers that
+    /// cannot preempt act as for [`Reset::Forget`].
+    Preempt,
+    /// They stay with their sequences, and nobody finds them any more.
+    Forget,
+}
+
+/// A block in the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CachedBlock {
+    /// What it holds. Several blocks may hold the same.
+    pub key: BlockKey,
+    /// Its number.
+    pub block: u32,
+    /// Sequences that use it.
+    pub users: u32,
 }
 
 /// Gauges of one engine.

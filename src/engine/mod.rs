@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 use crate::sim::SimTime;
 
 pub use delays::{Calculator, Delays};
-pub use event::{Command, End, Event, Stats};
+pub use event::{CachedBlock, Command, End, Event, Reset, Stats};
 pub use sequence::{BlockKey, ExtraKey, LoraId, Plan, SeqId, Sequence, Transfer};
 
 /// Where a scheduler puts its events, in the order they happen.
@@ -76,8 +76,10 @@ pub trait Scheduler {
     /// What would start exactly now may be left to another call at the same instant, so that
     /// inputs can still join it: call until [`Scheduler::next_wakeup`] lies ahead.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// What an operator does.
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox);
+    /// What an operator does; whether it was done.
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
+    /// The prefix cache as it is, in order of the blocks' numbers.
+    fn cached_blocks(&self) -> Vec<CachedBlock>;
     /// Gauges as of the last call.
     fn stats(&self) -> Stats;
 }

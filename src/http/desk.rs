@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::omni::Pictures;
 use crate::config::{ConfigError, Loaded};
-use crate::engine::Command;
+use crate::engine::{Command, Reset};
 use crate::fault::Origin;
 use crate::metrics::Fake;
 use crate::scenario::{Action, Cue, Player, Scenario, ScenarioError, Stage};
@@ -405,7 +405,10 @@ impl Program {
 
 fn act(app: &Arc<App>, action: &Action) {
     match action {
-        Action::ResetPrefixCache => app.service.command(&Command::ResetPrefixCache),
+        Action::ResetPrefixCache => {
+            app.service
+                .command(&Command::ResetPrefixCache(Reset::Forget));
+        }
         Action::AbortRequests => {
             app.service.abort(None);
         }
@@ -429,7 +432,8 @@ fn restart(app: &Arc<App>, time: Duration) {
         link.down = down;
     });
     app.service.command(&Command::CancelAll);
-    app.service.command(&Command::ResetPrefixCache);
+    app.service
+        .command(&Command::ResetPrefixCache(Reset::Forget));
     if down {
         let app = Arc::downgrade(app);
         tokio::spawn(async move {

@@ -4,6 +4,7 @@ mod admin;
 mod anthropic;
 mod app;
 mod body;
+pub mod bootstrap;
 mod dashboard;
 mod desk;
 mod edge;

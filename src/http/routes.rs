@@ -235,6 +235,7 @@ fn development() -> Vec<Route> {
         ("/is_paused", "GET", get(control::is_paused)),
         ("/abort_requests", "POST", post(control::abort_requests)),
         ("/get_world_size", "GET", get(vllm::info::world_size)),
+        ("/debug/kv_cache", "GET", get(vllm::kv_cache::show)),
     ]
 }
 

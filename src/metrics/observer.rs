@@ -23,6 +23,8 @@ pub struct Hearing {
     pub cache: bool,
     /// The engine tells of its batches.
     pub steps: bool,
+    /// It asks a connector for what it has not cached.
+    pub connector: bool,
 }
 
 /// Sequences of one adapter.
@@ -116,9 +118,14 @@ impl Hears for Observer {
             Event::Scheduled {
                 cached, external, ..
             } => {
+                // A connector is asked for what this engine's cache has not.
+                let asked = match self.hears.connector || *external > 0 {
+                    true => record.prompt - cached,
+                    false => 0,
+                };
                 if record.looked_up && self.hears.cache {
                     self.metrics
-                        .on_scheduled(record.prompt, *cached, 0, *external);
+                        .on_scheduled(record.prompt, *cached, asked, *external);
                 }
                 self.lora(record, |u| {
                     u.waiting = u.waiting.saturating_sub(1);

@@ -17,6 +17,7 @@ use crate::engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
 use crate::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
+use crate::kv_transfer::Reader;
 use crate::metrics::{Metrics, Observer as MetricsObserver};
 use crate::otel::Spans;
 
@@ -30,6 +31,11 @@ pub(super) fn start(
     spans: Option<&Spans>,
 ) -> Result<Vec<Live>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
+    let reads = config.kv_transfer.as_ref().is_some_and(|t| t.consumer);
+    let reader = match reads {
+        true => Some(Reader::start().map_err(StartError::Thread)?),
+        false => None,
+    };
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
         let hearing = setup::hearing(config);
@@ -38,6 +44,9 @@ pub(super) fn start(
         if config.kv_events.enabled && setup::has_cache(config) {
             let publisher = publisher(config, rank, port)?;
             observers.push(Box::new(KvObserver::new(publisher, hearing.steps)));
+        }
+        if let Some(reader) = &reader {
+            observers.push(Box::new(reader.clone()));
         }
         if let Some(spans) = spans {
             observers.push(Box::new(spans.observer(unix_at(epoch))));
@@ -69,6 +78,7 @@ fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, St
                 .then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
             kv: setup::kv(config),
+            lease: setup::lease(config),
         })));
     }
     let (vllm, _) = modelled(config, seed)?;
@@ -148,6 +158,7 @@ pub(super) fn modelled(
         },
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
+        lease: setup::lease(config),
         kv_events: config.kv_events.enabled,
         seed,
         ..VllmConfig::default()

@@ -4,6 +4,7 @@ mod drill;
 mod engines;
 mod fleet;
 mod line;
+mod prefill;
 mod setup;
 mod texts;
 mod timing;
@@ -33,6 +34,7 @@ use crate::fault::Line;
 use crate::generate::{Generator, Mode};
 use crate::grpc;
 use crate::http::{App, Desk, Edge, Link, Parts};
+use crate::kv_transfer::Listener;
 use crate::metrics::Metrics;
 use crate::otel::Spans;
 use crate::service::{Admission, Models, Service, Settings};
@@ -117,6 +119,7 @@ pub struct Server {
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
+    _listeners: Vec<Listener>,
 }
 
 impl Server {
@@ -179,6 +182,7 @@ impl Server {
         };
         let live = engines::start(&config, seed, started, &metrics, port, spans.as_ref())?;
         let service = Arc::new(service(&config, texts, seed, live.clone()));
+        let listeners = prefill::listen(&config, &service);
         let counted = drill::Counted(metrics.clone());
         service.drill.report_to(Arc::new(counted));
         let parts = Parts {
@@ -190,12 +194,16 @@ impl Server {
             desk,
         };
         let app = Arc::new(App::new(parts));
+        let registry = prefill::registry(&config, &app).await?;
         match loaded {
             Some(loaded) => app.desk().join(&app, loaded),
             None => app.service().drill.set(setup::tuned(&config), false),
         }
         let stopping = app.link().subscribe();
         let mut accepting = JoinSet::new();
+        if let Some(registry) = registry {
+            accepting.spawn(registry);
+        }
         let calls = grpc::router(grpc::Parts {
             config: config.clone(),
             service,
@@ -225,6 +233,7 @@ impl Server {
             accepting,
             shutdown_timeout,
             socket,
+            _listeners: listeners,
         })
     }
 

@@ -1,9 +1,10 @@
 //! From the configuration to the settings of each part.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::timing;
-use crate::config::{Compat, Config, HashAlgo, SchedulerKind};
+use crate::config::{Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
 use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
@@ -104,6 +105,16 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     })
 }
 
+/// How long blocks are kept for another server; `None`: not at all.
+pub(super) fn lease(config: &Config) -> Option<Duration> {
+    let transfer = config.kv_transfer.as_ref();
+    transfer.and_then(KvTransfer::keeps)
+}
+
+fn connector(config: &Config) -> Option<Connector> {
+    config.kv_transfer.as_ref()?.connector
+}
+
 /// How blocks are named; `None`: nobody looks.
 pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
@@ -132,6 +143,7 @@ pub(super) fn hearing(config: &Config) -> Hearing {
         cache: has_cache(config) && config.engine.enable_prefix_caching
             || config.engine.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
+        connector: connector(config).is_some(),
     }
 }
 
@@ -178,6 +190,10 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         kv_cache_metrics: config.metrics.kv_cache,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),
+        nixl: matches!(
+            connector(config),
+            Some(Connector::Nixl | Connector::NixlPush)
+        ),
         multiprocess: count > 1,
         runtime_series: count <= 1,
         routes,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Command, Service};
+use super::{Command, Reset, Service};
 
 /// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
@@ -90,11 +90,10 @@ impl Control {
 }
 
 impl Service {
-    /// Tells every engine.
-    pub fn command(&self, command: &Command) {
-        for rank in self.ranks() {
-            rank.command(command.clone());
-        }
+    /// Tells every engine; whether all of them did it.
+    pub fn command(&self, command: &Command) -> bool {
+        let ranks = self.ranks().iter();
+        ranks.fold(true, |all, rank| rank.command(command.clone()) && all)
     }
 
     /// Stops generation; returns once nothing runs any more.
@@ -102,7 +101,7 @@ impl Service {
         self.stop_work(halt).await;
         self.control.settle(self, |state| state.paused = Some(halt));
         if clear_cache {
-            self.command(&Command::ResetPrefixCache);
+            self.command(&Command::ResetPrefixCache(Reset::Preempt));
         }
     }
 
@@ -123,7 +122,7 @@ impl Service {
         });
         self.control.refuses.store(false, Ordering::Relaxed);
         if level > 0 {
-            self.command(&Command::ResetPrefixCache);
+            self.command(&Command::ResetPrefixCache(Reset::Preempt));
         }
     }
 
@@ -132,7 +131,16 @@ impl Service {
         self.control.settle(self, |state| {
             state.missing.insert(Asset::KvCache);
         });
-        self.command(&Command::ResetPrefixCache);
+        self.command(&Command::Caching(false));
+        self.command(&Command::ResetPrefixCache(Reset::Forget));
+    }
+
+    /// Ends llm-d's sleep, whatever comes back; the cache stores again when it is among that.
+    pub fn rise(&self, cache: bool) {
+        self.control.settle(self, |state| state.missing.clear());
+        if cache {
+            self.command(&Command::Caching(true));
+        }
     }
 
     /// Gives back `assets`, all of them when there are none; whether the engines are awake now.
@@ -164,21 +172,23 @@ impl Service {
         found.into_inner().len()
     }
 
-    /// Forgets the prefix cache; `false`, with nothing done, while blocks are in use and `running`
-    /// does not let go of them.
+    /// Forgets the prefix cache; `false` when blocks are in use that `running` does not make
+    /// sequences give up. Ranks that have none in use forget theirs all the same, as in vLLM.
     pub fn reset_prefix_cache(&self, running: bool) -> bool {
-        let busy = self.ranks().iter().any(|r| r.stats().used_blocks > 0);
-        if busy && !running {
-            return false;
-        }
-        self.command(&Command::ResetPrefixCache);
-        true
+        let reset = if running {
+            Reset::Preempt
+        } else {
+            Reset::WhenIdle
+        };
+        self.command(&Command::ResetPrefixCache(reset))
     }
 
     async fn stop_work(&self, halt: Halt) {
         match halt {
             Halt::Keep => {}
-            Halt::Abort => self.command(&Command::CancelAll),
+            Halt::Abort => {
+                self.command(&Command::CancelAll);
+            }
             Halt::Wait => {
                 // Refusing meanwhile: the wait ends however many clients there are.
                 self.control.refuses.store(true, Ordering::Relaxed);

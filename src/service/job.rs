@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Tuned;
+use super::{HandOver, Tuned};
+use crate::driver::Source;
 use crate::generate::structured::Compiled;
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::job::{Bias, Prompt, Stops, Target};
@@ -82,13 +83,13 @@ pub enum Content {
 }
 
 /// Where the KV cache of a prompt comes from and goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub enum Transfer {
     /// Computed here, used here.
     #[default]
     Local,
-    /// Fetched from another server.
-    FromRemote,
+    /// Fetched from another server, which may wait to hear of it.
+    FromRemote(Option<Arc<Source>>),
     /// Computed for another server.
-    ForRemote,
+    ForRemote(Arc<HandOver>),
 }

@@ -5,6 +5,7 @@ mod drill;
 mod embed;
 mod hurt;
 mod job;
+mod leases;
 mod models;
 mod reply;
 
@@ -20,12 +21,13 @@ use crate::generate::{Generator, Reason, Script};
 use crate::job::{Brief, Call, Form, Prompt, Target};
 use crate::sim::{Purpose, SimTime, mix, stream};
 
-pub use crate::engine::Command;
+pub use crate::engine::{CachedBlock, Command, Reset};
 pub use control::{Asset, Control, Halt};
 pub use drill::{Drill, Tuned, Verdict};
 pub use embed::embedding;
 pub use hurt::{Act, GRACE, Hurt};
 pub use job::{Content, Job, Transfer};
+pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
 
@@ -142,6 +144,7 @@ pub struct Service {
     hasher: Option<Hasher>,
     schemas: Cache,
     settings: Settings,
+    leases: leases::Leases,
     arrivals: AtomicU64,
     in_flight: Arc<AtomicU32>,
     draining: std::sync::atomic::AtomicBool,
@@ -159,6 +162,7 @@ impl Service {
             schemas: Cache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
             settings,
+            leases: leases::Leases::default(),
             arrivals: AtomicU64::new(0),
             in_flight: Arc::default(),
             draining: false.into(),
@@ -264,6 +268,11 @@ impl Service {
                 SubmitError::QueueFull { .. } => ServeError::QueueFull,
                 SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
             })?;
+        if let (Transfer::ForRemote(hand_over), Some(handle)) = (&job.transfer, handles.first()) {
+            hand_over.place(rank, handle.progress());
+            let name = hand_over.request.clone();
+            self.leases.note(name, rank, handle.id(), self.now());
+        }
         let prompts = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         Ok(Reply::new(
             scripts,
@@ -363,11 +372,12 @@ impl Service {
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
         sequence.tail = job.tail;
-        sequence.transfer = match job.transfer {
-            Transfer::Local => EngineTransfer::Local,
-            Transfer::FromRemote => EngineTransfer::RemotePrefill,
-            Transfer::ForRemote => EngineTransfer::RemoteDecode,
+        let (transfer, source) = match &job.transfer {
+            Transfer::Local => (EngineTransfer::Local, None),
+            Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
+            Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
         };
+        sequence.transfer = transfer;
         let lora = match &job.target {
             Target::Base => None,
             Target::Lora { name, id } => {
@@ -375,8 +385,8 @@ impl Service {
                 Some(name.clone())
             }
         };
-        let planned = match (script.finish.reason, job.transfer) {
-            (_, Transfer::ForRemote) => Planned::RemoteDecode,
+        let planned = match (script.finish.reason, transfer) {
+            (_, EngineTransfer::RemoteDecode) => Planned::RemoteDecode,
             (Reason::Length, _) => Planned::Length,
             (Reason::Stop, _) if !script.calls.is_empty() => Planned::ToolCalls,
             (Reason::Stop, _) => Planned::Stop,
@@ -392,6 +402,7 @@ impl Service {
                 planned,
                 lora,
                 group: Some(group),
+                source,
                 traced: self.settings.traced.then(|| {
                     Arc::new(Traced {
                         headers: job.trace.clone(),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
-use vllm_sim::config::Loaded;
+use vllm_sim::config::{Connector, Loaded};
 
 use super::try_words;
 
@@ -253,7 +253,7 @@ fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
     );
     assert_eq!(loaded.ignored, ["--enforce-eager"]);
     let transfer = loaded.config.kv_transfer.unwrap();
-    assert_eq!(transfer.connector.as_deref(), Some("NixlConnector"));
+    assert_eq!(transfer.connector, Some(Connector::Nixl));
     assert!(transfer.producer && transfer.consumer);
 }
 

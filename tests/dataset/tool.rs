@@ -118,6 +118,32 @@ fn what_was_made_can_be_inspected() {
 }
 
 #[test]
+fn the_sample_can_be_used_and_is_what_its_text_makes() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets");
+    let folder = tempfile::tempdir().unwrap();
+    let words = format!(
+        "build --local-path {}/sample.jsonl --output-path HERE --output-file sample --model demo \
+         --force-dummy-tokenizer",
+        samples.display()
+    );
+    let said = tool(folder.path(), &words).unwrap();
+    assert!(
+        said.starts_with("56 replies from 24 of 24 conversations\n"),
+        "{said}"
+    );
+    for name in ["sample.json", "sample.md"] {
+        let made = fs::read_to_string(folder.path().join(name)).unwrap();
+        let kept = fs::read_to_string(samples.join(name)).unwrap();
+        assert!(
+            made == kept,
+            "{name} is old: datasets/README.md says how to make it"
+        );
+    }
+    let sample = tool(&samples, "inspect HERE/sample.sqlite3");
+    assert_eq!(sample, tool(folder.path(), "inspect HERE/sample.sqlite3"));
+}
+
+#[test]
 fn a_reply_that_is_not_as_long_as_it_says_is_found() {
     let (folder, _) = built("");
     let file = rusqlite::Connection::open(folder.path().join("out/d.sqlite3")).unwrap();

@@ -132,3 +132,176 @@ async fn the_servers_threshold_gives_way_to_the_requests() {
     let answer = sim.post("/v1/completions", &body).await.json();
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn used_blocks(sim: &Sim) -> u64 {
+    let cache = sim.get("/debug/kv_cache").await.json();
+    cache["0"]["used_blocks"].as_u64().unwrap()
+}
+
+/// Waits until a server holds so many blocks.
+async fn holds(sim: &Sim, blocks: u64) {
+    for _ in 0..2000 {
+        if used_blocks(sim).await == blocks {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("{} blocks are held, not {blocks}", used_blocks(sim).await);
+}
+
+#[tokio::test]
+async fn blocks_are_kept_until_the_decoding_server_has_read_them() {
+    let port = free_port().to_string();
+    let channel = ["--kv-side-channel-port", &port, "--dev-mode"];
+    let config = ["--kv-transfer-config", CONNECTOR];
+    let prefill = Sim::serve(&[&config[..], &channel].concat()).await;
+    let decoder = r#"{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}"#;
+    let decode = Sim::serve(&["--kv-transfer-config", decoder]).await;
+    let ids: Vec<u32> = (10..60).collect();
+    let mut body = json!({"prompt": ids, "max_tokens": 1, "kv_transfer_params": asked()});
+    let first = prefill.post("/v1/completions", &body).await.json();
+    let params = first["kv_transfer_params"].clone();
+    let blocks = params["remote_block_ids"][0].as_array().unwrap();
+    assert_eq!(
+        (blocks.len(), params["remote_num_tokens"].as_u64()),
+        (4, Some(50))
+    );
+    assert_eq!(params["remote_port"].to_string(), port);
+    assert_eq!(used_blocks(&prefill).await, 4);
+    // Another prompt gets other blocks.
+    body["prompt"] = json!((60..110).collect::<Vec<u32>>());
+    let other = prefill.post("/v1/completions", &body).await.json();
+    let others = other["kv_transfer_params"]["remote_block_ids"][0].clone();
+    assert!(
+        others
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|id| !blocks.contains(id))
+    );
+    assert_eq!(used_blocks(&prefill).await, 8);
+    // The whole prompt is fetched, and then these four blocks are free again.
+    let body = json!({"prompt": ids, "max_tokens": 3, "ignore_eos": true,
+        "kv_transfer_params": params});
+    let answer = decode.post("/v1/completions", &body).await.json();
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    assert!(answer["kv_transfer_params"].is_null());
+    let hits = "vllm:external_prefix_cache_hits_total";
+    assert_eq!(decode.metric(hits).await, 50.0);
+    holds(&prefill, 4).await;
+}
+
+#[tokio::test]
+async fn a_lease_runs_out_and_an_unfinished_prefill_leaves_none() {
+    let config = r#"{"kv_connector":"NixlConnector","kv_role":"kv_producer",
+        "kv_connector_extra_config":{"kv_lease_duration":0.05}}"#;
+    let port = free_port().to_string();
+    let flags = [
+        "--kv-transfer-config",
+        config,
+        "--dev-mode",
+        "--kv-side-channel-port",
+        &port,
+    ];
+    let sim = Sim::serve(&flags).await;
+    let ids: Vec<u32> = (10..60).collect();
+    let mut body = json!({"prompt": ids, "max_tokens": 1, "kv_transfer_params": asked()});
+    let answer = sim.post("/v1/completions", &body).await.json();
+    assert!(answer["kv_transfer_params"].is_object());
+    holds(&sim, 0).await;
+    body["cache_hit_threshold"] = json!(1.0);
+    body["prompt"] = json!([1, 2, 3]);
+    let refused = sim.post("/v1/completions", &body).await.json();
+    assert_eq!(refused["choices"][0]["finish_reason"], "cache_threshold");
+    assert!(refused["kv_transfer_params"].is_null());
+}
+
+#[tokio::test]
+async fn connectors_have_words_of_their_own() {
+    let path = "/v1/completions";
+    let role = |name: &str| json!({"kv_connector": name, "kv_role": "kv_producer"}).to_string();
+    let mut body = json!({"prompt": "hello", "max_tokens": 1, "kv_transfer_params": asked()});
+    let push = Sim::serve(&["--kv-transfer-config", &role("NixlPushConnector")]).await;
+    let params = push.post(path, &body).await.json()["kv_transfer_params"].take();
+    assert_eq!(params["transfer_mode"], "push");
+    assert_eq!(params["remote_registration_generation"], 0);
+    let mp = Sim::serve(&["--kv-transfer-config", &role("LMCacheMPConnector")]).await;
+    assert_eq!(
+        mp.post(path, &body).await.json()["kv_transfer_params"],
+        json!({})
+    );
+    let stored = Sim::serve(&["--kv-transfer-config", &role("ExampleConnector")]).await;
+    assert!(stored.post(path, &body).await.json()["kv_transfer_params"].is_null());
+
+    let mori = Sim::serve(&["--kv-transfer-config", &role("MoRIIOConnector")]).await;
+    assert!(mori.post(path, &body).await.json()["kv_transfer_params"].is_null());
+    body["kv_transfer_params"]["transfer_id"] = "tx-1".into();
+    let params = mori.post(path, &body).await.json()["kv_transfer_params"].take();
+    assert_eq!(params["transfer_id"], "tx-1");
+    assert_eq!(params["remote_dp_rank_override"], true);
+    assert_eq!(params["remote_handshake_port"], 6301);
+    assert_eq!(params["remote_notify_port"], 61_005);
+    assert_eq!(
+        params["remote_block_ids"][0].as_array().map(Vec::len),
+        Some(1)
+    );
+}
+
+#[tokio::test]
+async fn mooncake_registers_its_engines_on_a_port_of_its_own() {
+    let port = free_port();
+    let config = r#"{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"e"}"#;
+    let number = port.to_string();
+    let flags = [
+        "--kv-transfer-config",
+        config,
+        "--mooncake-bootstrap-port",
+        &number,
+        "--data-parallel-size",
+        "2",
+        "--tensor-parallel-size",
+        "2",
+    ];
+    let _sim = Sim::serve(&flags).await;
+    let ask = async |request: Vec<u8>| {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+        let mut wire = super::wire::Wire::new(stream.unwrap());
+        wire.send(&request).await;
+        wire.answer().await
+    };
+    let query = b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n".to_vec();
+    let ranks = ask(query).await.json();
+    assert_eq!(ranks["1"]["engine_id"], "e_dp1");
+    assert!(ranks["0"]["worker_addr"]["1"]["0"].is_string(), "{ranks}");
+    let register = async |body: Value| {
+        let body = body.to_string();
+        ask(super::sim::post("/register", &[], body.as_bytes()))
+            .await
+            .status
+    };
+    let worker = json!({"engine_id": "f", "dp_rank": 2, "tp_rank": 0, "pp_rank": 0, "addr": "a"});
+    assert_eq!(register(worker.clone()).await, 200);
+    assert_eq!(register(worker.clone()).await, 200);
+    let mut wrong = worker.clone();
+    wrong["engine_id"] = "g".into();
+    assert_eq!(register(wrong).await, 400);
+    assert_eq!(register(json!({})).await, 422);
+}
+
+#[tokio::test]
+async fn parameters_without_a_source_are_no_transfer() {
+    let sim = Sim::serve(&["--kv-transfer-config", CONNECTOR]).await;
+    let body = json!({"prompt": "hello there", "max_tokens": 1,
+        "kv_transfer_params": {"do_remote_prefill": true, "remote_block_ids": [[1]]}});
+    assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+    assert_eq!(
+        sim.metric("vllm:external_prefix_cache_hits_total").await,
+        0.0
+    );
+}

@@ -69,6 +69,30 @@ pub(super) const FLAGS: &[Flag] = &[
         "Disaggregated prefill: {\"kv_connector\", \"kv_role\", …}.",
     ),
     Flag::new(
+        "kv-side-channel-host",
+        KvCache,
+        Text,
+        "Host at which decoding servers reach this one (NIXL).",
+    )
+    .or("localhost")
+    .env(&["VLLM_NIXL_SIDE_CHANNEL_HOST"]),
+    Flag::new(
+        "kv-side-channel-port",
+        KvCache,
+        Int,
+        "Its port; rank n takes the n-th after it.",
+    )
+    .or("5600")
+    .env(&["VLLM_NIXL_SIDE_CHANNEL_PORT"]),
+    Flag::new(
+        "mooncake-bootstrap-port",
+        KvCache,
+        Int,
+        "Port of Mooncake's registry of prefilling engines.",
+    )
+    .or("8998")
+    .env(&["VLLM_MOONCAKE_BOOTSTRAP_PORT"]),
+    Flag::new(
         "kv-transfer-bandwidth",
         KvCache,
         Float,

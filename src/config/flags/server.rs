@@ -72,7 +72,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Int,
         "Largest request body, 1 to 512 MiB; a larger one gets 413.",
     )
-    .or("64"),
+    .doors("4", "64"),
     Flag::new(
         "shutdown-timeout",
         Server,

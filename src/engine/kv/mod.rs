@@ -7,6 +7,7 @@
 mod cache;
 mod cbor;
 mod hash;
+mod lease;
 mod pickle;
 mod pool;
 mod queue;
@@ -16,4 +17,5 @@ mod tests;
 mod vectors;
 
 pub use hash::{Algo, Chain, Extras, HashConfig, Hasher, Lora, Media, UnknownAlgo};
+pub use lease::Leases;
 pub use pool::{BlockPool, BlockTable, Counts, KvConfig, Need};

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::queue::FreeQueue;
-use crate::engine::{Event, Plan};
+use crate::engine::{CachedBlock, Event, Plan};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl BlockTable {
         self.blocks.is_empty()
     }
 
-    #[cfg(test)]
+    /// Their numbers.
     pub(super) fn ids(&self) -> &[u32] {
         &self.blocks
     }
@@ -362,6 +362,22 @@ impl BlockPool {
         if self.config.events {
             out(Event::Cleared);
         }
+    }
+
+    /// Whether full blocks enter the prefix cache from now on, and are found in it.
+    pub fn set_caching(&mut self, on: bool) {
+        self.config.prefix_caching = on;
+    }
+
+    /// What is in the prefix cache, by block.
+    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
+        let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
+        let named = |(id, block): (u32, &Block)| CachedBlock {
+            key: self.cache.key(id),
+            block: id,
+            users: block.refs,
+        };
+        blocks.map(named).collect()
     }
 
     /// Blocks that exist, the null block aside.

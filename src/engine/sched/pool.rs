@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::engine::kv::{BlockPool, BlockTable, KvConfig, Need};
+use crate::engine::kv::{BlockPool, BlockTable, KvConfig, Leases, Need};
 use crate::engine::{
-    Command, Delays, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
-    Transfer,
+    CachedBlock, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence,
+    Stats, SubmitError, Transfer,
 };
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
@@ -36,6 +36,8 @@ pub struct PoolConfig {
     pub lora_load: Duration,
     /// KV cache; `None`: not simulated.
     pub kv: Option<KvConfig>,
+    /// How long blocks are kept for another engine that decodes; `None`: not at all.
+    pub lease: Option<Duration>,
 }
 
 impl Default for PoolConfig {
@@ -48,6 +50,7 @@ impl Default for PoolConfig {
             max_loras: None,
             lora_load: Duration::ZERO,
             kv: None,
+            lease: None,
         }
     }
 }
@@ -72,6 +75,7 @@ pub struct Pool {
     /// Whether [`Self::admit`] is at work.
     admitting: bool,
     blocks: Option<BlockPool>,
+    leases: Leases,
     queries: u64,
     hits: u64,
 }
@@ -113,6 +117,7 @@ impl Pool {
     pub fn new(config: PoolConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
+            leases: Leases::default(),
             delays: Arc::new(config.delays.clone()),
             queries: 0,
             hits: 0,
@@ -281,6 +286,20 @@ impl Pool {
         ));
     }
 
+    /// Gives back what nobody came to read.
+    fn end_leases(&mut self, now: SimTime, out: &mut Outbox) {
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        let mut freed = None;
+        while let Some((at, came_back)) = self.leases.expire(now, blocks) {
+            freed = came_back.then_some(at).or(freed);
+        }
+        if let Some(at) = freed {
+            self.admit(at, out);
+        }
+    }
+
     /// Blocks for the tokens that a sequence has now. A full cache does not stop it: it goes on
     /// without (there is no preemption in a pool).
     fn grow(&mut self, now: SimTime, running: &mut Running, out: &mut Outbox) {
@@ -393,8 +412,16 @@ impl Pool {
         };
         self.free.push(index);
         self.place.remove(&running.seq.id);
+        let hands_over = running.seq.transfer == Transfer::RemoteDecode && end == End::Finished;
         if let Some(blocks) = &mut self.blocks {
-            blocks.release(&mut running.table);
+            match self.config.lease {
+                Some(term) if hands_over => {
+                    let (id, table) = (running.seq.id, std::mem::take(&mut running.table));
+                    let blocks = self.leases.hold(now, term, id, table);
+                    out.push_back((now, Event::Leased { id, blocks }));
+                }
+                _ => blocks.release(&mut running.table),
+            }
         }
         if let Some(adapter) = running.seq.lora.and_then(|l| self.loras.get_mut(&l)) {
             adapter.users = adapter.users.saturating_sub(1);
@@ -534,14 +561,13 @@ impl Scheduler for Pool {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        if self.paused.is_some() {
-            None
-        } else {
-            self.agenda.next_due()
-        }
+        let timers = self.paused.is_none().then(|| self.agenda.next_due());
+        let due = [timers.flatten(), self.leases.next_due()];
+        due.into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        self.end_leases(now, out);
         if self.paused.is_some() {
             return;
         }
@@ -553,7 +579,7 @@ impl Scheduler for Pool {
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) {
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
         match command {
             Command::Pause => {
                 self.paused.get_or_insert(now);
@@ -580,14 +606,36 @@ impl Scheduler for Pool {
                     self.finish(now, index, End::Cancelled, out);
                 }
             }
-            Command::ResetPrefixCache => {
-                if let Some(blocks) = &mut self.blocks {
-                    blocks.forget(&mut |event| out.push_back((now, event)));
+            Command::ResetPrefixCache(reset) => {
+                let Some(blocks) = &mut self.blocks else {
+                    return true;
+                };
+                let mut tell = |event| out.push_back((now, event));
+                match reset {
+                    Reset::WhenIdle => return blocks.reset(&mut tell),
+                    Reset::Preempt | Reset::Forget => blocks.forget(&mut tell),
                 }
             }
+            Command::Caching(on) => {
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.set_caching(on);
+                }
+            }
+            Command::Release(id) => {
+                let blocks = self.blocks.as_mut();
+                let held = blocks.is_some_and(|blocks| self.leases.release(id, blocks));
+                self.admit(now, out);
+                return held;
+            }
             Command::Delays(delays) => self.delays = delays,
-            Command::Speed(_) => {}
+            Command::Speed(_) => return false,
         }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        let blocks = self.blocks.as_ref();
+        blocks.map_or_else(Vec::new, BlockPool::cached_blocks)
     }
 
     fn stats(&self) -> Stats {

@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use crate::engine::latency::Batch;
 use crate::engine::{
-    BlockKey, Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+    BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    SubmitError,
 };
 use crate::sim::{Agenda, SimTime};
 
@@ -346,7 +347,7 @@ impl Scheduler for Sglang {
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) {
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
         match command {
             Command::Pause => {
                 self.paused = true;
@@ -361,7 +362,10 @@ impl Scheduler for Sglang {
                     self.stop(slot, End::Cancelled, now, out);
                 }
             }
-            Command::ResetPrefixCache => {
+            Command::ResetPrefixCache(reset) => {
+                if reset == Reset::WhenIdle && self.radix.available() < self.config.num_pages {
+                    return false;
+                }
                 if let Some(pass) = &mut self.pass {
                     out.extend(pass.events.drain(..).map(|event| (now, event)));
                 }
@@ -372,9 +376,15 @@ impl Scheduler for Sglang {
                     out.push_back((now, Event::Cleared));
                 }
             }
-            Command::Delays(_) => {}
+            Command::Caching(on) => self.config.enable_prefix_caching = on,
+            Command::Release(_) | Command::Delays(_) => return false,
             Command::Speed(speed) => self.config.speed.all = speed,
         }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        self.radix.cached()
     }
 
     fn stats(&self) -> Stats {

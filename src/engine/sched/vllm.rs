@@ -22,9 +22,10 @@ mod waiting;
 
 use std::collections::VecDeque;
 
-use crate::engine::kv::{BlockPool, KvConfig};
+use crate::engine::kv::{BlockPool, KvConfig, Leases};
 use crate::engine::{
-    Command, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+    CachedBlock, Command, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    SubmitError, Transfer,
 };
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
@@ -54,6 +55,8 @@ pub struct Vllm {
     paused: bool,
     /// Fetches that end, and ends that wait for their tail: slot and generation.
     timers: Agenda<(Slot, u32)>,
+    /// Blocks kept for engines that decode what was prefilled here.
+    leases: Leases,
     fetching: usize,
     loras: Vec<LoraId>,
     window: Option<u32>,
@@ -91,6 +94,7 @@ impl Vllm {
             plan_at: None,
             paused: false,
             timers: Agenda::default(),
+            leases: Leases::default(),
             fetching: 0,
             loras: Vec::new(),
             arrivals: 0,
@@ -231,6 +235,7 @@ impl Vllm {
             self.waiting.remove(&self.seqs, slot);
             self.seqs[slot].state = State::Resting;
         }
+        self.lease(slot, now, out);
         let seq = &self.seqs[slot];
         if seq.tail.is_zero() {
             self.end(slot, End::Finished, now, out);
@@ -240,6 +245,39 @@ impl Vllm {
         self.timers.set(due, (slot, seq.generation));
         // It keeps its place in the batch, but needs no cache any more.
         self.free_blocks(slot);
+    }
+
+    /// Keeps the blocks of a finished sequence whose output another engine makes.
+    fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        // One that was preempted with its last token in flight may complete once more.
+        let hands_over = seq.transfer == Transfer::RemoteDecode
+            && !seq.table.is_empty()
+            && !self.leases.holds(seq.id);
+        let Some(term) = self.config.lease.filter(|_| hands_over) else {
+            return;
+        };
+        let (id, table) = (seq.id, std::mem::take(&mut seq.table));
+        seq.settled = 0;
+        let blocks = self.leases.hold(now, term, id, table);
+        out.push_back((now, Event::Leased { id, blocks }));
+    }
+
+    /// Empties the prefix cache, or says that it cannot.
+    fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
+        if reset == Reset::Preempt {
+            self.preempt_all(now, out);
+            self.wake(now);
+        }
+        if reset != Reset::Forget && self.pool.used() > 0 {
+            return false;
+        }
+        // What the steps in flight did to the cache was before.
+        for step in &mut self.flight {
+            out.extend(step.events.drain(..).map(|event| (now, event)));
+        }
+        self.pool.forget(&mut |event| out.push_back((now, event)));
+        true
     }
 
     /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
@@ -351,8 +389,10 @@ impl Scheduler for Vllm {
 
     fn next_wakeup(&self) -> Option<SimTime> {
         let end = self.flight.front().map(|step| step.end);
-        [end, self.plan_at, self.timers.next_due()]
+        let timers = [self.timers.next_due(), self.leases.next_due()];
+        [end, self.plan_at]
             .into_iter()
+            .chain(timers)
             .flatten()
             .min()
     }
@@ -374,6 +414,10 @@ impl Scheduler for Vllm {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
                 self.timer(at, slot, generation, out);
+            } else if let Some((at, freed)) = self.leases.expire(due, &mut self.pool) {
+                if freed {
+                    self.wake(at);
+                }
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
@@ -384,7 +428,7 @@ impl Scheduler for Vllm {
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) {
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
         match command {
             Command::Pause => {
                 self.paused = true;
@@ -401,15 +445,21 @@ impl Scheduler for Vllm {
                     self.stop(slot, End::Cancelled, now, out);
                 }
             }
-            Command::ResetPrefixCache => {
-                for step in &mut self.flight {
-                    out.extend(step.events.drain(..).map(|event| (now, event)));
-                }
-                self.pool.forget(&mut |event| out.push_back((now, event)));
+            Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
+            Command::Caching(on) => self.pool.set_caching(on),
+            Command::Release(id) => {
+                let held = self.leases.release(id, &mut self.pool);
+                self.wake(now);
+                return held;
             }
-            Command::Delays(_) => {}
+            Command::Delays(_) => return false,
             Command::Speed(speed) => self.config.speed.all = speed,
         }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        self.pool.cached_blocks()
     }
 
     fn stats(&self) -> Stats {

@@ -112,16 +112,13 @@ pub(super) fn message(chat: &ChatView, reply: &Reply) -> String {
     }
     out.push_str(",\"usage\":");
     usage(&mut out, Counts::of(reply), view.prompt_details);
-    for (name, value) in [
-        ("kv_transfer_params", &view.kv_transfer_params),
-        ("ec_transfer_params", &chat.ec_transfer_params),
-    ] {
-        if let Some(value) = value {
-            out.push_str(",\"");
-            out.push_str(name);
-            out.push_str("\":");
-            out.push_str(value);
-        }
+    if view.kv_transfer_params.is_some() {
+        out.push_str(",\"kv_transfer_params\":");
+        view.transfer(&mut out);
+    }
+    if let Some(value) = &chat.ec_transfer_params {
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(value);
     }
     out.push('}');
     out

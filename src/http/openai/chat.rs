@@ -124,7 +124,7 @@ pub(in crate::http) async fn start(
     prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
     let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
     let mut chat = view(app, request, &id, &target, &prompts[0], &content);
-    transfer::offer(app, &mut chat.view, remote, &prompts);
+    let transfer = transfer::terms(app, &mut chat.view, remote, &prompts);
     let picture = omni::draw(app, headers)?;
     chat.picture = picture.is_some();
     let job = Job {
@@ -135,7 +135,7 @@ pub(in crate::http) async fn start(
         content,
         priority: prepare::priority(headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(remote),
+        transfer,
         hit_threshold,
         tail: picture.unwrap_or_default(),
         limited: asked.or(app.defaults.max_tokens).is_some(),

@@ -63,7 +63,7 @@ pub(in crate::http) async fn answer(
     };
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
     let mut view = view(app, &request, &id, &target, &prompts);
-    transfer::offer(app, &mut view.view, remote, &prompts);
+    let transfer = transfer::terms(app, &mut view.view, remote, &prompts);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let job = Job {
         id,
@@ -72,7 +72,7 @@ pub(in crate::http) async fn answer(
         content,
         priority: prepare::priority(headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(remote),
+        transfer,
         hit_threshold: transfer::hit_threshold(app, headers, value),
         limited: true,
         // Each prompt has its own room; the service cuts further where it must.

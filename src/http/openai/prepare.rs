@@ -295,18 +295,6 @@ pub(in crate::http) fn job(params: &SamplingParams, headers: &HeaderMap, arrived
     }
 }
 
-/// Where the KV cache of the prompt comes from and goes to.
-pub(in crate::http) fn transfer(params: Option<&Map<String, Value>>) -> Transfer {
-    let told = |key: &str| params.and_then(|p| p.get(key)).and_then(Value::as_bool) == Some(true);
-    if told("do_remote_prefill") {
-        Transfer::FromRemote
-    } else if told("do_remote_decode") {
-        Transfer::ForRemote
-    } else {
-        Transfer::Local
-    }
-}
-
 /// Whether `n` choices of each of `prompts` prompts would be admitted.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ use crate::driver::{Progress, State};
 use crate::engine::End;
 use crate::generate::{Reason, StopReason};
 use crate::http::json;
+use crate::http::transfer::Offer;
 use crate::service::{Choice, Reply};
 use crate::tokenizer::Tokenizer;
 
@@ -38,8 +39,8 @@ pub(in crate::http) struct View {
     pub(in crate::http) return_token_ids: bool,
     /// Whether the reply carries timings.
     pub(in crate::http) metrics: bool,
-    /// The answer's `kv_transfer_params`, as JSON.
-    pub(in crate::http) kv_transfer_params: Option<Arc<str>>,
+    /// The answer's `kv_transfer_params`.
+    pub(in crate::http) kv_transfer_params: Option<Arc<Offer>>,
     /// Tokens of media in the prompt by modality, as JSON.
     pub(in crate::http) media: Option<Arc<str>>,
     /// Whether the prompt was prefilled for another server (llm-d's finish reason).
@@ -263,7 +264,10 @@ impl View {
 
     /// Appends the answer's `kv_transfer_params`.
     pub(in crate::http) fn transfer(&self, out: &mut String) {
-        out.push_str(self.kv_transfer_params.as_deref().unwrap_or("null"));
+        match &self.kv_transfer_params {
+            Some(offer) => offer.write(out),
+            None => out.push_str("null"),
+        }
     }
 }
 

@@ -65,8 +65,10 @@ pub(in crate::http) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> R
         }
         if app.config.model.door == Door::Llmd {
             if acts(&app) {
-                // Any wake ends llm-d's sleep.
-                app.service.wake(&[]);
+                let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
+                let engine = &app.config.engine;
+                let caches = engine.enable_prefix_caching || engine.enable_kvcache;
+                app.service.rise(cache && caches);
                 show(&app, SleepState::Awake);
             }
             return Ok(told(

@@ -130,7 +130,7 @@ async fn answer(
     };
     let mut view = prepare::view(app, &shape, &id, &target);
     view.logprobs = params.logprobs.map(|top| prepare::top(app, top));
-    transfer::offer(app, &mut view, remote, std::slice::from_ref(&prompt));
+    let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
     let view = GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -150,7 +150,7 @@ async fn answer(
         content,
         priority: request.priority,
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer: prepare::transfer(remote),
+        transfer,
         hit_threshold: transfer::hit_threshold(app, headers, value),
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)

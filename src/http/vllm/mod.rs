@@ -6,6 +6,7 @@ pub(super) mod docs;
 pub(super) mod generate;
 mod generate_render;
 pub(super) mod info;
+pub(super) mod kv_cache;
 pub(super) mod lora;
 pub(super) mod render;
 pub(super) mod scoring;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
 use super::exchange::{Answer, Said};
@@ -43,8 +43,10 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Hands in an answer; never waits.
     pub(super) fn put(&self, captured: Captured) {
-        if self.to.try_send(captured).is_err() {
-            self.skip("the writer is behind");
+        match self.to.try_send(captured) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => self.skip("the writer is behind"),
+            Err(TrySendError::Disconnected(_)) => self.skip("the file cannot be written"),
         }
     }
 
@@ -118,7 +120,12 @@ impl Store {
         let counts = inbox.counts.clone();
         drop(inbox);
         let written = match writing.join() {
-            Ok(written) => written.map_err(|error| error.to_string()),
+            Ok(written) => written.map_err(|error| match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                    "another program, such as a server, holds it open".to_owned()
+                }
+                _ => error.to_string(),
+            }),
             Err(_) => Err("the writer panicked".to_owned()),
         };
         written.map_err(|why| RecordError::File { path, why })?;
@@ -254,6 +261,8 @@ impl Database {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.execute_batch(&schema::create_tables(table))?;
+        // Opening then need not read the replies.
+        connection.execute_batch(&schema::create_index(table))?;
         Ok(Self {
             connection,
             table: table.to_owned(),
@@ -308,11 +317,8 @@ impl Database {
         Ok(())
     }
 
-    /// An index, so that opening need not read the replies.
     fn finish(mut self) -> rusqlite::Result<()> {
         self.commit()?;
-        let index = schema::create_index(&self.table);
-        self.connection.execute_batch(&index)?;
         self.connection.close().map_err(|(_, error)| error)
     }
 }

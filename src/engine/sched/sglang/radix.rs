@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::engine::BlockKey;
+use crate::engine::{BlockKey, CachedBlock};
 
 /// Name of a node of the tree; 0 is the root.
 pub(super) type NodeId = u32;
@@ -232,6 +232,18 @@ impl Radix {
         self.node_mut(ROOT).children.clear();
         self.nodes.iter_mut().for_each(|node| node.ghost = true);
         self.nodes[ROOT as usize].ghost = false;
+    }
+
+    /// What can be found, page by page. Pages have no numbers here: they are counted through.
+    pub(super) fn cached(&self) -> Vec<CachedBlock> {
+        let known = self.nodes.iter().filter(|node| !node.ghost);
+        let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
+        let named = |(at, (key, users))| CachedBlock {
+            key,
+            block: at as u32,
+            users,
+        };
+        pages.enumerate().map(named).collect()
     }
 
     fn extend(&mut self, leaf: NodeId, keys: &[BlockKey], now: u64) -> NodeId {

@@ -51,6 +51,9 @@ pub struct VllmConfig {
     pub max_waiting: Option<usize>,
     /// Time to fetch a remote prompt: fixed, and per token. Default none.
     pub fetch: (Duration, Duration),
+    /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
+    /// all. Default none.
+    pub lease: Option<Duration>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::engine::Event), for
@@ -139,6 +142,7 @@ impl Default for VllmConfig {
             max_loras: 0,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
+            lease: None,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,

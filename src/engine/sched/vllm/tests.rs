@@ -79,7 +79,9 @@ fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
                     }
                 }
                 Abort(id) => engine.abort(now, SeqId(id), &mut out),
-                Input::Command(command) => engine.command(now, command, &mut out),
+                Input::Command(command) => {
+                    engine.command(now, command, &mut out);
+                }
             }
         }
     }
@@ -98,6 +100,7 @@ fn written(log: &Outbox) -> String {
     let mut last = None;
     for (at, event) in log {
         let event = match event {
+            Event::Leased { blocks, .. } => format!("lease {blocks:?}"),
             Event::Scheduled {
                 id,
                 cached: 0,

@@ -221,9 +221,8 @@ async fn start(
     let remote = request.kv_transfer_params.as_ref();
     transfer::streams(app, remote, request.stream.unwrap_or(false))?;
     let hit_threshold = transfer::hit_threshold(app, headers, &Value::Null);
-    let transfer = prepare::transfer(remote);
     let mut view = prepare::view(app, &shape, &id, &target);
-    transfer::offer(app, &mut view, remote, std::slice::from_ref(&prompt));
+    let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
     let frame = Arc::new(Frame {
         view,
         temperature: params.temperature,

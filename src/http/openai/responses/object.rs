@@ -153,12 +153,12 @@ impl Frame {
             "frequency_penalty",
             request.frequency_penalty.unwrap_or(0.0).into(),
         );
-        let offer = view
-            .kv_transfer_params
-            .as_deref()
-            .filter(|_| reply.is_some());
-        let offer = offer.and_then(|json| serde_json::from_str(json).ok());
-        set("kv_transfer_params", offer.unwrap_or_default());
+        let mut offer = String::new();
+        if reply.is_some() {
+            view.transfer(&mut offer);
+        }
+        let offer = serde_json::from_str(&offer).unwrap_or_default();
+        set("kv_transfer_params", offer);
         set("ec_transfer_params", Value::Null);
         let (input, output) = self.raw_messages(reply).unzip();
         set("input_messages", input.into());

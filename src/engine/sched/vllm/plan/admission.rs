@@ -142,15 +142,15 @@ impl Vllm {
             true => 0,
             false => self.watermark_blocks,
         };
-        // Blocks that a fetch holds cannot be had by preemption, so that a sequence without room
-        // for its next token could start in vain again and again.
-        let next = match self.fetching {
-            0 => 0,
-            _ => 1 + self.config.drafts(),
+        // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
+        // without room for its next token could start in vain again and again.
+        let held = self.fetching > 0 || !self.leases.is_empty();
+        let next = match held {
+            false => 0,
+            true => 1 + self.config.drafts(),
         };
-        let reserve = self.config.reserve_full_prompt
-            || self.config.victim == Victim::First
-            || self.fetching > 0;
+        let reserve =
+            self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
         let seq = &self.seqs[slot];
         let tokens = past + new;
         let need = Need {

@@ -1,5 +1,6 @@
-use crate::engine::Event;
 use crate::engine::kv::Need;
+use crate::engine::{Event, Outbox};
+use crate::sim::SimTime;
 
 use super::Pass;
 use crate::engine::sched::vllm::Vllm;
@@ -112,7 +113,7 @@ impl Vllm {
                 pass.at -= 1;
             }
             self.undo(victim, pass);
-            self.preempt(victim, pass);
+            self.preempt(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
             }
@@ -174,7 +175,23 @@ impl Vllm {
         }
     }
 
-    fn preempt(&mut self, slot: Slot, pass: &mut Pass) {
+    /// Every running sequence gives its blocks up and waits, in the order they run.
+    pub(in crate::engine::sched::vllm) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
+        for at in 0..self.running.len() {
+            let slot = self.running[at];
+            self.land(slot, now, out);
+            self.cruise.left(slot);
+        }
+        let seqs = &self.seqs;
+        let gives = |&slot: &Slot| seqs[slot].state == State::Running || seqs[slot].in_flight > 0;
+        let (robbed, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
+        self.running = rest;
+        for slot in robbed.into_iter().rev() {
+            self.preempt(slot, now, out);
+        }
+    }
+
+    fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let rank = match self.config.policy {
             Policy::Fcfs => Some(self.waiting.front_rank()),
             Policy::Priority => None,
@@ -191,6 +208,6 @@ impl Vllm {
         let id = seq.id;
         self.waiting.insert(&self.seqs, slot);
         self.stats.preemptions += 1;
-        pass.out.push_back((pass.now, Event::Preempted { id }));
+        out.push_back((now, Event::Preempted { id }));
     }
 }

@@ -173,7 +173,7 @@ fn block_events_come_with_the_end_of_their_step() {
     let inputs = vec![
         (0, Submit(planned(1, 1, 30, 4))),
         (20, Submit(planned(2, 2, 40, 1))),
-        (25, Input::Command(Command::ResetPrefixCache)),
+        (25, Input::Command(Command::ResetPrefixCache(Reset::Forget))),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 takes both over. The reset comes while
     // the step of 2 is in flight: what it did is said before.

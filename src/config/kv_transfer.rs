@@ -1,0 +1,171 @@
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::values::Values;
+use super::{Door, Parallel};
+
+/// Disaggregated prefill (`--kv-transfer-config`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvTransfer {
+    /// What the connector does for requests; `None`: nothing that shows.
+    pub connector: Option<Connector>,
+    /// Whether this server computes prompts for others.
+    pub producer: bool,
+    /// Whether this server takes prompts from others.
+    pub consumer: bool,
+    /// vLLM's `engine_id`.
+    pub engine_id: Option<String>,
+    /// Where a decoding server says that it has read the blocks of rank 0; rank r: port + r.
+    pub side_channel: SideChannel,
+    /// How long blocks are kept for it [30 s; MoRI-IO 60 s].
+    pub lease: Duration,
+    /// Port on which Mooncake's registry of prefilling engines listens, when this server is to
+    /// start it.
+    pub bootstrap_port: Option<u16>,
+    /// The whole object as typed.
+    pub raw: Value,
+}
+
+/// The connectors that answer a prefill, or move caches without a word.
+///
+/// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connector {
+    /// The decoding server reads (`NixlConnector`, `NixlPullConnector`).
+    Nixl,
+    /// The prefilling server writes (`NixlPushConnector`).
+    NixlPush,
+    /// AMD's; both ways.
+    MoriIo,
+    /// The router brings both together; nothing is answered.
+    Mooncake,
+    /// Caches lie in LMCache; on demand the first token is answered.
+    LmCache,
+    /// The same with a process of its own: an empty object is answered.
+    LmCacheMp,
+}
+
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideChannel {
+    /// As other servers know it.
+    pub host: String,
+    /// Of rank 0.
+    pub port: u16,
+}
+
+impl Connector {
+    /// The connector of this name; that of `MultiConnector` is the first of its own that is here.
+    fn named(name: &str, extra: &Map<String, Value>) -> Option<Self> {
+        Some(match name {
+            "NixlConnector" | "NixlPullConnector" => Self::Nixl,
+            "NixlPushConnector" => Self::NixlPush,
+            "MoRIIOConnector" => Self::MoriIo,
+            "MooncakeConnector" => Self::Mooncake,
+            "LMCacheConnectorV1" | "LMCacheConnector" => Self::LmCache,
+            "LMCacheMPConnector" => Self::LmCacheMp,
+            "MultiConnector" => {
+                let of = extra.get("connectors").and_then(Value::as_array);
+                let name = |c: &Value| c.get("kv_connector")?.as_str().map(str::to_owned);
+                let mut names = of.into_iter().flatten().filter_map(name);
+                names.find_map(|name| Self::named(&name, &Map::new()))?
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether blocks stay where they are until the decoding server has them.
+    pub const fn leases(self) -> bool {
+        matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
+    }
+}
+
+impl KvTransfer {
+    pub(super) fn from_values(
+        v: &Values,
+        parallel: &Parallel,
+    ) -> Result<Option<Self>, ConfigError> {
+        let port = |flag: &str| {
+            let words = format!("invalid {flag}: 1 to 65535 are allowed");
+            v.ranged::<u16>(flag, 1..=65_535, &words)
+        };
+        let bootstrap_port = port("mooncake-bootstrap-port")?;
+        let side_channel_port = port("kv-side-channel-port")?;
+        let Some(config) = v.object("kv-transfer-config")? else {
+            return Ok(None);
+        };
+        let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
+        let extra = match config.get("kv_connector_extra_config") {
+            Some(Value::Object(extra)) => extra.clone(),
+            _ => Map::new(),
+        };
+        let name = text("kv_connector");
+        let connector = name
+            .as_deref()
+            .and_then(|name| Connector::named(name, &extra));
+        let (producer, consumer) = role(v, text("kv_role").as_deref(), name.is_some())?;
+        let given = |key: &str| extra.get(key).and_then(Value::as_f64);
+        let lease = match connector {
+            Some(Connector::MoriIo) => given("defer_timeout").unwrap_or(60.0),
+            _ => given("kv_lease_duration").unwrap_or(30.0),
+        };
+        let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
+            let expected = "seconds of at least 0";
+            let key = "kv-transfer-config.kv_connector_extra_config.kv_lease_duration";
+            v.bad(key, &lease.to_string(), expected)
+        })?;
+        let mut side_channel = SideChannel {
+            host: v.owned("kv-side-channel-host").unwrap_or_default(),
+            port: side_channel_port,
+        };
+        if connector == Some(Connector::MoriIo) {
+            // Source: `moriio_common.py`, DEFAULT_NOTIFY_PORT.
+            let chosen = extra.get("notify_port").and_then(Value::as_u64);
+            side_channel.port = chosen.and_then(|p| u16::try_from(p).ok()).unwrap_or(61_005);
+        }
+        // Source: `should_launch_bootstrap_server` of `mooncake_connector.py`.
+        let elsewhere = extra.contains_key("bootstrap_server_address");
+        let starts = connector == Some(Connector::Mooncake)
+            && producer
+            && !elsewhere
+            && parallel.local_ranks.0 == 0;
+        Ok(Some(Self {
+            connector,
+            producer,
+            consumer,
+            engine_id: text("engine_id"),
+            side_channel,
+            lease,
+            bootstrap_port: starts.then_some(bootstrap_port),
+            raw: Value::Object(config),
+        }))
+    }
+
+    /// How long the engine keeps blocks for others; `None`: it does not.
+    pub fn keeps(&self) -> Option<Duration> {
+        let connector = self.connector.filter(|_| self.producer)?;
+        connector.leases().then_some(self.lease)
+    }
+}
+
+/// Producer and consumer.
+fn role(v: &Values, role: Option<&str>, named: bool) -> Result<(bool, bool), ConfigError> {
+    let roles = "kv_producer, kv_consumer, kv_both";
+    Ok(match role {
+        Some("kv_producer") => (true, false),
+        Some("kv_consumer") => (false, true),
+        Some("kv_both") => (true, true),
+        Some(other) => {
+            let expected = format!("one of {roles}");
+            return Err(v.bad("kv-transfer-config.kv_role", other, expected));
+        }
+        None if named && v.door == Door::Vllm => {
+            return Err(ConfigError::Invalid(format!(
+                "Please specify kv_role when kv_connector is set, supported roles are {roles}"
+            )));
+        }
+        None => (true, true),
+    })
+}

@@ -1,0 +1,98 @@
+//! Mooncake's registry of prefilling engines, on a port of its own: data-parallel rank to engine
+//! and workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::app::App;
+use super::{error, vllm};
+
+/// Engines by data-parallel rank.
+#[derive(Debug, Clone)]
+pub struct Registry(Arc<Mutex<BTreeMap<u64, Value>>>);
+
+impl Registry {
+    /// A registry that knows this server's own ranks.
+    pub fn new(app: &App) -> Self {
+        let parallel = &app.config.engine.parallel;
+        let (first, count) = parallel.local_ranks;
+        let workers = |rank: u32| {
+            let worker = |tp: u32| {
+                let stages = (0..parallel.pipeline).map(|pp| {
+                    // Where a worker would hear of pulls; no two are alike.
+                    let number = (rank * parallel.tensor + tp) * parallel.pipeline + pp;
+                    let address = format!("tcp://127.0.0.1:{}", 20_000 + number % 40_000);
+                    (pp.to_string(), address.into())
+                });
+                (tp.to_string(), Value::Object(stages.collect()))
+            };
+            (0..parallel.tensor).map(worker).collect::<Map<_, _>>()
+        };
+        let ranks = (first..first + count).map(|rank| {
+            let id = match parallel.data {
+                1 => app.engine_id.to_string(),
+                _ => format!("{}_dp{rank}", app.engine_id),
+            };
+            let entry = json!({"engine_id": id, "worker_addr": workers(rank)});
+            (u64::from(rank), entry)
+        });
+        Self(Arc::new(Mutex::new(ranks.collect())))
+    }
+}
+
+/// `GET /query`.
+pub async fn query(State(registry): State<Registry>) -> Response<Body> {
+    let ranks = registry.0.lock();
+    let ranks = ranks
+        .iter()
+        .map(|(rank, entry)| (rank.to_string(), entry.clone()));
+    vllm::ok(&Value::Object(ranks.collect()))
+}
+
+/// `POST /register`: a worker of another engine of the same deployment.
+pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response<Body> {
+    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let number = |key: &str| asked.get(key).and_then(Value::as_u64);
+    let text = |key: &str| asked.get(key).and_then(Value::as_str);
+    let (Some(engine), Some(dp), Some(tp), Some(pp), Some(addr)) = (
+        text("engine_id"),
+        number("dp_rank"),
+        number("tp_rank"),
+        number("pp_rank"),
+        text("addr"),
+    ) else {
+        let words = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
+        return refused(StatusCode::UNPROCESSABLE_ENTITY, words);
+    };
+    let mut ranks = registry.0.lock();
+    let entry = ranks
+        .entry(dp)
+        .or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
+    if entry["engine_id"] != engine {
+        let known = entry["engine_id"].as_str().unwrap_or_default();
+        let words = format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
+        return refused(StatusCode::BAD_REQUEST, &words);
+    }
+    let place = &mut entry["worker_addr"][tp.to_string()][pp.to_string()];
+    if place.as_str().is_some_and(|known| known != addr) {
+        let known = place.as_str().unwrap_or_default();
+        let words = format!(
+            "Worker with dp_rank={dp}, tp_rank={tp}, pp_rank={pp} is already registered at \
+             {known}, but still want to register at {addr}"
+        );
+        return refused(StatusCode::BAD_REQUEST, &words);
+    }
+    *place = addr.into();
+    vllm::ok(&json!({"status": "ok"}))
+}
+
+fn refused(status: StatusCode, words: &str) -> Response<Body> {
+    let body = json!({"detail": words}).to_string();
+    error::json(status, body)
+}

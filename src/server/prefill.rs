@@ -1,0 +1,106 @@
+//! What a server that computes prompts for others listens on besides its own port.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::{get, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::StartError;
+use crate::config::Config;
+use crate::http::{App, bootstrap};
+use crate::kv_transfer::Listener;
+use crate::service::Service;
+
+/// Pause after a connection could not be accepted.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// One listener per rank for decoding servers that have read. A port that is taken is no error:
+/// the blocks come back when their lease runs out.
+pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<Listener> {
+    let transfer = config.kv_transfer.as_ref();
+    let Some(transfer) = transfer.filter(|transfer| transfer.keeps().is_some()) else {
+        return Vec::new();
+    };
+    let (first, count) = config.engine.parallel.local_ranks;
+    let mut listeners = Vec::new();
+    for rank in first..first + count {
+        let port = u32::from(transfer.side_channel.port) + rank;
+        let endpoint = endpoint(&transfer.side_channel.host, port);
+        let service = Arc::downgrade(service);
+        let heard = move |request: &str| {
+            if let Some(service) = service.upgrade() {
+                service.release(request);
+            }
+        };
+        match Listener::start(&endpoint, heard) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => tracing::warn!(
+                endpoint,
+                %error,
+                "decoding servers cannot say that they have read: blocks stay for the whole lease"
+            ),
+        }
+    }
+    listeners
+}
+
+/// A ZeroMQ address that can be bound.
+fn endpoint(host: &str, port: u32) -> String {
+    match host {
+        // Not every resolver's first answer for it is an address of this machine.
+        "localhost" => format!("tcp://127.0.0.1:{port}"),
+        "0.0.0.0" | "" => format!("tcp://*:{port}"),
+        host if host.contains(':') && !host.starts_with('[') => format!("tcp://[{host}]:{port}"),
+        host => format!("tcp://{host}:{port}"),
+    }
+}
+
+/// Mooncake's registry of prefilling engines, when this server is to run it.
+///
+/// Source: `MooncakeBootstrapServer` of
+/// `vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_utils.py`, 0.33.
+///
+/// # Errors
+/// When its port is taken.
+pub(super) async fn registry(
+    config: &Config,
+    app: &Arc<App>,
+) -> Result<Option<impl Future<Output = ()> + Send + use<>>, StartError> {
+    let transfer = config.kv_transfer.as_ref();
+    let Some(port) = transfer.and_then(|transfer| transfer.bootstrap_port) else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await;
+    let listener = listener.map_err(|why| StartError::Listen {
+        address: format!("0.0.0.0:{port} (--mooncake-bootstrap-port)"),
+        why,
+    })?;
+    let routes = Router::new()
+        .route("/query", get(bootstrap::query))
+        .route("/register", post(bootstrap::register))
+        .with_state(bootstrap::Registry::new(app));
+    Ok(Some(async move {
+        let mut open = JoinSet::new();
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of sockets: others must end first.
+                tokio::time::sleep(RETRY).await;
+                continue;
+            };
+            while open.try_join_next().is_some() {}
+            let service = TowerToHyperService::new(routes.clone());
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            open.spawn(async {
+                // A client that goes away is no news.
+                let _ = connection.await;
+            });
+        }
+    }))
+}
