@@ -153,3 +153,21 @@ fn a_queue_of_overload_drains_and_nothing_is_lost() {
     assert!((0.2..0.4).contains(&share), "{share}");
     assert!((85.0..100.0).contains(&last.as_secs_f64()), "{last:?}");
 }
+
+#[test]
+fn dynamos_engine_arguments_replace_the_flags() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let args = r#"{"engine": {"num_gpu_blocks": 300, "max_num_seqs": 7, "speedup_ratio": 2.0,
+        "timing_model": {"type": "fixed", "prefill_ms": 10.0, "decode_ms": 3.0}}}"#;
+    write!(file, "{args}").unwrap();
+    let path = file.path().to_str().unwrap();
+    for args in [args, path] {
+        let engine = engine(&["--max-num-seqs", "3", "--extra-engine-args", args]);
+        assert_eq!((engine.num_gpu_blocks, engine.block_size), (300, 64));
+        assert_eq!((engine.max_num_seqs, engine.async_scheduling), (7, false));
+        let mut batch = Batch::default();
+        batch.add_decode(9, 1, None);
+        let step = engine.latency.step(&batch, engine.speed);
+        assert_eq!(step, Duration::from_micros(1500));
+    }
+}

@@ -5,8 +5,11 @@ use super::error::ConfigError;
 use super::layers::{self, Layer, Setting, Source};
 use super::registry::{self, Flag, Kind};
 use super::values::Values;
-use super::{Compat, Config, Door, help, show, words, yaml};
+use super::{Compat, Config, Door, dynamo, help, show, words, yaml};
 use crate::sim::duration;
+
+/// A file of Dynamo's engine arguments.
+const ENGINE_ARGS: &str = "extra-engine-args";
 
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +103,11 @@ pub fn load_known(
     let read = words::read(words, true)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
+    // A replay plays the mocker itself.
+    if let Some(engine) = typed.settings.shift_remove(ENGINE_ARGS) {
+        rest.push(format!("--{ENGINE_ARGS}"));
+        rest.extend(engine.values);
+    }
     if let Some(topic) = read.help {
         rest.push(if topic.is_empty() {
             "--help".to_owned()
@@ -201,7 +209,11 @@ impl Loaded {
         for path in files.iter().flat_map(|setting| &setting.values) {
             settings.cover(yaml::read(path, strict)?);
         }
+        let engine = upper.settings.shift_remove(ENGINE_ARGS);
         settings.cover(upper);
+        for path in engine.iter().flat_map(|setting| &setting.values) {
+            settings.cover(dynamo::read(path)?);
+        }
         if let Some(Compat::Llmd) = compat {
             preset(&mut settings, "compat", "llm-d", Source::Derived);
         }

@@ -7,6 +7,7 @@
 mod api;
 mod content;
 mod door;
+mod dynamo;
 mod engine;
 mod error;
 mod fake;

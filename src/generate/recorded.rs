@@ -164,9 +164,13 @@ impl Generator {
             Some(_) => (reasoning as usize).min(tokens.len()),
             None => 0,
         };
+        // The token that ends a thought says nothing.
+        let silent = texts.get(thought).is_some_and(String::is_empty);
+        let content = thought + usize::from(thought > 0 && silent);
         let parts = [
             (0..thought, Channel::Reasoning),
-            (thought..tokens.len(), Channel::Content),
+            (thought..content, Channel::Marker),
+            (content..tokens.len(), Channel::Content),
         ];
         for (part, channel) in parts {
             let room = brief.limit.saturating_sub(draft.len);

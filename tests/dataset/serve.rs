@@ -191,6 +191,55 @@ async fn files_of_version_0_6_are_found_by_their_texts() {
 }
 
 #[tokio::test]
+async fn a_recorded_thought_is_shown_apart_by_who_parses_thoughts() {
+    let chat = format!("### user: {TEST}\n");
+    let made = texts(&[(&chat, &["Hm ", "well. ", "It ", "is."])]);
+    let recording = "CREATE TABLE llmd_recording (id INTEGER PRIMARY KEY, token_us JSON, \
+                     reasoning_tokens INTEGER); \
+                     INSERT INTO llmd_recording VALUES (1, '[1,2,3,4]', 2)";
+    made.connect().execute_batch(recording).unwrap();
+    let body = json!({"model": "demo", "messages": [{"role": "user", "content": TEST}]});
+    for in_memory in [&[][..], &["--dataset-in-memory"]] {
+        let sim = Sim::on(&made, in_memory).await;
+        let said = sim.post("/v1/chat/completions", body.clone()).await;
+        assert_eq!(said["choices"][0]["message"]["content"], "Hm well. It is.");
+        sim.server.shutdown().await;
+        let parsed = [
+            in_memory,
+            &["--replay-timing", "--reasoning-parser", "qwen3"],
+        ]
+        .concat();
+        let sim = Sim::on(&made, &parsed).await;
+        let said = sim.post("/v1/chat/completions", body.clone()).await;
+        let message = &said["choices"][0]["message"];
+        assert_eq!(message["reasoning"], "Hm well. ");
+        assert_eq!(message["content"], "It is.");
+        assert_eq!(said["usage"]["completion_tokens"], 4);
+        sim.server.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_has_an_event_per_recorded_token() {
+    let made = texts(&[(TEST, &["So it", " ", "is."])]);
+    let sim = Sim::on(&made, &[]).await;
+    let body = json!({"model": "demo", "prompt": TEST, "stream": true});
+    let url = format!("{}/v1/completions", sim.base);
+    let answer = sim.client.post(url).json(&body).send().await.unwrap();
+    let answer = answer.text().await.unwrap();
+    let events = answer
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"));
+    let texts: Vec<String> = events
+        .map(|event| serde_json::from_str::<Value>(&format!("{{{event}")).unwrap())
+        .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
+        .filter(|text| !text.is_empty())
+        .collect();
+    assert_eq!(texts, ["So it", " ", "is."]);
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_used_stops_the_start_unless_it_may_not() {
     let path = Path::new("none/such.sqlite3").display().to_string();
     let flags = ["--dataset-path", &path];

@@ -38,6 +38,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("spec-model", Scheduler, Text, "Its draft model.").also(&["speculative-model"]),
     Flag::new("spec-tokens", Scheduler, Int, "Its draft tokens per step.").also(&["num-speculative-tokens", "aic-nextn", "ais-nextn"]),
     Flag::new("spec-acceptance-rates", Scheduler, List, "Chance that draft 1, 2, … is accepted when those before it were.").or("[0.85, 0.3, 0, 0, 0]").also(&["aic-nextn-accept-rates", "ais-nextn-accept-rates"]),
+    Flag::new("extra-engine-args", Scheduler, Path, "JSON of Dynamo's mocker, a file or the text: replaces the engine flags."),
     Flag::new("sglang-schedule-policy", Scheduler, Choice(&["fifo", "fcfs", "lpm"]), "SGLang: order of the queue; lpm: longest matching prefix first.").or("fifo"),
     Flag::new("sglang-max-prefill-tokens", Scheduler, Int, "SGLang: prompt tokens of a prefill batch.").or("16384"),
     Flag::new("sglang-chunked-prefill-size", Scheduler, Int, "SGLang: longest piece of one prompt.").or("8192"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exchange::{Api, Said};
+use super::exchange::{Api, Piece, Said};
 use crate::tokenizer::{ChatInput, ContentFormat, Tokenizer};
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::{CompletionRequest, Prompt};
@@ -23,55 +23,57 @@ pub(super) struct Tokens {
 impl Tokens {
     /// The tokens of a choice. `counted` is how many the answer says there are.
     ///
-    /// A streamed piece is one token when there are as many pieces as tokens; otherwise it is what
-    /// the tokenizer makes of it, all of it at the instant of the piece. A reply that came whole
-    /// has its tokens spread evenly over the time it took.
+    /// A streamed piece is one token when there are about as many pieces as tokens; otherwise it is
+    /// what the tokenizer makes of it, all of it at the instant of the piece. A reply that came
+    /// whole has its tokens spread evenly over the time it took. Tokens without text that a model
+    /// writes too are added: the end of a thought, and the end of the reply.
     pub(super) fn of(
         said: &Said,
         streamed: bool,
         counted: Option<u64>,
         tokenizer: &Tokenizer,
     ) -> Self {
-        let pieces = said.pieces.len() as u64;
+        let told = said.pieces.iter().any(|piece| !piece.ids.is_empty());
+        let thinks = !told
+            && said
+                .pieces
+                .windows(2)
+                .any(|p| p[0].reasoning && !p[1].reasoning);
         let ends = said.finish.as_deref() == Some("stop") && !said.stopped;
         let eos = tokenizer.eos().filter(|_| ends);
-        let each =
-            streamed && counted.is_some_and(|n| n == pieces || (eos.is_some() && n == pieces + 1));
+        let silent = u64::from(thinks) + u64::from(eos.is_some());
+        let pieces = said.pieces.len() as u64;
+        // One more may be hidden behind a stop string.
+        let each = streamed && counted.is_some_and(|n| (pieces..=pieces + silent + 1).contains(&n));
         let mut tokens = Self::default();
         for piece in &said.pieces {
-            let before = tokens.ids.len();
-            if !piece.ids.is_empty() {
-                // The text shows when its last token completes it.
-                tokens.ids.extend_from_slice(&piece.ids);
-                tokens.texts.resize(tokens.ids.len() - 1, String::new());
-                tokens.texts.push(piece.text.clone());
-            } else {
-                let fragments = tokenizer.fragments(&piece.text);
-                if each {
-                    let id = fragments.ids.first().copied().unwrap_or_default();
-                    tokens.ids.push(id);
-                    tokens.texts.push(piece.text.clone());
-                } else {
-                    let texts = (0..fragments.ids.len()).map(|i| fragments.piece(i).to_owned());
-                    tokens.texts.extend(texts);
-                    tokens.ids.extend(fragments.ids);
-                }
-            }
-            tokens.times.resize(tokens.ids.len(), piece.at);
-            if piece.reasoning {
-                tokens.reasoning += (tokens.ids.len() - before) as u32;
-            }
+            tokens.push(piece, each, tokenizer);
         }
-        let told = tokens.ids.len() as u64;
-        if let Some(eos) = eos
-            && tokens.ids.last() != Some(&eos)
-            && counted.is_none_or(|n| n == told + 1)
-        {
-            tokens.ids.push(eos);
+        if let Some(counted) = counted.filter(|_| !each && !told) {
+            tokens.fit(counted.saturating_sub(silent), tokenizer);
+        }
+        let mut lacking = match counted {
+            Some(counted) => counted.saturating_sub(tokens.ids.len() as u64),
+            None => silent,
+        };
+        if thinks && lacking > 0 && tokens.reasoning > 0 {
+            let at = tokens.reasoning as usize;
+            let end = tokenizer.id_of("</think>").unwrap_or_default();
+            tokens.ids.insert(at, end);
+            tokens.texts.insert(at, String::new());
+            tokens.times.insert(at, tokens.times[at - 1]);
+            lacking -= 1;
+        }
+        let eos = eos.filter(|eos| lacking > 0 && tokens.ids.last() != Some(eos));
+        let hidden = if each {
+            lacking - u64::from(eos.is_some())
+        } else {
+            0
+        };
+        for id in (0..hidden).map(|_| 0).chain(eos) {
+            tokens.ids.push(id);
             tokens.texts.push(String::new());
             tokens.times.push(said.ended);
-        } else if let Some(counted) = counted.filter(|_| !each) {
-            tokens.fit(counted, tokenizer);
         }
         if !streamed {
             let count = tokens.ids.len() as u32;
@@ -80,6 +82,32 @@ impl Tokens {
             }
         }
         tokens
+    }
+
+    /// Adds a piece, as one token if it is `each` one.
+    fn push(&mut self, piece: &Piece, each: bool, tokenizer: &Tokenizer) {
+        let before = self.ids.len();
+        if piece.ids.is_empty() {
+            let fragments = tokenizer.fragments(&piece.text);
+            if each {
+                let id = fragments.ids.first().copied().unwrap_or_default();
+                self.ids.push(id);
+                self.texts.push(piece.text.clone());
+            } else {
+                let texts = (0..fragments.ids.len()).map(|i| fragments.piece(i).to_owned());
+                self.texts.extend(texts);
+                self.ids.extend(fragments.ids);
+            }
+        } else {
+            // The text shows when its last token completes it.
+            self.ids.extend_from_slice(&piece.ids);
+            self.texts.resize(self.ids.len() - 1, String::new());
+            self.texts.push(piece.text.clone());
+        }
+        self.times.resize(self.ids.len(), piece.at);
+        if piece.reasoning {
+            self.reasoning += (self.ids.len() - before) as u32;
+        }
     }
 
     /// Makes it as many tokens as were counted: a tokenizer does not always cut a text where the
@@ -209,7 +237,6 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::exchange::Piece;
     use super::*;
 
     fn said(pieces: &[(&str, u64)]) -> Said {
@@ -237,6 +264,8 @@ mod tests {
         let said = said(&[("One two ", 5), ("three", 9)]);
         let tokens = Tokens::of(&said, true, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
+        let tokens = Tokens::of(&said, true, Some(3), &tokenizer);
+        assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
         let tokens = Tokens::of(&said, true, Some(5), &tokenizer);
         let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
         assert_eq!(shown(&tokens), split);
@@ -244,10 +273,22 @@ mod tests {
         assert_eq!(shown(&tokens), [("One two three", 5)]);
         let tokens = Tokens::of(&said, true, Some(99), &tokenizer);
         assert_eq!(tokens.texts.concat(), "One two three");
+        let tokens = Tokens::of(&said, true, None, &tokenizer);
+        assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
+    }
+
+    #[test]
+    fn the_end_of_a_thought_is_a_token_without_text() {
+        let tokenizer = Tokenizer::simulated();
+        let mut said = said(&[("Hm ", 5), ("Yes", 9)]);
+        said.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
             let tokens = Tokens::of(&said, true, counted, &tokenizer);
-            assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
+            assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
+            assert_eq!(tokens.reasoning, 1);
         }
+        let tokens = Tokens::of(&said, true, Some(2), &tokenizer);
+        assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
     }
 
     #[test]

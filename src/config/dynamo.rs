@@ -1,0 +1,277 @@
+//! Engine arguments of Dynamo's mocker (`--extra-engine-args`) → settings.
+//!
+//! Two generations: 1.6 has `{"engine": {…}, "dp_size": …, "dynamo": {…}}`, 1.4 the same names
+//! side by side. Like the mocker, the file replaces the engine flags, what it leaves out has the
+//! mocker's default, and an unknown key is refused.
+//!
+//! Source: `dynamo/mocker/args.py`, dynamo-mocker 1.6.1 `src/config.rs`.
+
+use serde_json::{Map, Value};
+
+use super::error::ConfigError;
+use super::layers::{Layer, Source};
+use super::registry;
+
+/// A key, and the flag it means.
+const KEYS: &[(&str, &str)] = &[
+    ("backend", "scheduler"),
+    ("engine_type", "scheduler"),
+    ("block_size", "block-size"),
+    ("max_model_len", "max-model-len"),
+    ("max_num_seqs", "max-num-seqs"),
+    ("max_num_batched_tokens", "max-num-batched-tokens"),
+    ("enable_prefix_caching", "enable-prefix-caching"),
+    ("enable_chunked_prefill", "enable-chunked-prefill"),
+    ("speedup_ratio", "speedup-ratio"),
+    ("decode_speedup_ratio", "decode-speedup-ratio"),
+    ("aic_nextn", "spec-tokens"),
+    ("aic_nextn_accept_rates", "spec-acceptance-rates"),
+    ("preemption_mode", "preemption-mode"),
+    ("watermark", "watermark"),
+    ("kv_transfer_bytes_per_token", "kv-bytes-per-token"),
+    ("kv_bytes_per_token", "kv-bytes-per-token"),
+    ("kv_transfer_bandwidth", "kv-transfer-bandwidth"),
+    ("kv_cache_dtype", "kv-cache-dtype"),
+    ("planner_profile_data", "latency-profile"),
+    ("dp_size", "data-parallel-size"),
+    ("tensor_parallel_size", "tensor-parallel-size"),
+    ("startup_time", "startup-time"),
+    ("gpu_memory_utilization", "gpu-memory-utilization"),
+    ("mem_fraction_static", "gpu-memory-utilization"),
+];
+
+/// Keys below `sglang`.
+const SGLANG: &[(&str, &str)] = &[
+    ("schedule_policy", "sglang-schedule-policy"),
+    ("max_prefill_tokens", "sglang-max-prefill-tokens"),
+    ("chunked_prefill_size", "sglang-chunked-prefill-size"),
+    ("clip_max_new_tokens", "sglang-clip-max-new-tokens"),
+    (
+        "schedule_conservativeness",
+        "sglang-schedule-conservativeness",
+    ),
+];
+
+/// Keys that change nothing in a server.
+const IGNORED: &[&str] = &[
+    "aic_mtp_seed",
+    "dynamo",
+    "emit_kv_events",
+    "emit_kv_token_ids",
+    "enable_local_indexer",
+    "free_gpu_memory_fraction",
+    "kv_cache_bytes_per_token",
+    "kv_transfer_timing_mode",
+    "is_prefill",
+    "is_decode",
+    "worker_type",
+    "bootstrap_port",
+    "zmq_kv_events_port",
+    "zmq_replay_port",
+];
+
+/// `null` there means that there is no limit.
+const UNBOUNDED: [(&str, &str); 2] = [
+    ("max_num_seqs", "1048576"),
+    ("max_num_batched_tokens", "16777216"),
+];
+
+/// Reads a file, or the JSON itself where the word begins with a brace.
+///
+/// # Errors
+/// [`ConfigError::File`] when it cannot be read or is no JSON object, [`ConfigError::Unknown`] for
+/// a key that the mocker does not have.
+pub(super) fn read(path: &str) -> Result<Layer, ConfigError> {
+    let file = |reason: String| ConfigError::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = match path.trim_start().starts_with('{') {
+        true => path.to_owned(),
+        false => std::fs::read_to_string(path).map_err(|e| file(e.to_string()))?,
+    };
+    let keys: Map<String, Value> =
+        serde_saphyr::from_str(&text).map_err(|e| file(format!("not a JSON object: {e}")))?;
+    let mut reader = Reader {
+        path,
+        layer: Layer::default(),
+    };
+    reader.all(&keys)?;
+    Ok(reader.layer)
+}
+
+struct Reader<'a> {
+    path: &'a str,
+    layer: Layer,
+}
+
+impl Reader<'_> {
+    fn all(&mut self, keys: &Map<String, Value>) -> Result<(), ConfigError> {
+        let engine = keys.get("engine").unwrap_or(&Value::Null);
+        let told = |key: &str| keys.get(key).or_else(|| engine.get(key));
+        let backend = told("backend").or_else(|| told("engine_type"));
+        let sglang = backend.and_then(Value::as_str) == Some("sglang");
+        self.set("scheduler", if sglang { "sglang" } else { "vllm" });
+        self.set("block-size", if sglang { "1" } else { "64" });
+        // The block that vLLM's count has and nobody can use.
+        self.set("num-gpu-blocks-override", "16385");
+        self.set("max-num-seqs", "256");
+        self.set("max-num-batched-tokens", "8192");
+        self.set("enable-prefix-caching", "true");
+        self.set("async-scheduling", "false");
+        self.set("latency-model", "polynomial");
+        for (key, value) in keys {
+            match (key.as_str(), value) {
+                ("engine", Value::Object(engine)) => {
+                    for (key, value) in engine {
+                        self.key(key, value)?;
+                    }
+                }
+                _ => self.key(key, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
+        match (key, value) {
+            ("sglang", Value::Object(keys)) => {
+                for (key, value) in keys {
+                    let flag = SGLANG.iter().find(|(name, _)| name == key);
+                    let (_, flag) = flag.ok_or_else(|| self.unknown(key))?;
+                    self.set(flag, &text(value));
+                }
+            }
+            ("num_gpu_blocks", value) => {
+                let blocks = value.as_u64().filter(|n| (1..1 << 31).contains(n));
+                let blocks = blocks.ok_or_else(|| self.wrong(key, value, "a number of blocks"))?;
+                self.set("num-gpu-blocks-override", &(blocks + 1).to_string());
+            }
+            ("timing_model", Value::Object(timing)) => self.timing(timing)?,
+            ("backend" | "engine_type", Value::String(kind))
+                if kind != "vllm" && kind != "sglang" =>
+            {
+                return Err(self.wrong(key, value, "vllm or sglang"));
+            }
+            ("planner_profile_data", Value::String(path)) => {
+                self.set("latency-model", "profile");
+                self.set("latency-profile", path);
+            }
+            (_, Value::Null) if UNBOUNDED.iter().any(|(name, _)| *name == key) => {
+                let most = UNBOUNDED.iter().find(|(name, _)| *name == key);
+                let flag = KEYS.iter().find(|(name, _)| *name == key);
+                if let (Some((_, most)), Some((_, flag))) = (most, flag) {
+                    self.set(flag, most);
+                }
+            }
+            (_, Value::Null) => {}
+            _ if IGNORED.contains(&key) => {
+                self.layer.ignored.push(format!("{key} of {}", self.path))
+            }
+            _ => {
+                let flag = KEYS.iter().find(|(name, _)| *name == key);
+                let (_, flag) = flag.ok_or_else(|| self.unknown(key))?;
+                self.set(flag, &text(value));
+            }
+        }
+        Ok(())
+    }
+
+    fn timing(&mut self, timing: &Map<String, Value>) -> Result<(), ConfigError> {
+        let ms = |key: &str| {
+            format!(
+                "{}ms",
+                timing.get(key).and_then(Value::as_f64).unwrap_or(0.0)
+            )
+        };
+        match timing.get("type").and_then(Value::as_str) {
+            None | Some("polynomial") => {}
+            Some("fixed") => {
+                self.set("latency-model", "delays");
+                self.set("time-to-first-token", &ms("prefill_ms"));
+                self.set("inter-token-latency", &ms("decode_ms"));
+            }
+            Some("external") if timing.get("provider") == Some(&"dynamo_profile".into()) => {
+                let path = &timing.get("config").unwrap_or(&Value::Null)["path"];
+                self.set("latency-model", "profile");
+                self.set("latency-profile", &text(path));
+            }
+            Some(_) => {
+                let value = Value::Object(timing.clone());
+                let allowed = "polynomial, fixed or external with provider dynamo_profile";
+                return Err(self.wrong("timing_model", &value, allowed));
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, flag: &str, value: &str) {
+        if let Some(flag) = registry::long(flag) {
+            // A later word replaces the default, lists too.
+            self.layer.settings.shift_remove(flag.name);
+            let source = Source::File(self.path.to_owned());
+            self.layer.set(flag, vec![value.to_owned()], source);
+        }
+    }
+
+    fn unknown(&self, key: &str) -> ConfigError {
+        ConfigError::Unknown {
+            what: format!("key in {}:", self.path),
+            name: key.to_owned(),
+            nearest: None,
+        }
+    }
+
+    fn wrong(&self, key: &str, value: &Value, expected: &str) -> ConfigError {
+        ConfigError::Value {
+            flag: key.to_owned(),
+            value: text(value),
+            expected: expected.to_owned(),
+            origin: self.path.to_owned(),
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_means_a_flag() {
+        for (key, flag) in KEYS.iter().chain(SGLANG) {
+            assert!(registry::long(flag).is_some(), "{key}: no flag {flag}");
+        }
+    }
+
+    #[test]
+    fn both_generations_say_the_same() {
+        let old = read(r#"{"num_gpu_blocks": 100, "block_size": 32, "dp_size": 2}"#).unwrap();
+        let new = read(r#"{"engine": {"num_gpu_blocks": 100, "block_size": 32}, "dp_size": 2}"#);
+        let values = |layer: &Layer, flag: &str| layer.settings[flag].values.clone();
+        let new = new.unwrap();
+        for (flag, value) in [
+            ("num-gpu-blocks-override", "101"),
+            ("block-size", "32"),
+            ("data-parallel-size", "2"),
+            ("max-num-batched-tokens", "8192"),
+        ] {
+            assert_eq!(values(&old, flag), [value], "{flag}");
+            assert_eq!(values(&new, flag), [value], "{flag}");
+        }
+    }
+
+    #[test]
+    fn what_the_mocker_does_not_have_is_refused() {
+        let error = |text| read(text).unwrap_err().to_string();
+        assert!(error(r#"{"engine": {"blocksize": 3}}"#).contains("blocksize"));
+        assert!(error(r#"{"engine": {"backend": "trtllm"}}"#).contains("vllm or sglang"));
+        assert!(error("{").contains("not a JSON object"));
+    }
+}
