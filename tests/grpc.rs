@@ -580,3 +580,59 @@ async fn http_is_served_beside_it_and_pods_are_named() {
     );
     sim.server.shutdown().await;
 }
+
+/// Tokens that came, and how it ended.
+async fn spoiled(client: &mut VllmEngineClient<Connection>, fault: &str) -> (usize, Option<Code>) {
+    let mut asked = tonic::Request::new(request(8, true));
+    asked
+        .metadata_mut()
+        .insert("x-sim-fault", fault.parse().unwrap());
+    let mut stream = match client.generate(asked).await {
+        Ok(stream) => stream.into_inner(),
+        Err(status) => return (0, Some(status.code())),
+    };
+    let mut tokens = 0;
+    while let Some(message) = stream.next().await {
+        match message {
+            Ok(message) => {
+                tokens += usize::from(matches!(message.response, Some(Response::Chunk(_))))
+            }
+            Err(status) => return (tokens, Some(status.code())),
+        }
+    }
+    (tokens, None)
+}
+
+#[tokio::test]
+async fn metadata_makes_a_call_go_wrong() {
+    let mut sim = start(&[]).await;
+    let cases = [
+        ("stall=2:20ms;slow_first_byte=5ms", (8, None)),
+        ("cut_after=3", (3, Some(Code::Unavailable))),
+        ("cut_after=8", (8, Some(Code::Unavailable))),
+        ("rate_limit", (0, Some(Code::ResourceExhausted))),
+        ("invalid_api_key", (0, Some(Code::Unauthenticated))),
+        ("model_not_found", (0, Some(Code::NotFound))),
+        ("server_error", (0, Some(Code::Unavailable))),
+        ("context_length", (0, Some(Code::InvalidArgument))),
+        ("explode", (0, Some(Code::InvalidArgument))),
+        ("", (0, Some(Code::InvalidArgument))),
+    ];
+    for (fault, expected) in cases {
+        assert_eq!(spoiled(&mut sim.client, fault).await, expected, "{fault}");
+    }
+    // A reset takes the whole connection along.
+    let (tokens, code) = spoiled(&mut sim.client, "reset_after=2").await;
+    assert!(tokens <= 2 && code.is_some(), "{tokens} {code:?}");
+    assert!(sim.client.generate(request(1, false)).await.is_err());
+}
+
+#[tokio::test]
+async fn calls_fail_at_the_rate_that_is_set() {
+    let mut sim = start(&["--failure-injection-rate", "50"]).await;
+    let mut failed = 0;
+    for _ in 0..100 {
+        failed += usize::from(sim.client.generate(request(1, false)).await.is_err());
+    }
+    assert!((30..70).contains(&failed), "{failed} of 100");
+}

@@ -5,8 +5,10 @@ mod tool;
 
 use std::process::ExitCode;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
-use crate::server::Fleet;
+use crate::server::{Fleet, StartError};
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -48,6 +50,9 @@ fn serve(loaded: Loaded) -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    // Not `Debug` of it, which shows keys.
+    let shown = serde_json::Value::Object(loaded.to_json());
+    tracing::info!(configuration = %shown, "starting");
     if !loaded.ignored.is_empty() {
         tracing::info!(
             flags = loaded.ignored.join(" "),
@@ -75,8 +80,16 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         .first()
         .cloned()
         .unwrap_or_default();
-    let fleet = match Fleet::start(loaded).await {
+    let mut signals = Signals::new();
+    let started = tokio::select! {
+        started = Fleet::start(loaded) => started,
+        () = signals.next() => return ExitCode::SUCCESS,
+    };
+    let fleet = match started {
         Ok(fleet) => fleet,
+        Err(error @ (StartError::Config(_) | StartError::Scenario { .. })) => {
+            return complain(&error, BAD_CONFIG);
+        }
         Err(error) => return complain(&error, FAILED),
     };
     let servers = fleet.servers().len();
@@ -84,26 +97,34 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         Some(address) => tracing::info!(%address, servers, model = name, "listening"),
         None => tracing::info!(servers, model = name, "listening on the Unix socket"),
     }
-    signal().await;
+    signals.next().await;
     tracing::info!("shutting down; a second signal ends at once");
     tokio::select! {
         () = fleet.shutdown() => ExitCode::SUCCESS,
-        () = signal() => ExitCode::from(FAILED),
+        () = signals.next() => ExitCode::from(FAILED),
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminate = signal(SignalKind::terminate());
-    let interrupt = signal(SignalKind::interrupt());
-    let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {
+/// SIGINT and SIGTERM, listened to from the start: one that comes early is not lost.
+struct Signals(Option<(Signal, Signal)>);
+
+impl Signals {
+    fn new() -> Self {
+        let terminate = signal(SignalKind::terminate());
+        let interrupt = signal(SignalKind::interrupt());
         // Without handlers a signal ends the process anyway.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        Self(terminate.ok().zip(interrupt.ok()))
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        let Some((terminate, interrupt)) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }
 
@@ -114,6 +135,11 @@ fn start_plain_log() {
         .with_ansi(false)
         .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
         .try_init();
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn signalled() {
+    Signals::new().next().await;
 }
 
 fn start_log(config: &Config) {

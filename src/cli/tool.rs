@@ -25,7 +25,7 @@ pub(super) fn run(
         "explain" => run_explain(words, env),
         "record" => {
             super::start_plain_log();
-            record::run(words, env, super::signal())
+            record::run(words, env, super::signalled())
         }
         "completions" => shell::completions(words),
         "man" => shell::man(words),

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Compat;
 use super::engine::with_std_dev;
 use super::error::ConfigError;
 use super::values::Values;
@@ -86,14 +87,14 @@ pub struct Dataset {
 }
 
 impl Content {
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+    pub(super) fn from_values(v: &Values, compat: Compat) -> Result<Self, ConfigError> {
         let mode = mode(v)?;
         Ok(Self {
             mode,
             seed: v.opt_int("seed")?.map(|seed| seed as u64),
             seed_given: v.given("seed"),
             tools: tools(v)?,
-            echo_cut: v.switch("echo-cut")?,
+            echo_cut: echo_cut(v, compat)?,
             dataset: dataset(v, mode)?,
             image_emission_rate: v.ranged(
                 "image-emission-rate",
@@ -127,6 +128,15 @@ fn media(v: &Values) -> Result<Option<MediaRules>, ConfigError> {
     MediaRules::read(&map)
         .map(Some)
         .map_err(|problem| ConfigError::Invalid(format!("{name}: {problem}")))
+}
+
+/// A limit is a limit on vLLM's wire; llm-d leaves an echo whole.
+fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
+    if compat == Compat::Llmd && !v.given("echo-cut") {
+        v.derive("echo-cut", false);
+        return Ok(false);
+    }
+    v.switch("echo-cut")
 }
 
 fn mode(v: &Values) -> Result<Mode, ConfigError> {

@@ -97,7 +97,7 @@ impl Config {
         let config = Self {
             server: Server::from_values(v)?,
             api: Api::from_values(v, model.compat)?,
-            content: Content::from_values(v)?,
+            content: Content::from_values(v, model.compat)?,
             lora: Lora::from_values(v, &model)?,
             kv_events,
             kv_transfer: KvTransfer::from_values(v, &engine.parallel)?,

@@ -53,6 +53,8 @@ pub struct Generator {
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
     think_end: Option<u32>,
+    /// Whether an echo may be longer than its limit.
+    whole_echo: bool,
     recordings: Option<Recordings>,
 }
 
@@ -101,7 +103,16 @@ impl Generator {
             corpus,
             think_end,
             recordings: None,
+            whole_echo: false,
         }
+    }
+
+    /// Leaves an echo whole however low its token limit is, as llm-d-inference-sim does; it then
+    /// still ends by `length`.
+    #[must_use]
+    pub fn with_whole_echo(mut self, whole: bool) -> Self {
+        self.whole_echo = whole;
+        self
     }
 
     /// The tokenizer of its tokens.
@@ -240,6 +251,11 @@ impl Generator {
         let room = self.think(brief, draft, rng);
         let fragments = self.tokenizer.fragments(&brief.echo);
         let whole = fragments.ids.len() as u32;
+        let room = if self.whole_echo {
+            room.max(whole)
+        } else {
+            room
+        };
         draft.push_own(fragments, room, Channel::Content);
         let least = if brief.stops.ignore_eos {
             brief.limit

@@ -15,6 +15,7 @@ use axum::http::{
 use tower::ServiceExt;
 
 use super::app::{App, unix_now};
+use super::journal::Journal;
 use super::{error, fault, routes};
 use crate::fault::Line;
 use crate::metrics::HandlerId;
@@ -28,6 +29,8 @@ pub struct Edge {
     fixed: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
     line: Option<Arc<Line>>,
+    /// What is logged of requests, when anything is.
+    journal: Option<Arc<Journal>>,
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -48,7 +51,9 @@ impl Edge {
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
         let router = routes::router(app.clone());
+        let journal = Journal::new(&app.config.server.log);
         Self {
+            journal: journal.is_kept().then(|| Arc::new(journal)),
             app,
             router,
             grpc: None,
@@ -95,6 +100,31 @@ impl Edge {
             return Ok(self.call_grpc(grpc.clone(), request).await);
         }
         self.strip_root_path(&mut request);
+        Ok(match self.journal.clone() {
+            // Boxed: a server without a journal has no room for it.
+            Some(journal) => Box::pin(self.logged(&journal, request, started)).await,
+            None => self.respond(request, started).await,
+        })
+    }
+
+    /// Answers a request, and logs both as far as somebody asked.
+    async fn logged(
+        &self,
+        journal: &Journal,
+        request: Request<Body>,
+        started: f64,
+    ) -> Response<Body> {
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let request = journal.request(request).await;
+        let response = self.respond(request, started).await;
+        let status = response.status().as_u16();
+        journal.answered(method.as_str(), &path, status, unix_now() - started);
+        journal.response(&path, response).await
+    }
+
+    /// Answers a request that is not gRPC's.
+    async fn respond(&self, request: Request<Body>, started: f64) -> Response<Body> {
         let id = self.app.config.server.request_id_headers.then(|| {
             request
                 .headers()
@@ -126,7 +156,7 @@ impl Edge {
         if let Some(id) = id {
             headers.insert(REQUEST_ID, id);
         }
-        Ok(response)
+        response
     }
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {

@@ -12,6 +12,7 @@ mod error;
 mod fault;
 mod faulty;
 mod invocations;
+mod journal;
 mod json;
 mod link;
 mod media;

@@ -309,7 +309,8 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         hashes: setup::hashes(config),
         traced: config.server.otlp_traces_endpoint.is_some(),
     };
-    let mut generator = Generator::new(mode, seed, texts.tokenizer);
+    let mut generator =
+        Generator::new(mode, seed, texts.tokenizer).with_whole_echo(!config.content.echo_cut);
     if let Some(recordings) = texts.recordings {
         generator = generator.with_recordings(recordings);
     }

@@ -41,6 +41,7 @@ fn what_is_printed_can_be_fed_back() {
         // The program's name is no flag: what it meant for the wire is only a default.
         second.config.model.compat = first.config.model.compat;
         second.config.api = first.config.api.clone();
+        second.config.content.echo_cut = first.config.content.echo_cut;
         assert_eq!(second.config, first.config, "{line}\n{text}");
     }
 }

@@ -330,3 +330,22 @@ async fn paced_tokens_leave_one_by_one_and_in_time() {
         assert_eq!(chunk.matches("data: ").count(), 1, "{chunk}");
     }
 }
+
+#[tokio::test]
+async fn an_echo_is_cut_unless_llm_ds_way_is_asked_for() {
+    let said = async |flags: &[&str]| {
+        let flags = [&["--mode", "echo", "--force-dummy-tokenizer"], flags].concat();
+        let sim = Sim::llmd(&flags).await;
+        let body = json!({"prompt": "one two three four", "max_tokens": 2});
+        let choice = sim.post(COMPLETION, &body).await.json()["choices"][0].take();
+        let text = choice["text"].as_str().unwrap().to_owned();
+        (text, choice["finish_reason"].as_str().unwrap().to_owned())
+    };
+    let length = || "length".to_owned();
+    let (cut, whole) = ("one two ".to_owned(), "one two three four".to_owned());
+    assert_eq!(said(&[]).await, (cut.clone(), length()));
+    assert_eq!(said(&["--echo-cut=false"]).await, (whole.clone(), length()));
+    assert_eq!(said(&["--compat", "llm-d"]).await, (whole, length()));
+    let both = ["--compat", "llm-d", "--echo-cut"];
+    assert_eq!(said(&both).await, (cut, length()));
+}

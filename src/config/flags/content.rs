@@ -7,7 +7,7 @@ use super::{
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new("mode", Content, Choice(&["random", "echo"]), "Replies are built-in sentences (or the dataset's), or the prompt.").or("random"),
     Flag::new("seed", Content, Int, "Root of every random choice [the clock at start; behind `serve` 0].").doors("", "0"),
-    Flag::new("echo-cut", Content, Switch, "Cut an echo to the token limit.").or("false"),
+    Flag::new("echo-cut", Content, Switch, "Cut an echo to the token limit [with --compat llm-d it is left whole].").or("true"),
     Flag::new("dataset-path", Content, Path, "SQLite file of recorded replies."),
     Flag::new("dataset-url", Content, Text, "Where to fetch that file from when it does not exist."),
     Flag::new("dataset-in-memory", Content, Switch, "Copy the dataset to memory at start.").or("false"),
