@@ -18,6 +18,8 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("scenario", "sim"),
     ("generate", "dataset job sim tokenizer"),
     ("driver", "engine sim"),
+    // Virtual time needs the engine only; its online mode is a plain HTTP client.
+    ("replay", "dataset driver engine sim"),
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
     ("kv_transfer", "driver engine sim"),
@@ -40,8 +42,6 @@ const MAY_NAME: &[(&str, &str)] = &[
     ),
     ("tls", "config generate job metrics service wire"),
     ("server", ALL_ABOVE),
-    // Virtual time needs the engine only; its online mode is a plain HTTP client.
-    ("replay", "dataset driver engine sim"),
     (
         "tools",
         "config dataset driver engine replay sim tokenizer wire",

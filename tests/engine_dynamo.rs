@@ -195,9 +195,9 @@ fn what_is_not_modelled_is_refused_by_name() {
     assert_eq!(
         error(
             json!({}),
-            json!({"replay_concurrency": 1, "router_mode": "kv_router"})
+            json!({"replay_concurrency": 1, "router_mode": "random"})
         ),
-        "kwargs.router_mode: \"kv_router\" is not modelled, only [\"round_robin\"]"
+        "kwargs.router_mode: \"random\" is not modelled, only [\"round_robin\", \"kv_router\"]"
     );
     assert_eq!(
         error(json!({"block_size": 0}), closed()),

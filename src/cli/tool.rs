@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use super::shell;
-use crate::config::{Door, TOOLS, load_known};
+use crate::config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 use crate::server;
-use crate::tools::{dataset, dynamo_run, explain, record, validate};
+use crate::tools::replay::Deployment;
+use crate::tools::{dataset, explain, record, replay, sweep, validate};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -21,7 +22,14 @@ pub(super) fn run(
     match name {
         "dataset" => dataset::run(words, env),
         "validate" => run_validate(words),
-        "replay" => run_replay(words),
+        "replay" => {
+            let sort = |words: &[String]| sort(words, env);
+            replay::run(words, &sort, &|words| deploy(words, env))
+        }
+        "sweep" => {
+            let sort = |words: &[String]| sort(words, env);
+            sweep::run(words, &sort, &|words| deploy(words, env))
+        }
         "explain" => run_explain(words, env),
         "record" => {
             super::start_plain_log();
@@ -30,7 +38,7 @@ pub(super) fn run(
         "completions" => shell::completions(words),
         "man" => shell::man(words),
         _ => bail!(
-            "`{name}` is not built yet; there are completions, dataset, explain, man, record, replay --dynamo-run, validate (of {})",
+            "`{name}` is not built yet; there are completions, dataset, explain, man, record, replay, sweep, validate (of {})",
             TOOLS.join(", ")
         ),
     }
@@ -71,23 +79,43 @@ fn run_validate(words: &[String]) -> Result<String> {
     Ok(validate::validate(&PathBuf::from(runs), out.as_deref())?)
 }
 
-fn run_replay(words: &[String]) -> Result<String> {
-    let found = pairs(words, &["--dynamo-run", "--report-json"])?;
-    let dir = found[0]
-        .as_ref()
-        .context("--dynamo-run DIR is needed: a folder with args.json and its trace")?;
-    let report = dynamo_run::dynamo_run(&PathBuf::from(dir))?;
-    let json = serde_json::to_string_pretty(&report)?;
-    match &found[1] {
-        Some(file) => {
-            std::fs::write(file, json).with_context(|| format!("cannot write {file}"))?;
-            Ok(format!(
-                "{} requests; report in {file}",
-                report.per_request.len()
-            ))
-        }
-        None => Ok(json),
+/// Separates flags of `serve` from loose words.
+fn sort(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Vec<String>, Vec<String>)> {
+    let (_, rest) = load_known(words, Door::Vllm, env)?;
+    if let Some(word) = rest.iter().find(|word| word.starts_with('-')) {
+        bail!("{word:?} is neither a flag of this command (see --help) nor of `vllm-sim serve`");
     }
+    Ok((words.to_vec(), rest))
+}
+
+/// The engine that flags of `serve` describe. Without any step times it takes Dynamo's polynomial:
+/// virtual time that stands still tells nothing.
+fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
+    let (mut loaded, _) = load_known(words, Door::Vllm, env)?;
+    let engine = &loaded.config.engine;
+    let timeless = engine.latency_model == LatencyModel::Delays
+        && engine.scheduler != SchedulerKind::Pool
+        && engine.delays.ttft.0.is_zero()
+        && engine.delays.itl.0.is_zero();
+    if timeless {
+        let mut words = words.to_vec();
+        words.push("--latency-model=polynomial".to_owned());
+        (loaded, _) = load_known(&words, Door::Vllm, env)?;
+    }
+    let config = &loaded.config;
+    let parallel = &config.engine.parallel;
+    let typed = loaded.effective.iter();
+    let typed = typed.filter(|flag| !matches!(flag.source, Source::Default | Source::Derived));
+    let about = typed.map(|flag| (format!("--{}", flag.name), flag.values.join(" ")));
+    Ok(Deployment {
+        engine: server::engine_spec(config)?,
+        gpus: parallel.tensor * parallel.pipeline,
+        seed: config.content.seed.unwrap_or(0),
+        about: about.collect(),
+    })
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {

@@ -184,7 +184,8 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// When something happens next. Scaling alone does not keep a replay going.
+    /// When something happens next. Without work only a worker that starts can bring some: the
+    /// rule of scaling alone does not keep a replay going.
     fn next_instant(&mut self) -> Option<SimTime> {
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
             && self.pools[pool].workers[worker as usize].wake != at
@@ -194,11 +195,10 @@ impl<'a> Core<'a> {
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         let work = step.into_iter().chain(arrival).min();
-        let timer = self.timers.next_due();
-        if work.is_none() && self.living == 0 {
+        if work.is_none() && !self.pools.iter().any(Pool::is_starting) {
             return None;
         }
-        work.into_iter().chain(timer).min()
+        work.into_iter().chain(self.timers.next_due()).min()
     }
 
     /// Lets all workers that are due now go on.
@@ -255,6 +255,7 @@ impl<'a> Core<'a> {
         for (when, event) in out.drain(..) {
             match event {
                 Event::Tokens { id, n } => self.made(address, id, n, when, steps),
+                Event::Decoded { id, n } => self.decoded(address, id, n),
                 Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
                 Event::Scheduled { id, cached, .. } if !steps => {
                     self.admitted(pool, id, when, cached, false);
@@ -280,6 +281,9 @@ impl<'a> Core<'a> {
 
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
+        if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
+            handoff.reused = cached.min(request.input);
+        }
         request.admissions.push(Admission {
             at,
             reused: cached.min(request.input),
@@ -308,6 +312,15 @@ impl<'a> Core<'a> {
         if first {
             self.pools[pool].router.prefilled(slot);
             self.release_queued(pool);
+        }
+    }
+
+    /// Output tokens came out, one at the end of each of the last `n` steps.
+    fn decoded(&mut self, (pool, at): Address, id: SeqId, n: u32) {
+        if pool == SERVING {
+            let next = self.pools[pool].workers[at as usize].log.ended();
+            let first = next.saturating_sub(n.into());
+            self.requests.get_mut(id.0 as u32).tokens.steps(first, n);
         }
     }
 
@@ -404,7 +417,7 @@ impl<'a> Core<'a> {
             request_id: spec.request_id.as_ref(),
             number: request.number,
             arrival: request.arrival,
-            dispatched: request.dispatched,
+            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
             ended,
             status,
             input: request.input,

@@ -7,7 +7,9 @@
 //! The core asks the [`workload::Source`] for sessions as their time comes and tells the
 //! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
 
+pub mod html;
 pub mod load;
+pub mod online;
 pub mod outcome;
 pub mod report;
 pub mod samples;

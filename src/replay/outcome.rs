@@ -45,7 +45,7 @@ pub struct Outcome<'a> {
     pub number: u64,
     /// When the latency clock started.
     pub arrival: SimTime,
-    /// When the router gave it to a worker.
+    /// When the router gave it to a worker, if it did not at once.
     pub dispatched: Option<SimTime>,
     /// When it ended.
     pub ended: SimTime,

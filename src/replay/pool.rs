@@ -102,6 +102,12 @@ impl Pool {
         self.workers.iter().filter(present).count() as u32
     }
 
+    /// Whether a worker is on its way.
+    pub(super) fn is_starting(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.phase == Phase::Starting)
+    }
+
     /// When the rule looks again.
     pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
         let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
@@ -136,19 +142,19 @@ impl Pool {
 
     fn observe(&self) -> Observed {
         let ready = self.workers.iter().filter(|w| w.phase == Phase::Ready);
-        let (mut workers, mut waiting, mut usage) = (0, self.router.queued() as f64, 0.0);
+        let (mut workers, mut waiting, mut usage) = (0u32, self.router.queued() as f64, 0.0);
         for worker in ready {
             let stats = worker.stats();
             workers += 1;
             waiting += (stats.waiting + stats.deferred) as f64;
             usage += f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
         }
-        let n = f64::from(workers.max(1));
         // What is on its way counts as there, or the rule would ask for it again and again.
+        let present = self.present();
         Observed {
-            workers: self.present(),
-            waiting: waiting / n * n / f64::from(self.present().max(1)),
-            kv_usage: usage / n,
+            workers: present,
+            waiting: waiting / f64::from(present.max(1)),
+            kv_usage: usage / f64::from(workers.max(1)),
         }
     }
 }

@@ -75,6 +75,11 @@ impl StepLog {
         self.steps.push_back(Step { end, change });
     }
 
+    /// Number of the step after the newest one that is closed.
+    pub(super) fn ended(&self) -> u64 {
+        self.next() - u64::from(self.open)
+    }
+
     /// Number of the step after the newest.
     pub(super) fn next(&self) -> u64 {
         self.base + self.steps.len() as u64

@@ -52,12 +52,25 @@ impl EngineSpec {
         spec
     }
 
+    /// The scheduler alone, to be driven by somebody else.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn scheduler(self) -> Result<Box<dyn Scheduler + Send>, ConfigError> {
+        Ok(match self {
+            Self::Pool(config) => Box::new(Pool::new(*config)),
+            Self::Vllm(config) => Box::new(Vllm::new(*config)?),
+            Self::Sglang(config) => Box::new(Sglang::new(*config)?),
+        })
+    }
+
     fn build(&self) -> Result<Engine, ConfigError> {
         Ok(match self {
             Self::Pool(config) => Engine::Pool(Box::new(Pool::new((**config).clone()))),
             Self::Vllm(config) => {
                 let config = VllmConfig {
                     log_admissions: true,
+                    run_lengths: true,
                     ..(**config).clone()
                 };
                 Engine::Vllm(Box::new(Vllm::new(config)?))

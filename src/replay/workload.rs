@@ -127,6 +127,9 @@ impl<S: Source + ?Sized> Source for Box<S> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         (**self).next()
     }
+    fn has_dependencies(&self) -> bool {
+        (**self).has_dependencies()
+    }
     fn requests(&self) -> Option<u64> {
         (**self).requests()
     }

@@ -11,15 +11,16 @@ use crate::config::{
 use crate::driver::{Live, Observer, Observers, Tune, unix_at};
 use crate::engine::Scheduler;
 use crate::engine::latency::{Setup, Speed};
-use crate::engine::sched::pool::{Pool, PoolConfig};
-use crate::engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
-use crate::engine::sched::vllm::{Policy, Speculation, Victim, Vllm, VllmConfig};
+use crate::engine::sched::pool::PoolConfig;
+use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
+use crate::engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
 use crate::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
 use crate::kv_transfer::Reader;
 use crate::metrics::{Metrics, Observer as MetricsObserver};
 use crate::otel::Spans;
+use crate::replay::EngineSpec;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(
@@ -65,9 +66,14 @@ pub(super) fn wrong(problem: impl ToString) -> StartError {
 }
 
 fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, StartError> {
+    spec(config, seed)?.scheduler().map_err(wrong)
+}
+
+/// The settings of the engine of one rank.
+pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError> {
     let engine = &config.engine;
     if engine.scheduler == SchedulerKind::Pool {
-        return Ok(Box::new(Pool::new(PoolConfig {
+        return Ok(EngineSpec::Pool(Box::new(PoolConfig {
             slots: engine.max_num_seqs as usize,
             queue: engine.max_waiting_queue_length.map(|n| n as usize),
             delays: engine.delays.clone(),
@@ -82,16 +88,16 @@ fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, St
         })));
     }
     let (vllm, _) = modelled(config, seed)?;
-    if engine.scheduler == SchedulerKind::Sglang {
-        return sglang(config, vllm);
-    }
-    Ok(Box::new(Vllm::new(vllm).map_err(wrong)?))
+    Ok(match engine.scheduler {
+        SchedulerKind::Sglang => EngineSpec::Sglang(Box::new(sglang(config, vllm))),
+        _ => EngineSpec::Vllm(Box::new(vllm)),
+    })
 }
 
 /// SGLang's scheduler with the settings that both batching schedulers share.
-fn sglang(config: &Config, shared: VllmConfig) -> Result<Box<dyn Scheduler + Send>, StartError> {
+fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
     let chosen = &config.engine.sglang;
-    let sglang = SglangConfig {
+    SglangConfig {
         latency: shared.latency,
         speed: shared.speed,
         num_pages: shared.num_gpu_blocks,
@@ -111,8 +117,7 @@ fn sglang(config: &Config, shared: VllmConfig) -> Result<Box<dyn Scheduler + Sen
         max_waiting: shared.max_waiting,
         kv_events: shared.kv_events,
         ..SglangConfig::default()
-    };
-    Ok(Box::new(Sglang::new(sglang).map_err(wrong)?))
+    }
 }
 
 /// The batching engine of a configuration, and the deployment that its roofline describes.

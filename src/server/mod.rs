@@ -37,6 +37,7 @@ use crate::http::{App, Desk, Edge, Link, Parts};
 use crate::kv_transfer::Listener;
 use crate::metrics::Metrics;
 use crate::otel::Spans;
+use crate::replay::EngineSpec;
 use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
 use crate::tokenizer::TokenizerError;
@@ -105,6 +106,14 @@ pub enum StartError {
 /// [`StartError`] for a model or GPU that is not known.
 pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<Setup>), StartError> {
     engines::modelled(config, config.content.seed.unwrap_or(0))
+}
+
+/// The engine of one rank that a configuration describes.
+///
+/// # Errors
+/// [`StartError`] for a model, GPU or file that cannot be used.
+pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
+    engines::spec(config, config.content.seed.unwrap_or(0))
 }
 
 /// A running server.

@@ -1,20 +1,23 @@
 //! Plays a recorded run of NVIDIA Dynamo's offline replay and reports in its form.
 //!
 //! A folder holds `args.json` (function, positional and keyword arguments of `dynamo.replay`
-//! 1.6.1) and the trace it names. Schedulers are set to the mocker's habits. Aggregated workers
-//! behind a round-robin router; what is not modelled is refused by name.
+//! 1.6.1) and the trace it names. Schedulers are set to the mocker's habits; what is not modelled
+//! is refused by name.
 
 mod args;
 mod replay;
-mod report;
+mod router;
 mod workload;
 
 use std::path::{Path, PathBuf};
 
 use crate::engine::latency::GridError;
 use crate::replay::ReplayError;
+use crate::replay::report::Report;
+use crate::replay::workload::WorkloadError;
 
-pub use report::{Admission, Record, Report};
+pub(super) use args::engine;
+pub(super) use router::config as router;
 
 /// Why a run cannot be played.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,9 @@ pub enum DynamoError {
     /// The latency tables cannot be read.
     #[error(transparent)]
     Grid(#[from] GridError),
+    /// The workload cannot be read.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
     /// The run cannot be played.
     #[error(transparent)]
     Replay(#[from] ReplayError),
@@ -65,6 +71,6 @@ pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
         place: path.display().to_string(),
         error,
     })?;
-    let setup = args::Setup::read(&args, dir)?;
-    replay::play(setup)
+    let (setup, mut source) = args::read(&args, dir)?;
+    replay::play(&setup, source.as_mut())
 }

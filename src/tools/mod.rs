@@ -1,7 +1,10 @@
 //! What runs offline: no server, no wall clock in any result.
 
+pub mod calibrate;
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
 pub mod record;
+pub mod replay;
+pub mod sweep;
 pub mod validate;

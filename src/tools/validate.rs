@@ -15,8 +15,9 @@ use crate::engine::latency::{LatencyModel, Roofline, RooflineError, ShapeError};
 use crate::engine::sched::ConfigError;
 use crate::engine::sched::vllm::Vllm;
 
+pub(in crate::tools) use client::Client;
 pub use report::{Latencies, Prediction};
-use spec::Run;
+pub(in crate::tools) use spec::{Request, Run};
 
 /// Why a run cannot be predicted.
 #[derive(Debug, thiserror::Error)]

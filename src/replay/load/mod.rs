@@ -338,6 +338,10 @@ impl Source for Limited {
         self.source.next()
     }
 
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+
     fn requests(&self) -> Option<u64> {
         self.source.requests().map(|n| n.min(self.left))
     }

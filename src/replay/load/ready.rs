@@ -7,6 +7,7 @@ use crate::sim::SimTime;
 pub(super) struct Ready {
     sessions: VecDeque<Session>,
     requests: u64,
+    dependencies: bool,
     untimed: bool,
     concurrency: Option<u32>,
 }
@@ -29,6 +30,7 @@ impl Ready {
     /// Sessions as they are.
     pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
         Self {
+            dependencies: sessions.iter().any(|s| !s.after.is_empty()),
             requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
             sessions,
             untimed: false,
@@ -52,6 +54,10 @@ impl Ready {
 impl Source for Ready {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         Ok(self.sessions.pop_front())
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.dependencies
     }
 
     fn requests(&self) -> Option<u64> {

@@ -20,7 +20,8 @@ pub use compare::compare;
 use record::ms;
 pub use record::{AdmissionRecord, Kept, Record};
 pub use rows::{RowForm, Rows};
-pub use timeline::{Timeline, Track};
+pub(super) use table::number as grouped;
+pub use timeline::{Point, Timeline, Track};
 
 /// Points of a drawn distribution: one every 0.25 %.
 const CURVE: usize = 401;

@@ -39,7 +39,7 @@ const COLUMNS: [(&str, &str); 7] = [
 ];
 
 /// A number with commas between thousands and two places.
-pub(super) fn number(value: f64) -> String {
+pub(in crate::replay) fn number(value: f64) -> String {
     let text = format!("{:.2}", value.abs());
     let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
     let mut grouped = String::new();

@@ -41,6 +41,14 @@ pub enum RouterConfig {
 }
 
 impl RouterConfig {
+    /// The routers of split pools: of the prefill workers, and of the others.
+    pub fn split(&self) -> (Self, Self) {
+        match self {
+            Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
+            other => (other.clone(), other.clone()),
+        }
+    }
+
     /// Whether workers must tell about their blocks.
     pub(super) fn wants_events(&self) -> bool {
         match self {

@@ -256,6 +256,10 @@ impl<S: Source> Source for Retimed<S> {
         Ok(Some(session))
     }
 
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+
     fn requests(&self) -> Option<u64> {
         self.source.requests()
     }

@@ -6,33 +6,34 @@ use serde_json::{Map, Value};
 use crate::engine::latency::{Grid, LatencyModel, Polynomial, Speed};
 use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use crate::engine::sched::vllm::{Speculation, Victim, VllmConfig};
+use crate::replay::report::Slo;
+use crate::replay::workload::Source;
+use crate::replay::{EngineSpec, KvConfig, RouterConfig};
 
 use super::DynamoError;
-use super::workload::{self, Shape};
-use crate::replay::EngineSpec;
-use crate::replay::workload::Session;
+use super::workload;
 
 /// A run, ready to be played.
 pub(super) struct Setup {
-    /// The engine of every worker.
-    pub engine: EngineSpec,
-    pub workers: u32,
-    /// GPUs of a worker, for the report.
-    pub gpus: u32,
-    pub sessions: Vec<Session>,
+    /// Workers that compute prompts for the others.
+    pub prefill: Option<Workers>,
+    pub serving: Workers,
+    pub router: RouterConfig,
     /// Sessions at a time; `None`: they start at their times.
     pub concurrency: Option<usize>,
-    pub sla: Sla,
+    /// Divides times of an open loop.
+    pub speedup: f64,
+    pub sla: Slo,
     pub max_ms: Option<f64>,
     pub capture: bool,
 }
 
-/// Bounds in ms of a request that counts as good.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Sla {
-    pub ttft: Option<f64>,
-    pub itl: Option<f64>,
-    pub e2e: Option<f64>,
+/// Equal workers.
+pub(super) struct Workers {
+    pub engine: EngineSpec,
+    pub count: u32,
+    /// GPUs of a worker, for the report.
+    pub gpus: u32,
 }
 
 /// Arguments by name, taken out one by one so that those left over can be refused.
@@ -42,7 +43,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn new(place: &'static str, value: &Value) -> Result<Self, DynamoError> {
+    pub(super) fn new(place: &'static str, value: &Value) -> Result<Self, DynamoError> {
         let map = match value {
             Value::Object(map) => map.clone(),
             Value::Null => Map::new(),
@@ -55,7 +56,7 @@ impl Args {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
+    pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
         wrong(&format!("{}.{key}", self.place), problem)
     }
 
@@ -78,7 +79,7 @@ impl Args {
         number.map(Some).ok_or_else(|| self.wrong(key, problem()))
     }
 
-    fn flag(&mut self, key: &str, default: bool) -> Result<bool, DynamoError> {
+    pub(super) fn flag(&mut self, key: &str, default: bool) -> Result<bool, DynamoError> {
         let Some(value) = self.take(key) else {
             return Ok(default);
         };
@@ -87,7 +88,7 @@ impl Args {
             .ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
     }
 
-    fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {
+    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
@@ -106,7 +107,11 @@ impl Args {
     }
 
     /// One of a few words, the first being the default.
-    fn one_of(&mut self, key: &str, words: &[&'static str]) -> Result<usize, DynamoError> {
+    pub(super) fn one_of(
+        &mut self,
+        key: &str,
+        words: &[&'static str],
+    ) -> Result<usize, DynamoError> {
         let Some(text) = self.text(key)? else {
             return Ok(0);
         };
@@ -115,12 +120,12 @@ impl Args {
     }
 
     /// Drops what changes nothing here.
-    fn ignore(&mut self, keys: &[&str]) {
+    pub(super) fn ignore(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| drop(self.map.remove(*key)));
     }
 
     /// Refuses whatever is left.
-    fn done(self) -> Result<(), DynamoError> {
+    pub(super) fn done(self) -> Result<(), DynamoError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             Some((key, value)) => Err(self.wrong(key, format!("{value} is not modelled"))),
             None => Ok(()),
@@ -135,59 +140,114 @@ pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
     }
 }
 
-impl Setup {
-    pub(super) fn read(args: &Value, dir: &Path) -> Result<Self, DynamoError> {
-        let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
-        let worker = kwargs.take("extra_engine_args").unwrap_or_default();
-        let (engine, gpus) = worker_args(&worker, dir)?;
-        let workers = kwargs.count("num_workers")?.unwrap_or(1);
-        if workers == 0 {
-            return Err(wrong("kwargs.num_workers", "must be at least 1"));
-        }
-        kwargs.one_of("router_mode", &["round_robin"])?;
-        kwargs.one_of("replay_mode", &["offline"])?;
-        let sla = Sla {
-            ttft: kwargs.number("sla_ttft_ms")?,
-            itl: kwargs.number("sla_itl_ms")?,
-            e2e: kwargs.number("sla_e2e_ms")?,
+/// Reads what a run was called with, and opens its workload.
+pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>), DynamoError> {
+    let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
+    let mut pool = |args: &str, count: &str| -> Result<Workers, DynamoError> {
+        let value = kwargs.take(args).unwrap_or_default();
+        let (engine, gpus) = engine(&value, dir)?;
+        let count = match kwargs.count(count)?.unwrap_or(1) {
+            0 => return Err(wrong(&format!("kwargs.{count}"), "must be at least 1")),
+            n => n,
         };
-        let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
-        let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
-        if speedup <= 0.0 {
-            return Err(wrong("kwargs.arrival_speedup_ratio", "must be more than 0"));
-        }
-        let max_ms = kwargs.number("max_sim_time_ms")?;
-        let capture = kwargs.flag("capture_per_request", false)?;
-        kwargs.ignore(&["report_jsonl_path", "telemetry_options", "kv_event_lag_ms"]);
-        let positional = args["positional"].as_array().map_or(&[][..], Vec::as_slice);
-        let block = engine.block_size();
-        let shape = Shape {
-            block,
-            speedup,
-            closed: concurrency.is_some(),
-        };
-        let sessions = match args["api"].as_str() {
-            Some("run_synthetic_trace_replay") => {
-                workload::synthetic(positional, &mut kwargs, shape)?
-            }
-            Some("run_trace_replay") => workload::trace(positional, &mut kwargs, shape, dir)?,
-            other => return Err(wrong("api", format!("{other:?} is not modelled"))),
-        };
-        kwargs.done()?;
-        Ok(Self {
+        Ok(Workers {
             engine,
-            workers,
+            count,
             gpus,
-            sessions,
-            concurrency,
-            sla,
-            max_ms,
-            capture,
         })
+    };
+    let split = [
+        "prefill_engine_args",
+        "decode_engine_args",
+        "num_prefill_workers",
+        "num_decode_workers",
+    ];
+    let split = split.iter().any(|key| !args["kwargs"][*key].is_null());
+    let (prefill, serving) = match split {
+        true => (
+            Some(pool("prefill_engine_args", "num_prefill_workers")?),
+            pool("decode_engine_args", "num_decode_workers")?,
+        ),
+        false => (None, pool("extra_engine_args", "num_workers")?),
+    };
+    if let Some(prefill) = &prefill
+        && prefill.engine.block_size() != serving.engine.block_size()
+    {
+        let problem = "block_size must be that of decode_engine_args";
+        return Err(wrong("kwargs.prefill_engine_args", problem));
     }
+    let config = kwargs.take("router_config").unwrap_or_default();
+    let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
+    let router = match kwargs.one_of("router_mode", &["round_robin", "kv_router"])? {
+        0 => RouterConfig::RoundRobin,
+        _ => RouterConfig::Kv(KvConfig {
+            event_lag: Duration::try_from_secs_f64(lag / 1e3)
+                .map_err(|_| wrong("kwargs.kv_event_lag_ms", format!("{lag} is too long")))?,
+            ..super::router(&config)?
+        }),
+    };
+    kwargs.one_of("replay_mode", &["offline"])?;
+    let sla = Slo {
+        ttft_ms: kwargs.number("sla_ttft_ms")?,
+        itl_ms: kwargs.number("sla_itl_ms")?,
+        e2e_ms: kwargs.number("sla_e2e_ms")?,
+    };
+    let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
+    let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
+    if speedup <= 0.0 {
+        return Err(wrong("kwargs.arrival_speedup_ratio", "must be more than 0"));
+    }
+    let max_ms = kwargs.number("max_sim_time_ms")?;
+    let capture = kwargs.flag("capture_per_request", false)?;
+    kwargs.ignore(&["report_jsonl_path", "telemetry_options"]);
+    let positional = args["positional"].as_array().map_or(&[][..], Vec::as_slice);
+    let closed = concurrency.is_some();
+    let source = match args["api"].as_str() {
+        Some("run_synthetic_trace_replay") => {
+            workload::synthetic(positional, &mut kwargs, serving.engine.block_size(), closed)?
+        }
+        Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir, closed)?,
+        other => return Err(wrong("api", format!("{other:?} is not modelled"))),
+    };
+    kwargs.done()?;
+    let setup = Setup {
+        prefill,
+        serving,
+        router,
+        concurrency,
+        speedup,
+        sla,
+        max_ms,
+        capture,
+    };
+    Ok((setup, source))
 }
 
-/// The object around an engine's arguments: the engine, and GPUs per worker.
+/// The object around an engine's arguments, or these alone as 1.4.2 takes them: the engine, and
+/// GPUs per worker.
+///
+/// # Errors
+/// [`DynamoError`] names the argument.
+pub(in crate::tools) fn engine(
+    value: &Value,
+    dir: &Path,
+) -> Result<(EngineSpec, u32), DynamoError> {
+    let around = [
+        "engine",
+        "dp_size",
+        "tensor_parallel_size",
+        "startup_time",
+        "dynamo",
+    ];
+    let flat = value
+        .as_object()
+        .is_some_and(|map| !map.is_empty() && !around.iter().any(|key| map.contains_key(*key)));
+    if flat {
+        return worker_args(&serde_json::json!({ "engine": value }), dir);
+    }
+    worker_args(value, dir)
+}
+
 fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
@@ -204,18 +264,20 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
         "dynamo",
     ]);
     worker.done()?;
-    engine.one_of("worker_type", &["aggregated"])?;
+    // The pool that a worker is in says what it does.
+    engine.one_of("worker_type", &["aggregated", "prefill", "decode"])?;
     engine.ignore(&[
         "emit_kv_events",
         "emit_kv_token_ids",
-        "kv_transfer_bytes_per_token",
-        "kv_bytes_per_token",
         "kv_cache_bytes_per_token",
-        "kv_transfer_bandwidth",
-        "kv_transfer_timing_mode",
     ]);
+    let transfer = Transfer::read(&mut engine)?;
     let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir)?)),
+        0 => EngineSpec::Vllm(Box::new(VllmConfig {
+            fetch: (Duration::ZERO, transfer.per_token),
+            fetch_whole_prompt: transfer.whole,
+            ..vllm(&mut engine, dir)?
+        })),
         _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
@@ -226,6 +288,35 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
         ));
     }
     Ok((parsed, gpus))
+}
+
+/// How long it takes to move a prompt's cache.
+struct Transfer {
+    per_token: Duration,
+    /// What is there already is moved all the same.
+    whole: bool,
+}
+
+impl Transfer {
+    fn read(args: &mut Args) -> Result<Self, DynamoError> {
+        let older = args.number("kv_bytes_per_token")?;
+        let bytes = args.number("kv_transfer_bytes_per_token")?.or(older);
+        let bandwidth = args.number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
+        let modes = ["full_prompt", "destination_missing"];
+        let whole = args.one_of("kv_transfer_timing_mode", &modes)? == 0;
+        let per_token = match (bytes, bandwidth) {
+            (Some(bytes), Some(bandwidth)) => {
+                Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).map_err(|_| {
+                    args.wrong(
+                        "kv_transfer_bandwidth",
+                        format!("{bandwidth} is too little"),
+                    )
+                })?
+            }
+            _ => Duration::ZERO,
+        };
+        Ok(Self { per_token, whole })
+    }
 }
 
 fn speed(args: &mut Args) -> Result<Speed, DynamoError> {

@@ -1,45 +1,51 @@
-use crate::replay::workload::{Session, Source, WorkloadError};
+use crate::replay::report::{Collector, Facts, Options, Report};
+use crate::replay::workload::Source;
 use crate::replay::{Pace, PoolSpec, RouterConfig, Settings};
 use crate::sim::SimTime;
 
 use super::DynamoError;
-use super::args::Setup;
-use super::report::{Recorder, Report};
-
-/// Sessions in a list.
-struct Listed(std::vec::IntoIter<Session>);
-
-impl Source for Listed {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        Ok(self.0.next())
-    }
-}
+use super::args::{Setup, Workers};
 
 /// Plays a run to its end.
-pub(super) fn play(mut setup: Setup) -> Result<Report, DynamoError> {
-    let mut sessions = std::mem::take(&mut setup.sessions);
-    if setup.concurrency.is_none() {
-        sessions.sort_by_key(|session| session.start);
-    }
+pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
+    let pool = |workers: &Workers, router: RouterConfig| {
+        PoolSpec::new(workers.engine.clone(), workers.count, router)
+    };
+    let (before, after) = setup.router.split();
     let settings = Settings {
-        pool: PoolSpec::new(
-            setup.engine.clone(),
-            setup.workers,
-            RouterConfig::RoundRobin,
+        pool: pool(
+            &setup.serving,
+            match setup.prefill {
+                Some(_) => after,
+                None => setup.router.clone(),
+            },
         ),
-        prefill: None,
+        prefill: setup.prefill.as_ref().map(|workers| pool(workers, before)),
         pace: Pace {
             concurrency: setup.concurrency,
-            // The workload is sped up already.
-            speedup: 1.0,
+            speedup: setup.speedup,
         },
         limit: setup.max_ms.map(millis),
         seed: 0,
         sample_every: None,
     };
-    let mut recorder = Recorder::default();
-    let totals = crate::replay::run(&settings, &mut Listed(sessions.into_iter()), &mut recorder)?;
-    Ok(Report::new(&setup, recorder, &totals))
+    let mut collector = Collector::new(Options {
+        slo: setup.sla,
+        per_request: setup.capture,
+    });
+    let totals = crate::replay::run(&settings, source, &mut collector)?;
+    Ok(collector.finish(&Facts {
+        requests: totals.requests,
+        prefill_worker_seconds: setup.prefill.as_ref().map_or(0.0, |workers| {
+            f64::from(workers.count) * totals.ended.as_secs_f64()
+        }),
+        decode_worker_seconds: None,
+        workers: setup.serving.count,
+        gpus: (
+            setup.prefill.as_ref().map_or(0, |workers| workers.gpus),
+            setup.serving.gpus,
+        ),
+    }))
 }
 
 /// Milliseconds as an instant, to the nearest nanosecond.

@@ -10,7 +10,7 @@ use super::spec::Run;
 
 /// What a client saw of one request.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Done {
+pub(in crate::tools) struct Done {
     pub sent: SimTime,
     pub first: SimTime,
     pub last: SimTime,
@@ -19,7 +19,7 @@ pub(super) struct Done {
 }
 
 /// Sends a workload to engines and keeps the time.
-pub(super) struct Client<'a> {
+pub(in crate::tools) struct Client<'a> {
     run: &'a Run,
     engines: Vec<Vllm>,
     front_end: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(run: &'a Run, engines: Vec<Vllm>, front_end: Duration) -> Self {
+    pub(in crate::tools) fn new(run: &'a Run, engines: Vec<Vllm>, front_end: Duration) -> Self {
         Self {
             run,
             engines,
@@ -51,7 +51,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Vec<Done> {
+    pub(in crate::tools) fn run(mut self) -> Vec<Done> {
         let mut out = Outbox::new();
         let mut now = SimTime::ZERO;
         loop {

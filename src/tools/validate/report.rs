@@ -46,7 +46,7 @@ pub struct Latencies {
 }
 
 impl Prediction {
-    pub(super) fn new(run: &Run, done: &[Done]) -> Self {
+    pub(in crate::tools) fn new(run: &Run, done: &[Done]) -> Self {
         let stage = |stage: usize| {
             let of_stage = run
                 .requests
@@ -113,7 +113,7 @@ fn percentile(sorted: &[f64], p: f64) -> f64 {
 }
 
 /// One line of the table.
-pub(super) struct Row {
+pub(in crate::tools) struct Row {
     id: String,
     regime: String,
     /// Percent off: TTFT, ITL, E2E (means); averaged over stages where runs are judged so.
@@ -121,7 +121,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(run: &Value, prediction: &Prediction) -> Self {
+    pub(in crate::tools) fn new(run: &Value, prediction: &Prediction) -> Self {
         let by_stage = run["score_level"].as_str() == Some("stages");
         let actual = &run["actual"];
         let pairs: Vec<(&Latencies, &Value)> = match actual["stages"].as_array() {
@@ -157,7 +157,7 @@ impl Row {
 }
 
 /// Errors per run, and their medians over the stable runs and over all.
-pub(super) fn table(rows: &[Row]) -> String {
+pub(in crate::tools) fn table(rows: &[Row]) -> String {
     let width = rows
         .iter()
         .map(|row| row.id.len())

@@ -13,7 +13,7 @@ use crate::sim::{Draw, Purpose, SimTime, mix, stream};
 use super::ValidateError;
 
 /// One run as it will be replayed.
-pub(super) struct Run {
+pub(in crate::tools) struct Run {
     pub id: String,
     pub setup: Setup,
     pub engine: VllmConfig,
@@ -28,7 +28,7 @@ pub(super) struct Run {
 }
 
 /// One request of the workload.
-pub(super) struct Request {
+pub(in crate::tools) struct Request {
     /// When it is sent, counted from the start of its stage.
     pub at: SimTime,
     pub stage: usize,
@@ -89,7 +89,7 @@ impl<'a> Fields<'a> {
 }
 
 impl Run {
-    pub(super) fn read(value: &Value) -> Result<Self, ValidateError> {
+    pub(in crate::tools) fn read(value: &Value) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = Fields { run: &id, value };
         let ranks = fields.count("dp")?.max(1);

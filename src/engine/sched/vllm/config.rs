@@ -51,6 +51,8 @@ pub struct VllmConfig {
     pub max_waiting: Option<usize>,
     /// Time to fetch a remote prompt: fixed, and per token. Default none.
     pub fetch: (Duration, Duration),
+    /// Whether tokens that are cached here are fetched all the same. Default no.
+    pub fetch_whole_prompt: bool,
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
@@ -142,6 +144,7 @@ impl Default for VllmConfig {
             max_loras: 0,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
+            fetch_whole_prompt: false,
             lease: None,
             kv_events: false,
             run_lengths: false,

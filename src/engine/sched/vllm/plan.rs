@@ -4,11 +4,11 @@ mod admission;
 mod running;
 
 use crate::engine::kv::Need;
-use crate::engine::{LoraId, Outbox};
+use crate::engine::{LoraId, Outbox, Transfer};
 use crate::sim::{Draw, SimTime};
 
 use super::Vllm;
-use super::config::Speculation;
+use super::config::{Recompute, Speculation};
 use super::seqs::{Seq, Slot, State};
 use super::step::{Entry, Step, Work};
 
@@ -83,7 +83,12 @@ impl Vllm {
     /// Enters a sequence that has its blocks into the step.
     pub(super) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         let seq = &mut self.seqs[slot];
-        let (prompt, known) = (seq.prompt, seq.known);
+        let (mut prompt, known) = (seq.prompt, seq.known);
+        // The mocker takes a fetched prompt for computed: its first token is a decode.
+        let fetched = seq.transfer == Transfer::RemotePrefill && seq.robbed == 0;
+        if fetched && past + 1 == prompt && self.config.recompute == Recompute::Free {
+            prompt -= 1;
+        }
         let complete = past + new >= known;
         let accepted = match &self.config.speculation {
             Some(speculation) if complete => accepted(seq, speculation, past + new),

@@ -223,7 +223,11 @@ impl Vllm {
         }
         self.waiting.remove(&self.seqs, slot);
         let (fixed, per_token) = self.config.fetch;
-        let delay = fixed.saturating_add(per_token.saturating_mul(new));
+        let tokens = match self.config.fetch_whole_prompt {
+            true => self.seqs[slot].prompt,
+            false => new,
+        };
+        let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
         let seq = &mut self.seqs[slot];
         seq.state = State::Fetching;
         seq.cached = cached;

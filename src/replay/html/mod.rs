@@ -1,0 +1,311 @@
+//! A report as one HTML file that needs nothing else: no font, no script, no style from outside.
+//!
+//! Charts are SVG drawn here; a small script adds what follows the pointer. Without it everything
+//! can still be read.
+
+mod chart;
+mod heat;
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::report::{Report, Track};
+pub(crate) use chart::{Chart, Line};
+
+/// Worker tracks that are drawn as lines of their own before they are summed up.
+const COLOURS: usize = 6;
+
+/// The page of a run. `title` and the pairs of `about` (what was run, with which flags) are shown
+/// as they are; `rows` is a ready table, such as a comparison, or empty.
+pub fn page(report: &Report, title: &str, about: &[(String, String)]) -> String {
+    let mut body = String::new();
+    let _ = write!(body, "<h1>{}</h1>", escape(title));
+    tiles(&mut body, report);
+    distributions(&mut body, report);
+    timeline(&mut body, &report.timeline.tracks);
+    heat::map(&mut body, &report.timeline.tracks);
+    numbers(&mut body, report);
+    if !about.is_empty() {
+        body.push_str("<section><h2>Run</h2><table class=\"plain\">");
+        for (name, value) in about {
+            let (name, value) = (escape(name), escape(value));
+            let _ = write!(body, "<tr><th>{name}</th><td>{value}</td></tr>");
+        }
+        body.push_str("</table></section>");
+    }
+    document(title, &body)
+}
+
+/// A page around sections of HTML, with the style and script of reports.
+pub fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <link rel=\"icon\" href=\"data:,\"><title>{}</title>\n<style>{}</style></head>\n\
+         <body><main>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
+         <script>{}</script></body></html>\n",
+        escape(title),
+        include_str!("page.css"),
+        include_str!("page.js"),
+    )
+}
+
+/// Text that is safe between tags and in attributes.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// A number for people: three to four digits that mean something.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    let (scaled, unit) = match size {
+        s if s >= 1e9 => (value / 1e9, "G"),
+        s if s >= 1e6 => (value / 1e6, "M"),
+        s if s >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let places = match scaled.abs() {
+        s if s >= 100.0 || s == 0.0 => 0,
+        s if s >= 10.0 => 1,
+        s if s >= 1.0 => 2,
+        s if s >= 0.01 => 3,
+        _ => 5,
+    };
+    let text = format!("{scaled:.places$}");
+    // 1.50 says no more than 1.5, and 2.00 than 2.
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{unit}")
+}
+
+fn tiles(body: &mut String, report: &Report) {
+    body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
+    let n = |key: &str| report.number(key);
+    let mut tile = |label: &str, value: String, note: String| {
+        let _ = write!(
+            body,
+            "<div class=\"tile\"><span>{label}</span><strong>{value}</strong>\
+             <small>{note}</small></div>"
+        );
+    };
+    let ms = |key: &str| format!("{} ms", short(n(key)));
+    tile(
+        "Requests",
+        short(n("completed_requests")),
+        format!("of {} completed", short(n("num_requests"))),
+    );
+    tile(
+        "Duration",
+        format!("{} s", short(n("duration_ms") / 1e3)),
+        format!("{} requests/s", short(n("request_throughput_rps"))),
+    );
+    tile(
+        "TTFT p99",
+        ms("p99_ttft_ms"),
+        format!(
+            "mean {}, median {}",
+            ms("mean_ttft_ms"),
+            ms("median_ttft_ms")
+        ),
+    );
+    tile(
+        "ITL p99",
+        ms("p99_itl_ms"),
+        format!("mean {}, median {}", ms("mean_itl_ms"), ms("median_itl_ms")),
+    );
+    tile(
+        "Latency p99",
+        ms("p99_e2e_latency_ms"),
+        format!("mean {}", ms("mean_e2e_latency_ms")),
+    );
+    tile(
+        "Output",
+        format!("{} tok/s", short(n("output_throughput_tok_s"))),
+        format!("{} tokens", short(n("total_output_tokens"))),
+    );
+    tile(
+        "Prefix reuse",
+        format!("{} %", short(n("prefix_cache_reused_ratio") * 100.0)),
+        format!("{} preemptions", short(n("preemptions"))),
+    );
+    if report.summary.contains_key("slo_attainment") {
+        tile(
+            "Goodput",
+            format!("{} /s", short(n("goodput_request_throughput_rps"))),
+            format!("{} % within the SLO", short(n("slo_attainment") * 100.0)),
+        );
+    }
+    body.push_str("</section>");
+}
+
+fn distributions(body: &mut String, report: &Report) {
+    body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
+    for (name, curve) in &report.curves {
+        let last = curve.len().saturating_sub(1).max(1) as f64;
+        let points = curve.iter().enumerate();
+        let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
+        let mut points: Vec<(f64, f64)> = points.collect();
+        // A long tail would press everything else to the left.
+        let at = |share: f64| curve.get((share * last) as usize).copied().unwrap_or(0.0);
+        let cut = at(1.0) > 2.0 * at(0.99);
+        if cut {
+            points.retain(|(_, share)| *share <= 99.5);
+        }
+        let chart = Chart {
+            title: match *name {
+                "TTFT" => "Time to first token",
+                "ITL" => "Gap between tokens",
+                _ => "Request latency",
+            },
+            x: "ms",
+            y: if cut {
+                "% of all, the last 0.5 % cut"
+            } else {
+                "% of all"
+            },
+            y_range: Some((0.0, 100.0)),
+            lines: vec![Line::new(name, points, 0)],
+            follows_y: true,
+        };
+        chart.draw(body);
+    }
+    body.push_str("</div></section>");
+}
+
+fn timeline(body: &mut String, tracks: &[Track]) {
+    if tracks.iter().all(|track| track.points.len() < 2) {
+        return;
+    }
+    body.push_str("<section><h2>Over time</h2><div class=\"charts\">");
+    let over = |of: fn(&super::report::Point) -> f64, mean: bool| -> Vec<(f64, f64)> {
+        chart::sum(tracks, of, mean)
+    };
+    let queue = Chart {
+        title: "Requests",
+        x: "s",
+        y: "requests",
+        y_range: None,
+        lines: vec![
+            Line::new("running", over(|p| p.running, false), 0),
+            Line::new("waiting", over(|p| p.waiting, false), 1),
+        ],
+        follows_y: false,
+    };
+    queue.draw(body);
+    let mut lines = vec![Line::new("mean", over(|p| p.kv_usage * 100.0, true), 0)];
+    if tracks.len() > 1 && tracks.len() <= COLOURS {
+        lines.extend(tracks.iter().enumerate().map(|(i, track)| {
+            let points = track.points.iter();
+            let points = points.map(|p| (p.at, p.kv_usage * 100.0)).collect();
+            Line::new(&name(track), points, i + 1)
+        }));
+    }
+    let usage = Chart {
+        title: "KV cache in use",
+        x: "s",
+        y: "% of blocks",
+        y_range: Some((0.0, 100.0)),
+        lines,
+        follows_y: false,
+    };
+    usage.draw(body);
+    let preempted = Chart {
+        title: "Preemptions",
+        x: "s",
+        y: "since the start",
+        y_range: None,
+        lines: vec![Line::new("preemptions", over(|p| p.preemptions, false), 1)],
+        follows_y: false,
+    };
+    preempted.draw(body);
+    body.push_str("</div></section>");
+}
+
+/// What a worker is called.
+fn name(track: &Track) -> String {
+    let kind = if track.prefill_pool {
+        "prefill"
+    } else {
+        "worker"
+    };
+    format!("{kind} {}", track.worker)
+}
+
+/// The table of distributions, for those who want digits.
+fn numbers(body: &mut String, report: &Report) {
+    body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
+    let kinds = [
+        "mean", "min", "median", "p75", "p90", "p95", "p99", "max", "std",
+    ];
+    for kind in kinds {
+        let _ = write!(body, "<th>{kind}</th>");
+    }
+    body.push_str("</tr></thead><tbody>");
+    for (label, key) in [
+        ("TTFT, ms", "ttft_ms"),
+        ("Second token, ms", "ttst_ms"),
+        ("ITL, ms", "itl_ms"),
+        ("TPOT, ms", "tpot_ms"),
+        ("Latency, ms", "e2e_latency_ms"),
+        ("Tokens/s per user", "output_token_throughput_per_user"),
+    ] {
+        let _ = write!(body, "<tr><th>{label}</th>");
+        for kind in kinds {
+            let value = report.number(&format!("{kind}_{key}"));
+            let _ = write!(body, "<td>{}</td>", super::report::grouped(value));
+        }
+        body.push_str("</tr>");
+    }
+    body.push_str(
+        "</tbody></table></div><details><summary>All totals</summary><table class=\"plain\">",
+    );
+    for (key, value) in &report.summary {
+        let single = kinds
+            .iter()
+            .all(|kind| !key.starts_with(&format!("{kind}_")));
+        if single && !value.is_null() {
+            let shown = match value {
+                Value::String(text) => escape(text),
+                other => other.to_string(),
+            };
+            let _ = write!(body, "<tr><th>{}</th><td>{shown}</td></tr>", escape(key));
+        }
+    }
+    body.push_str("</table></details></section>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(short);
+        assert_eq!(
+            shown,
+            ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]
+        );
+    }
+
+    #[test]
+    fn text_cannot_become_markup() {
+        assert_eq!(
+            escape("<a b=\"c\">&'"),
+            "&lt;a b=&quot;c&quot;&gt;&amp;&#39;"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! The same workload over real HTTP, to any server that speaks OpenAI's API.
+//!
+//! What is in flight is bounded, every request has a time limit, and nothing is kept of a request
+//! once its outcome is told. The latency clock of a request starts when it is sent.
+
+mod drive;
+mod exchange;
+mod prompt;
+mod target;
+
+use std::time::Duration;
+
+use super::outcome::Sink;
+use super::workload::{Source, WorkloadError};
+
+/// Which API is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Api {
+    /// `/v1/completions`, with prompts of token ids: their lengths are exact.
+    #[default]
+    Completions,
+    /// `/v1/chat/completions`, with text whose length is measured with `/tokenize`.
+    Chat,
+}
+
+/// How to send.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `http://host:port`, with or without `/v1`; sessions go to them in turn.
+    pub targets: Vec<String>,
+    /// Which API.
+    pub api: Api,
+    /// Model to name. Default: the first that the first target lists.
+    pub model: Option<String>,
+    /// Sent as a bearer token.
+    pub api_key: Option<String>,
+    /// Sessions in flight in a closed loop; `None`: sessions start at their times.
+    pub concurrency: Option<u32>,
+    /// Most sessions in flight at all. Default 4096.
+    pub max_in_flight: u32,
+    /// Divides starts and pauses.
+    pub speedup: f64,
+    /// Longest time of one request. Default 10 minutes.
+    pub timeout: Duration,
+    /// Time of the whole run; what is unfinished then is reported as incomplete.
+    pub limit: Option<Duration>,
+    /// Ask for exactly the planned number of tokens. Default yes.
+    pub ignore_eos: bool,
+    /// Token ids that prompts are made of: the first, and one past the last. Default 100 to 30,000.
+    pub token_ids: (u32, u32),
+    /// Seed of the words.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            api: Api::Completions,
+            model: None,
+            api_key: None,
+            concurrency: None,
+            max_in_flight: 4096,
+            speedup: 1.0,
+            timeout: Duration::from_secs(600),
+            limit: None,
+            ignore_eos: true,
+            token_ids: (100, 30_000),
+            seed: 42,
+        }
+    }
+}
+
+/// Why nothing was sent, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum OnlineError {
+    /// An option makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The workload is broken.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A server cannot be used at all.
+    #[error("{target}: {problem}")]
+    Target {
+        /// Which.
+        target: String,
+        /// Why.
+        problem: String,
+    },
+    /// No threads.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// What is known of a run besides its requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sent {
+    /// Requests that were to be sent until the run ended.
+    pub requests: u64,
+    /// How long it took.
+    pub wall: Duration,
+    /// Greatest delay of a start behind its time, because of the bound on what is in flight or of
+    /// a busy sender.
+    pub latest: Duration,
+}
+
+/// Sends a workload and tells `sink` of every request; `progress` hears how many are over.
+///
+/// # Errors
+/// [`OnlineError`] when no request could be made. A request that fails is an outcome.
+pub fn run(
+    source: &mut dyn Source,
+    options: &Options,
+    sink: &mut dyn Sink,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Sent, OnlineError> {
+    if !(options.speedup.is_finite() && options.speedup > 0.0) {
+        let problem = format!("arrival speed-up is {}, must be above 0", options.speedup);
+        return Err(OnlineError::Option(problem));
+    }
+    if options.concurrency == Some(0) || options.max_in_flight == 0 {
+        return Err(OnlineError::Option(
+            "concurrency is 0, must be at least 1".to_owned(),
+        ));
+    }
+    let (low, high) = options.token_ids;
+    if low >= high {
+        return Err(OnlineError::Option(format!(
+            "token ids {low} to {high} hold none"
+        )));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(OnlineError::Runtime)?;
+    let sent = runtime.block_on(drive::drive(source, options, sink, progress));
+    runtime.shutdown_background();
+    sent
+}

@@ -1,0 +1,248 @@
+//! One server: its address, its idle connections, what is in flight there.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::exchange::{Exchange, Reader};
+use super::{Api, OnlineError, Options};
+
+/// Longest answer that is no stream.
+const MAX_ANSWER: usize = 16 << 20;
+/// Longest error text that is kept.
+const MAX_ERROR: usize = 2048;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// A server.
+pub(super) struct Target {
+    /// As named, for messages.
+    name: String,
+    /// `host:port`
+    authority: String,
+    /// What stands before `/v1`.
+    base: String,
+    path: &'static str,
+    api_key: Option<String>,
+    idle: Mutex<Vec<Sender>>,
+    /// Requests without and with a first token.
+    waiting: AtomicU32,
+    running: AtomicU32,
+}
+
+impl Target {
+    pub(super) fn parse(url: &str, options: &Options) -> Result<Self, OnlineError> {
+        let wrong = |problem: &str| {
+            OnlineError::Option(format!(
+                "--target {url:?} {problem}, such as http://127.0.0.1:8000"
+            ))
+        };
+        let rest = match url.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some((scheme, _)) => {
+                return Err(wrong(&format!(
+                    "has the scheme {scheme:?}, must be a plain http URL"
+                )));
+            }
+            None => url,
+        };
+        let (authority, base) = rest.split_once('/').unwrap_or((rest, ""));
+        let base = base.trim_end_matches('/');
+        let base = base
+            .strip_suffix("v1")
+            .unwrap_or(base)
+            .trim_end_matches('/');
+        let parsed: Result<http::uri::Authority, _> = authority.parse();
+        let parsed = parsed.map_err(|_| wrong("names no host"))?;
+        if parsed.host().is_empty() {
+            return Err(wrong("names no host"));
+        }
+        let port = parsed.port_u16().unwrap_or(80);
+        Ok(Self {
+            name: url.to_owned(),
+            authority: format!("{}:{port}", parsed.host()),
+            base: if base.is_empty() {
+                String::new()
+            } else {
+                format!("/{base}")
+            },
+            path: match options.api {
+                Api::Completions => "/v1/completions",
+                Api::Chat => "/v1/chat/completions",
+            },
+            api_key: options.api_key.clone(),
+            idle: Mutex::new(Vec::new()),
+            waiting: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+        })
+    }
+
+    /// Requests that have their first token, and those that wait for it.
+    pub(super) fn in_flight(&self) -> (u32, u32) {
+        let running = self.running.load(Ordering::Relaxed);
+        (running, self.waiting.load(Ordering::Relaxed))
+    }
+
+    fn fails(&self, problem: impl ToString) -> OnlineError {
+        OnlineError::Target {
+            target: self.name.clone(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// The first model it lists.
+    pub(super) async fn model(&self, timeout: Duration) -> Result<String, OnlineError> {
+        let answer = self
+            .ask(Method::GET, "/v1/models", Bytes::new(), timeout)
+            .await;
+        let answer = answer.map_err(|problem| self.fails(problem))?;
+        let model = answer["data"][0]["id"].as_str();
+        let model = model.ok_or_else(|| self.fails("/v1/models lists no model: name one"))?;
+        Ok(model.to_owned())
+    }
+
+    /// Asks for JSON.
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Value, String> {
+        let asked = async {
+            let (sender, response) = self.request(method, path, body).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER);
+            let body = body.collect().await.map_err(|error| error.to_string())?;
+            self.put_back(sender);
+            let body = body.to_bytes();
+            if !status.is_success() {
+                return Err(format!("{path} answers {status}: {}", cut(&body)));
+            }
+            serde_json::from_slice(&body).map_err(|error| format!("{path} is no JSON: {error}"))
+        };
+        match tokio::time::timeout(timeout, asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("{path} did not answer within {timeout:?}")),
+        }
+    }
+
+    /// Sends a request and reads its stream to the end.
+    pub(super) async fn send(&self, body: &Bytes, output: u32, timeout: Duration) -> Exchange {
+        let mut exchange = Exchange::new(output);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let streamed = tokio::time::timeout(timeout, self.stream(body, &mut exchange)).await;
+        let counter = match exchange.tokens.is_empty() {
+            true => &self.waiting,
+            false => &self.running,
+        };
+        counter.fetch_sub(1, Ordering::Relaxed);
+        exchange.error = match streamed {
+            Ok(Ok(())) => exchange.check(),
+            Ok(Err(problem)) => Some(problem.into()),
+            Err(_) => Some(format!("no end within {timeout:?}").into()),
+        };
+        exchange
+    }
+
+    async fn stream(&self, body: &Bytes, exchange: &mut Exchange) -> Result<(), String> {
+        let (sender, response) = self.request(Method::POST, self.path, body.clone()).await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        if !status.is_success() {
+            let body = Limited::new(body, MAX_ANSWER).collect().await;
+            let text = body.map(|body| cut(&body.to_bytes())).unwrap_or_default();
+            return Err(format!("status {}: {text}", status.as_u16()));
+        }
+        let mut reader = Reader::default();
+        while let Some(frame) = body.frame().await {
+            let at = super::drive::now();
+            let frame = frame.map_err(|error| format!("the stream broke off: {error}"))?;
+            let first = exchange.tokens.is_empty();
+            if let Some(data) = frame.data_ref() {
+                reader.read(data, at, exchange)?;
+            }
+            if first && !exchange.tokens.is_empty() {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.running.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.put_back(sender);
+        Ok(())
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(Sender, Response<Incoming>), String> {
+        let make = || {
+            let mut request = Request::builder()
+                .method(method.clone())
+                .uri(format!("{}{path}", self.base))
+                .header("host", &self.authority)
+                .header("content-type", "application/json");
+            if let Some(key) = &self.api_key {
+                request = request.header("authorization", format!("Bearer {key}"));
+            }
+            request
+                .body(Full::new(body.clone()))
+                .map_err(|error| error.to_string())
+        };
+        // An idle connection may have been closed meanwhile: then a new one is made.
+        loop {
+            let idle = self.idle.lock().pop();
+            let Some(mut sender) = idle else {
+                let mut sender = self.connect().await?;
+                let response = sender.send_request(make()?).await;
+                return response
+                    .map(|response| (sender, response))
+                    .map_err(|error| format!("cannot send: {error}"));
+            };
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.send_request(make()?).await {
+                Ok(response) => return Ok((sender, response)),
+                Err(error) if error.is_canceled() || error.is_incomplete_message() => {}
+                Err(error) => return Err(format!("cannot send: {error}")),
+            }
+        }
+    }
+
+    fn put_back(&self, sender: Sender) {
+        if !sender.is_closed() {
+            self.idle.lock().push(sender);
+        }
+    }
+
+    async fn connect(&self) -> Result<Sender, String> {
+        let problem = |error: &dyn std::fmt::Display| format!("cannot connect: {error}");
+        let stream = TcpStream::connect(&self.authority).await;
+        let stream = stream.map_err(|error| problem(&error))?;
+        stream.set_nodelay(true).map_err(|error| problem(&error))?;
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| problem(&error))?;
+        // It ends with the sender, or when the server closes it.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+}
+
+/// The beginning of an answer, as text.
+fn cut(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR)]);
+    text.trim().to_owned()
+}

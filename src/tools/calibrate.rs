@@ -1,0 +1,129 @@
+//! Fits the few numbers of the roofline to measured runs, with the real engine in the loop.
+//!
+//! What is measured are runs of load generators against one deployment, or recorded runs that each
+//! describe their own (as `vllm-sim validate` reads them). Every guess of the numbers is judged by
+//! replaying all runs through the vLLM scheduler; physics and kernel tables stay as they are.
+
+mod case;
+mod fit;
+mod parameters;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::engine::latency::{Coefficients, Setup};
+use crate::engine::sched::vllm::VllmConfig;
+use crate::replay::load::{self, BenchRun, Format};
+use crate::replay::workload::WorkloadError;
+
+use super::validate::ValidateError;
+use case::Case;
+
+pub use fit::Fitted;
+pub use parameters::{Parameter, parameter_names};
+pub use text::yaml;
+
+/// Why nothing can be fitted.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A result file cannot be read.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A recorded run cannot be played.
+    #[error(transparent)]
+    Run(#[from] ValidateError),
+    /// Something else, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// How to fit.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Names of the numbers to fit; empty: those that the runs can tell.
+    pub fit: Vec<String>,
+    /// Most requests of a stage that are played; the measured means are taken to hold for them.
+    pub max_requests: Option<usize>,
+    /// Names (or beginnings of names) of runs that are judged and not fitted.
+    pub hold_out: Vec<String>,
+    /// Threads; 0: as many as there are cores. Results do not depend on it.
+    pub threads: usize,
+}
+
+/// Fits to results of load generators, all of one deployment.
+///
+/// # Errors
+/// [`CalibrateError`] names the file, or what is missing.
+pub fn from_results(
+    files: &[PathBuf],
+    format: Format,
+    deployment: (&VllmConfig, &Setup),
+    options: &Options,
+) -> Result<Fitted, CalibrateError> {
+    let mut cases = Vec::new();
+    for file in files {
+        for run in load::bench_runs(file, format)? {
+            cases.push(Case::bench(&run, deployment, options)?);
+        }
+    }
+    fit::fit(cases, options)
+}
+
+/// The same from runs that are in memory.
+///
+/// # Errors
+/// [`CalibrateError::Other`] says what is missing.
+pub fn from_runs(
+    runs: &[BenchRun],
+    deployment: (&VllmConfig, &Setup),
+    options: &Options,
+) -> Result<Fitted, CalibrateError> {
+    let cases = runs.iter().map(|run| Case::bench(run, deployment, options));
+    fit::fit(cases.collect::<Result<_, _>>()?, options)
+}
+
+/// Fits to recorded runs that describe their deployments: every `*.json` of a folder.
+///
+/// # Errors
+/// [`CalibrateError`] names the file and the field.
+pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, CalibrateError> {
+    let io = |error| ValidateError::Io {
+        path: folder.to_owned(),
+        error,
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut cases = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).map_err(|error| ValidateError::Io {
+            path: path.clone(),
+            error,
+        })?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
+            path: path.clone(),
+            error,
+        })?;
+        cases.push(Case::recorded(&json, options)?);
+    }
+    fit::fit(cases, options)
+}
+
+/// The fitted numbers on top of `base`, and the factor that all step times are multiplied by.
+pub fn applied(fitted: &Fitted, base: &Coefficients) -> (Coefficients, f64) {
+    let mut coefficients = *base;
+    let mut scale = 1.0;
+    for outcome in &fitted.parameters {
+        outcome
+            .parameter
+            .set(outcome.value, &mut coefficients, &mut scale);
+    }
+    (coefficients, scale)
+}

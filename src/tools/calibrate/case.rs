@@ -1,0 +1,344 @@
+//! One measured run, ready to be played again and again.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
+use crate::engine::sched::vllm::{Vllm, VllmConfig};
+use crate::engine::{BlockKey, Plan};
+use crate::replay::load::{BenchRun, Load, Measured};
+use crate::sim::{SimTime, mix};
+use crate::tools::validate::{Client, Latencies, Prediction, Request, Run};
+
+use super::parameters::Parameter;
+use super::{CalibrateError, Options};
+
+/// A run, what was measured of it, and what of that can be believed.
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) held_out: bool,
+    /// Why only gaps between tokens are fitted, if so.
+    pub(super) warning: Option<&'static str>,
+    pub(super) targets: Vec<Target>,
+    run: Run,
+    /// In-process runs have no front end.
+    has_front_end: bool,
+    /// What the deployment's front end differs by from the default.
+    front_end_offset_us: f64,
+}
+
+/// One measured statistic.
+pub(super) struct Target {
+    stage: Option<usize>,
+    pub(super) kind: Kind,
+    measured: f64,
+    weight: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Ttft,
+    TtftMedian,
+    Itl,
+    E2e,
+}
+
+impl Kind {
+    fn of(self, latencies: &Latencies) -> f64 {
+        match self {
+            Self::Ttft => latencies.ttft_mean,
+            Self::TtftMedian => latencies.ttft_p50,
+            Self::Itl => latencies.itl_mean,
+            Self::E2e => latencies.e2e_mean,
+        }
+    }
+}
+
+/// What tells runs apart, and with it the parameters.
+pub(super) struct Traits {
+    pub(super) load: f64,
+    pub(super) prompt: f64,
+    pub(super) context: f64,
+    pub(super) hidden: u32,
+    pub(super) tp: u32,
+    pub(super) moe: bool,
+    pub(super) stages: usize,
+}
+
+/// Least share of the asked rate that a run reached, or it was overloaded.
+const REACHED: f64 = 0.97;
+/// Growth of TTFT from the first to the last third of a run beyond which it was overloaded.
+const GROWTH: f64 = 3.0;
+
+impl Case {
+    /// A run of a load generator against `deployment`.
+    pub(super) fn bench(
+        bench: &BenchRun,
+        (engine, setup): (&VllmConfig, &Setup),
+        options: &Options,
+    ) -> Result<Self, CalibrateError> {
+        if bench.requests.is_empty() {
+            let problem = format!("{}: holds no request that succeeded", bench.name);
+            return Err(CalibrateError::Other(problem));
+        }
+        let block = engine.block_size;
+        let starts = bench.starts_ms(0);
+        let most = options.max_requests.unwrap_or(usize::MAX);
+        let requests = bench.requests.iter().zip(starts).enumerate().take(most);
+        let requests = requests.map(|(i, (request, start))| Request {
+            at: SimTime::from_nanos((start * 1e6) as u64),
+            stage: 0,
+            prompt: request.input.max(1),
+            output: request.output.max(1),
+            plan: plan(request, i as u64, block),
+        });
+        let cap = match bench.load {
+            Load::Closed(n) => Some(n),
+            Load::Times | Load::AtOnce | Load::Drawn(_) => bench.cap,
+        };
+        let run = Run {
+            id: bench.name.clone(),
+            setup: setup.clone(),
+            engine: engine.clone(),
+            ranks: 1,
+            requests: requests.collect(),
+            drains: false,
+            stages: 1,
+            timeout: None,
+            max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+        };
+        let warning = overloaded(bench);
+        let stats = &bench.stats;
+        let mut targets = Vec::new();
+        for (kind, measured, weight) in [
+            (Kind::Ttft, stats.ttft_mean, 0.7),
+            (Kind::TtftMedian, stats.ttft_p50, 0.7),
+            (Kind::Itl, stats.itl_mean, 1.0),
+            (Kind::E2e, stats.e2e_mean, 1.0),
+        ] {
+            targets.extend(target(None, kind, measured, weight, warning.is_some()));
+        }
+        Ok(Self {
+            held_out: held_out(&bench.name, options),
+            name: bench.name.clone(),
+            warning,
+            targets,
+            has_front_end: true,
+            front_end_offset_us: 0.0,
+            run,
+        }
+        .checked()?)
+    }
+
+    /// A recorded run that describes its deployment.
+    pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
+        let mut run = Run::read(json)?;
+        let by_stage = json["score_level"].as_str() == Some("stages");
+        let regime = json["regime"].as_str().unwrap_or_default();
+        let warning = regime
+            .starts_with("overload")
+            .then_some("overloaded: only gaps between tokens are fitted");
+        let actual = &json["actual"];
+        let measured: Vec<(Option<usize>, &Value)> = match actual["stages"].as_array() {
+            Some(stages) if by_stage => stages
+                .iter()
+                .enumerate()
+                .map(|(i, v)| (Some(i), v))
+                .collect(),
+            _ => vec![(None, &actual["summary"])],
+        };
+        let mut targets = Vec::new();
+        for (stage, value) in measured {
+            for (kind, key, weight) in [
+                (Kind::Ttft, "ttft_mean", 0.7),
+                (Kind::TtftMedian, "ttft_p50", 0.7),
+                (Kind::Itl, "itl_mean", 1.0),
+                (Kind::E2e, "e2e_mean", 1.0),
+            ] {
+                let found = target(stage, kind, value[key].as_f64(), weight, warning.is_some());
+                targets.extend(found);
+            }
+        }
+        if let Some(most) = options.max_requests {
+            let mut seen = vec![0usize; run.stages];
+            run.requests.retain(|request| {
+                seen[request.stage] += 1;
+                seen[request.stage] <= most
+            });
+        }
+        let front_end = run.setup.coefficients.front_end_us;
+        Self {
+            held_out: held_out(&run.id, options),
+            name: run.id.clone(),
+            warning,
+            targets,
+            has_front_end: front_end > 0.0,
+            front_end_offset_us: front_end - Coefficients::default().front_end_us,
+            run,
+        }
+        .checked()
+    }
+
+    fn checked(self) -> Result<Self, CalibrateError> {
+        if self.targets.is_empty() {
+            let problem = format!("{}: nothing in it was measured", self.name);
+            return Err(CalibrateError::Other(problem));
+        }
+        Ok(self)
+    }
+
+    pub(super) fn traits(&self) -> Traits {
+        let n = self.run.requests.len().max(1) as f64;
+        let sum = |of: &dyn Fn(&Request) -> f64| self.run.requests.iter().map(of).sum::<f64>() / n;
+        let last = self.run.requests.last().map_or(0.0, |r| r.at.as_secs_f64());
+        let rate = n / last.max(1e-3);
+        let load = match self.run.max_in_flight {
+            usize::MAX => rate,
+            n => n as f64,
+        };
+        Traits {
+            load,
+            prompt: sum(&|r| r.prompt.into()),
+            context: sum(&|r| f64::from(r.prompt) + f64::from(r.output) / 2.0),
+            hidden: self.run.setup.shape.hidden,
+            tp: self.run.setup.tp,
+            moe: self.run.setup.shape.moe.is_some(),
+            stages: self.run.stages.max(1),
+        }
+    }
+
+    /// Plays the run with these values.
+    pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
+        let mut setup = self.run.setup.clone();
+        let mut scale = 1.0;
+        for &(parameter, value) in values {
+            let value = match parameter {
+                Parameter::FrontEnd if !self.has_front_end => continue,
+                Parameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
+                _ => value,
+            };
+            parameter.set(value, &mut setup.coefficients, &mut scale);
+        }
+        let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
+        let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
+        let front_end = roofline.front_end();
+        let mut engines = Vec::new();
+        for _ in 0..self.run.ranks {
+            let mut config = self.run.engine.clone();
+            config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
+            config.speed.all /= scale;
+            engines.push(Vllm::new(config).map_err(|error| other(&error))?);
+        }
+        let done = Client::new(&self.run, engines, front_end).run();
+        Ok(Prediction::new(&self.run, &done))
+    }
+
+    /// Weighted logarithms of predicted / measured.
+    pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
+        let residuals = self.targets.iter().map(|target| {
+            let latencies = match target.stage {
+                Some(stage) => prediction.stages.get(stage),
+                None => Some(&prediction.summary),
+            };
+            let predicted = latencies.map_or(0.0, |latencies| target.kind.of(latencies));
+            target.weight * (predicted.max(1e-6) / target.measured).ln()
+        });
+        residuals.collect()
+    }
+
+    /// Per cent off: TTFT, ITL, E2E; over stages the mean of the sizes.
+    pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
+        [Kind::Ttft, Kind::Itl, Kind::E2e].map(|kind| {
+            let of_kind = self.targets.iter().filter(|target| target.kind == kind);
+            let errors: Vec<f64> = of_kind
+                .filter_map(|target| {
+                    let latencies = match target.stage {
+                        Some(stage) => prediction.stages.get(stage)?,
+                        None => &prediction.summary,
+                    };
+                    Some((kind.of(latencies) / target.measured - 1.0) * 100.0)
+                })
+                .collect();
+            match errors[..] {
+                [] => None,
+                [one] => Some(one),
+                _ => Some(errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len() as f64),
+            }
+        })
+    }
+}
+
+fn target(
+    stage: Option<usize>,
+    kind: Kind,
+    measured: Option<f64>,
+    weight: f64,
+    overloaded: bool,
+) -> Option<Target> {
+    let measured = measured.filter(|ms| ms.is_finite() && *ms > 0.0)?;
+    // Waiting amplifies an error of step times: what waited in a queue says little about them.
+    let weight = match kind {
+        Kind::Itl => weight,
+        _ if overloaded => 0.0,
+        _ => weight,
+    };
+    Some(Target {
+        stage,
+        kind,
+        measured,
+        weight,
+    })
+}
+
+fn held_out(name: &str, options: &Options) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let mut names = options.hold_out.iter();
+    names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
+}
+
+/// Signs that the server could not keep up.
+fn overloaded(bench: &BenchRun) -> Option<&'static str> {
+    if bench
+        .rates
+        .is_some_and(|(asked, reached)| reached < REACHED * asked)
+        && matches!(bench.load, Load::Drawn(_))
+        && bench.requests.len() >= 200
+    {
+        return Some("overloaded (less than 97 % of the asked rate): only gaps are fitted");
+    }
+    let ttft: Vec<f64> = bench.requests.iter().filter_map(|r| r.ttft_ms).collect();
+    let third = ttft.len() / 3;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let open = matches!(bench.load, Load::Times | Load::Drawn(_));
+    let grows = third >= 30
+        && mean(&ttft[2 * third..]) > GROWTH * mean(&ttft[..third])
+        && mean(&ttft[2 * third..]) > 1000.0;
+    (open && grows).then_some("overloaded (TTFT grows through the run): only gaps are fitted")
+}
+
+/// Keys of the blocks: those within the cached prefix are shared.
+fn plan(request: &Measured, number: u64, block: u32) -> Arc<Plan> {
+    let shared = match (&request.prefix, request.cached) {
+        (Some(_), Some(cached)) => cached,
+        // Whatever was cached was some other request's: take them all to share it.
+        (None, Some(cached)) => cached,
+        _ => 0,
+    };
+    let name = request.prefix.as_deref().unwrap_or_default();
+    let prefix = name.bytes().fold(1, |id, byte| mix(id, byte.into()));
+    let total = request.input.saturating_add(request.output);
+    let keys = (0..total / block.max(1)).map(|i| {
+        let owner = if (i + 1) * block <= shared {
+            prefix
+        } else {
+            mix(3, number)
+        };
+        BlockKey(mix(owner, i.into()))
+    });
+    Arc::new(Plan {
+        keys: keys.collect(),
+        block_size: block,
+        ..Plan::default()
+    })
+}

@@ -1,0 +1,113 @@
+//! What can be fitted: defaults, how far from them is plausible, and bounds.
+
+use crate::engine::latency::Coefficients;
+
+/// One number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parameter {
+    /// Delay before the engine's queue.
+    FrontEnd,
+    /// All step times, for when one run says no more than that.
+    StepScale,
+    /// Every step.
+    Step,
+    /// Every sequence of a step.
+    Sequence,
+    /// Share of peak that matrix products reach.
+    Compute,
+    /// Share of bandwidth that decode attention reaches.
+    Attention,
+    /// Share of bandwidth that matrix products reach.
+    Memory,
+    /// Steps with a prompt chunk.
+    Mixed,
+    /// All-reduce.
+    AllReduce,
+    /// Expert kernels.
+    Moe,
+}
+
+/// In the order of how well runs tell them.
+pub(super) const ORDER: [Parameter; 10] = [
+    Parameter::FrontEnd,
+    Parameter::StepScale,
+    Parameter::Step,
+    Parameter::Sequence,
+    Parameter::Compute,
+    Parameter::Attention,
+    Parameter::Memory,
+    Parameter::Mixed,
+    Parameter::AllReduce,
+    Parameter::Moe,
+];
+
+/// Default, scale of the prior, bounds (latency-roofline reference, section 6).
+pub(super) struct Prior {
+    pub(super) centre: f64,
+    pub(super) scale: f64,
+    pub(super) bounds: (f64, f64),
+}
+
+impl Parameter {
+    /// Its name: that of the coefficient where it is one.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FrontEnd => "front_end_us",
+            Self::StepScale => "step_scale",
+            Self::Step => "step_us",
+            Self::Sequence => "sequence_us",
+            Self::Compute => "gemm_compute_scale",
+            Self::Attention => "attention_scale",
+            Self::Memory => "gemm_memory_scale",
+            Self::Mixed => "mixed_us",
+            Self::AllReduce => "all_reduce_scale",
+            Self::Moe => "moe_scale",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        ORDER.into_iter().find(|parameter| parameter.name() == name)
+    }
+
+    pub(super) fn prior(self) -> Prior {
+        let defaults = Coefficients::default();
+        let (centre, scale, bounds) = match self {
+            Self::FrontEnd => (defaults.front_end_us, 3000.0, (0.0, 40_000.0)),
+            Self::StepScale => (1.0, 0.2, (0.2, 5.0)),
+            Self::Step => (defaults.step_us, 300.0, (0.0, 3000.0)),
+            Self::Sequence => (defaults.sequence_us, 8.0, (0.0, 60.0)),
+            Self::Compute => (defaults.gemm_compute_scale, 0.2, (0.5, 1.4)),
+            Self::Attention => (defaults.attention_scale, 0.1, (0.85, 1.25)),
+            Self::Memory => (defaults.gemm_memory_scale, 0.07, (0.85, 1.15)),
+            Self::Mixed => (defaults.mixed_us, 800.0, (0.0, 6000.0)),
+            Self::AllReduce => (defaults.all_reduce_scale, 0.4, (0.3, 3.0)),
+            Self::Moe => (defaults.moe_scale, 0.1, (0.8, 1.25)),
+        };
+        Prior {
+            centre,
+            scale,
+            bounds,
+        }
+    }
+
+    /// Puts a value where it belongs.
+    pub(super) fn set(self, value: f64, to: &mut Coefficients, step_scale: &mut f64) {
+        match self {
+            Self::FrontEnd => to.front_end_us = value,
+            Self::StepScale => *step_scale = value,
+            Self::Step => to.step_us = value,
+            Self::Sequence => to.sequence_us = value,
+            Self::Compute => to.gemm_compute_scale = value,
+            Self::Attention => to.attention_scale = value,
+            Self::Memory => to.gemm_memory_scale = value,
+            Self::Mixed => to.mixed_us = value,
+            Self::AllReduce => to.all_reduce_scale = value,
+            Self::Moe => to.moe_scale = value,
+        }
+    }
+}
+
+/// All names, for messages.
+pub fn parameter_names() -> String {
+    ORDER.map(Parameter::name).join(", ")
+}

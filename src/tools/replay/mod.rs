@@ -1,0 +1,233 @@
+//! `vllm-sim replay`: a workload against workers behind a router, in virtual time.
+
+mod online;
+mod options;
+mod pools;
+mod workload;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::replay::html;
+use crate::replay::outcome::{Change, Outcome, Sample, Sink};
+use crate::replay::report::{self, Collector, Facts, Report, RowForm, Rows};
+use crate::replay::workload::Source;
+use crate::replay::{EngineSpec, Pace, Settings, Totals};
+use crate::sim::SimTime;
+
+use super::dynamo_run;
+use options::Words;
+pub(super) use options::{PoolWords, ReportWords, WorkloadWords, split};
+pub(super) use pools::{Pools, pools};
+pub(super) use workload::{limit, open};
+
+/// The engine that flags of `serve` describe.
+#[derive(Debug, Clone)]
+pub struct Deployment {
+    /// The engine of each worker.
+    pub engine: EngineSpec,
+    /// GPUs of a worker.
+    pub gpus: u32,
+    /// Seed of all draws.
+    pub seed: u64,
+    /// What a report says about it: names and values.
+    pub about: Vec<(String, String)>,
+}
+
+/// From flags of `serve` to an engine; refuses what it does not know.
+pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
+
+/// Tells loose words from those that belong to flags of `serve`: (flags, loose).
+pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
+
+/// Runs `words`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user.
+pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let parsed = split::<Words>(words)?;
+    let (flags, loose) = match parsed.wants_help() {
+        true => Default::default(),
+        false => sort(&parsed.others)?,
+    };
+    let words = match parsed.parse(&loose)? {
+        Ok(words) => words,
+        Err(help) => return Ok(help),
+    };
+    if let Some(files) = &words.compare {
+        return compare(&files[0], &files[1]);
+    }
+    if !words.online.target.is_empty() {
+        let (report, wall) = online::run(&words.online, &words.workload, &words.report)?;
+        let targets = ("--target".to_owned(), words.online.target.join(", "));
+        return tell(&report, &words.report, Some(wall), &[targets]);
+    }
+    if let Some(dir) = &words.dynamo_run {
+        let report = dynamo_run::dynamo_run(dir)?;
+        return tell(&report, &words.report, None, &[]);
+    }
+    let pools = pools(&words.pools, &flags, deploy)?;
+    let (mut source, pace) = open(&words.workload, pools.serving.engines[0].block_size())?;
+    let limit = limit(&words.workload)?;
+    let about = pools.about.clone();
+    let started = wall_clock();
+    let report = play(&pools, source.as_mut(), pace, limit, &words.report)?;
+    let wall = wall_clock().duration_since(started);
+    tell(&report, &words.report, Some(wall), &about)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a tool measures its own speed; the replay has virtual time only"
+)]
+fn wall_clock() -> Instant {
+    Instant::now()
+}
+
+/// Plays a workload against pools.
+pub(super) fn play(
+    pools: &Pools,
+    source: &mut dyn Source,
+    pace: Pace,
+    limit: Option<SimTime>,
+    words: &ReportWords,
+) -> Result<Report> {
+    let interval = words.sample_interval_ms;
+    if !interval.is_finite() || interval <= 0.0 {
+        bail!("--sample-interval-ms is {interval}, must be a number above 0");
+    }
+    let settings = Settings {
+        pool: pools.serving.clone(),
+        prefill: pools.prefill.clone(),
+        pace,
+        limit,
+        seed: pools.seed,
+        sample_every: (words.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
+    };
+    let mut sink = sink(words, words.report_json.is_some())?;
+    let totals = crate::replay::run(&settings, source, &mut sink)?;
+    if let Some(first) = totals.stuck.first() {
+        bail!(
+            "{} sessions wait for one that never comes to its end, the first is {first}",
+            totals.stuck.len()
+        );
+    }
+    sink.finish(&facts(&settings, pools.gpus, &totals))
+}
+
+/// Who listens; `keep` records of requests, unless the words say no.
+fn sink(words: &ReportWords, keep: bool) -> Result<Both> {
+    let options = report::Options {
+        slo: words.slo()?,
+        per_request: keep && !words.no_per_request,
+    };
+    Ok(Both {
+        collector: Collector::new(options),
+        rows: words.per_request.as_deref().map(rows).transpose()?,
+    })
+}
+
+/// What the report has to know of a run.
+pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> Facts {
+    let scaling = &settings.pool.scaling;
+    let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
+    let seconds = totals.ended.as_secs_f64();
+    let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
+    Facts {
+        requests: totals.requests,
+        prefill_worker_seconds: match (fixed, prefill) {
+            (_, None) => 0.0,
+            (true, Some(workers)) => workers as f64 * seconds,
+            (false, Some(_)) => totals.prefill_worker_seconds,
+        },
+        decode_worker_seconds: (!fixed).then_some(totals.worker_seconds),
+        workers: settings.pool.engines.len() as u32,
+        gpus,
+    }
+}
+
+fn rows(path: &Path) -> Result<Rows> {
+    let form = RowForm::of(path).map_err(|problem| anyhow::anyhow!("--per-request: {problem}"))?;
+    Rows::create(path, form).with_context(|| format!("--per-request: {}", path.display()))
+}
+
+/// The report, and a file of rows if there is one.
+struct Both {
+    collector: Collector,
+    rows: Option<Rows>,
+}
+
+impl Both {
+    fn finish(self, facts: &Facts) -> Result<Report> {
+        if let Some(rows) = self.rows {
+            rows.finish().context("--per-request")?;
+        }
+        Ok(self.collector.finish(facts))
+    }
+}
+
+impl Sink for Both {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.collector.request(outcome);
+        if let Some(rows) = &mut self.rows {
+            rows.request(outcome);
+        }
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.collector.gaps(nanos, times);
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: Change) {
+        self.collector.worker(at, worker, prefill_pool, change);
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.collector.sample(sample);
+    }
+}
+
+/// Writes what the words ask for; returns what is to be printed.
+fn tell(
+    report: &Report,
+    words: &ReportWords,
+    wall: Option<Duration>,
+    about: &[(String, String)],
+) -> Result<String> {
+    let mut json = Vec::new();
+    if let Some(file) = &words.report_json {
+        if file == "-" {
+            report.write_json(&mut json)?;
+        } else {
+            let open = std::fs::File::create(file);
+            let mut out =
+                std::io::BufWriter::new(open.with_context(|| format!("cannot write {file}"))?);
+            let written = report.write_json(&mut out).and_then(|()| out.flush());
+            written.with_context(|| format!("cannot write {file}"))?;
+        }
+    }
+    if let Some(file) = &words.html {
+        let page = html::page(report, "vllm-sim replay", about);
+        let shown = file.display();
+        std::fs::write(file, page).with_context(|| format!("cannot write {shown}"))?;
+    }
+    if words.report_json.as_deref() == Some("-") {
+        return Ok(String::from_utf8(json)?);
+    }
+    Ok(report.table(wall))
+}
+
+fn compare(a: &Path, b: &Path) -> Result<String> {
+    let read = |path: &Path| -> Result<Value> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {shown}"))?;
+        serde_json::from_str(&text).with_context(|| format!("--compare: {shown}"))
+    };
+    let name = |path: &Path| path.display().to_string();
+    let (first, second) = (read(a)?, read(b)?);
+    report::compare(&first, &second, (&name(a), &name(b))).map_err(anyhow::Error::msg)
+}

@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::replay::online::{self, Api, Options};
+use crate::replay::report::{Facts, Report};
+
+use super::options::{ReportWords, WorkloadWords};
+use super::{sink, workload};
+
+/// Which API of a real server is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ApiName {
+    /// `/v1/completions`, prompts of token ids.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+}
+
+/// Real servers instead of simulated workers.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Real servers")]
+pub(super) struct OnlineWords {
+    /// Send the workload over HTTP to these servers instead of simulated workers.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub target: Vec<String>,
+    /// Which API.
+    #[arg(long, value_enum, default_value = "completions")]
+    pub target_api: ApiName,
+    /// Model to name; without it the first that the server lists.
+    #[arg(long)]
+    pub target_model: Option<String>,
+    /// Sent as a bearer token.
+    #[arg(long)]
+    pub target_api_key: Option<String>,
+    /// Longest time of one request, seconds.
+    #[arg(long, default_value_t = 600.0)]
+    pub target_timeout: f64,
+    /// Most sessions in flight at all.
+    #[arg(long, default_value_t = 4096)]
+    pub target_max_in_flight: u32,
+}
+
+/// Sends a workload; gives the report, and how long it took.
+pub(super) fn run(
+    online: &OnlineWords,
+    asked: &WorkloadWords,
+    report: &ReportWords,
+) -> Result<(Report, Duration)> {
+    // Shared prefixes of synthetic prompts are made of blocks of vLLM's size.
+    let (mut source, pace) = workload::open(asked, 16)?;
+    let limit = workload::limit(asked)?;
+    let timeout = Duration::try_from_secs_f64(online.target_timeout)
+        .ok()
+        .filter(|timeout| !timeout.is_zero())
+        .with_context(|| format!("--target-timeout is {}", online.target_timeout))?;
+    let options = Options {
+        targets: online.target.clone(),
+        api: match online.target_api {
+            ApiName::Completions => Api::Completions,
+            ApiName::Chat => Api::Chat,
+        },
+        model: online.target_model.clone(),
+        api_key: online.target_api_key.clone(),
+        concurrency: pace.concurrency.map(|n| n as u32),
+        max_in_flight: online.target_max_in_flight,
+        speedup: pace.speedup,
+        timeout,
+        limit: limit.map(|limit| Duration::from_nanos(limit.nanos())),
+        seed: asked.workload_seed,
+        ..Options::default()
+    };
+    let mut sink = sink(
+        report,
+        report.html.is_some() || report.report_json.is_some(),
+    )?;
+    let bar = bar(source.requests());
+    let sent = online::run(source.as_mut(), &options, &mut sink, &mut |done| {
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let facts = Facts {
+        requests: sent.requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: None,
+        workers: online.target.len() as u32,
+        gpus: (0, 1),
+    };
+    Ok((sink.finish(&facts)?, sent.wall))
+}
+
+/// On a terminal: how many requests are over.
+fn bar(requests: Option<u64>) -> ProgressBar {
+    let bar = match requests {
+        Some(n) => ProgressBar::new(n),
+        None => ProgressBar::no_length(),
+    };
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} requests {elapsed}");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,272 @@
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::replay::{
+    EngineSpec, KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer,
+    ScorersConfig,
+};
+use crate::sim::SimTime;
+use crate::tools::dynamo_run;
+
+use super::Deploy;
+use super::options::{PolicyName, PoolWords, RouterName, json_or_file};
+
+/// The pools of a deployment.
+#[derive(Debug, Clone)]
+pub(in crate::tools) struct Pools {
+    pub prefill: Option<PoolSpec>,
+    pub serving: PoolSpec,
+    /// GPUs of a prefill worker, and of another; the mean, where they differ.
+    pub gpus: (u32, u32),
+    pub seed: u64,
+    /// What is written about it in a report.
+    pub about: Vec<(String, String)>,
+}
+
+/// The pools that the words describe; `flags` describe the engine.
+pub(in crate::tools) fn pools(
+    words: &PoolWords,
+    flags: &[String],
+    deploy: Deploy<'_>,
+) -> Result<Pools> {
+    let plain = deploy(flags)?;
+    let mocker = |flag: &str, text: &Option<String>| -> Result<Option<(EngineSpec, u32)>> {
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        let value = json_or_file(flag, text)?;
+        Ok(Some(dynamo_run::engine(&value, std::path::Path::new("."))?))
+    };
+    let shared = mocker("--extra-engine-args", &words.extra_engine_args)?;
+    let own = (plain.engine.clone(), plain.gpus);
+    let router = router(words)?;
+    let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
+        Ok(PoolSpec {
+            engines,
+            router,
+            startup: seconds("--startup-time", words.startup_time)?,
+            cold: words.cold_start,
+            scaling: scaling(words)?,
+        })
+    };
+    let (prefill, serving, gpus) = match (words.num_prefill_workers, words.num_decode_workers) {
+        (Some(prefill), Some(decode)) => {
+            let first = mocker("--prefill-engine-args", &words.prefill_engine_args)?;
+            let second = mocker("--decode-engine-args", &words.decode_engine_args)?;
+            let first = first.or(shared.clone()).unwrap_or(own.clone());
+            let second = second.or(shared).unwrap_or(own);
+            if first.0.block_size() != second.0.block_size() {
+                let (a, b) = (first.0.block_size(), second.0.block_size());
+                bail!("blocks of prefill workers have {a} tokens, of decode workers {b}");
+            }
+            let (before, after) = router.split();
+            let gpus = (first.1, second.1);
+            let prefill = pool(vec![first.0; prefill as usize], before)?;
+            let decode = pool(vec![second.0; decode as usize], after)?;
+            (Some(prefill), decode, gpus)
+        }
+        _ => {
+            let (engines, gpus) = match &words.workers {
+                Some(file) => different(file, flags, deploy)?,
+                None => {
+                    let (engine, gpus) = shared.unwrap_or(own);
+                    (vec![engine; words.num_workers as usize], gpus)
+                }
+            };
+            (None, pool(engines, router)?, (0, gpus))
+        }
+    };
+    Ok(Pools {
+        prefill,
+        serving,
+        gpus,
+        seed: plain.seed,
+        about: plain.about,
+    })
+}
+
+/// Workers of one kind in a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    /// How many.
+    #[serde(default = "one")]
+    count: u32,
+    /// Flags of `serve`, added to those of the command line.
+    #[serde(default)]
+    flags: Map<String, Value>,
+    /// Or an engine as Dynamo's mocker has it.
+    engine_args: Option<Value>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Workers as a file lists them, and the mean of their GPUs.
+fn different(
+    file: &std::path::Path,
+    flags: &[String],
+    deploy: Deploy<'_>,
+) -> Result<(Vec<EngineSpec>, u32)> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;
+    let groups: Vec<Group> =
+        serde_saphyr::from_str(&text).with_context(|| format!("--workers: {shown}"))?;
+    let (mut engines, mut gpus) = (Vec::new(), 0);
+    for group in &groups {
+        let (engine, each) = match &group.engine_args {
+            Some(value) => dynamo_run::engine(value, std::path::Path::new("."))?,
+            None => {
+                let mut all = flags.to_vec();
+                for (name, value) in &group.flags {
+                    let value = match value {
+                        Value::String(text) => text.clone(),
+                        other => other.to_string(),
+                    };
+                    all.push(format!("--{}={value}", name.replace('_', "-")));
+                }
+                let found = deploy(&all)?;
+                (found.engine, found.gpus)
+            }
+        };
+        gpus += each * group.count;
+        engines.extend(std::iter::repeat_n(engine, group.count as usize));
+    }
+    if engines.is_empty() {
+        bail!("--workers: {shown} lists no worker");
+    }
+    let sizes = engines.iter().map(EngineSpec::block_size);
+    if sizes.clone().min() != sizes.max() {
+        bail!("--workers: all workers need the same --block-size");
+    }
+    let mean = f64::from(gpus) / engines.len() as f64;
+    Ok((engines, (mean.round() as u32).max(1)))
+}
+
+fn seconds(flag: &str, value: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(value);
+    duration.map_err(|_| anyhow::anyhow!("{flag} is {value}, must be 0 or more"))
+}
+
+fn scaling(words: &PoolWords) -> Result<Scaling> {
+    let mut schedule = Vec::new();
+    for step in words.scale.iter().flat_map(|plan| plan.split(',')) {
+        let wrong = || format!("--scale: {step:?} must be SECONDS=WORKERS");
+        let (at, workers) = step.split_once('=').with_context(wrong)?;
+        let at = Duration::try_from_secs_f64(at.trim().parse().with_context(wrong)?);
+        let workers: u32 = workers.trim().parse().with_context(wrong)?;
+        if workers == 0 {
+            bail!("--scale: {step:?}: at least one worker must stay");
+        }
+        schedule.push((SimTime::ZERO + at.with_context(wrong)?, workers));
+    }
+    schedule.sort_unstable();
+    let rule = match words.autoscale_max {
+        None => None,
+        Some(max) => {
+            for (name, target) in [
+                ("--autoscale-target-queue", words.autoscale_target_queue),
+                (
+                    "--autoscale-target-kv-usage",
+                    words.autoscale_target_kv_usage,
+                ),
+            ] {
+                if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
+                    bail!("{name} must be a number above 0");
+                }
+            }
+            let kv = words.autoscale_target_kv_usage;
+            let queue = words.autoscale_target_queue;
+            if kv.is_none() && queue.is_none() {
+                bail!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
+            }
+            if words.autoscale_min == 0 || max < words.autoscale_min {
+                let min = words.autoscale_min;
+                bail!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
+            }
+            let interval = seconds("--autoscale-interval", words.autoscale_interval)?;
+            if interval.is_zero() {
+                bail!("--autoscale-interval is 0, must be above 0");
+            }
+            Some(ScaleRule {
+                min: words.autoscale_min,
+                max,
+                target_waiting: queue,
+                target_kv_usage: kv,
+                interval,
+                cool_down: seconds("--autoscale-cool-down", words.autoscale_cool_down)?,
+                ..ScaleRule::default()
+            })
+        }
+    };
+    Ok(Scaling { schedule, rule })
+}
+
+fn router(words: &PoolWords) -> Result<RouterConfig> {
+    let config = match &words.router_config {
+        Some(text) => json_or_file("--router-config", text)?,
+        None => Value::Object(Map::new()),
+    };
+    if !words.kv_event_lag_ms.is_finite() || words.kv_event_lag_ms < 0.0 {
+        let lag = words.kv_event_lag_ms;
+        bail!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
+    }
+    let event_lag = Duration::from_secs_f64(words.kv_event_lag_ms / 1e3);
+    Ok(match words.router {
+        RouterName::RoundRobin => RouterConfig::RoundRobin,
+        RouterName::Random => RouterConfig::Random,
+        RouterName::LeastLoaded => RouterConfig::LeastLoaded,
+        RouterName::PowerOfTwo => RouterConfig::PowerOfTwo,
+        RouterName::KvRouter => {
+            let read = dynamo_run::router(&config)?;
+            RouterConfig::Kv(KvConfig {
+                queue_threshold: words.router_queue_threshold.or(read.queue_threshold),
+                policy: match words.router_queue_policy {
+                    None => read.policy,
+                    Some(PolicyName::Fcfs) => QueuePolicy::Fcfs,
+                    Some(PolicyName::Lcfs) => QueuePolicy::Lcfs,
+                    Some(PolicyName::Wspt) => QueuePolicy::Wspt,
+                },
+                temperature: words.router_temperature.unwrap_or(read.temperature),
+                event_lag,
+                ..read
+            })
+        }
+        RouterName::LlmD => {
+            let mut scorers = ScorersConfig {
+                event_lag,
+                ..ScorersConfig::default()
+            };
+            let weights = config.as_object().context("--router-config: no object")?;
+            if !weights.is_empty() {
+                scorers.weights = weights
+                    .iter()
+                    .map(|(name, weight)| Ok((scorer(name)?, number(name, weight)?)))
+                    .collect::<Result<_>>()?;
+            }
+            RouterConfig::Scorers(scorers)
+        }
+    })
+}
+
+fn number(name: &str, value: &Value) -> Result<f64> {
+    let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
+    number.with_context(|| format!("--router-config: {name} is {value}, must be 0 or more"))
+}
+
+fn scorer(name: &str) -> Result<Scorer> {
+    Ok(match name {
+        "queue-scorer" | "queue" => Scorer::Queue,
+        "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => Scorer::KvUsage,
+        "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => Scorer::Prefix,
+        "running-requests-size-scorer" | "running" => Scorer::Running,
+        _ => bail!(
+            "--router-config: {name:?} is not known, there are queue-scorer, \
+             kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer"
+        ),
+    })
+}

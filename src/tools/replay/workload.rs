@@ -1,0 +1,136 @@
+use anyhow::{Context, Result, bail};
+
+use crate::replay::Pace;
+use crate::replay::load;
+use crate::replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
+use crate::replay::workload::Source;
+use crate::sim::SimTime;
+
+use super::options::WorkloadWords;
+
+/// The workload that the words describe, and how it is paced.
+pub(in crate::tools) fn open(
+    words: &WorkloadWords,
+    block_size: u32,
+) -> Result<(Box<dyn Source>, Pace)> {
+    let arrivals = arrivals(words)?;
+    if !(words.arrival_speedup_ratio.is_finite() && words.arrival_speedup_ratio > 0.0) {
+        let ratio = words.arrival_speedup_ratio;
+        bail!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
+    }
+    let mut pace = Pace {
+        concurrency: words.replay_concurrency,
+        speedup: words.arrival_speedup_ratio,
+    };
+    if pace.concurrency == Some(0) {
+        bail!("--replay-concurrency is 0, must be at least 1");
+    }
+    if pace.concurrency.is_some() && arrivals.is_some() {
+        bail!("--replay-concurrency excludes --request-rate and --arrival-interval-ms");
+    }
+    if words.files.is_empty() {
+        let source = synthetic(words, block_size, arrivals)?;
+        return Ok((source, pace));
+    }
+    if words.input_tokens.is_some() {
+        bail!("give either trace files or --input-tokens");
+    }
+    let options = load::Options {
+        format: words.format,
+        trace_block_size: words.trace_block_size,
+        shared_prefix_ratio: words.trace_shared_prefix_ratio,
+        prefix_groups: words.trace_num_prefix_groups,
+        limit: words.request_count,
+        by_time: words.replay_concurrency.is_none(),
+        seed: words.workload_seed,
+        ..load::Options::default()
+    };
+    let source = load::open(&words.files, &options)?;
+    if let Some(arrivals) = arrivals {
+        let source = Retimed::new(source, arrivals, words.arrival_seed);
+        return Ok((Box::new(source), pace));
+    }
+    if pace.concurrency.is_none() && source.untimed() {
+        pace.concurrency = source.concurrency().map(|n| n as usize);
+        if pace.concurrency.is_none() {
+            bail!(
+                "the trace has no times: give --request-rate, --arrival-interval-ms or \
+                 --replay-concurrency"
+            );
+        }
+    }
+    Ok((source, pace))
+}
+
+fn arrivals(words: &WorkloadWords) -> Result<Option<Arrivals>> {
+    let arrivals = match (words.request_rate, words.arrival_interval_ms) {
+        (None, None) if words.burstiness.is_some() => bail!("--burstiness needs --request-rate"),
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => bail!("give one of --request-rate and --arrival-interval-ms"),
+        // The rate of `vllm bench serve` for «all at once».
+        (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
+        (Some(rate), None) => match words.burstiness {
+            Some(burstiness) => Arrivals::at_rate(rate, burstiness),
+            None => Arrivals::Poisson(rate),
+        },
+        (None, Some(0.0)) => Arrivals::Burst,
+        (None, Some(ms)) => Arrivals::Interval(ms),
+    };
+    let checked = arrivals.check().map_err(anyhow::Error::msg)?;
+    Ok(Some(checked))
+}
+
+fn synthetic(
+    words: &WorkloadWords,
+    block: u32,
+    arrivals: Option<Arrivals>,
+) -> Result<Box<dyn Source>> {
+    let input = words.input_tokens.clone().context(
+        "what shall be played? Name trace files, or give --input-tokens and --request-count",
+    )?;
+    let count = words
+        .request_count
+        .context("--request-count is needed with --input-tokens")?;
+    let arrivals = match arrivals {
+        Some(arrivals) => arrivals,
+        None if words.replay_concurrency.is_some() => Arrivals::Burst,
+        None => bail!(
+            "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all at \
+             once)"
+        ),
+    };
+    if words.turns_per_session.constant() == Some(0) {
+        bail!("--turns-per-session is 0, must be at least 1");
+    }
+    if input == Lengths::Constant(0) {
+        bail!("--input-tokens is 0, must be at least 1");
+    }
+    let made = Synthetic {
+        sessions: count,
+        input,
+        output: words.output_tokens.clone(),
+        arrivals,
+        arrival_seed: words.arrival_seed,
+        seed: words.workload_seed,
+        shared_prefix_ratio: words.shared_prefix_ratio,
+        prefix_groups: words.num_prefix_groups,
+        turns: words.turns_per_session.clone(),
+        grows_by: words.turn_tokens.clone(),
+        think_ms: words.inter_turn_delay_ms,
+        think_varies: words.inter_turn_delay_varies,
+        block: block.max(1),
+    };
+    Ok(Box::new(made.source()?))
+}
+
+/// The end of virtual time.
+pub(in crate::tools) fn limit(words: &WorkloadWords) -> Result<Option<SimTime>> {
+    let Some(seconds) = words.max_sim_time_seconds else {
+        return Ok(None);
+    };
+    let duration = std::time::Duration::try_from_secs_f64(seconds);
+    let duration = duration.ok().filter(|duration| !duration.is_zero());
+    let duration = duration
+        .with_context(|| format!("--max-sim-time-seconds is {seconds}, must be above 0"))?;
+    Ok(Some(SimTime::ZERO + duration))
+}

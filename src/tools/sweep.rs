@@ -1,0 +1,335 @@
+//! `vllm-sim sweep`: one workload against every point of a grid of flags.
+
+mod page;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use serde_json::{Map, Value, json};
+
+use crate::replay::report::Report;
+
+use super::replay::{
+    Deploy, PoolWords, Pools, ReportWords, Sort, WorkloadWords, limit, open, play, pools, split,
+};
+
+/// Most points of a grid, so that a slip of the pen cannot run for ever.
+const MOST_POINTS: usize = 10_000;
+
+/// Play one workload against every combination of flags, and say which makes the most of its
+/// GPUs.
+///
+/// Takes all flags of `vllm-sim replay` and of `vllm-sim serve`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vllm-sim sweep",
+    no_binary_name = true,
+    args_override_self = true
+)]
+struct Words {
+    /// A flag and the values it takes: NAME=VALUE,VALUE,… (several times: all combinations).
+    #[arg(long, value_name = "NAME=VALUES", required = true)]
+    grid: Vec<String>,
+    #[command(flatten)]
+    workload: WorkloadWords,
+    #[command(flatten)]
+    pools: PoolWords,
+    #[command(flatten)]
+    report: ReportWords,
+    /// Points that are played at the same time; results do not change with it.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+}
+
+/// A flag of the grid.
+struct Axis {
+    name: String,
+    values: Vec<String>,
+}
+
+/// One combination.
+struct Point {
+    /// The value of each axis.
+    values: Vec<String>,
+    words: Words,
+    pools: Pools,
+}
+
+/// What came of it.
+struct Played {
+    values: Vec<String>,
+    gpus: f64,
+    report: Report,
+}
+
+impl Played {
+    /// Good requests (all completed ones, without bounds) per second and GPU.
+    fn per_gpu(&self) -> f64 {
+        self.good() / self.gpus.max(1e-9)
+    }
+
+    /// Good requests per second.
+    fn good(&self) -> f64 {
+        let bounded = self.report.summary.get("goodput_request_throughput_rps");
+        match bounded.and_then(Value::as_f64) {
+            Some(good) => good,
+            None => self.report.number("request_throughput_rps"),
+        }
+    }
+}
+
+/// Runs `words`; gives what is to be printed.
+///
+/// # Errors
+/// What to tell the user; of a point with its flags.
+pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let parsed = split::<Words>(words)?;
+    if parsed.wants_help() {
+        let help = parsed.parse(&[])?;
+        return Ok(help.err().unwrap_or_default());
+    }
+    let (_, loose) = sort(&parsed.others)?;
+    let Ok(base) = parsed.parse(&loose)? else {
+        return Ok(String::new());
+    };
+    let axes = axes(&base.grid)?;
+    let points = combinations(&axes)
+        .into_iter()
+        .map(|values| point(words, &axes, values, sort, deploy))
+        .collect::<Result<Vec<_>>>()?;
+    let played = play_all(&points, base.threads)?;
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    if let Some(file) = &base.report.report_json {
+        let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
+        if file == "-" {
+            return Ok(text);
+        }
+        std::fs::write(file, text).with_context(|| format!("cannot write {file}"))?;
+    }
+    if let Some(file) = &base.report.html {
+        let shown = file.display();
+        let text = page::page(&names, &played);
+        std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))?;
+    }
+    Ok(table(&names, &played))
+}
+
+fn axes(grid: &[String]) -> Result<Vec<Axis>> {
+    let axes = grid.iter().map(|text| {
+        let (name, values) = text
+            .split_once('=')
+            .with_context(|| format!("--grid {text:?} must be NAME=VALUE,VALUE,…"))?;
+        let values: Vec<String> = values.split(',').map(|v| v.trim().to_owned()).collect();
+        if values.iter().any(String::is_empty) {
+            bail!("--grid {text:?} has an empty value");
+        }
+        let name = name.trim().trim_start_matches("--").replace('_', "-");
+        Ok(Axis { name, values })
+    });
+    let axes: Vec<Axis> = axes.collect::<Result<_>>()?;
+    let points = axes
+        .iter()
+        .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
+    match points.filter(|&n| n <= MOST_POINTS) {
+        Some(_) => Ok(axes),
+        None => bail!("--grid: more than {MOST_POINTS} points"),
+    }
+}
+
+/// All combinations, the last axis running fastest.
+fn combinations(axes: &[Axis]) -> Vec<Vec<String>> {
+    let mut all = vec![Vec::new()];
+    for axis in axes {
+        all = all
+            .into_iter()
+            .flat_map(|values: Vec<String>| {
+                axis.values.iter().map(move |value| {
+                    let mut values = values.clone();
+                    values.push(value.clone());
+                    values
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+fn point(
+    words: &[String],
+    axes: &[Axis],
+    values: Vec<String>,
+    sort: Sort<'_>,
+    deploy: Deploy<'_>,
+) -> Result<Point> {
+    let mut all = words.to_vec();
+    let set = axes.iter().zip(&values);
+    all.extend(set.map(|(axis, value)| format!("--{}={value}", axis.name)));
+    let place = || {
+        let set = axes.iter().zip(&values);
+        let set: Vec<String> = set
+            .map(|(axis, value)| format!("{}={value}", axis.name))
+            .collect();
+        set.join(" ")
+    };
+    let parsed = split::<Words>(&all)?;
+    let (flags, loose) = sort(&parsed.others).with_context(place)?;
+    let Ok(words) = parsed.parse(&loose).with_context(place)? else {
+        bail!("--help is no flag of a grid");
+    };
+    let pools = pools(&words.pools, &flags, deploy).with_context(place)?;
+    Ok(Point {
+        values,
+        words,
+        pools,
+    })
+}
+
+/// Plays all points, several at a time; the results are in the order of the points.
+fn play_all(points: &[Point], threads: usize) -> Result<Vec<Played>> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<Report>>>> =
+        points.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        while let Some(at) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < points.len())
+        {
+            let played = play_one(&points[at]);
+            if let Ok(mut result) = results[at].lock() {
+                *result = Some(played);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, points.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let pairs = points.iter().zip(results);
+    pairs
+        .map(|(point, result)| {
+            let report = result.into_inner().ok().flatten();
+            let report = report.context("a point was not played")??;
+            let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
+            Ok(Played {
+                values: point.values.clone(),
+                gpus: report.number("gpu_hours") * 3600.0 / seconds,
+                report,
+            })
+        })
+        .collect()
+}
+
+fn play_one(point: &Point) -> Result<Report> {
+    let words = &point.words;
+    let block = point.pools.serving.engines[0].block_size();
+    let (mut source, pace) = open(&words.workload, block)?;
+    let quiet = ReportWords {
+        report_json: None,
+        per_request: None,
+        html: None,
+        ..words.report.clone()
+    };
+    play(
+        &point.pools,
+        source.as_mut(),
+        pace,
+        limit(&words.workload)?,
+        &quiet,
+    )
+}
+
+/// What is told of each point: title, key of the summary.
+const COLUMNS: [(&str, &str); 6] = [
+    ("TTFT p50 ms", "median_ttft_ms"),
+    ("TTFT p99 ms", "p99_ttft_ms"),
+    ("ITL p50 ms", "median_itl_ms"),
+    ("ITL p99 ms", "p99_itl_ms"),
+    ("req/s", "request_throughput_rps"),
+    ("out tok/s", "output_throughput_tok_s"),
+];
+
+/// The greatest goodput per GPU.
+fn best(played: &[Played]) -> Option<usize> {
+    let by = |&(_, a): &(usize, &Played), &(_, b): &(usize, &Played)| {
+        // The first of several.
+        a.per_gpu()
+            .total_cmp(&b.per_gpu())
+            .then(std::cmp::Ordering::Greater)
+    };
+    played.iter().enumerate().max_by(by).map(|(at, _)| at)
+}
+
+/// Cells of the table, with its head.
+fn cells(names: &[&str], played: &[Played]) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    head.push("GPUs".to_owned());
+    head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+    head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
+    let rows = played.iter().map(|point| {
+        let mut row = point.values.clone();
+        row.push(format!("{:.1}", point.gpus));
+        row.extend(
+            COLUMNS
+                .iter()
+                .map(|(_, key)| format!("{:.2}", point.report.number(key))),
+        );
+        row.push(format!("{:.3}", point.good()));
+        row.push(format!("{:.3}", point.per_gpu()));
+        row
+    });
+    let rows = rows.collect();
+    (head, rows)
+}
+
+fn table(names: &[&str], played: &[Played]) -> String {
+    let (head, rows) = cells(names, played);
+    let best = best(played);
+    let widths: Vec<usize> = (0..head.len())
+        .map(|column| {
+            let all = rows
+                .iter()
+                .chain([&head])
+                .map(|row| row[column].chars().count());
+            all.max().unwrap_or(0)
+        })
+        .collect();
+    let line = |row: &[String], mark: &str| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column < names.len() {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        let cells: Vec<String> = cells.collect();
+        format!("{}{mark}", cells.join("  "))
+    };
+    let mut lines = vec![line(&head, "")];
+    for (at, row) in rows.iter().enumerate() {
+        lines.push(line(row, if Some(at) == best { "  *" } else { "" }));
+    }
+    lines.push("* most good requests per second and GPU".to_owned());
+    lines.join("\n")
+}
+
+fn to_json(names: &[&str], played: &[Played]) -> Value {
+    let points = played.iter().map(|point| {
+        let flags = names.iter().zip(&point.values);
+        let flags: Map<String, Value> = flags
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        json!({
+            "flags": flags,
+            "gpus": point.gpus,
+            "goodput_rps": point.good(),
+            "goodput_per_gpu_rps": point.per_gpu(),
+            "summary": point.report.summary,
+        })
+    });
+    json!({
+        "grid": names,
+        "best": best(played),
+        "points": points.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,178 @@
+//! `vllm-sim replay` and `vllm-sim sweep` as they are typed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn vllm_sim(dir: &Path, words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.current_dir(dir).args(words.split_whitespace());
+    command.output().unwrap()
+}
+
+/// What it printed; it must have gone well.
+fn printed(dir: &Path, words: &str) -> String {
+    let output = vllm_sim(dir, words);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn complaint(dir: &Path, words: &str) -> String {
+    let output = vllm_sim(dir, words);
+    assert!(!output.status.success(), "{words}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+const SMALL: &str = "--input-tokens 200 --output-tokens uniform:5:20 --request-count 60";
+
+#[test]
+fn two_runs_are_equal_byte_by_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    for more in [
+        "--request-rate 30 --num-workers 3 --router kv_router --shared-prefix-ratio 0.5 \
+         --num-prefix-groups 4",
+        "--replay-concurrency 8 --num-workers 2 --router llm-d --turns-per-session 2",
+        "--request-rate 50 --gpu H100 --model meta-llama/Llama-3.1-8B-Instruct --router random \
+         --num-workers 2",
+    ] {
+        let words = format!("replay {SMALL} {more} --report-json -");
+        let (a, b) = (printed(dir.path(), &words), printed(dir.path(), &words));
+        assert_eq!(a, b);
+        let report: Value = serde_json::from_str(&a).unwrap();
+        assert_eq!(report["summary"]["rejected_requests"], 0);
+    }
+}
+
+#[test]
+fn the_mockers_engine_arguments_give_the_mockers_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dynamo/01-basic-closed");
+    std::fs::write(dir.path().join("engine.json"), r#"{"block_size": 64}"#).unwrap();
+    let ours = printed(
+        dir.path(),
+        "replay --input-tokens 512 --output-tokens 64 --request-count 20 --replay-concurrency 4 \
+         --extra-engine-args engine.json --report-json -",
+    );
+    let theirs = printed(
+        dir.path(),
+        &format!("replay --dynamo-run {} --report-json -", run.display()),
+    );
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn files_are_written_and_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, workers) in [("a", 1), ("b", 2)] {
+        let words = format!(
+            "replay {SMALL} --request-rate 30 --num-workers {workers} --report-json {name}.json \
+             --per-request {name}.csv --html {name}.html --slo-ttft-ms 100 --no-per-request"
+        );
+        let table = printed(dir.path(), &words);
+        assert!(table.contains("Time to First Token"), "{table}");
+        let rows = std::fs::read_to_string(dir.path().join(format!("{name}.csv"))).unwrap();
+        assert_eq!(rows.lines().count(), 61);
+        let page = std::fs::read_to_string(dir.path().join(format!("{name}.html"))).unwrap();
+        assert!(page.contains("<svg"));
+    }
+    let compared = printed(dir.path(), "replay --compare a.json b.json");
+    assert!(compared.contains("TTFT p99"), "{compared}");
+}
+
+#[test]
+fn a_sweep_is_the_same_on_one_thread_and_on_three() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = format!(
+        "sweep {SMALL} --request-rate 40 --grid num-workers=1,2 --grid router=round_robin,kv_router \
+         --grid max-num-seqs=4,64 --slo-ttft-ms 60 --report-json - --threads"
+    );
+    let one = printed(dir.path(), &format!("{words} 1"));
+    assert_eq!(one, printed(dir.path(), &format!("{words} 3")));
+    let sweep: Value = serde_json::from_str(&one).unwrap();
+    let points = sweep["points"].as_array().unwrap();
+    assert_eq!(points.len(), 8);
+    assert_eq!(points[7]["gpus"], 2.0);
+    let per_gpu = |at: usize| points[at]["goodput_per_gpu_rps"].as_f64().unwrap();
+    let best = sweep["best"].as_u64().unwrap() as usize;
+    assert!((0..8).all(|at| per_gpu(at) <= per_gpu(best)));
+    let table = printed(
+        dir.path(),
+        &format!("{words} 1 --html s.html").replace("--report-json - ", ""),
+    );
+    assert_eq!(table.lines().count(), 10);
+    let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
+    assert_eq!(page.matches("<rect").count(), 8);
+}
+
+#[test]
+fn workers_of_a_file_differ() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = "- count: 2\n  flags: {max-num-seqs: 2}\n- flags: {max-num-seqs: 64}\n";
+    std::fs::write(dir.path().join("w.yaml"), list).unwrap();
+    let words = format!("replay {SMALL} --replay-concurrency 30 --workers w.yaml --report-json -");
+    let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
+    let mean = |worker: u64| {
+        let of: Vec<f64> = report["per_request"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|r| r["decode_worker_idx"] == worker)
+            .map(|r| r["ttft_ms"].as_f64().unwrap())
+            .collect();
+        of.iter().sum::<f64>() / of.len() as f64
+    };
+    assert!(mean(2) < mean(0) && mean(2) < mean(1));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("t.jsonl"),
+        "{\"hash_ids\": [1], \"input_length\": 9}\n",
+    )
+    .unwrap();
+    for (words, told) in [
+        ("replay", "what shall be played"),
+        (
+            "replay --input-tokens 10 --request-count 2",
+            "--replay-concurrency",
+        ),
+        ("replay --input-tokens x --request-count 2", "input-tokens"),
+        ("replay --nmu-workers 2", "--nmu-workers"),
+        ("replay t.jsonl", "t.jsonl:1"),
+        ("replay missing.jsonl", "missing.jsonl"),
+        ("replay --num-workers 0", "num-workers"),
+        (
+            "replay --extra-engine-args {\"blok\":1} --input-tokens 9",
+            "blok",
+        ),
+        (
+            "replay --router kv_router --router-config {\"temprature\":1}",
+            "temprature",
+        ),
+        ("replay --scale 5:3", "--scale"),
+        ("sweep --grid x", "--grid"),
+        (
+            "sweep --input-tokens 9 --grid max-num-seqs=0,1",
+            "max-num-seqs=0",
+        ),
+    ] {
+        let text = complaint(dir.path(), words);
+        assert!(text.contains(told), "{words}: {text}");
+        assert!(!text.contains("panicked"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn help_lists_the_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, flag) in [
+        ("replay --help", "--replay-concurrency"),
+        ("sweep --help", "--grid"),
+    ] {
+        assert!(printed(dir.path(), words).contains(flag));
+    }
+}
