@@ -99,6 +99,8 @@ struct Core<'a> {
     timers: Agenda<Timer>,
     /// Requests that have a worker but were not handed over.
     outgoing: VecDeque<(usize, u32, Choice)>,
+    /// Prompts that were fetched: prefill worker and slot.
+    fetched: Vec<(u32, u32)>,
     out: Outbox,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
@@ -127,14 +129,15 @@ impl<'a> Core<'a> {
             sessions: Sessions::new(source, settings.pace)?,
             requests: Requests::default(),
             pools: [
-                Pool::new(prefill, seed),
-                Pool::new(Some(&settings.pool), seed),
+                Pool::new(prefill, seed, true),
+                Pool::new(Some(&settings.pool), seed, false),
             ],
             split: prefill.is_some(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: Agenda::default(),
             outgoing: VecDeque::new(),
+            fetched: Vec::new(),
             out: Outbox::new(),
             tokens: Vec::new(),
             wants_tokens,
@@ -283,6 +286,9 @@ impl<'a> Core<'a> {
         let request = self.requests.get_mut(id.0 as u32);
         if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
             handoff.reused = cached.min(request.input);
+            (handoff.activated, handoff.released) = (Some(at), Some(at));
+            let worker = request.prefill_worker.unwrap_or_default();
+            self.fetched.push((worker, id.0 as u32));
         }
         request.admissions.push(Admission {
             at,
@@ -384,6 +390,9 @@ impl<'a> Core<'a> {
     ) -> Result<(), ReplayError> {
         let request = self.requests.get(slot);
         let (place, turn) = (request.place, request.turn);
+        if let (Some(_), Some(worker)) = (request.handoff, request.prefill_worker) {
+            self.fetched.push((worker, slot));
+        }
         self.tell(slot, when, status);
         self.left(address, slot);
         self.requests.release(slot);
@@ -479,8 +488,17 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Gives requests to the workers that were chosen for them.
+    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
+    /// them.
     fn hand_over(&mut self) -> Result<(), ReplayError> {
+        while let Some((at, slot)) = self.fetched.pop() {
+            let worker = &mut self.pools[PREFILL].workers[at as usize];
+            let mut out = std::mem::take(&mut self.out);
+            worker.let_go(self.now, SeqId(slot.into()), &mut out);
+            self.hear((PREFILL, at), &mut out)?;
+            self.out = out;
+            self.reschedule((PREFILL, at));
+        }
         while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
             let address = (pool, choice.worker);
             let request = self.requests.get_mut(slot);

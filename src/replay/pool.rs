@@ -19,6 +19,8 @@ pub(super) struct Pool {
     pub router: Router,
     pub block_size: u32,
     events: bool,
+    /// Others fetch what is computed here.
+    lends: bool,
     /// Workers that were ever started.
     started: usize,
     /// When the number of workers changed last.
@@ -26,12 +28,13 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64) -> Self {
+    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, lends: bool) -> Self {
         let config = spec.map_or(RouterConfig::RoundRobin, |spec| spec.router.clone());
         let block_size = spec.and_then(|spec| spec.engines.first());
         Self {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
             events: config.wants_events(),
+            lends,
             router: Router::new(config, seed),
             spec: spec.cloned(),
             workers: Vec::new(),
@@ -44,7 +47,7 @@ impl Pool {
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
-        let spec = engines[self.started % engines.len()].with_events(self.events);
+        let spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
         self.started += 1;
         self.changed = now;
         let worker = Worker::new(&spec, log_limit, now)?;

@@ -1,8 +1,10 @@
+use std::time::Duration;
+
 use crate::engine::sched::pool::{Pool, PoolConfig};
 use crate::engine::sched::sglang::{Sglang, SglangConfig};
 use crate::engine::sched::vllm::{Vllm, VllmConfig};
 use crate::engine::sched::{Admitted, ConfigError};
-use crate::engine::{Outbox, Scheduler, Sequence, Stats, SubmitError};
+use crate::engine::{Command, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError};
 use crate::sim::SimTime;
 
 use super::steps::StepLog;
@@ -37,8 +39,8 @@ impl EngineSpec {
         }
     }
 
-    /// Tells about its blocks, or does not.
-    pub(super) fn with_events(&self, events: bool) -> Self {
+    /// Tells about its blocks, or does not; keeps those of prompts that others fetch, or does not.
+    pub(super) fn in_pool(&self, events: bool, lends: bool) -> Self {
         let mut spec = self.clone();
         match &mut spec {
             Self::Pool(config) => {
@@ -46,7 +48,11 @@ impl EngineSpec {
                     kv.events = events;
                 }
             }
-            Self::Vllm(config) => config.kv_events = events,
+            Self::Vllm(config) => {
+                config.kv_events = events;
+                // Until they are fetched, however long that takes.
+                config.lease = lends.then_some(Duration::MAX);
+            }
             Self::Sglang(config) => config.kv_events = events,
         }
         spec
@@ -153,6 +159,16 @@ impl Worker {
             Engine::Pool(engine) => engine.submit(now, sequence, out),
             Engine::Vllm(engine) => engine.submit(now, sequence, out),
             Engine::Sglang(engine) => engine.submit(now, sequence, out),
+        }
+    }
+
+    /// Another worker has fetched the prompt of a sequence.
+    pub(super) fn let_go(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        let release = Command::Release(id);
+        match &mut self.engine {
+            Engine::Pool(engine) => engine.command(now, release, out),
+            Engine::Vllm(engine) => engine.command(now, release, out),
+            Engine::Sglang(engine) => engine.command(now, release, out),
         }
     }
 

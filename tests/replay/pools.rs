@@ -95,3 +95,45 @@ fn unequal_workers_take_their_engines_in_turn() {
     assert_eq!(gap(0), 3_000_000);
     assert_ne!(gap(1), 3_000_000);
 }
+
+/// Two prefill workers in front of two others; a prompt token takes `fetch_ns` to move.
+fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
+    let engine = EngineSpec::Vllm(Box::new(VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(20),
+            decode: Duration::from_millis(5),
+        },
+        num_gpu_blocks: blocks,
+        fetch: (Duration::ZERO, Duration::from_nanos(fetch_ns)),
+        fetch_whole_prompt: true,
+        ..VllmConfig::mocker()
+    }));
+    let (before, after) = router.split();
+    Settings {
+        prefill: Some(PoolSpec::new(engine.clone(), 2, before)),
+        ..settings(PoolSpec::new(engine, 2, after))
+    }
+}
+
+#[test]
+fn a_split_request_waits_for_prompt_transfer_and_one_decode() {
+    let settings = split(2048, 400, &RouterConfig::RoundRobin);
+    let seen = play(&settings, requests(&[(0, 1, 4096, 3)])).0.sorted();
+    // 4096 tokens of 2048 ns each.
+    let first = 20_000_000 + 8_388_608 + 5_000_000;
+    let expected = [first, first + 5_000_000, first + 10_000_000];
+    assert_eq!(seen[0].tokens, expected);
+}
+
+#[test]
+fn split_pools_lose_nothing_when_blocks_are_scarce() {
+    for router in routers() {
+        let settings = split(100_000, 24, &router);
+        let asks: Vec<_> = (0..80).map(|i| (i * 5, i % 7, 500, 12)).collect();
+        let (notes, totals) = play(&settings, requests(&asks));
+        assert_eq!(totals.requests, 80);
+        let seen = notes.sorted();
+        assert!(seen.iter().all(|seen| seen.status == Status::Completed));
+        assert!(seen.iter().all(|seen| seen.tokens.len() == 12));
+    }
+}
