@@ -120,8 +120,9 @@ fn latency_profiles_are_configurations() {
 
 /// Starts a server and asks it for `path`: status, content type, body.
 async fn get(door: Door, flags: &[&str], path: &str) -> (u16, String, String) {
-    let flags = [&["--model", "demo", "--port", "0"], flags].concat();
-    let loaded = Loaded::from_flags(door, &flags).unwrap();
+    let flags = [&["--model", "demo"], flags].concat();
+    let mut loaded = Loaded::from_flags(door, &flags).unwrap();
+    loaded.config.server.port = 0;
     let server = Server::start_loaded(loaded).await.unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{}{path}", server.address.unwrap());
