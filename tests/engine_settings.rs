@@ -60,6 +60,45 @@ async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     );
 }
 
+/// Time of one completion of four tokens, and its token count.
+async fn complete(flags: &[&str]) -> (Duration, u64) {
+    let mut all = vec!["--time-to-first-token", "700ms", "--scheduler", "pool"];
+    all.extend(flags);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::start(config(&all)).await.unwrap();
+    let url = format!("http://{}/v1/completions", server.address.unwrap());
+    let body = serde_json::json!({"model": LLAMA, "prompt": "one two three", "max_tokens": 4,
+        "ignore_eos": true});
+    let start = tokio::time::Instant::now();
+    let answer = reqwest::Client::new()
+        .post(url)
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    let answer: serde_json::Value = answer.json().await.unwrap();
+    let taken = start.elapsed();
+    server.shutdown().await;
+    (
+        taken,
+        answer["usage"]["completion_tokens"].as_u64().unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() {
+    let first = Duration::from_millis(700);
+    let (taken, tokens) = complete(&["--is-prefill-worker"]).await;
+    assert!(taken >= first && tokens == 1, "{taken:?}, {tokens} tokens");
+    let (taken, tokens) = complete(&["--disaggregation-mode", "decode"]).await;
+    assert!(taken < first && tokens == 4, "{taken:?}, {tokens} tokens");
+    let flags = ["--is-decode-worker", "--disaggregation-mode", "prefill"];
+    let error = Loaded::from_flags(Door::Vllm, &flags)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("exclude each other"), "{error}");
+}
+
 #[test]
 fn bytes_for_the_cache_are_blocks() {
     // 32 layers x 2 x 8 heads of 128 x 2 bytes are 128 KiB a token.

@@ -13,6 +13,7 @@
 //! - `tls`: certificates
 //! - `tools`: calls of tools
 //! - `transfer`: disaggregated prefill and cache thresholds
+//! - `upstream`: where several routes of vLLM agree with each other
 
 #![expect(
     clippy::unwrap_used,
@@ -53,5 +54,7 @@ mod tools;
 mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
+#[path = "http/upstream.rs"]
+mod upstream;
 #[path = "http/wire.rs"]
 mod wire;

@@ -221,6 +221,18 @@ fn rows_can_be_read_again_as_a_workload() {
 }
 
 #[test]
+fn a_report_can_be_read_again_as_a_workload() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = dir.path().join("report.json");
+    let mut file = std::fs::File::create(&path).expect("is made");
+    let report = run(Slo::default());
+    report.write_json(&mut file).expect("is written");
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].requests.len(), 2, "those that completed");
+    assert_eq!(runs[0].stats.ttft_mean, Some(35.0));
+}
+
+#[test]
 fn two_reports_are_compared_line_by_line() {
     let report = serde_json::to_value(run(Slo::default())).expect("is JSON");
     let mut other = report.clone();

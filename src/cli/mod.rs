@@ -1,5 +1,6 @@
 //! From arguments to an exit code. Only this module prints.
 
+mod calibrate;
 mod shell;
 mod tool;
 

@@ -21,6 +21,7 @@ pub(super) fn run(
 ) -> Result<String> {
     match name {
         "dataset" => dataset::run(words, env),
+        "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
         "replay" => {
             let sort = |words: &[String]| sort(words, env);
@@ -38,7 +39,7 @@ pub(super) fn run(
         "completions" => shell::completions(words),
         "man" => shell::man(words),
         _ => bail!(
-            "`{name}` is not built yet; there are completions, dataset, explain, man, record, replay, sweep, validate (of {})",
+            "`{name}` is not built yet; there are calibrate, completions, dataset, explain, man, record, replay, sweep, validate (of {})",
             TOOLS.join(", ")
         ),
     }

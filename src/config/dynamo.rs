@@ -28,6 +28,9 @@ const KEYS: &[(&str, &str)] = &[
     ("aic_nextn_accept_rates", "spec-acceptance-rates"),
     ("preemption_mode", "preemption-mode"),
     ("watermark", "watermark"),
+    ("worker_type", "disaggregation-mode"),
+    ("is_prefill", "is-prefill-worker"),
+    ("is_decode", "is-decode-worker"),
     ("kv_transfer_bytes_per_token", "kv-bytes-per-token"),
     ("kv_bytes_per_token", "kv-bytes-per-token"),
     ("kv_transfer_bandwidth", "kv-transfer-bandwidth"),
@@ -62,9 +65,6 @@ const IGNORED: &[&str] = &[
     "free_gpu_memory_fraction",
     "kv_cache_bytes_per_token",
     "kv_transfer_timing_mode",
-    "is_prefill",
-    "is_decode",
-    "worker_type",
     "bootstrap_port",
     "zmq_kv_events_port",
     "zmq_replay_port",
@@ -153,6 +153,7 @@ impl Reader<'_> {
             {
                 return Err(self.wrong(key, value, "vllm or sglang"));
             }
+            ("worker_type", Value::String(kind)) if kind == "aggregated" => {}
             ("planner_profile_data", Value::String(path)) => {
                 self.set("latency-model", "profile");
                 self.set("latency-profile", path);

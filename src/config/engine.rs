@@ -68,6 +68,8 @@ pub struct Engine {
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; more than 0 [1].
     pub decode_speedup_ratio: f64,
+    /// What it does of a request.
+    pub role: Role,
     /// Draft tokens.
     pub speculative: Option<Speculative>,
     /// Independent copies of the whole server, on ports one after the other [1].
@@ -82,6 +84,18 @@ pub struct Engine {
     pub kv_cache_dtype: String,
     /// Quantisation as typed.
     pub quantization: Option<String>,
+}
+
+/// What an engine does of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prompt, and one token.
+    Prefill,
+    /// Its answer: every prompt is fetched.
+    Decode,
 }
 
 /// Who decides which sequence runs.
@@ -244,6 +258,7 @@ impl Engine {
             parallel: Parallel::from_values(v)?,
             speedup_ratio: speedup(v, "speedup-ratio")?,
             decode_speedup_ratio: speedup(v, "decode-speedup-ratio")?,
+            role: role(v)?,
             speculative: Speculative::from_values(v)?,
             replicas: v.ranged("replicas", 1..=1024, "replicas must be between 1 and 1024")?,
             sglang: Sglang::from_values(v)?,
@@ -256,6 +271,29 @@ impl Engine {
             kv_cache_dtype: v.text("kv-cache-dtype").unwrap_or("auto").to_owned(),
             quantization: v.owned("quantization"),
         })
+    }
+}
+
+/// Source: `dynamo/mocker/args.py`: the old switches exclude the new flag.
+fn role(v: &Values) -> Result<Role, ConfigError> {
+    let name = "disaggregation-mode";
+    let switches = (
+        v.switch("is-prefill-worker")?,
+        v.switch("is-decode-worker")?,
+    );
+    let chosen = match v.choice(name)? {
+        Some("prefill") => Role::Prefill,
+        Some("decode") => Role::Decode,
+        _ => Role::Whole,
+    };
+    match (switches, v.given(name)) {
+        ((false, false), _) => Ok(chosen),
+        ((true, false), false) => Ok(Role::Prefill),
+        ((false, true), false) => Ok(Role::Decode),
+        _ => Err(ConfigError::Invalid(
+            "--is-prefill-worker, --is-decode-worker and --disaggregation-mode exclude each other"
+                .to_owned(),
+        )),
     }
 }
 

@@ -121,8 +121,6 @@ const SWITCHES: &[&str] = &[
     "aic-perf-model",
     "ais-perf-model",
     "durable-kv-events",
-    "is-decode-worker",
-    "is-prefill-worker",
     "sglang-generate",
 ];
 
@@ -306,7 +304,6 @@ const VALUES: &[&str] = &[
     "ais-backend",
     "ais-backend-version",
     "bootstrap-ports",
-    "disaggregation-mode",
     "discovery-backend",
     "endpoint",
     "event-plane",

@@ -35,7 +35,7 @@ mod yaml;
 pub use api::{Api, Fingerprint, Limits, Task};
 pub use content::{Content, Dataset, Mode, Tools};
 pub use door::TOOLS;
-pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, SchedulerKind, Sglang};
+pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, Role, SchedulerKind, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
 pub use faults::Faults;
@@ -85,7 +85,9 @@ impl Config {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
-        let kv_events = KvEvents::from_values(v, &engine)?;
+        let mut kv_events = KvEvents::from_values(v, &engine)?;
+        // What a decode worker holds is of no use to the next prompt.
+        kv_events.enabled &= engine.role != Role::Decode;
         if kv_events.enabled && kv_events.form == EventForm::Vllm {
             // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
             // its block names are not llm-d's.

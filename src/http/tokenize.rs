@@ -120,7 +120,7 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
         continue_final_message: request.continue_final_message,
         chat_template: template,
         kwargs: Some(&kwargs),
-        content_format: None,
+        content_format: prepare::content_format(app),
     });
     let text = text.map_err(prepare::template_fault)?;
     let special = request.add_special_tokens;

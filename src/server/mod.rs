@@ -317,6 +317,7 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         tools: setup::tools(config),
         hashes: setup::hashes(config),
         traced: config.server.otlp_traces_endpoint.is_some(),
+        role: setup::role(config),
     };
     let mut generator =
         Generator::new(mode, seed, texts.tokenizer).with_whole_echo(!config.content.echo_cut);

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use crate::config::{Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind};
+use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
 use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
+use crate::service::Role;
 use crate::service::{Admission, Tuned};
 use crate::tokenizer::{Hub, Source};
 
@@ -93,6 +94,15 @@ pub(super) fn has_cache(config: &Config) -> bool {
 pub(super) fn blocks(config: &Config) -> u32 {
     let told = config.engine.num_blocks;
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
+}
+
+/// What this server does of a request.
+pub(super) fn role(config: &Config) -> Role {
+    match config.engine.role {
+        config::Role::Whole => Role::Whole,
+        config::Role::Prefill => Role::Prefill,
+        config::Role::Decode => Role::Decode,
+    }
 }
 
 /// The KV cache of the pool scheduler.

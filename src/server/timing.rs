@@ -128,11 +128,15 @@ pub(super) fn blocks(config: &Config) -> Option<u32> {
     Some(fit.max(2))
 }
 
-/// What `vllm-sim calibrate` fitted: a mapping of names to numbers, in YAML or JSON.
+/// What `vllm-sim calibrate` fitted: a mapping of names to numbers, in YAML or JSON; in a profile
+/// for `--config` it stands itself where the file could be named.
 fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
     let at = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))?;
+    let text = match path.to_str().filter(|text| text.starts_with('{')) {
+        Some(mapping) => mapping.to_owned(),
+        None => std::fs::read_to_string(path)
+            .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))?,
+    };
     serde_saphyr::from_str(&text)
         .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))
 }

@@ -128,6 +128,20 @@ pub struct Settings {
     pub hashes: Option<HashConfig>,
     /// Whether requests leave spans.
     pub traced: bool,
+    /// What is done here of each request.
+    pub role: Role,
+}
+
+/// What the engines of a service do of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prompt, and one token.
+    Prefill,
+    /// Its answer: a prompt is fetched, whoever computed it.
+    Decode,
 }
 
 /// The server behind its edges.
@@ -305,7 +319,10 @@ impl Service {
 
     fn script(&self, job: &Job, prompt: &Prompt, key: u64) -> Result<Script, ServeError> {
         let room = self.room(prompt.tokens.len()).max(1);
-        let limit = job.max_tokens.map_or(room, |max| max.min(room)).max(1);
+        let limit = match self.settings.role {
+            Role::Prefill => 1,
+            Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
+        };
         let form = match &job.content {
             Content::Text => Form::Text,
             Content::Constrained(compiled) => Form::Exact(self.sample(compiled, key)?),
@@ -373,6 +390,9 @@ impl Service {
         sequence.hit_threshold = job.hit_threshold;
         sequence.tail = job.tail;
         let (transfer, source) = match &job.transfer {
+            Transfer::Local if self.settings.role == Role::Decode => {
+                (EngineTransfer::RemotePrefill, None)
+            }
             Transfer::Local => (EngineTransfer::Local, None),
             Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
             Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),

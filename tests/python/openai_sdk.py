@@ -117,7 +117,7 @@ def raises(kind, **ask):
 
 def errors():
     error = raises(openai.NotFoundError, model="gpt-4")
-    assert error.code == "404" and error.param == "model" and error.type == "NotFoundError", error.body
+    assert str(error.code) == "404" and error.param == "model" and error.type == "NotFoundError", error.body
     assert raises(openai.BadRequestError, temperature=-1).param == "temperature"
     assert raises(openai.BadRequestError, messages="hi").type == "Bad Request"
     assert raises(openai.BadRequestError, max_tokens=0).param == "max_tokens"

@@ -1,6 +1,6 @@
 """Sends random JSON Schemas as tool parameters to a running server and checks what it calls.
 
-    pip install hypothesis-jsonschema jsonschema
+    pip install "hypothesis<6.150" hypothesis-jsonschema jsonschema
     vllm-sim serve FOLDER --served-model-name tiny-llama --port 8000
     python3 tests/python/random_schemas.py http://127.0.0.1:8000 [COUNT]
 

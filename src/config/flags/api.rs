@@ -195,6 +195,7 @@ pub(super) const FLAGS: &[Flag] = &[
         Switch,
         "The guided_* request fields of older releases act.",
     )
+    .also(&["legacy-guided"])
     .or("false"),
     Flag::new(
         "skip-model-name-validation",

@@ -16,6 +16,7 @@ use super::app::App;
 use super::openai::chat::{self, Playing, Refused};
 use super::openai::prepare;
 use super::{body, error, transfer};
+use crate::metrics::ToolMode;
 use crate::wire::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::wire::fault::Fault;
 
@@ -79,6 +80,9 @@ async fn answer(
         return Ok(prepare::silent_stream(app, reply, render, guard));
     }
     reply.ended().await;
+    let choice = &reply.choices[0];
+    let called = !chat.calls(choice, choice.released()).is_empty();
+    chat.count_parsed(ToolMode::NonStreaming, called);
     Ok(prepare::unary(app, headers, message(&chat, &reply)))
 }
 

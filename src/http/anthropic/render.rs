@@ -8,6 +8,7 @@ use crate::http::json;
 use crate::http::openai::chat_render::ChatView;
 use crate::http::openai::view::{Counts, end_of};
 use crate::http::stream::{Render, Step};
+use crate::metrics::ToolMode;
 use crate::service::{Choice, Reply};
 
 /// 32 hex digits, as a signature that nobody checks.
@@ -250,20 +251,23 @@ impl MessageStream {
 }
 
 impl Render for MessageStream {
+    fn first(&mut self, out: &mut String) {
+        self.start(out);
+    }
+
     fn garbled(&self) -> &'static str {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
-        if step.first {
-            self.start(out);
-        }
+        let mut called = false;
         // Tokens of one channel that came together are one delta.
         let mut group: Option<(Channel, String)> = None;
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
+            called |= matches!(token.channel, Channel::Call(_));
             match &mut group {
                 Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
                 _ => {
@@ -277,6 +281,7 @@ impl Render for MessageStream {
         if let Some((channel, text)) = group {
             self.write(out, channel, &text, choice);
         }
+        self.chat.count_parsed(ToolMode::Streaming, called);
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::prepare;
+use super::{legacy, prepare};
 use crate::http::app::{App, LoadGuard};
 use crate::http::{body, error, fault, media, omni, transfer};
 use crate::job::Prompt;
@@ -40,7 +40,7 @@ pub(in crate::http) async fn answer(
     headers: &HeaderMap,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(value)?;
+    let request = ChatRequest::parse(&legacy::body(app, value))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
@@ -195,6 +195,7 @@ pub(in crate::http) async fn prompt(
     let special = request.add_special_tokens;
     let cut = request.truncate_prompt_tokens.is_some();
     let longest = tokenizer.max_token_chars();
+    let format = prepare::content_format(app);
     let limits = app.limits.clone();
     let encode = move || {
         let text = tokenizer.render_chat(&ChatInput {
@@ -205,7 +206,7 @@ pub(in crate::http) async fn prompt(
             continue_final_message: proceed,
             chat_template: template.as_deref(),
             kwargs: Some(&kwargs),
-            content_format: None,
+            content_format: format,
         });
         let text = text.map_err(prepare::template_fault)?;
         if !cut {

@@ -184,7 +184,7 @@ impl ChatView {
     }
 
     /// The tool parser looked at a choice, or at a delta of one.
-    fn count_parsed(&self, mode: ToolMode, found: bool) {
+    pub(in crate::http) fn count_parsed(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
         } else {

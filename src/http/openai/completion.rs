@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
-use super::prepare;
+use super::{legacy, prepare};
 use crate::http::app::App;
 use crate::http::{body, error, fault, transfer};
 use crate::job::{Prompt, Target};
@@ -39,7 +39,7 @@ pub(in crate::http) async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    let request = CompletionRequest::parse(value)?;
+    let request = CompletionRequest::parse(&legacy::body(app, value))?;
     fault::inject(app, headers, request.model.as_deref())?;
     request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());

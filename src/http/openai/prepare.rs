@@ -167,6 +167,15 @@ pub(in crate::http) fn template_fault(error: TemplateError) -> Fault {
     }
 }
 
+/// The form of content that the server was told to give to templates.
+pub(in crate::http) fn content_format(app: &App) -> Option<ContentFormat> {
+    match app.config.model.chat_template_content_format.as_str() {
+        "string" => Some(ContentFormat::String),
+        "openai" => Some(ContentFormat::Openai),
+        _ => None,
+    }
+}
+
 /// A conversation as the template sees it. Source: vLLM 0.33 `renderers/hf.py`.
 ///
 /// # Errors
@@ -183,7 +192,8 @@ pub(in crate::http) fn messages(
         Some((messages, _)) => messages.as_slice(),
         None => messages,
     };
-    let format = match tokenizer.content_format(template, has_tools) {
+    let detected = || tokenizer.content_format(template, has_tools);
+    let format = match content_format(app).unwrap_or_else(detected) {
         ContentFormat::String => WireFormat::String,
         ContentFormat::Openai => WireFormat::OpenAi,
     };

@@ -7,11 +7,12 @@ use axum::extract::{Request, State};
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use super::{id, read, usage};
+use super::{id, model, tokens, usage};
 use crate::http::app::{App, unix_now};
 use crate::http::body;
 use crate::http::vllm::{answered, ok};
 use crate::sim::mix;
+use crate::wire::vllm::pooling::PoolingRequest;
 
 /// Equal inputs fall into equal classes.
 pub(in crate::http) async fn create(
@@ -21,7 +22,9 @@ pub(in crate::http) async fn create(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        let (request, model, inputs) = read(&app, &value).await?;
+        let request = PoolingRequest::parse_classify(&value)?;
+        let model = model(&app, request.model.as_deref())?;
+        let inputs = tokens(&app, &request, &value).await?;
         let classes = app.config.api.num_labels.max(1);
         let data: Vec<Value> = inputs
             .iter()
@@ -37,14 +40,14 @@ pub(in crate::http) async fn create(
                 })
             })
             .collect();
-        let tokens = inputs.iter().map(Vec::len).sum();
+        let read = inputs.iter().map(Vec::len).sum();
         Ok(ok(&json!({
             "id": id("classify-", &parts.headers, request.request_id.as_deref()),
             "object": "list",
             "created": unix_now() as u64,
             "model": &*model,
             "data": data,
-            "usage": usage(tokens),
+            "usage": usage(read),
         })))
     })
     .await

@@ -9,14 +9,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::score::text_of;
 use super::{id, model, vector};
 use crate::config::Door;
 use crate::http::app::App;
 use crate::http::body;
 use crate::http::vllm::{answered, ok};
-use crate::wire::fault::Fault;
-use crate::wire::vllm::pooled::CohereRequest;
+use crate::wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
 pub(in crate::http) async fn create(
@@ -26,24 +24,12 @@ pub(in crate::http) async fn create(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        let request = CohereRequest::parse(&value)?;
+        let request = EmbedRequest::parse(&value)?;
         model(&app, request.model.as_deref())?;
-        let texts = match (&request.texts, &request.images, &request.inputs) {
-            (Some(texts), None, None) => texts.clone(),
-            (None, Some(images), None) => images.clone(),
-            (None, None, Some(inputs)) => inputs
-                .iter()
-                .map(|input| text_of(&Value::Object(input.clone())))
-                .collect(),
-            _ => {
-                return Err(Fault::bad_request(
-                    "Exactly one of texts, images, or inputs must be provided",
-                ));
-            }
-        };
-        if texts.is_empty() {
-            return Err(Fault::bad_request("You must pass at least one prompt"));
-        }
+        // Exactly one of the three is there.
+        let mixed = || request.inputs.iter().flatten().map(text_of).collect();
+        let given = request.texts.clone().or_else(|| request.images.clone());
+        let texts: Vec<String> = given.unwrap_or_else(mixed);
         let length = vector::dimensions(&app, request.output_dimension)?;
         let unit = app.config.model.door == Door::Vllm;
         let tokenizer = app.service.generator.tokenizer();
@@ -55,9 +41,8 @@ pub(in crate::http) async fn create(
         let float = vec!["float".to_owned()];
         let mut embeddings = Map::new();
         for kind in request.embedding_types.as_ref().unwrap_or(&float) {
-            let shown: Result<Vec<Value>, Fault> =
-                vectors.iter().map(|v| encoded(kind, v)).collect();
-            embeddings.insert(kind.clone(), shown?.into());
+            let shown: Vec<Value> = vectors.iter().map(|v| encoded(kind, v)).collect();
+            embeddings.insert(kind.clone(), shown.into());
         }
         let tokens: usize = inputs.iter().map(Vec::len).sum();
         let shown = request.texts.as_ref();
@@ -78,7 +63,14 @@ pub(in crate::http) async fn create(
     .await
 }
 
-fn encoded(kind: &str, vector: &[f32]) -> Result<Value, Fault> {
+/// The texts among an input's parts.
+fn text_of(input: &EmbedInput) -> String {
+    let texts = input.content.iter().filter_map(|part| part.text.as_deref());
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// A vector in one of the forms that the schema allows.
+fn encoded(kind: &str, vector: &[f32]) -> Value {
     let bits = |sign: u8| {
         vector
             .chunks(8)
@@ -91,23 +83,10 @@ fn encoded(kind: &str, vector: &[f32]) -> Result<Value, Fault> {
             })
             .collect::<Vec<_>>()
     };
-    Ok(match kind {
-        "float" => vector.iter().map(|x| f64::from(*x)).collect(),
+    match kind {
         "base64" => STANDARD.encode(vector::bytes(vector, false)).into(),
-        "int8" => vector.iter().map(|x| (x * 127.0).round() as i64).collect(),
-        "uint8" => vector
-            .iter()
-            .map(|x| ((x + 1.0) * 127.5).round() as i64)
-            .collect(),
         "binary" => bits(128).into(),
         "ubinary" => bits(0).into(),
-        other => {
-            return Err(Fault::parameter(
-                format!(
-                    "Unknown embedding type '{other}'; known are float, base64, int8, uint8, binary, ubinary"
-                ),
-                "embedding_types",
-            ));
-        }
-    })
+        _ => vector.iter().map(|x| f64::from(*x)).collect(),
+    }
 }

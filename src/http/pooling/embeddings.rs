@@ -9,13 +9,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{id, read, usage, vector};
+use super::{id, model, tokens, usage, vector};
 use crate::config::{Door, Task};
 use crate::http::app::{App, unix_now};
 use crate::http::body;
 use crate::http::vllm::{answered, ok};
 use crate::wire::fault::Fault;
-use crate::wire::vllm::pooled::PoolingRequest;
+use crate::wire::vllm::pooling::PoolingRequest;
 
 /// Which of the two routes answers.
 #[derive(Clone, Copy)]
@@ -23,17 +23,20 @@ struct Route {
     prefix: &'static str,
     object: &'static str,
     key: &'static str,
+    parse: fn(&Value) -> Result<PoolingRequest, Fault>,
 }
 
 const EMBEDDING: Route = Route {
     prefix: "embd-",
     object: "embedding",
     key: "embedding",
+    parse: PoolingRequest::parse_embedding,
 };
 const POOLING: Route = Route {
     prefix: "pooling-",
     object: "pooling",
     key: "data",
+    parse: PoolingRequest::parse_pooling,
 };
 
 /// `POST /v1/embeddings`.
@@ -92,7 +95,9 @@ async fn answer(
     route: Route,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let (request, model, inputs) = read(app, value).await?;
+    let request = (route.parse)(value)?;
+    let model = model(app, request.model.as_deref())?;
+    let inputs = tokens(app, &request, value).await?;
     let classes = wants_classes(app, &request)?;
     if request.embed_dtype != "float32" && request.encoding_format != "float" {
         return Err(Fault::parameter(
@@ -113,14 +118,14 @@ async fn answer(
         .iter()
         .map(|tokens| vector::embed(tokens, length, unit && !classes))
         .collect();
-    let tokens = inputs.iter().map(Vec::len).sum();
+    let read = inputs.iter().map(Vec::len).sum();
     let id = id(route.prefix, headers, request.request_id.as_deref());
     let created = unix_now() as u64;
     let big = request.endianness == "big";
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": created, "model": &*model});
-        return Ok(octets(&request, &vectors, big, meta, usage(tokens)));
+        return Ok(octets(&request, &vectors, big, meta, usage(read)));
     }
     let data: Vec<Value> = vectors
         .iter()
@@ -141,7 +146,7 @@ async fn answer(
         "created": created,
         "model": &*model,
         "data": data,
-        "usage": usage(tokens),
+        "usage": usage(read),
     })))
 }
 

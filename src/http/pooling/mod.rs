@@ -16,7 +16,9 @@ use super::openai::{chat, prepare};
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::{Prompt, Prompts};
-use crate::wire::vllm::pooled::PoolingRequest;
+use crate::wire::openai::message::Message;
+use crate::wire::schema::Wire;
+use crate::wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// The name that answers show; llm-d does not look at the one asked for.
 fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
@@ -27,73 +29,97 @@ fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
     }
 }
 
-/// A request and the tokens of each of its inputs; a conversation is one input.
-async fn read(
+/// The tokens of each input of a request; a conversation is one input.
+async fn tokens(
     app: &Arc<App>,
-    value: &Value,
-) -> Result<(PoolingRequest, Arc<str>, Vec<Vec<u32>>), Fault> {
-    if value.get("normalize").is_some() {
-        return Err(Fault::parameter(
-            "`normalize` is not supported, use `use_activation` instead.",
-            "normalize",
-        ));
-    }
-    let Some(messages) = value
-        .get("messages")
-        .filter(|_| value.get("input").is_none())
-    else {
-        let request = PoolingRequest::parse(value)?;
-        let model = model(app, request.model.as_deref())?;
-        let inputs = tokens(app, &request).await?;
-        return Ok((request, model, inputs));
-    };
-    let mut body = value.clone();
-    body["input"] = "".into();
-    let request = PoolingRequest::parse(&body)?;
-    let model = model(app, request.model.as_deref())?;
-    let mut chat = json!({"messages": messages});
-    for key in [
-        "add_generation_prompt",
-        "continue_final_message",
-        "chat_template_kwargs",
-    ] {
-        if let Some(given) = value.get(key) {
-            chat[key] = given.clone();
+    request: &PoolingRequest,
+    body: &Value,
+) -> Result<Vec<Vec<u32>>, Fault> {
+    let mut inputs = Vec::new();
+    match &request.input {
+        PoolingInput::Prompts(Prompts(prompts)) => {
+            let special = request.add_special_tokens.unwrap_or(true);
+            for prompt in prompts {
+                let (ids, text) = encoded(app, prompt, special).await;
+                inputs.push(fitted(app, request, ids, text)?);
+            }
+        }
+        PoolingInput::Chat(messages) => inputs.push(chat(app, request, body, messages).await?),
+        PoolingInput::Chats(chats) => {
+            for messages in chats {
+                inputs.push(chat(app, request, body, messages).await?);
+            }
+        }
+        PoolingInput::Data(_) | PoolingInput::Pair(..) => {
+            return Err(Fault::parameter(
+                "No IOProcessor plugin installed. Please refer to the documentation and to the \
+                 'prithvi_geospatial_mae_io_processor' offline inference example for more details.",
+                "task",
+            ));
         }
     }
-    let prompt = chat::prompt(app, &ChatRequest::parse(&chat)?).await?;
-    prepare::fits(app, &prompt.tokens, true)?;
-    Ok((request, model, vec![prompt.tokens]))
-}
-
-async fn tokens(app: &Arc<App>, request: &PoolingRequest) -> Result<Vec<Vec<u32>>, Fault> {
-    let Prompts(prompts) = &request.input;
-    if prompts.is_empty() {
+    if inputs.is_empty() {
         return Err(Fault::bad_request("You must pass at least one prompt"));
     }
-    let mut inputs = Vec::with_capacity(prompts.len());
-    for prompt in prompts {
-        let (ids, text) = match prompt {
-            Prompt::Text(text) => {
-                let tokenizer = app.service.generator.tokenizer().clone();
-                let (owned, special) = (text.clone(), request.add_special_tokens);
-                let encode = move || tokenizer.encode(&owned, special);
-                (prepare::off_thread(text.len(), encode).await, true)
-            }
-            Prompt::Tokens(ids) => {
-                let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
-                (ids.iter().map(small).collect(), false)
-            }
-        };
-        let (keep, side) = (request.truncate_prompt_tokens, &request.truncation_side);
-        let ids = prepare::truncate(app, ids, keep, side.as_deref());
-        if ids.is_empty() {
-            return Err(Fault::bad_request("The decoder prompt cannot be empty"));
-        }
-        prepare::fits(app, &ids, text)?;
-        inputs.push(ids);
-    }
     Ok(inputs)
+}
+
+/// A prompt's tokens, and whether it was a text.
+async fn encoded(app: &App, prompt: &Prompt, special: bool) -> (Vec<u32>, bool) {
+    match prompt {
+        Prompt::Text(text) => {
+            let tokenizer = app.service.generator.tokenizer().clone();
+            let owned = text.clone();
+            let encode = move || tokenizer.encode(&owned, special);
+            (prepare::off_thread(text.len(), encode).await, true)
+        }
+        Prompt::Tokens(ids) => {
+            let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
+            (ids.iter().map(small).collect(), false)
+        }
+    }
+}
+
+/// The tokens of a conversation. Nothing is to be answered, so no generation prompt follows it
+/// unless it is asked for.
+async fn chat(
+    app: &Arc<App>,
+    request: &PoolingRequest,
+    body: &Value,
+    messages: &[Message],
+) -> Result<Vec<u32>, Fault> {
+    let truthy = |key: &str| body.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let chat = ChatRequest::read(&json!({
+        "messages": [],
+        "add_generation_prompt": truthy("add_generation_prompt"),
+        "continue_final_message": truthy("continue_final_message"),
+        "add_special_tokens": request.add_special_tokens.unwrap_or(false),
+        "chat_template": request.chat_template,
+        "chat_template_kwargs": request.chat_template_kwargs,
+    }));
+    let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+    chat.messages = messages.to_vec();
+    chat.validate_early(&app.limits)?;
+    let prompt = chat::prompt(app, &chat).await?;
+    fitted(app, request, prompt.tokens, true)
+}
+
+/// Tokens as far as they are kept, when they fit.
+fn fitted(
+    app: &App,
+    request: &PoolingRequest,
+    ids: Vec<u32>,
+    text: bool,
+) -> Result<Vec<u32>, Fault> {
+    let keep = request
+        .truncate_prompt_tokens
+        .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    let ids = prepare::truncate(app, ids, keep, request.truncation_side.as_deref());
+    if ids.is_empty() {
+        return Err(Fault::bad_request("The decoder prompt cannot be empty"));
+    }
+    prepare::fits(app, &ids, text)?;
+    Ok(ids)
 }
 
 /// Usage of a request that generates nothing.

@@ -13,7 +13,7 @@ use crate::http::body;
 use crate::http::openai::prepare;
 use crate::http::vllm::{answered, ok};
 use crate::wire::fault::Fault;
-use crate::wire::vllm::pooled::{RerankRequest, ScoreRequest};
+use crate::wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// `POST /score`: one against many, or pair by pair.
 pub(in crate::http) async fn score(
@@ -23,9 +23,9 @@ pub(in crate::http) async fn score(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        let request = ScoreRequest::parse(&value)?;
+        let request = PoolingRequest::parse_score(&value)?;
         let model = model(&app, request.model.as_deref())?;
-        let (ones, twos) = (texts(&request.text_1), texts(&request.text_2));
+        let (ones, twos) = sides(&request);
         if ones.is_empty() {
             return Err(Fault::bad_request(
                 "At least one text element must be given",
@@ -72,10 +72,10 @@ pub(in crate::http) async fn rerank(
     let (parts, body) = request.into_parts();
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
-        let request = RerankRequest::parse(&value)?;
+        let request = PoolingRequest::parse_rerank(&value)?;
         let model = model(&app, request.model.as_deref())?;
-        let query = text_of(&request.query);
-        let documents = texts(&request.documents);
+        let (query, documents) = sides(&request);
+        let query = query.into_iter().next().unwrap_or_default();
         if documents.is_empty() {
             return Err(Fault::bad_request(
                 "At least one text_pair element must be given",
@@ -89,7 +89,7 @@ pub(in crate::http) async fn rerank(
             ranked.push((index, score));
         }
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let most = usize::try_from(request.top_n).ok().filter(|n| *n > 0);
+        let most = Some(request.top_n).filter(|n| *n > 0);
         let results: Vec<Value> = ranked
             .into_iter()
             .take(most.unwrap_or(usize::MAX))
@@ -121,6 +121,14 @@ fn relevance(app: &App, one: &str, two: &str) -> Result<(f64, usize), Fault> {
     Ok((vector::relevance(&one, &two), one.len() + two.len()))
 }
 
+/// The texts of both sides.
+fn sides(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
+    match &request.input {
+        PoolingInput::Pair(one, two) => (texts(one), texts(two)),
+        _ => (Vec::new(), Vec::new()),
+    }
+}
+
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.iter().map(text_of).collect(),
@@ -129,7 +137,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 /// A text, or the text parts of an object with content.
-pub(super) fn text_of(value: &Value) -> String {
+fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Object(object) => {

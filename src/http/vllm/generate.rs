@@ -155,7 +155,7 @@ async fn answer(
         limited: asked.or(app.defaults.max_tokens).is_some(),
         ..prepare::job(&params, headers, arrived)
     };
-    let reply = match app.service.generate(&job) {
+    let reply = match prepare::generate(app, job).await {
         Ok(reply) => reply,
         Err(error) if stream && error.is_late() => {
             return Ok(prepare::failed_stream(&error::fault(&error), false));

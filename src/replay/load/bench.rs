@@ -187,7 +187,11 @@ pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> Ready {
         },
         _ => None,
     };
-    Ready::new(sessions, by_time).concurrency(closed)
+    let ready = Ready::new(sessions, by_time).concurrency(closed);
+    match closed {
+        Some(_) => ready.untimed(),
+        None => ready,
+    }
 }
 
 /// The mean, if there is anything.

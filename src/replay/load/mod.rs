@@ -10,6 +10,7 @@ mod dynamo;
 mod lines;
 mod mooncake;
 mod ready;
+mod recording;
 mod results;
 mod row;
 mod sharegpt;
@@ -59,11 +60,13 @@ pub enum Format {
     Csv,
     /// A report of this program or of Dynamo's replay.
     Report,
+    /// A dataset written by `vllm-sim record`.
+    Recording,
 }
 
 impl Format {
     /// All of them with their names.
-    pub const NAMES: [(&str, Self); 14] = [
+    pub const NAMES: [(&str, Self); 15] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -78,6 +81,7 @@ impl Format {
         ("inference-perf", Self::InferencePerf),
         ("csv", Self::Csv),
         ("report", Self::Report),
+        ("recording", Self::Recording),
     ];
 }
 
@@ -177,6 +181,7 @@ pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, Wor
             Box::new(agentic::applied(paths, sharing)?)
         }
         Format::Dynamo => Box::new(dynamo::open(paths)?),
+        Format::Recording => Box::new(recording::open(paths)?),
         Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
         Format::BurstGpt => Box::new(csv::trace(paths, Table::BurstGpt, by_time)?),
         Format::Azure => Box::new(csv::trace(paths, Table::Azure, by_time)?),
@@ -235,6 +240,13 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
     const HEAD: u64 = 1 << 20;
     let mut head = Vec::new();
     let mut reader = lines::open(path)?.take(HEAD);
+    if reader
+        .fill_buf()
+        .map_err(lines::io(path))?
+        .starts_with(recording::MAGIC)
+    {
+        return Ok(Format::Recording);
+    }
     // A line, or what fits.
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
@@ -260,13 +272,13 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
             Some(Format::Guidellm)
         } else if has("conversations") || has("conversation") || has("messages") {
             Some(Format::ShareGpt)
+        } else if has("summary") && has("per_request") {
+            Some(Format::Report)
         } else if ["request_throughput", "input_lens", "mean_ttft_ms"]
             .map(has)
             .contains(&true)
         {
             Some(Format::VllmBench)
-        } else if has("per_request") || has("summary") {
-            Some(Format::Report)
         } else if has("successes") || has("start_time") {
             Some(Format::InferencePerf)
         } else {

@@ -46,8 +46,9 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Ask for exactly the planned number of tokens. Default yes.
     pub ignore_eos: bool,
-    /// Token ids that prompts are made of: the first, and one past the last. Default 100 to 30,000.
-    pub token_ids: (u32, u32),
+    /// Token ids that prompts are made of: the first, and one past the last. Default: ids that the
+    /// first target's `/tokenize` makes of words; 100 to 30,000 where it has none.
+    pub token_ids: Option<(u32, u32)>,
     /// Seed of the words.
     pub seed: u64,
 }
@@ -65,7 +66,7 @@ impl Default for Options {
             timeout: Duration::from_secs(600),
             limit: None,
             ignore_eos: true,
-            token_ids: (100, 30_000),
+            token_ids: None,
             seed: 42,
         }
     }
@@ -124,8 +125,9 @@ pub fn run(
             "concurrency is 0, must be at least 1".to_owned(),
         ));
     }
-    let (low, high) = options.token_ids;
-    if low >= high {
+    if let Some((low, high)) = options.token_ids
+        && low >= high
+    {
         return Err(OnlineError::Option(format!(
             "token ids {low} to {high} hold none"
         )));

@@ -13,6 +13,11 @@ use super::{Api, OnlineError, Options};
 use crate::replay::workload::{Prompt, Run, Turn};
 use crate::sim::mix;
 
+/// Fewest ids that make prompts different enough.
+const FEWEST: usize = 16;
+/// Ids that most vocabularies have.
+const USUAL: (u32, u32) = (100, 30_000);
+
 /// Short words of which most are one token with a blank before them; those that are not are found
 /// out before the start.
 const WORDS: &str = "time year people way day man thing woman life child world school state family \
@@ -28,7 +33,8 @@ pub(super) struct Speech {
     api: Api,
     model: String,
     ignore_eos: bool,
-    token_ids: (u32, u32),
+    /// Ids that prompts are made of.
+    alphabet: Vec<u32>,
     seed: u64,
     /// Words of one token each.
     words: Vec<&'static str>,
@@ -64,13 +70,14 @@ impl Speech {
             api: options.api,
             model,
             ignore_eos: options.ignore_eos,
-            token_ids: options.token_ids,
+            alphabet: Vec::new(),
             seed: options.seed,
             words: WORDS.split_whitespace().collect(),
             template: 0,
             per_message: 0,
         };
         if options.api == Api::Completions {
+            speech.alphabet = alphabet(target, &speech.model, options).await;
             return Ok(speech);
         }
         let count = async |body: Value| -> Option<u32> {
@@ -162,13 +169,13 @@ impl Speech {
 
     /// Appends the tokens of runs.
     fn ids(&self, runs: &[Run], to: &mut Vec<u32>) {
-        let (low, high) = self.token_ids;
-        let span = u64::from(high - low);
+        let span = self.alphabet.len().max(1) as u64;
         for run in runs {
             let id = mix(self.seed, run.id);
             to.extend((0..run.len).map(|i| {
                 let at = if run.same { 0 } else { u64::from(i) };
-                low + (mix(id, at) % span) as u32
+                let letter = self.alphabet.get((mix(id, at) % span) as usize);
+                letter.copied().unwrap_or_default()
             }));
         }
     }
@@ -200,5 +207,28 @@ impl Speech {
             text.push_str("time");
         }
         text
+    }
+}
+
+/// Ids that the server takes: those that words become there.
+async fn alphabet(target: &Target, model: &str, options: &Options) -> Vec<u32> {
+    let range = |(low, high): (u32, u32)| (low..high).collect();
+    if let Some(given) = options.token_ids {
+        return range(given);
+    }
+    let body = json!({"model": model, "prompt": WORDS, "add_special_tokens": false});
+    let body = Bytes::from(body.to_string());
+    let answer = target
+        .ask(Method::POST, "/tokenize", body, options.timeout)
+        .await;
+    let tokens = answer.unwrap_or_default();
+    let tokens = tokens["tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let ids = tokens.iter().filter_map(Value::as_u64);
+    let mut ids: Vec<u32> = ids.filter_map(|id| u32::try_from(id).ok()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    match ids.len() >= FEWEST {
+        true => ids,
+        false => range(USUAL),
     }
 }

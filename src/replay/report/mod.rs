@@ -101,6 +101,7 @@ pub struct Collector {
     e2e: Samples,
     gaps: Samples,
     rates: Samples,
+    first_error: Option<String>,
     kept: Vec<Kept>,
     timeline: Timeline,
 }
@@ -130,6 +131,7 @@ impl Collector {
             e2e: Samples::new(),
             gaps: Samples::new(),
             rates: Samples::new(),
+            first_error: None,
             kept: Vec::new(),
             timeline: Timeline::default(),
         }
@@ -189,6 +191,7 @@ impl Collector {
             ],
             summary,
             captured: self.options.per_request,
+            first_error: self.first_error,
             kept: self.kept,
             timeline: self.timeline,
         }
@@ -286,7 +289,11 @@ impl Sink for Collector {
             Status::Completed => self.completed(outcome),
             Status::Rejected => self.rejected += 1,
             Status::Incomplete => self.incomplete += 1,
-            Status::Failed => self.failed += 1,
+            Status::Failed => {
+                self.failed += 1;
+                let error = || outcome.error.map(str::to_owned);
+                self.first_error = self.first_error.take().or_else(error);
+            }
         }
         if self.options.per_request {
             self.kept.push(outcome.into());
@@ -343,6 +350,7 @@ pub struct Report {
     /// What workers looked like over time.
     pub timeline: Timeline,
     captured: bool,
+    first_error: Option<String>,
     kept: Vec<Kept>,
 }
 
@@ -368,7 +376,11 @@ impl Report {
 
     /// The table of latencies, and below it what is known of the run as a whole.
     pub fn table(&self, wall: Option<std::time::Duration>) -> String {
-        table::table(&self.summary, wall)
+        let mut table = table::table(&self.summary, wall);
+        if let Some(error) = &self.first_error {
+            table.push_str(&format!("First failure: {error}\n"));
+        }
+        table
     }
 }
 

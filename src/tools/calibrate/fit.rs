@@ -13,9 +13,12 @@ const SOFT: f64 = 0.06;
 /// Most steps of one round.
 const STEPS: usize = 12;
 /// Rounds, in which the weight of the defaults follows the noise that is left.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Half the distance of finite differences, in scales of the prior.
-const DIFFERENCE: f64 = 0.1;
+const DIFFERENCE: f64 = 0.25;
+/// A residual whose slope changes by this within a difference counts half: where a handful of
+/// requests catches an earlier step or misses it, curves have jumps that tell nothing.
+const ROUGH: f64 = 0.01;
 /// A parameter that ends within this share of its range from a bound is at it.
 const AT_BOUND: f64 = 1e-3;
 
@@ -257,19 +260,20 @@ impl Machine<'_> {
     /// One descent with the given weight of the defaults.
     fn round(&self, at: &mut Vec<f64>, ridge: f64) -> Result<Round, CalibrateError> {
         let n = at.len();
-        let cost = |residuals: &[f64], at: &[f64]| {
+        let cost = |residuals: &[f64], trust: &[f64], at: &[f64]| {
             let loss = |r: &f64| 2.0 * SOFT * SOFT * ((1.0 + (r / SOFT).powi(2)).sqrt() - 1.0);
-            let data: f64 = residuals.iter().map(loss).sum();
+            let data: f64 = residuals.iter().zip(trust).map(|(r, t)| t * loss(r)).sum();
             data + at.iter().map(|u| (ridge * u).powi(2)).sum::<f64>()
         };
         let mut damping = 1e-3;
         let mut current = self.residuals(&[at.clone()])?.remove(0);
-        let mut jacobian = self.jacobian(at)?;
-        let (mut normal, mut gradient) = (vec![vec![0.0; n]; n], vec![0.0; n]);
+        let (mut jacobian, mut trust) = self.jacobian(at, &current)?;
+        let mut normal = vec![vec![0.0; n]; n];
         for _ in 0..STEPS {
-            (normal, gradient) = system(&jacobian, &current, at, ridge);
+            let gradient;
+            (normal, gradient) = system(&jacobian, &current, &trust, at, ridge);
             let mut moved = false;
-            for _ in 0..4 {
+            for _ in 0..6 {
                 let mut damped = normal.clone();
                 for (j, row) in damped.iter_mut().enumerate() {
                     row[j] *= 1.0 + damping;
@@ -284,7 +288,7 @@ impl Machine<'_> {
                     break;
                 }
                 let found = self.residuals(std::slice::from_ref(&trial))?.remove(0);
-                if cost(&found, &trial) < cost(&current, at) {
+                if cost(&found, &trust, &trial) < cost(&current, &trust, at) {
                     (*at, current) = (trial, found);
                     damping = (damping / 10.0).max(1e-6);
                     moved = true;
@@ -295,12 +299,12 @@ impl Machine<'_> {
             if !moved {
                 break;
             }
-            jacobian = self.jacobian(at)?;
+            (jacobian, trust) = self.jacobian(at, &current)?;
         }
-        let _ = gradient;
-        let seen = current.iter().filter(|r| **r != 0.0).count();
-        let free = seen.saturating_sub(n).max(1) as f64;
-        let squares: f64 = current.iter().map(|r| weight(*r) * r * r).sum();
+        let weighed = || current.iter().zip(&trust).filter(|(r, _)| **r != 0.0);
+        let seen: f64 = weighed().map(|(_, t)| t).sum();
+        let free = (seen - n as f64).max(1.0);
+        let squares: f64 = weighed().map(|(r, t)| t * weight(*r) * r * r).sum();
         let unit = |j: usize| {
             (0..n)
                 .map(|i| if i == j { 1.0 } else { 0.0 })
@@ -323,8 +327,8 @@ impl Machine<'_> {
         moved.collect()
     }
 
-    /// Central differences: `[parameter][residual]`.
-    fn jacobian(&self, at: &[f64]) -> Result<Vec<Vec<f64>>, CalibrateError> {
+    /// Central differences: `[parameter][residual]`, and how far each residual can be trusted.
+    fn jacobian(&self, at: &[f64], here: &[f64]) -> Result<Slopes, CalibrateError> {
         let mut places = Vec::with_capacity(2 * at.len());
         for j in 0..at.len() {
             for side in [DIFFERENCE, -DIFFERENCE] {
@@ -339,9 +343,17 @@ impl Machine<'_> {
             let pairs = found[2 * j].iter().zip(&found[2 * j + 1]);
             pairs.map(|(a, b)| (a - b) / apart.max(1e-9)).collect()
         });
-        Ok(columns.collect())
+        let trust = here.iter().enumerate().map(|(i, middle)| {
+            let bend = |j: usize| (found[2 * j][i] - 2.0 * middle + found[2 * j + 1][i]).abs();
+            let rough = (0..at.len()).map(bend).fold(0.0, f64::max);
+            1.0 / (1.0 + (rough / ROUGH).powi(2))
+        });
+        Ok((columns.collect(), trust.collect()))
     }
 }
+
+/// Slopes by parameter and residual, and the trust in each residual.
+type Slopes = (Vec<Vec<f64>>, Vec<f64>);
 
 /// Weight of a residual under the soft L1 loss.
 fn weight(residual: f64) -> f64 {
@@ -352,10 +364,12 @@ fn weight(residual: f64) -> f64 {
 fn system(
     jacobian: &[Vec<f64>],
     residuals: &[f64],
+    trust: &[f64],
     at: &[f64],
     ridge: f64,
 ) -> (Vec<Vec<f64>>, Vec<f64>) {
-    let weights: Vec<f64> = residuals.iter().map(|r| weight(*r)).collect();
+    let weights = residuals.iter().zip(trust).map(|(r, t)| t * weight(*r));
+    let weights: Vec<f64> = weights.collect();
     let product = |a: &[f64], b: &[f64]| -> f64 {
         let terms = a.iter().zip(b).zip(&weights);
         terms.map(|((a, b), w)| w * a * b).sum()

@@ -4,7 +4,6 @@ pub mod control;
 pub mod dev;
 pub mod generate;
 pub mod lora;
-pub mod pooled;
 pub mod pooling;
 pub mod scoring;
 pub mod tokenize;

@@ -23,6 +23,10 @@ struct Shape<'a> {
 impl Sampler<'_> {
     pub(super) fn array(&mut self, plan: &Plan, place: Place) -> Result<Value, Fail> {
         let schema = self.schema;
+        let place = Place {
+            parts: plan.parts,
+            ..place
+        };
         let rules: Vec<&ArrayRules> = plan
             .facets
             .iter()

@@ -86,6 +86,8 @@ struct Place {
     concept: Option<&'static Concept>,
     /// Types to prefer.
     want: Types,
+    /// Types that its own parts should prefer.
+    parts: Types,
 }
 
 impl Place {
@@ -95,7 +97,8 @@ impl Place {
             depth: self.depth + 1,
             rounds: 0,
             concept,
-            want: Types::NONE,
+            want: self.parts,
+            parts: Types::NONE,
         }
     }
 }
@@ -151,6 +154,7 @@ pub(super) fn sample(
             rounds: 0,
             concept: None,
             want,
+            parts: Types::NONE,
         };
         let made = sampler.value(&[schema.root], place);
         fuel -= ration - sampler.judge.fuel();

@@ -56,6 +56,10 @@ impl<'a> Sampler<'a> {
         place: Place,
         attempt: u32,
     ) -> Result<Value, Fail> {
+        let place = Place {
+            parts: plan.parts,
+            ..place
+        };
         // Dependent schemas join while names are chosen.
         let mut facets = Plan {
             facets: plan.facets.clone(),
@@ -176,6 +180,9 @@ impl<'a> Sampler<'a> {
     ) -> Result<Names, Fail> {
         let blame = self.object_facet(plan);
         let mut names = Names::default();
+        for name in &plan.with {
+            names.add(name, true);
+        }
         self.close(&mut names, facets, place, attempt)?;
         let rules = self.rules(facets);
         let (_, max) = sizes(&rules, plan);

@@ -26,6 +26,10 @@ pub(super) struct Plan {
     pub(super) is_hard: bool,
     /// Properties that must be left out.
     pub(super) without: Vec<String>,
+    /// Properties that must be there.
+    pub(super) with: Vec<String>,
+    /// Types that items and members should rather have; none: any.
+    pub(super) parts: Types,
     /// Bounds that no facet states.
     pub(super) bounds: Bounds,
     /// No value is possible, and why.
@@ -56,6 +60,7 @@ impl Sampler<'_> {
     ) -> Result<Plan, Fail> {
         let mut plan = Plan {
             meant: Types::NONE,
+            parts: Types::NONE,
             ..Plan::default()
         };
         self.extend(&mut plan, goal, place, attempt)?;

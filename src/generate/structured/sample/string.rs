@@ -11,6 +11,8 @@ use crate::sim::Draw;
 
 /// Attempts at a string that satisfies several patterns, formats and lengths.
 const TRIES: u32 = 60;
+/// Attempts after which a pattern is laid over a format.
+const SPLICE: u32 = 6;
 
 impl Sampler<'_> {
     pub(super) fn string(&mut self, plan: &Plan, place: Place) -> Result<String, Fail> {
@@ -65,6 +67,11 @@ impl Sampler<'_> {
                 self.candidate(&patterns, &formats, attempt, window)
             };
             let Some(text) = candidate else { continue };
+            let text = if attempt >= SPLICE && !formats.is_empty() && !patterns.is_empty() {
+                self.spliced(&patterns, &formats, window).unwrap_or(text)
+            } else {
+                text
+            };
             let length = text.chars().count() as u64;
             self.judge.spend(length as u32 / 64)?;
             if length < min || max.is_some_and(|max| length > max) {
@@ -117,6 +124,32 @@ impl Sampler<'_> {
         }
         let pattern = patterns[attempt as usize % patterns.len()];
         pattern.sample(low, high, self.rng)
+    }
+
+    /// What a pattern asks for, laid over a string of a format: at its start, its end, or inside.
+    fn spliced(
+        &mut self,
+        patterns: &[&Pattern],
+        formats: &[&Format],
+        (low, high): (u32, u32),
+    ) -> Option<String> {
+        let over = patterns[self.below(patterns.len())].sample(0, high, self.rng)?;
+        let format = formats[self.below(formats.len())];
+        let base = format::sample(&format.name, low, high, self.rng)?;
+        self.judge.spend(base.len() as u32).ok()?;
+        let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
+        let inside = |at: usize| {
+            let rest = base.get(at + over.len()..).unwrap_or_default();
+            format!("{}{over}{rest}", &base[..at])
+        };
+        let candidates = cuts.iter().flat_map(|&at| {
+            let (head, tail) = base.split_at(at);
+            [format!("{over}{tail}"), format!("{head}{over}"), inside(at)]
+        });
+        let fits = |text: &String| {
+            formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text))
+        };
+        candidates.into_iter().find(fits)
     }
 
     fn encoded(&mut self, rules: &StringRules) -> String {

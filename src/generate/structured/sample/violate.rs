@@ -36,6 +36,8 @@ enum Way {
     MoreMembers(u64),
     FewerMembers(u64),
     Without(String),
+    With(String, Types),
+    Items(Types),
     Numbers(Range),
     Part(NodeId),
     Meet(NodeId),
@@ -46,8 +48,9 @@ impl Way {
     fn types(&self) -> Types {
         match self {
             Self::Longer(_) | Self::Shorter(_) => Types::STRING,
-            Self::MoreItems(_) | Self::FewerItems(_) => Types::ARRAY,
-            Self::MoreMembers(_) | Self::FewerMembers(_) | Self::Without(_) => Types::OBJECT,
+            Self::MoreItems(_) | Self::FewerItems(_) | Self::Items(_) => Types::ARRAY,
+            Self::MoreMembers(_) | Self::FewerMembers(_) => Types::OBJECT,
+            Self::Without(_) | Self::With(..) => Types::OBJECT,
             Self::Numbers(_) => Types::NUMBER,
             Self::Types(_) | Self::Part(_) | Self::Meet(_) => Types::ALL,
         }
@@ -79,6 +82,7 @@ impl Sampler<'_> {
             }
         }
         let mut ways = own_ways(node, plan);
+        ways.extend(self.parts(node, plan));
         if let Some(logic) = node.logic.as_ref().filter(|_| depth < DEPTH) {
             ways.extend(logic.refs.iter().chain(&logic.all).map(|&id| Way::Part(id)));
             ways.extend(logic.not.map(Way::Meet));
@@ -99,10 +103,39 @@ impl Sampler<'_> {
             Way::MoreMembers(n) => bounds.members.0 = bounds.members.0.max(n),
             Way::FewerMembers(n) => bounds.members.1 = bounds.members.1.min(n),
             Way::Without(name) => plan.without.push(name),
+            Way::With(name, types) => {
+                plan.with.push(name);
+                plan.parts = types;
+            }
+            Way::Items(types) => plan.parts = types,
             Way::Numbers(range) => bounds.range.narrow(&range),
             Way::Part(id) => self.violate_at(plan, id, certain, depth + 1),
             Way::Meet(id) => certain.push(id),
         }
+    }
+
+    /// How parts of a value can be what the node does not want of them: of another type.
+    fn parts(&self, node: &Node, plan: &Plan) -> Vec<Way> {
+        let other = |id: NodeId| {
+            let types = Types::ALL.without(self.schema.node(id).possible);
+            Some(types).filter(|types| *types != Types::NONE)
+        };
+        let both = plan.types.and(node.types);
+        let mut ways = Vec::new();
+        if let Some(rules) = node.object.as_ref().filter(|_| both.has(Types::OBJECT)) {
+            let members = rules.properties.iter();
+            ways.extend(
+                members.filter_map(|(name, p)| Some(Way::With(name.clone(), other(p.node)?))),
+            );
+        }
+        if let Some(rules) = node.array.as_ref().filter(|_| both.has(Types::ARRAY)) {
+            ways.extend(rules.rest.and_then(other).map(Way::Items));
+            if let Some(contains) = rules.contains.filter(|contains| contains.min > 0) {
+                ways.push(Way::FewerItems(0));
+                ways.extend(other(contains.node).map(Way::Items));
+            }
+        }
+        ways
     }
 }
 
@@ -178,6 +211,9 @@ mod tests {
             json!({"not": {"allOf": [{"type": "string"}, {"minLength": 3}]}}),
             json!({"oneOf": [{"maxProperties": 0}, {}]}),
             json!({"oneOf": [{"minimum": 3}, {"maximum": 8}], "type": "integer"}),
+            json!({"type": "object", "not": {"properties": {"a": {"type": "integer"}}}}),
+            json!({"type": "array", "minItems": 2, "not": {"contains": {"type": "string"}}}),
+            json!({"type": "array", "not": {"items": {"type": "string"}}}),
         ] {
             let compiled = compile(&Constraint::Json(schema.clone())).expect("a schema");
             for seed in 0..20 {

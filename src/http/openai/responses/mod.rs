@@ -23,8 +23,10 @@ use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
 use crate::http::stream::EventStream;
 use crate::http::{body, error, fault, json, transfer};
+use crate::metrics::ToolMode;
 use crate::service::{Job, Reply};
 use crate::wire::fault::{Fault, Kind};
+use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::responses::ResponsesRequest;
 use crate::wire::openai::responses_rules::{cannot_cancel, not_stored};
 use crate::wire::openai::shared::{StructuredOutputs, ToolChoice};
@@ -230,6 +232,7 @@ async fn start(
         max_tokens: params.max_tokens.unwrap_or(budget),
         logprobs: logprobs.map(|top| prepare::top(app, top)),
         ids: Ids::new(),
+        tool_parser: (parser && finds_calls(&chat)).then(|| app.metrics.clone()),
         prompt: shows_prompt.then(|| prompt.tokens.clone()),
         request,
     });
@@ -259,6 +262,12 @@ async fn start(
     }
 }
 
+/// Whether the tool parser looks at what answers this.
+fn finds_calls(chat: &ChatRequest) -> bool {
+    let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+    offered && chat.tool_choice != Some(ToolChoice::None)
+}
+
 /// `text.format` is a constraint too.
 fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Result<(), Fault> {
     let format = request.text.as_ref().and_then(|text| text.get("format"));
@@ -284,6 +293,8 @@ impl Playing {
         self.reply.ended().await;
         let choice = &self.reply.choices[0];
         let output = self.frame.output(choice, false);
+        let called = output.iter().any(|item| item["type"] == "function_call");
+        self.frame.count_parsed(ToolMode::NonStreaming, called);
         self.frame.object(status(choice), output, Some(&self.reply))
     }
 }

@@ -2,6 +2,8 @@
 //! (`vllm/entrypoints/openai/responses/protocol.py`, `ResponsesResponse`; the items are classes
 //! of the openai SDK).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::engine::End;
@@ -9,6 +11,7 @@ use crate::generate::{Channel, Reason};
 use crate::http::openai::logprobs::entries;
 use crate::http::openai::prepare::uid;
 use crate::http::openai::view::{Counts, View, Wire, end_of};
+use crate::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use crate::service::{Choice, Reply};
 use crate::wire::openai::responses::ResponsesRequest;
 
@@ -23,6 +26,8 @@ pub(super) struct Frame {
     /// Whether and how many alternatives per token are shown.
     pub(super) logprobs: Option<u32>,
     pub(super) ids: Ids,
+    /// Counts what the tool parser finds, where there is one at work.
+    pub(super) tool_parser: Option<Arc<Metrics>>,
     /// The prompt, when the response shows it.
     pub(super) prompt: Option<Vec<u32>>,
 }
@@ -176,6 +181,18 @@ impl Frame {
         let tokens = choice.script.tokens().take(choice.released() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
         Some((raw(self.prompt.as_ref()?), raw(&ids)))
+    }
+
+    /// The tool parser looked at the answer, or at a delta of it.
+    pub(super) fn count_parsed(&self, mode: ToolMode, found: bool) {
+        let outcome = if found {
+            ToolOutcome::ToolCall
+        } else {
+            ToolOutcome::NoToolCall
+        };
+        if let Some(metrics) = &self.tool_parser {
+            metrics.on_tool_parser(mode, outcome, ToolRequest::Responses, 1);
+        }
     }
 
     /// The items of an ended reply. A stream calls its reasoning completed, a unary answer leaves

@@ -12,6 +12,7 @@ use crate::http::json;
 use crate::http::openai::logprobs::entries;
 use crate::http::openai::view::Wire;
 use crate::http::stream::{Render, Step};
+use crate::metrics::ToolMode;
 use crate::service::{Choice, Reply};
 
 /// An output item that is being written.
@@ -227,11 +228,13 @@ impl Render for ResponseStream {
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
         let from = (choice.sent - step.tokens) as usize;
+        let mut called = false;
         let mut group: Option<Group> = None;
         for at in 0..step.tokens as usize {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
+            called |= matches!(token.channel, Channel::Call(_));
             let place = (from + at, token.id);
             match &mut group {
                 Some(group) if group.channel == token.channel => {
@@ -253,6 +256,7 @@ impl Render for ResponseStream {
         if let Some(group) = group {
             self.write(out, &group, choice);
         }
+        self.frame.count_parsed(ToolMode::Streaming, called);
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {

@@ -1,0 +1,150 @@
+//! `vllm-sim calibrate`: measured runs in, a profile for `--config` out.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::config::{Door, Loaded, Source, load_known};
+use crate::engine::latency::Coefficients;
+use crate::replay::load::Format;
+use crate::server;
+use crate::tools::calibrate::{self, Options};
+
+const HELP: &str = "\
+Usage: vllm-sim calibrate --data FILE… [--out FILE] [options] [flags of `vllm-sim serve`]
+       vllm-sim calibrate --runs DIR [--out FILE] [options]
+
+Fits the few numbers of the roofline to measured runs, by replaying them through the real
+scheduler, and writes a profile that --config takes.
+
+  --data FILE…        Results of vllm bench serve, guidellm or inference-perf, our reports, or a CSV
+                      with a row per request. All are runs of the deployment that the flags of
+                      `serve` describe: name --model and --gpu, and what else was set.
+  --format NAME       What the files hold [auto]
+  --runs DIR          Recorded runs that each describe their deployment (as `validate` reads them)
+  --hold-out NAME,…   Runs that are judged and not fitted
+  --fit NAME,…        Numbers to fit [those that the runs can tell]
+  --max-requests N    Requests of a stage that are played at most [all]
+  --threads N         Threads [one per core]; results do not depend on it
+  --out FILE          The profile [standard output, after the report]
+";
+
+/// What was typed.
+#[derive(Default)]
+struct Words {
+    data: Vec<PathBuf>,
+    format: Format,
+    runs: Option<PathBuf>,
+    out: Option<PathBuf>,
+    options: Options,
+    help: bool,
+    /// Flags of `serve`.
+    rest: Vec<String>,
+}
+
+fn read(words: &[String]) -> Result<Words> {
+    let mut typed = Words::default();
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
+        let (flag, joined) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (word.as_str(), None),
+        };
+        let mut value = || {
+            let next = joined.clone().or_else(|| words.next().cloned());
+            next.with_context(|| format!("{flag} needs a value"))
+        };
+        let list = |text: String| text.split(',').map(str::to_owned).collect();
+        let count = |text: String| -> Result<usize> {
+            let n: Option<usize> = text.parse().ok().filter(|n| *n > 0);
+            n.with_context(|| format!("{flag} is {text:?}, must be a whole number above 0"))
+        };
+        match flag {
+            "--data" => {
+                typed.data.push(value()?.into());
+                while let Some(more) = words.next_if(|word| !word.starts_with('-')) {
+                    typed.data.push(more.into());
+                }
+            }
+            "--format" => typed.format = value()?.parse().map_err(anyhow::Error::msg)?,
+            "--runs" => typed.runs = Some(value()?.into()),
+            "--out" => typed.out = Some(value()?.into()),
+            "--fit" => typed.options.fit = list(value()?),
+            "--hold-out" => typed.options.hold_out = list(value()?),
+            "--max-requests" => typed.options.max_requests = Some(count(value()?)?),
+            "--threads" => typed.options.threads = count(value()?)?,
+            "--help" | "-h" => typed.help = true,
+            _ => typed.rest.push(word.clone()),
+        }
+    }
+    Ok(typed)
+}
+
+/// Runs the tool; the text is for standard output.
+pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let typed = read(words)?;
+    if typed.help {
+        return Ok(HELP.to_owned());
+    }
+    let (fitted, base, deployment) = match (&typed.runs, typed.data.is_empty()) {
+        (Some(_), false) => bail!("--data and --runs exclude each other"),
+        (None, true) => bail!("--data FILE… or --runs DIR is needed; see --help"),
+        (Some(folder), true) => {
+            if let Some(word) = typed.rest.first() {
+                bail!("{word:?} is not known here: recorded runs describe their deployments");
+            }
+            let fitted = calibrate::from_recorded(folder, &typed.options)?;
+            (fitted, Coefficients::default(), Vec::new())
+        }
+        (None, false) => {
+            let (loaded, rest) = load_known(&typed.rest, Door::Vllm, env)?;
+            if let Some(word) = rest.first() {
+                bail!("{word:?} is neither a flag of calibrate (see --help) nor of serve");
+            }
+            let (engine, setup) = server::modelled(&loaded.config)?;
+            let setup = setup.context(
+                "calibrate fits the roofline: name --gpu, and a --model whose config.json is known",
+            )?;
+            let fitted = calibrate::from_results(
+                &typed.data,
+                typed.format,
+                (&engine, &setup),
+                &typed.options,
+            )?;
+            (fitted, setup.coefficients, deployment(&loaded))
+        }
+    };
+    let profile = calibrate::yaml(&fitted, &base, &deployment);
+    let Some(file) = &typed.out else {
+        return Ok(format!("{fitted}\n{profile}"));
+    };
+    std::fs::write(file, profile).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(format!("{fitted}\nprofile in {}", file.display()))
+}
+
+/// What was typed of the deployment, for the profile: names and YAML values.
+fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
+    let own = [
+        "config",
+        "latency-coefficients",
+        "speedup-ratio",
+        "port",
+        "host",
+    ];
+    let typed = loaded.effective.iter().filter(|flag| {
+        let somewhere = !matches!(flag.source, Source::Default | Source::Derived);
+        somewhere && !flag.values.is_empty() && !own.contains(&flag.name)
+    });
+    let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();
+    let pairs = typed.map(|flag| {
+        let value = match &flag.values[..] {
+            [one] => quoted(one),
+            many => format!(
+                "[{}]",
+                many.iter().map(quoted).collect::<Vec<_>>().join(", ")
+            ),
+        };
+        (flag.name.to_owned(), value)
+    });
+    pairs.collect()
+}

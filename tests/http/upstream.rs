@@ -1,0 +1,149 @@
+//! Where several routes of vLLM have to agree, and how a stream of several choices begins.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+/// The data of every event of a stream.
+fn events(text: &str) -> Vec<Value> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    lines
+        .filter(|data| *data != "[DONE]")
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn all_roles_come_before_the_first_token() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({
+        "messages": [{"role": "user", "content": "Hi"}],
+        "n": 3, "max_tokens": 2, "ignore_eos": true, "stream": true,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+    });
+    let answer = sim.post("/v1/chat/completions", &body).await;
+    let events = events(&answer.text());
+    let seen: Vec<(i64, bool, i64)> = events
+        .iter()
+        .filter_map(|event| {
+            let choice = event["choices"].get(0)?;
+            let used = event["usage"]["completion_tokens"].as_i64()?;
+            let role = choice["delta"].get("role").is_some();
+            Some((choice["index"].as_i64()?, role, used))
+        })
+        .collect();
+    let expected = [
+        (0, true, 0),
+        (1, true, 0),
+        (2, true, 0),
+        (0, false, 1),
+        (1, false, 1),
+        (2, false, 1),
+        (0, false, 2),
+        (1, false, 2),
+        (2, false, 2),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], 6);
+}
+
+#[tokio::test]
+async fn what_is_rendered_is_what_is_counted() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let body = json!({
+        "model": "tiny-llama", "max_tokens": 4, "system": "Be kind.",
+        "messages": [
+            {"role": "user", "content": "What time is it?"},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "clock", "input": {"zone": "UTC"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "12:00"},
+                {"type": "text", "text": "And now?"},
+            ]},
+        ],
+    });
+    let rendered = sim.post("/v1/messages/render", &body).await.json();
+    let mut asked = body.clone();
+    asked.as_object_mut().unwrap().remove("max_tokens");
+    let counted = sim.post("/v1/messages/count_tokens", &asked).await.json();
+    let answered = sim.post("/v1/messages", &body).await.json();
+    let tokens = rendered["token_ids"].as_array().unwrap().len();
+    assert_eq!(counted["input_tokens"], tokens);
+    assert_eq!(answered["usage"]["input_tokens"], tokens);
+
+    let body = json!({"max_output_tokens": 4, "instructions": "Be kind.", "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "What time is it?"}]},
+        {"type": "function_call", "call_id": "t1", "name": "clock", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "t1", "output": "12:00"},
+    ]});
+    let rendered = sim.post("/v1/responses/render", &body).await.json();
+    let answered = sim.post("/v1/responses", &body).await.json();
+    let tokens = rendered["token_ids"].as_array().unwrap().len();
+    assert_eq!(answered["usage"]["input_tokens"], tokens);
+    let refused = sim.post("/v1/responses/render", &json!({})).await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.json()["error"]["param"], "body.input");
+    let empty = sim
+        .post("/v1/completions/render", &json!({"prompt": [[]]}))
+        .await;
+    assert_eq!(empty.status, 400, "{}", empty.text());
+}
+
+#[tokio::test]
+async fn old_constraints_act_when_they_are_told_to() {
+    let body = json!({"prompt": "Hi", "guided_choice": ["red"]});
+    let old = Sim::serve(&["--legacy-guided"]).await;
+    let answer = old.post("/v1/completions", &body).await.json();
+    assert_eq!(answer["choices"][0]["text"], "red");
+    let new = Sim::serve(&[]).await;
+    let answer = new.post("/v1/completions", &body).await.json();
+    assert_ne!(answer["choices"][0]["text"], "red");
+}
+
+#[tokio::test]
+async fn pooling_takes_every_form_of_input() {
+    let sim = Sim::serve(&["--runner", "pooling"]).await;
+    let count = |answer: Value| answer["data"].as_array().map(Vec::len);
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (input, vectors) in [
+        (json!({"input": "Hi"}), 1),
+        (json!({"input": ["Hi", "Ho"]}), 2),
+        (json!({"input": [1, 2]}), 1),
+        (json!({"input": [[1, 2], [3]]}), 2),
+        (json!({"messages": messages}), 1),
+        (json!({"messages": [messages, messages]}), 2),
+        (json!({"input": messages}), 1),
+    ] {
+        let answer = sim.post("/v1/embeddings", &input).await;
+        assert_eq!(answer.status, 200, "{input}: {}", answer.text());
+        assert_eq!(count(answer.json()), Some(vectors), "{input}");
+    }
+    for (path, body, param) in [
+        ("/v1/embeddings", json!({}), "body.input"),
+        (
+            "/v1/embeddings",
+            json!({"input": "x", "normalize": true}),
+            "normalize",
+        ),
+        ("/pooling", json!({"input": "x", "task": "score"}), "task"),
+        ("/pooling", json!({"data": {}}), "task"),
+        ("/score", json!({"queries": "a"}), "body.documents"),
+        ("/rerank", json!({"query": "a"}), "body.documents"),
+        (
+            "/rerank",
+            json!({"query": "a", "documents": ["b"], "top_n": -1}),
+            "body.top_n",
+        ),
+        (
+            "/v2/embed",
+            json!({"texts": ["a"], "images": ["b"]}),
+            "body",
+        ),
+    ] {
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 400, "{path} {body}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["param"], param, "{path} {body}");
+    }
+}
