@@ -10,7 +10,7 @@ mod models;
 mod reply;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::driver::{Group, Live, Planned, Tag, Ticket, Traced};
 use crate::engine::kv::{self, Extras, HashConfig, Hasher, Lora};
@@ -160,6 +160,7 @@ pub struct Service {
     settings: Settings,
     leases: leases::Leases,
     arrivals: AtomicU64,
+    next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
     draining: std::sync::atomic::AtomicBool,
 }
@@ -178,6 +179,7 @@ impl Service {
             settings,
             leases: leases::Leases::default(),
             arrivals: AtomicU64::new(0),
+            next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
             draining: false.into(),
         }
@@ -484,11 +486,18 @@ impl Service {
                 .ok_or(ServeError::Rank { rank, ranks }),
             None if ranks == 1 => Ok(0),
             None => {
+                // vLLM's score. Of equals the one after the last choice: vLLM counts what it sent
+                // until it hears from the engines, so that idle ones take turns there too.
+                // Source: `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
+                let start = self.next_rank.load(Ordering::Relaxed);
                 let load = |rank: &usize| {
                     let stats = self.ranks[*rank].stats();
-                    (stats.waiting * 4 + stats.running, *rank)
+                    stats.waiting * 4 + stats.running
                 };
-                Ok((0..ranks).min_by_key(load).unwrap_or(0))
+                let turn = (0..ranks).map(|turn| (start + turn) % ranks);
+                let chosen = turn.min_by_key(load).unwrap_or(0);
+                self.next_rank.store(chosen + 1, Ordering::Relaxed);
+                Ok(chosen)
             }
         }
     }

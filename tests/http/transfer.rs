@@ -305,3 +305,43 @@ async fn parameters_without_a_source_are_no_transfer() {
         0.0
     );
 }
+
+#[tokio::test]
+async fn a_threshold_works_in_every_body() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let said = json!([{"role": "user", "content": "hello"}]);
+    let messages = json!({"model": "tiny-llama", "messages": said, "max_tokens": 3});
+    for (path, mut body) in [requests().to_vec(), vec![("/v1/messages", messages)]].concat() {
+        body["cache_hit_threshold"] = json!(1.0);
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        let usage = answer.json()["usage"].take();
+        let output = usage
+            .get("completion_tokens")
+            .or_else(|| usage.get("output_tokens"));
+        assert_eq!(output, Some(&json!(0)), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn idle_ranks_take_turns() {
+    let sim = Sim::serve(&["--data-parallel-size", "3"]).await;
+    let body = json!({"prompt": "hello", "max_tokens": 1});
+    for _ in 0..9 {
+        assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+    }
+    let pinned = ["X-data-parallel-rank: 1"];
+    sim.post_with("/v1/completions", &pinned, &body).await;
+    let text = sim.get("/metrics").await.text();
+    let served = |rank: u32| {
+        let name = format!("vllm:prompt_tokens_total{{engine=\"{rank}\"");
+        let line = text.lines().find(|line| line.starts_with(&name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let one = served(0) / 3.0;
+    assert!(one > 0.0);
+    assert_eq!(
+        [served(0), served(1), served(2)],
+        [3.0 * one, 4.0 * one, 3.0 * one]
+    );
+}

@@ -25,8 +25,12 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Res
     let (parts, body) = request.into_parts();
     // Bodies that do not parse keep OpenAI's envelope.
     let parsed = body::json(&app, &parts.headers, body).await;
-    match parsed.and_then(|value| MessagesRequest::parse(&value)) {
-        Ok(request) => answer(&app, &parts.headers, &request)
+    let parsed = parsed.and_then(|value| {
+        let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
+        Ok((MessagesRequest::parse(&value)?, threshold))
+    });
+    match parsed {
+        Ok((request, threshold)) => answer(&app, &parts.headers, &request, threshold)
             .await
             .unwrap_or_else(|fault| refusal(&app, &fault)),
         Err(fault) => error::response(&fault),
@@ -63,11 +67,11 @@ async fn answer(
     app: &Arc<App>,
     headers: &HeaderMap,
     request: &MessagesRequest,
+    threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let request = convert::chat(app, request)?;
     let id = prepare::request_id("chatcmpl-", headers, None);
-    let threshold = transfer::hit_threshold(app, headers, &serde_json::Value::Null);
     let requests = std::slice::from_ref(&request);
     let playing = match chat::start(app, headers, requests, id, threshold).await {
         Ok(playing) => playing,

@@ -41,7 +41,9 @@ pub(in crate::http) async fn create(
     let (parts, body) = request.into_parts();
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, ResponsesRequest::parse(&value)?).await
+        let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
+        let request = ResponsesRequest::parse(&value)?;
+        answer(&app, &parts.headers, request, threshold).await
     };
     answer
         .await
@@ -117,6 +119,7 @@ async fn answer(
     app: &Arc<App>,
     headers: &HeaderMap,
     mut request: ResponsesRequest,
+    threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     fault::inject(app, headers, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
@@ -135,7 +138,7 @@ async fn answer(
     request.store = Some(stored);
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (frame, started) = start(app, headers, request, &messages).await?;
+    let (frame, started) = start(app, headers, request, &messages, threshold).await?;
     let reply = match started {
         Ok(reply) => reply,
         Err(_) if stream => return Ok(failed_stream(frame, guard)),
@@ -189,6 +192,7 @@ async fn start(
     headers: &HeaderMap,
     request: ResponsesRequest,
     messages: &[Value],
+    hit_threshold: Option<f64>,
 ) -> Result<(Arc<Frame>, Result<Reply, Fault>), Fault> {
     let arrived = app.service.now();
     let target = prepare::target(app, request.model.as_deref())?;
@@ -222,7 +226,6 @@ async fn start(
     let cache_salt = request.cache_salt.as_deref().map(Into::into);
     let remote = request.kv_transfer_params.as_ref();
     transfer::streams(app, remote, request.stream.unwrap_or(false))?;
-    let hit_threshold = transfer::hit_threshold(app, headers, &Value::Null);
     let mut view = prepare::view(app, &shape, &id, &target);
     let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
     let frame = Arc::new(Frame {
