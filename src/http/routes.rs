@@ -13,7 +13,9 @@ use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
-use super::{admin, anthropic, error, invocations, ops, pooling, tokenize, transfer, vllm};
+use super::{
+    admin, anthropic, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
@@ -37,6 +39,7 @@ fn table(config: &Config) -> Vec<Route> {
         ("/version", "GET", get(ops::version)),
         ("/load", "GET", get(ops::load)),
         (METRICS, "GET", any(ops::metrics)),
+        ("/dashboard", "GET", get(dashboard::show)),
         (
             "/kv_event_sources",
             "GET",
@@ -85,7 +88,11 @@ fn table(config: &Config) -> Vec<Route> {
         routes.push(("/query", "GET", get(transfer::query)));
     }
     let server = &config.server;
-    if config.model.door == Door::Llmd || server.dev_mode || server.admin_key.is_some() {
+    if config.model.door == Door::Llmd
+        || server.dev_mode
+        || server.admin_key.is_some()
+        || server.dashboard_control
+    {
         routes.extend(administration());
     }
     if config.server.dev_mode {
