@@ -335,3 +335,91 @@ async fn real_metrics_cannot_be_faked_later() {
     );
     fake.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_profiler_can_be_started_once_and_stopped() {
+    let config = r#"{"profiler":"torch","torch_profiler_dir":"/tmp/traces"}"#;
+    let sim = Sim::vllm(&["--profiler-config", config]).await;
+    let start = || sim.send(Method::POST, "/start_profile", None);
+    assert_eq!(told(start().await).await, (OK, String::new()));
+    let (status, body) = told(start().await).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(body.contains(r#""type":"Conflict""#), "{body}");
+    let stop = sim.send(Method::POST, "/stop_profile", None).await;
+    assert_eq!(told(stop).await, (OK, String::new()));
+    for (bad, word) in [
+        (json!({"profile_prefix": "../x"}), "profile_prefix must be"),
+        (json!({"delay_iterations": -1}), "delay_iterations must be"),
+        (json!({"max_iterations": "many"}), "int_parsing"),
+    ] {
+        let (status, body) = sim.post("/start_profile", bad).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+        assert!(body.contains(word), "{body}");
+    }
+    let good = json!({"profile_prefix": "run-1", "max_iterations": 5});
+    assert_eq!(sim.post("/start_profile", good).await.0, OK);
+    sim.server.shutdown().await;
+}
+
+#[test]
+fn a_profiler_needs_its_folder() {
+    for (config, word) in [
+        (r#"{"profiler":"torch"}"#, "torch_profiler_dir must be set"),
+        (r#"{"profiler":"perf"}"#, "must be one of"),
+        (
+            r#"{"profiler":"cuda","proton_profiler_dir":"/x"}"#,
+            "only applicable",
+        ),
+    ] {
+        let flags = ["--model", "m", "--profiler-config", config];
+        let error = Loaded::from_flags(Door::Vllm, &flags).expect_err(config);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn recovery_from_faults_is_accepted_and_all_is_well() {
+    let sim = Sim::vllm(&["--enable-fault-tolerance", "--data-parallel-size", "2"]).await;
+    let (status, body) = sim
+        .post("/fault_tolerance/apply", json!({"instruction": "retry"}))
+        .await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    assert!(body.contains("request_id"), "{body}");
+    for (bad, words) in [
+        (json!([]), "Request body must be a JSON object."),
+        (json!({}), "'instruction' is required."),
+        (
+            json!({"instruction": "scale"}),
+            "Invalid instruction: 'scale'.",
+        ),
+        (
+            json!({"instruction": "retry", "params": 1}),
+            "'params' must be an object.",
+        ),
+    ] {
+        let (status, body) = sim.post("/fault_tolerance/apply", bad).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(body.contains(words), "{body}");
+    }
+    let shown: Value = serde_json::from_str(&sim.get("/fault_tolerance/status").await.1).unwrap();
+    let engines = json!([{"id": 0, "status": "healthy"}, {"id": 1, "status": "healthy"}]);
+    assert_eq!(shown["engines"], engines);
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn sagemaker_registers_adapters_under_its_own_names() {
+    let sim = Sim::plain(&[]).await;
+    let body = json!({"name": "a", "src": "p"});
+    let registered = sim.post("/adapters", body).await;
+    assert_eq!(registered, (OK, "Adapter a registered".into()));
+    let (status, body) = sim.post("/adapters", json!({"name": "b"})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    let body = json!({"model": "a", "prompt": "x", "max_tokens": 1});
+    assert_eq!(sim.post_json("/v1/completions", body).await["model"], "a");
+    let gone = || sim.send(Method::DELETE, "/adapters/a", None);
+    let unregistered = told(gone().await).await;
+    assert_eq!(unregistered, (OK, "Adapter a unregistered".into()));
+    assert_eq!(gone().await.status(), StatusCode::NOT_FOUND);
+    sim.server.shutdown().await;
+}

@@ -117,3 +117,38 @@ fn latency_profiles_are_configurations() {
         }
     }
 }
+
+/// Starts a server and asks it for `path`: status, content type, body.
+async fn get(door: Door, flags: &[&str], path: &str) -> (u16, String, String) {
+    let flags = [&["--model", "demo"], flags].concat();
+    let mut loaded = Loaded::from_flags(door, &flags).unwrap();
+    loaded.config.server.port = 0;
+    let server = Server::start_loaded(loaded).await.unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = format!("http://{}{path}", server.address.unwrap());
+    let answer = reqwest::Client::new().get(url).send().await.unwrap();
+    let kind = answer.headers()["content-type"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let status = answer.status().as_u16();
+    let body = answer.text().await.unwrap();
+    server.shutdown().await;
+    (status, kind, body)
+}
+
+#[tokio::test]
+async fn the_dashboard_acts_only_where_it_may() {
+    for door in [Door::Llmd, Door::Vllm] {
+        let (status, kind, page) = get(door, &[], "/dashboard").await;
+        assert_eq!((status, kind.as_str()), (200, "text/html; charset=utf-8"));
+        assert!(page.contains("data-control=\"false\""));
+        let (_, _, page) = get(door, &["--dashboard-control"], "/dashboard").await;
+        assert!(page.contains("data-control=\"true\""));
+    }
+    // Behind `serve` its switches bring the route that they call.
+    let (status, _, _) = get(Door::Vllm, &[], "/admin/config").await;
+    assert_eq!(status, 404);
+    let (status, _, _) = get(Door::Vllm, &["--dashboard-control"], "/admin/config").await;
+    assert_eq!(status, 200);
+}

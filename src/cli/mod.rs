@@ -1,6 +1,7 @@
 //! From arguments to an exit code. Only this module prints.
 
 mod calibrate;
+mod shell;
 mod tool;
 
 use std::process::ExitCode;

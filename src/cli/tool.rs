@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::shell;
 use crate::config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 use crate::server;
 use crate::tools::replay::Deployment;
@@ -35,8 +36,10 @@ pub(super) fn run(
             super::start_plain_log();
             record::run(words, env, super::signalled())
         }
+        "completions" => shell::completions(words),
+        "man" => shell::man(words),
         _ => bail!(
-            "`{name}` is not built yet; there are calibrate, dataset, explain, record, replay, sweep, validate (of {})",
+            "`{name}` is not built yet; there are calibrate, completions, dataset, explain, man, record, replay, sweep, validate (of {})",
             TOOLS.join(", ")
         ),
     }

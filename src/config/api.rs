@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::error::ConfigError;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
+use super::profiler;
 use super::values::Values;
 use super::words::closest;
 use super::{Compat, Door};
@@ -55,6 +56,10 @@ pub struct Api {
     pub skip_model_name_validation: bool,
     /// Whether forced tool calls are bound to their schema: `auto`, `parameter`, ….
     pub tool_strict_level: String,
+    /// Whether `/start_profile` and `/stop_profile` exist.
+    pub profiler: bool,
+    /// Whether `/fault_tolerance/*` exists.
+    pub fault_tolerance: bool,
     /// Bounds on single requests.
     pub limits: Limits,
     /// Items of each modality that a prompt may have (`--limit-mm-per-prompt`).
@@ -183,6 +188,8 @@ impl Api {
             legacy_guided: v.switch("legacy-guided-fields")?,
             skip_model_name_validation: v.switch("skip-model-name-validation")?,
             tool_strict_level: v.choice("tool-strict-level")?.unwrap_or("auto").to_owned(),
+            profiler: profiler::configured(v)?,
+            fault_tolerance: profiler::tolerates_faults(v)?,
             limits: limits(v)?,
             limit_mm_per_prompt: v.object("limit-mm-per-prompt")?.map(Value::Object),
             allowed_local_media_path: v.path("allowed-local-media-path"),

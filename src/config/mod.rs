@@ -24,6 +24,7 @@ mod metrics;
 mod model;
 mod parallel;
 mod parsers;
+mod profiler;
 mod registry;
 mod server;
 mod show;

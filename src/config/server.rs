@@ -44,6 +44,8 @@ pub struct Server {
     pub enable_sleep_mode: bool,
     /// Whether `/docs`, `/redoc` and `/openapi.json` are off.
     pub disable_fastapi_docs: bool,
+    /// Whether the dashboard may change settings.
+    pub dashboard_control: bool,
     /// What is logged, and how.
     pub log: Log,
     /// How often a silent stream gets a comment; `None`: never.
@@ -221,6 +223,7 @@ impl Server {
             dev_mode: v.switch("dev-mode")?,
             enable_sleep_mode: v.switch("enable-sleep-mode")?,
             disable_fastapi_docs: v.switch("disable-fastapi-docs")?,
+            dashboard_control: v.switch("dashboard-control")?,
             log: log(v)?,
             sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
             grpc_port: v.opt_ranged(

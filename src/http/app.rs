@@ -69,6 +69,8 @@ pub struct App {
     pub(super) openapi: OnceLock<Arc<str>>,
     /// Who this server is to the one that decodes what it prefilled.
     pub(super) engine_id: Arc<str>,
+    /// Whether a profiling session is under way.
+    pub(super) profiling: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -111,6 +113,7 @@ impl App {
             wire,
             load: Arc::default(),
             responses: Arc::default(),
+            profiling: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         }
     }

@@ -5,6 +5,7 @@ mod anthropic;
 mod app;
 mod body;
 pub mod bootstrap;
+mod dashboard;
 mod desk;
 mod edge;
 mod error;

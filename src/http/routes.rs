@@ -7,19 +7,22 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, delete, get, post};
 
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
-use super::vllm::{control, derender, docs, render, weights};
-use super::{admin, anthropic, error, invocations, ops, pooling, tokenize, transfer, vllm};
+use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
+use super::{
+    admin, anthropic, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+};
 use crate::config::{Config, Door, Task};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 const METRICS: &str = "/metrics";
+const ADAPTER: &str = "/adapters/{adapter_name}";
 const RESPONSE: &str = "/v1/responses/{response_id}";
 const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
@@ -36,6 +39,7 @@ fn table(config: &Config) -> Vec<Route> {
         ("/version", "GET", get(ops::version)),
         ("/load", "GET", get(ops::load)),
         (METRICS, "GET", any(ops::metrics)),
+        ("/dashboard", "GET", get(dashboard::show)),
         (
             "/kv_event_sources",
             "GET",
@@ -57,6 +61,20 @@ fn table(config: &Config) -> Vec<Route> {
         routes.extend([
             ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
             ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload)),
+            ("/adapters", "POST", post(sagemaker::register)),
+            (ADAPTER, "DELETE", delete(sagemaker::unregister)),
+        ]);
+    }
+    if config.api.profiler {
+        routes.extend([
+            ("/start_profile", "POST", post(profile::start)),
+            ("/stop_profile", "POST", post(profile::stop)),
+        ]);
+    }
+    if config.api.fault_tolerance {
+        routes.extend([
+            ("/fault_tolerance/apply", "POST", post(recovery::apply)),
+            ("/fault_tolerance/status", "GET", get(recovery::status)),
         ]);
     }
     if config.api.enable_tokenizer_info_endpoint {
@@ -70,7 +88,11 @@ fn table(config: &Config) -> Vec<Route> {
         routes.push(("/query", "GET", get(transfer::query)));
     }
     let server = &config.server;
-    if config.model.door == Door::Llmd || server.dev_mode || server.admin_key.is_some() {
+    if config.model.door == Door::Llmd
+        || server.dev_mode
+        || server.admin_key.is_some()
+        || server.dashboard_control
+    {
         routes.extend(administration());
     }
     if config.server.dev_mode {
@@ -279,6 +301,10 @@ pub(super) fn index(config: &Config) -> Index {
 
 /// The route a path belongs to, as `http_*` names it; the path itself when there is none.
 pub(super) fn template(path: &str) -> &str {
+    if let Some(name) = path.strip_prefix("/adapters/") {
+        let one = !name.is_empty() && !name.contains('/');
+        return if one { ADAPTER } else { path };
+    }
     let Some(rest) = path.strip_prefix("/v1/responses/") else {
         return path;
     };

@@ -22,9 +22,37 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     } else {
         python_json::parse(body)?
     };
+    media_type(Some(content_type))?;
+    Ok(value)
+}
+
+/// Reads a body that may be missing: FastAPI takes one of another media type for none, and a
+/// route without `validate_json_request` lets it.
+///
+/// # Errors
+/// vLLM's 400 for a body that is not JSON.
+pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>, Fault> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let value = if is_some_json(content_type.unwrap_or_default()) {
+        python_json::parse(body)?
+    } else {
+        // Bytes that the class then refuses, being no mapping.
+        Value::String(String::from_utf8_lossy(body).into_owned())
+    };
+    Ok(Some(value).filter(|value| !value.is_null()))
+}
+
+/// Refuses what does not say that it is JSON.
+///
+/// # Errors
+/// vLLM's 400.
+pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
+    let content_type = content_type.unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default();
     if media_type.eq_ignore_ascii_case("application/json") {
-        return Ok(value);
+        return Ok(());
     }
     Err(Fault::new(
         400,

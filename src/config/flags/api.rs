@@ -205,6 +205,26 @@ pub(super) const FLAGS: &[Flag] = &[
     )
     .or("false")
     .env(&["VLLM_SKIP_MODEL_NAME_VALIDATION"]),
+    Flag::new(
+        "profiler-config",
+        Api,
+        Json,
+        "{\"profiler\": \"torch\", \"torch_profiler_dir\": \"…\"}: /start_profile and /stop_profile answer; nothing is profiled.",
+    ),
+    Flag::new(
+        "enable-fault-tolerance",
+        Api,
+        Switch,
+        "/fault_tolerance/apply and /fault_tolerance/status answer.",
+    )
+    .or("false"),
+    Flag::new(
+        "fault-tolerance-config",
+        Api,
+        Json,
+        "vLLM's settings of fault tolerance; turns it on.",
+    )
+    .hide(),
     Flag::new("max-n-sequences", Api, Int, "Greatest n of a request.")
         .or("16384")
         .env(&["VLLM_MAX_N_SEQUENCES"])

@@ -140,6 +140,13 @@ pub(super) const FLAGS: &[Flag] = &[
     )
     .or("false"),
     Flag::new(
+        "dashboard-control",
+        Server,
+        Switch,
+        "The page /dashboard may change delays and failures, and /admin/config is served.",
+    )
+    .or("false"),
+    Flag::new(
         "pod-name",
         Server,
         Text,
@@ -185,7 +192,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "otlp-traces-endpoint",
         Server,
         Text,
-        "Where OpenTelemetry spans go.",
+        "Where OpenTelemetry spans go: a collector's gRPC address, such as http://localhost:4317.",
     ),
     Flag::new(
         "ssl-certfile",

@@ -30,18 +30,35 @@ pub(in crate::http) async fn load(State(app): State<Arc<App>>, request: Request)
             return Ok(error::empty(StatusCode::OK));
         }
         let value = body::json(&app, &parts.headers, body).await?;
-        let asked = LoadLoraRequest::parse(&value)?;
-        check(&app, &asked)?;
-        let (name, path) = (&asked.lora_name, &asked.lora_path);
-        app.service
-            .models
-            .load(name, path, None, asked.load_inplace)
-            .map_err(|error| Fault::new(400, Kind::InvalidUserInput, error.to_string()))?;
+        let name = add(&app, &value)?;
         Ok(bare_text(format!(
             "Success: LoRA adapter '{name}' added successfully."
         )))
     })
     .await
+}
+
+/// Adds the adapter that a body describes, and returns its name.
+pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
+    let asked = LoadLoraRequest::parse(value)?;
+    check(app, &asked)?;
+    let (name, path) = (&asked.lora_name, &asked.lora_path);
+    app.service
+        .models
+        .load(name, path, None, asked.load_inplace)
+        .map_err(|error| Fault::new(400, Kind::InvalidUserInput, error.to_string()))?;
+    Ok(asked.lora_name)
+}
+
+/// Removes the adapter that a body names, and returns its name.
+pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
+    let asked = UnloadLoraRequest::parse(value)?;
+    asked.validate()?;
+    let name = asked.lora_name;
+    if !app.service.models.unload(&name) {
+        return Err(lora::not_loaded(&name));
+    }
+    Ok(name)
 }
 
 /// Removes an adapter.
@@ -58,12 +75,7 @@ pub(in crate::http) async fn unload(
             return Ok(error::empty(StatusCode::OK));
         }
         let value = body::json(&app, &parts.headers, body).await?;
-        let asked = UnloadLoraRequest::parse(&value)?;
-        asked.validate()?;
-        let name = asked.lora_name;
-        if !app.service.models.unload(&name) {
-            return Err(lora::not_loaded(&name));
-        }
+        let name = remove(&app, &value)?;
         Ok(bare_text(format!(
             "Success: LoRA adapter '{name}' removed successfully."
         )))

@@ -8,7 +8,10 @@ mod generate_render;
 pub(super) mod info;
 pub(super) mod kv_cache;
 pub(super) mod lora;
+pub(super) mod profile;
+pub(super) mod recovery;
 pub(super) mod render;
+pub(super) mod sagemaker;
 pub(super) mod scoring;
 pub(super) mod weights;
 

@@ -193,7 +193,7 @@ fn date_ms(text: &str) -> Option<f64> {
 }
 
 /// One request per row with what was measured of it; our own `--per-request` files are such.
-pub(super) fn measured(path: &PathBuf) -> Result<BenchRun, WorkloadError> {
+pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
     let mut lines = Lines::open(path)?;
     let header = Header::read(&mut lines)?;
     let input = header.need(&lines, &INPUT)?;

@@ -216,7 +216,7 @@ pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, Workload
         Format::VllmBench => Ok(vec![results::vllm_bench(path)?]),
         Format::Guidellm => results::guidellm(path),
         Format::InferencePerf => Ok(vec![results::inference_perf(path)?]),
-        Format::Csv => Ok(vec![csv::measured(&path.to_owned())?]),
+        Format::Csv => Ok(vec![csv::measured(path)?]),
         Format::Report => Ok(vec![results::report(path)?]),
         _ => Err(bad(
             &path.display().to_string(),

@@ -47,7 +47,7 @@ pub(super) fn open(paths: &[PathBuf], rules: Rules) -> Result<Box<dyn Source>, W
         return Ok(Box::new(gather(paths, rules)?));
     }
     Ok(Box::new(Stream {
-        paths: paths.to_vec().into_iter(),
+        paths: Vec::from(paths).into_iter(),
         lines: None,
         rules,
         first_ms: facts.first_ms,

@@ -119,7 +119,7 @@ impl Case {
         ] {
             targets.extend(target(None, kind, measured, weight, warning.is_some()));
         }
-        Ok(Self {
+        Self {
             held_out: held_out(&bench.name, options),
             name: bench.name.clone(),
             warning,
@@ -128,7 +128,7 @@ impl Case {
             front_end_offset_us: 0.0,
             run,
         }
-        .checked()?)
+        .checked()
     }
 
     /// A recorded run that describes its deployment.

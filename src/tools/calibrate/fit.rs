@@ -266,7 +266,7 @@ impl Machine<'_> {
             data + at.iter().map(|u| (ridge * u).powi(2)).sum::<f64>()
         };
         let mut damping = 1e-3;
-        let mut current = self.residuals(&[at.clone()])?.remove(0);
+        let mut current = self.residuals(std::slice::from_ref(at))?.remove(0);
         let (mut jacobian, mut trust) = self.jacobian(at, &current)?;
         let mut normal = vec![vec![0.0; n]; n];
         for _ in 0..STEPS {
@@ -344,7 +344,12 @@ impl Machine<'_> {
             pairs.map(|(a, b)| (a - b) / apart.max(1e-9)).collect()
         });
         let trust = here.iter().enumerate().map(|(i, middle)| {
-            let bend = |j: usize| (found[2 * j][i] - 2.0 * middle + found[2 * j + 1][i]).abs();
+            // A curve bends a little over a difference; a jump is all bend.
+            let bend = |j: usize| {
+                let (up, down) = (found[2 * j][i], found[2 * j + 1][i]);
+                let bend = (up - 2.0 * middle + down).abs();
+                bend * (bend / (up - down).abs().max(1e-9)).min(1.0)
+            };
             let rough = (0..at.len()).map(bend).fold(0.0, f64::max);
             1.0 / (1.0 + (rough / ROUGH).powi(2))
         });

@@ -69,6 +69,21 @@ wire_model! {
 }
 
 wire_model! {
+    default
+    /// `POST /start_profile`.
+    pub struct StartProfileRequest: Plain "StartProfileRequest" {
+        /// What names of traces begin with.
+        profile_prefix: Option<String> = None,
+        /// Steps before it.
+        delay_iterations: Option<i128> = None,
+        /// Steps of it.
+        max_iterations: Option<i128> = None,
+        /// The profiler's own arguments.
+        profiler_kwargs: Option<Value> [Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))] = None,
+    }
+}
+
+wire_model! {
     /// `POST /generative_scoring`.
     pub struct ScoringRequest: Wrapped "GenerativeScoringRequest" {
         /// Served name.
@@ -161,6 +176,47 @@ impl ScoringRequest {
     /// vLLM's 400 for a body it does not take.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
         check::body(value)
+    }
+}
+
+impl StartProfileRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::body(value)
+    }
+
+    /// Refuses names that no file could have, and negative counts.
+    /// Source: vLLM 0.33 `config/profiler.py`.
+    ///
+    /// # Errors
+    /// vLLM's 400.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let usual = |c: char| c.is_ascii_alphanumeric();
+        let good = |name: &String| {
+            name.len() <= 128
+                && name.starts_with(usual)
+                && name.chars().all(|c| usual(c) || "._-".contains(c))
+        };
+        if !self.profile_prefix.as_ref().is_none_or(good) {
+            return Err(Fault::bad_request(
+                "profile_prefix must be 1-128 ASCII characters, start with a letter or number, \
+                 and contain only letters, numbers, '.', '_', or '-'",
+            ));
+        }
+        for (name, count) in [
+            ("delay_iterations", self.delay_iterations),
+            ("max_iterations", self.max_iterations),
+        ] {
+            if count.is_some_and(|count| count < 0) {
+                return Err(Fault::bad_request(format!(
+                    "{name} must be greater than or equal to 0"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 

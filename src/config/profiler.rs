@@ -1,0 +1,55 @@
+//! `--profiler-config`: nothing is profiled, but its routes exist when it names a profiler.
+//!
+//! Source: vLLM 0.33 `config/profiler.py`.
+
+use serde_json::Value;
+
+use super::error::ConfigError;
+use super::values::Values;
+
+const FLAG: &str = "profiler-config";
+const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
+
+/// Whether a profiler is configured.
+///
+/// # Errors
+/// An unknown profiler, and one that lacks its directory.
+pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
+    let Some(config) = v.object(FLAG)? else {
+        return Ok(false);
+    };
+    let kind = match config.get("profiler") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
+        Some(other) => {
+            let allowed = format!("profiler must be one of {}", KINDS.join(", "));
+            return Err(v.bad(FLAG, &other.to_string(), allowed));
+        }
+    };
+    let named = |key: &str| {
+        let folder = config.get(key).and_then(Value::as_str);
+        folder.is_some_and(|folder| !folder.is_empty())
+    };
+    for (profiler, folder) in [
+        ("torch", "torch_profiler_dir"),
+        ("proton", "proton_profiler_dir"),
+    ] {
+        let words = match (kind == Some(profiler), named(folder)) {
+            (true, false) => format!("{folder} must be set when profiler is '{profiler}'"),
+            (false, true) => {
+                format!("{folder} is only applicable when profiler is set to '{profiler}'")
+            }
+            _ => continue,
+        };
+        return Err(ConfigError::Invalid(format!("--{FLAG}: {words}")));
+    }
+    Ok(kind.is_some())
+}
+
+/// Whether the routes that steer recovery from faults exist.
+///
+/// # Errors
+/// A configuration that is no object.
+pub(super) fn tolerates_faults(v: &Values) -> Result<bool, ConfigError> {
+    Ok(v.switch("enable-fault-tolerance")? || v.object("fault-tolerance-config")?.is_some())
+}

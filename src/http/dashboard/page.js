@@ -1,0 +1,359 @@
+"use strict";
+// Reads /metrics once a second and /admin/config every five; keeps two minutes of both.
+
+const EVERY_MS = 1000;
+const KEPT = 120;
+const WINDOW = 60;
+const TUNABLE = [
+  "time-to-first-token", "time-to-first-token-std-dev", "inter-token-latency", "inter-token-latency-std-dev",
+  "prefill-overhead", "prefill-time-per-token", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token",
+  "time-factor-under-load", "failure-injection-rate",
+];
+const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
+const CARDS = [
+  ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
+  ["prompt", "Prompt tokens/s", short], ["cache", "KV cache, fullest rank", percent], ["ended", "Requests/s", short],
+  ["ttft", "First token, median", seconds], ["errors", "HTTP errors", percent],
+];
+
+const at = (id) => document.getElementById(id);
+const may = document.body.dataset.control === "true";
+const samples = [];
+const history = Object.fromEntries(CARDS.map(([key]) => [key, []]));
+let held = false;
+let config = null;
+let edited = false;
+
+function whole(x) { return x === null ? "–" : String(Math.round(x)); }
+function percent(x) { return x === null ? "–" : `${(100 * x).toFixed(x < 0.1 ? 1 : 0)} %`; }
+function short(x) {
+  if (x === null) return "–";
+  if (x >= 1e6) return `${(x / 1e6).toFixed(1)} M`;
+  if (x >= 1e4) return `${(x / 1e3).toFixed(1)} k`;
+  return x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toFixed(1);
+}
+function seconds(x) {
+  if (x === null) return "–";
+  return x < 1 ? `${Number((1000 * x).toPrecision(3))} ms` : `${Number(x.toPrecision(3))} s`;
+}
+
+/** The Prometheus text format: name to [{labels, value}]. */
+function parse(text) {
+  const families = new Map();
+  for (const line of text.split("\n")) {
+    const found = /^([\w:]+)(?:\{(.*)\})? (\S+)/.exec(line);
+    if (!found) continue;
+    const labels = {};
+    for (const [, key, value] of (found[2] || "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) {
+      labels[key] = value.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
+    }
+    const value = found[3] === "+Inf" ? Infinity : Number(found[3]);
+    if (!families.has(found[1])) families.set(found[1], []);
+    families.get(found[1]).push({ labels, value });
+  }
+  return families;
+}
+
+function total(families, name, wanted = {}) {
+  return (families.get(name) || [])
+    .filter(({ labels }) => Object.entries(wanted).every(([key, value]) => labels[key] === value))
+    .reduce((sum, { value }) => sum + value, 0);
+}
+
+/** Growth of a counter over the last `over` seconds, per second; null without two samples. */
+function rate(name, wanted, over = 5) {
+  const now = samples.at(-1);
+  const then = samples.findLast((sample) => now.time - sample.time >= over) || samples[0];
+  if (now === then) return null;
+  const grown = total(now.families, name, wanted) - total(then.families, name, wanted);
+  return Math.max(0, grown) / (now.time - then.time);
+}
+
+/** Buckets of a histogram over the window: [upper bound, count in it]. */
+function buckets(name) {
+  const now = samples.at(-1);
+  const then = now.time - samples[0].time > WINDOW
+    ? samples.findLast((sample) => now.time - sample.time >= WINDOW) : null;
+  const upto = new Map();
+  for (const [sample, sign] of [[now, 1], [then, -1]]) {
+    for (const { labels, value } of (sample && sample.families.get(`${name}_bucket`)) || []) {
+      const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
+      upto.set(bound, (upto.get(bound) || 0) + sign * value);
+    }
+  }
+  let below = 0;
+  return [...upto].sort((a, b) => a[0] - b[0]).map(([bound, count]) => {
+    const own = Math.max(0, count - below);
+    below = Math.max(below, count);
+    return [bound, own];
+  });
+}
+
+/** As Prometheus' histogram_quantile: linear within the bucket. */
+function quantile(list, q) {
+  const all = list.reduce((sum, [, count]) => sum + count, 0);
+  if (!all) return null;
+  let seen = 0;
+  let low = 0;
+  for (const [bound, count] of list) {
+    if (seen + count >= q * all && count) return bound === Infinity ? low : low + (bound - low) * (q * all - seen) / count;
+    seen += count;
+    low = bound;
+  }
+  return low;
+}
+
+function element(name, text, attributes = {}) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+function svg(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function rows(id, list) {
+  at(id).tBodies[0].replaceChildren(...list.map((cells) => {
+    const row = element("tr");
+    for (const cell of cells) {
+      const td = element("td");
+      td.append(cell);
+      row.append(td);
+    }
+    return row;
+  }));
+}
+
+function spark(values) {
+  const known = values.map((value) => value ?? 0);
+  const top = Math.max(...known, 1e-9);
+  const points = known.map((value, i) => `${KEPT - known.length + i + 1},${(32 - 30 * value / top).toFixed(2)}`);
+  const drawn = svg("svg", { viewBox: `0 0 ${KEPT} 34`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  if (points.length > 1) {
+    drawn.append(svg("path", { class: "area", d: `M${KEPT - known.length + 1},34L${points.join("L")}L${KEPT},34Z` }));
+    drawn.append(svg("path", { class: "spark", d: `M${points.join("L")}` }));
+  }
+  return drawn;
+}
+
+function drawCards() {
+  at("cards").replaceChildren(...CARDS.map(([key, title, format]) => {
+    const card = element("div", undefined, { class: "card", id: `card-${key}` });
+    card.append(element("h3", title), element("strong", format(history[key].at(-1) ?? null)), spark(history[key]));
+    return card;
+  }));
+}
+
+function drawHistogram(id, list) {
+  const first = list.findIndex(([, count]) => count > 0);
+  if (first < 0) {
+    at(id).replaceChildren(element("p", "Nothing yet."));
+    return;
+  }
+  const last = list.findLastIndex(([, count]) => count > 0);
+  const shown = list.slice(Math.max(0, first - 2), last + 3);
+  const [width, height, foot] = [Math.max(280, at(id).clientWidth), 170, 30];
+  const step = width / shown.length;
+  const most = Math.max(...shown.map(([, count]) => count));
+  const p = [0.5, 0.95, 0.99].map((q) => seconds(quantile(list, q)));
+  const title = `median ${p[0]}, 95th percentile ${p[1]}, 99th ${p[2]}`;
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height + foot + 16}`, role: "img", "aria-label": title });
+  drawn.append(svg("text", { x: 0, y: 11 }, title));
+  shown.forEach(([bound, count], i) => {
+    const tall = (height - 22) * count / most;
+    const bar = svg("rect", { class: "bar", x: i * step + 1, y: 16 + height - tall, width: Math.max(1, step - 2), height: tall, rx: 2 });
+    bar.append(svg("title", {}, `up to ${bound === Infinity ? "any" : seconds(bound)}: ${whole(count)}`));
+    drawn.append(bar);
+    if (count) drawn.append(svg("text", { x: (i + 0.5) * step, y: 12 + height - tall, "text-anchor": "middle" }, short(count)));
+    const label = bound === Infinity ? "more" : seconds(bound);
+    drawn.append(svg("text", { x: (i + 0.5) * step, y: 30 + height + (i % 2 ? 12 : 0), "text-anchor": "middle" }, label));
+  });
+  drawn.append(svg("line", { class: "axis", x1: 0, x2: width, y1: 16.5 + height, y2: 16.5 + height }));
+  at(id).replaceChildren(drawn);
+}
+
+function meter(share) {
+  const made = element("span");
+  const bar = element("span", undefined, { class: `meter${share > 0.9 ? " full" : ""}` });
+  bar.append(element("i", undefined, { style: `width:${Math.min(100, 100 * share)}%` }));
+  made.append(bar, percent(share));
+  return made;
+}
+
+function drawEngines(families) {
+  const ranks = [...new Set((families.get("vllm:num_requests_running") || []).map(({ labels }) => labels.engine || "0"))];
+  rows("engines", ranks.map((engine) => {
+    const of = (name) => total(families, name, ranks.length > 1 ? { engine } : {});
+    const asked = of("vllm:prefix_cache_queries_total");
+    return [
+      engine, whole(of("vllm:num_requests_running")), whole(of("vllm:num_requests_waiting")),
+      meter(of("vllm:kv_cache_usage_perc")), asked ? percent(of("vllm:prefix_cache_hits_total") / asked) : "–",
+      whole(of("vllm:num_preemptions_total")),
+      short(rate("vllm:generation_tokens_total", ranks.length > 1 ? { engine } : {})),
+    ];
+  }));
+}
+
+function drawLora(families) {
+  const newest = (families.get("vllm:lora_requests_info") || []).reduce((a, b) => (a && a.value > b.value ? a : b), null);
+  if (!newest) {
+    at("lora").replaceChildren("No adapter has been asked for.");
+    return;
+  }
+  const facts = [
+    ["Running: ", newest.labels.running_lora_adapters], ["Waiting: ", newest.labels.waiting_lora_adapters],
+    ["At once: ", newest.labels.max_lora],
+  ];
+  at("lora").replaceChildren(...facts.map(([name, value]) => {
+    const line = element("div", name);
+    line.append(element("b", (value || "none").replaceAll(",", ", ")));
+    return line;
+  }));
+}
+
+function drawCounts(families) {
+  const reasons = new Set((families.get("vllm:request_success_total") || []).map(({ labels }) => labels.finished_reason));
+  rows("ended", [...reasons].map((finished_reason) => [
+    finished_reason, whole(total(families, "vllm:request_success_total", { finished_reason })),
+    short(rate("vllm:request_success_total", { finished_reason })),
+  ]));
+  const routes = (families.get("http_requests_total") || []).filter(({ labels }) => !/^\/(dashboard|admin)/.test(labels.handler));
+  rows("http", routes.map(({ labels, value }) => [
+    `${labels.method} ${labels.handler}`, labels.status, whole(value), short(rate("http_requests_total", labels)),
+  ]));
+}
+
+function note(families) {
+  const sum = (name) => total(families, name);
+  const usage = (families.get("vllm:kv_cache_usage_perc") || []).map(({ value }) => value);
+  const bad = ["4xx", "5xx"].map((status) => rate("http_requests_total", { status })).reduce((a, b) => (a === null ? null : a + b));
+  const all = rate("http_requests_total", {});
+  const now = {
+    running: sum("vllm:num_requests_running"), waiting: sum("vllm:num_requests_waiting"),
+    output: rate("vllm:generation_tokens_total", {}), prompt: rate("vllm:prompt_tokens_total", {}),
+    cache: usage.length ? Math.max(...usage) : null, ended: rate("vllm:request_success_total", {}),
+    ttft: quantile(buckets("vllm:time_to_first_token_seconds"), 0.5), errors: all ? bad / all : null,
+  };
+  for (const [key, list] of Object.entries(history)) {
+    list.push(now[key]);
+    if (list.length > KEPT) list.shift();
+  }
+}
+
+function draw(families) {
+  const first = (families.get("vllm:num_requests_running") || [])[0];
+  if (first) at("model").textContent = document.title = first.labels.model_name;
+  const over = Math.min(WINDOW, Math.round(samples.at(-1).time - samples[0].time));
+  const full = samples.at(-1).time - samples[0].time > WINDOW;
+  for (const small of document.querySelectorAll("[data-window]")) small.textContent = full ? `last ${over} s` : "since start";
+  drawCards();
+  drawHistogram("ttft", buckets("vllm:time_to_first_token_seconds"));
+  drawHistogram("itl", buckets("vllm:inter_token_latency_seconds"));
+  drawEngines(families);
+  drawLora(families);
+  drawCounts(families);
+}
+
+function drawConfig() {
+  if (!config) return;
+  at("settings").hidden = false;
+  at("fields").disabled = !may;
+  at("readonly").hidden = may;
+  at("about").textContent = `${config["compat"] === "llm-d" ? "llm-d's" : "vLLM's"} wire, ${config["scheduler"]} scheduler, imitates vLLM ${config["vllm-version"]}`;
+  if (edited || at("form").contains(document.activeElement)) return;
+  at("inputs").replaceChildren(...TUNABLE.filter((key) => key in config).map((key) => {
+    const label = element("label", key);
+    label.append(element("input", undefined, { name: key, value: config[key] ?? "", spellcheck: "false" }));
+    return label;
+  }));
+  const chosen = config["failure-types"] || [];
+  at("types").replaceChildren(...FAILURES.map((type) => {
+    const label = element("label");
+    const box = element("input", undefined, { type: "checkbox", name: type });
+    box.checked = chosen.length === 0 || chosen.includes(type);
+    label.append(box, ` ${type}`);
+    return label;
+  }));
+}
+
+/** Asks /admin/config, with the key that was typed here. */
+async function admin(options = {}) {
+  const key = at("key").value;
+  if (key) options.headers = { Authorization: `Bearer ${key}` };
+  const answer = await fetch("admin/config", options);
+  if (answer.status === 401) at("settings").hidden = at("locked").hidden = false;
+  else if (key) at("locked").hidden = true;
+  return answer;
+}
+
+async function readConfig() {
+  const answer = await admin();
+  if (!answer.ok) return;
+  config = await answer.json();
+  drawConfig();
+}
+
+async function apply(event) {
+  event.preventDefault();
+  const update = {};
+  for (const input of at("inputs").querySelectorAll("input")) {
+    const text = input.value.trim();
+    if (text === String(config[input.name] ?? "")) continue;
+    update[input.name] = typeof config[input.name] === "number" ? Number(text) : text;
+  }
+  const types = [...at("types").querySelectorAll("input:checked")].map((box) => box.name);
+  update["failure-types"] = types.length === FAILURES.length ? [] : types;
+  if (!types.length) {
+    update["failure-types"] = [];
+    update["failure-injection-rate"] = 0;
+  }
+  const answer = await admin({ method: "POST", body: JSON.stringify(update) });
+  const body = await answer.json().catch(() => ({}));
+  at("said").className = answer.ok ? "good" : "bad";
+  at("said").textContent = answer.ok ? "Applied." : body.error?.message || body.message || `Refused (${answer.status}).`;
+  if (answer.ok) {
+    config = body;
+    edited = false;
+    document.activeElement.blur();
+    drawConfig();
+  }
+}
+
+async function tick() {
+  if (!held && !document.hidden) {
+    try {
+      const answer = await fetch("metrics");
+      if (!answer.ok) throw new Error(`/metrics answers ${answer.status}`);
+      const families = parse(await answer.text());
+      samples.push({ time: performance.now() / 1000, families });
+      if (samples.length > KEPT) samples.shift();
+      note(families);
+      draw(families);
+      at("dot").className = "dot live";
+      at("trouble").hidden = true;
+    } catch (error) {
+      at("dot").className = "dot lost";
+      at("trouble").hidden = false;
+      at("trouble").textContent = `No answer: ${error.message}`;
+    }
+  }
+  setTimeout(tick, EVERY_MS);
+}
+
+at("form").addEventListener("input", () => { edited = true; at("said").textContent = ""; });
+at("form").addEventListener("submit", apply);
+at("hold").addEventListener("click", () => {
+  held = !held;
+  at("hold").setAttribute("aria-pressed", String(held));
+  at("hold").textContent = held ? "Go on" : "Hold";
+});
+drawCards();
+tick();
+readConfig().catch(() => {});
+at("key").addEventListener("change", () => readConfig().catch(() => {}));
+setInterval(() => { if (!held && !document.hidden) readConfig().catch(() => {}); }, 5000);
