@@ -23,7 +23,13 @@ pub(super) fn run(
         "dataset" => dataset::run(words, env),
         "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
-        "replay" => {
+        // One workload player: against engines of its own, or as a client of real servers.
+        "bench" if !words.iter().any(|word| word.starts_with("--target")) => {
+            bail!(
+                "--target URL is needed: `bench` is `replay --target URL`, with its workload flags"
+            )
+        }
+        "replay" | "bench" => {
             let sort = |words: &[String]| sort(words, env);
             replay::run(words, &sort, &|words| deploy(words, env))
         }
@@ -38,10 +44,7 @@ pub(super) fn run(
         }
         "completions" => shell::completions(words),
         "man" => shell::man(words),
-        _ => bail!(
-            "`{name}` is not built yet; there are calibrate, completions, dataset, explain, man, record, replay, sweep, validate (of {})",
-            TOOLS.join(", ")
-        ),
+        _ => bail!("there is no tool `{name}`; there are {}", TOOLS.join(", ")),
     }
 }
 
