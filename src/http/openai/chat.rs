@@ -277,6 +277,9 @@ pub(in crate::http) fn view(
     content: &Content,
 ) -> ChatView {
     let mut view = prepare::view(app, &request.into(), id, target);
+    view.weights = request
+        .return_weight_versions
+        .then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
         .unwrap_or(false)
@@ -310,7 +313,11 @@ pub(in crate::http) fn view(
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
-        call_ids: prepare::call_ids(),
+        call_ids: if app.is_llmd() {
+            prepare::numbered("chatcmpl-tool-")
+        } else {
+            prepare::call_ids()
+        },
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
