@@ -167,7 +167,7 @@ class Reader:
         program = re.sub(r"^(\w+=\S+ )*", "", first).split()[0]
         if ELSEWHERE.match(first) or re.search(r"\b(BINARY|score\.py)\b", command):
             return self.say("skipped", where, command)
-        if not shutil.which(program, path=self.environment["PATH"]) and not (self.folder / program).exists():
+        if not shutil.which(program, path=self.environment["PATH"]) and not (self.folder / program).is_file():
             return self.say("skipped", where, command, f" ({program} is not installed)")
         if SERVES.match(first):
             problem = self.serve(command)
