@@ -74,6 +74,8 @@ pub struct Engine {
     pub speculative: Option<Speculative>,
     /// Independent copies of the whole server, on ports one after the other [1].
     pub replicas: u32,
+    /// From the start of one replica to that of the next [none].
+    pub stagger_delay: Duration,
     /// Settings of the SGLang scheduler.
     pub sglang: Sglang,
     /// Bytes of KV cache per prompt token, for transfers.
@@ -260,7 +262,8 @@ impl Engine {
             decode_speedup_ratio: speedup(v, "decode-speedup-ratio")?,
             role: role(v)?,
             speculative: Speculative::from_values(v)?,
-            replicas: v.ranged("replicas", 1..=1024, "replicas must be between 1 and 1024")?,
+            replicas: replicas(v)?,
+            stagger_delay: stagger_delay(v)?,
             sglang: Sglang::from_values(v)?,
             kv_bytes_per_token: v.opt_ranged(
                 "kv-bytes-per-token",
@@ -304,6 +307,27 @@ fn speedup(v: &Values, name: &str) -> Result<f64, ConfigError> {
         0.0 => Ok(1.0),
         ratio => Ok(ratio),
     }
+}
+
+fn replicas(v: &Values) -> Result<u32, ConfigError> {
+    v.ranged("replicas", 1..=1024, "replicas must be between 1 and 1024")
+}
+
+/// What -1 stands for is dynamo-mocker's rule (`dynamo/mocker/main.py` 1.6.1).
+fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
+    let words = "stagger-delay must be -1 (by the number of replicas) or 0 to 3600 seconds";
+    let seconds = v.ranged_float("stagger-delay", -1.0..=3600.0, words)?;
+    if seconds >= 0.0 {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    if seconds != -1.0 {
+        return Err(ConfigError::Invalid(words.to_owned()));
+    }
+    Ok(Duration::from_millis(match replicas(v)? {
+        0..=32 => 0,
+        33..=128 => 100,
+        _ => 200,
+    }))
 }
 
 fn latency_factor(v: &Values) -> Result<f64, ConfigError> {

@@ -308,7 +308,6 @@ const VALUES: &[&str] = &[
     "reasoning",
     "request-plane",
     "response-plane",
-    "stagger-delay",
     "store-kv",
     "trtllm-capacity-scheduler-policy",
     "zmq-kv-events-ports",

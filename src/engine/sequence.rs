@@ -85,7 +85,8 @@ pub struct Sequence {
     /// End at once with [`super::End::Threshold`] when cached / prompt is below this share.
     pub hit_threshold: Option<f64>,
     /// Output positions that follow their predecessor without a gap (the first token of each
-    /// further tool call, llm-d-inference-sim `latencies.go`). Sorted.
+    /// further tool call, llm-d-inference-sim `latencies.go`). Sorted. Only the pool scheduler heeds
+    /// it: in a batch every token takes a step.
     pub no_gap: Box<[u32]>,
     /// Delay after the last token, before the end (image generation).
     pub tail: Duration,

@@ -113,6 +113,28 @@ impl Script {
             .any(|run| run.channel == Channel::Reasoning)
     }
 
+    /// Positions of the first token of each call but the first one, markers included.
+    pub fn further_calls(&self) -> Box<[u32]> {
+        let (mut begun, mut position, mut marker) = (0u32, 0, None);
+        let mut starts = Vec::new();
+        for run in &self.runs {
+            match run.channel {
+                Channel::Call(call) if u32::from(call) >= begun => {
+                    begun = u32::from(call) + 1;
+                    if call > 0 {
+                        starts.push(marker.unwrap_or(position));
+                    }
+                    marker = None;
+                }
+                Channel::Marker => marker = Some(position),
+                _ => marker = None,
+            }
+            position += run.to - run.from;
+        }
+        starts.retain(|start| *start > 0 && *start < self.len);
+        starts.into()
+    }
+
     /// The token at the cursor, which moves on.
     pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
         loop {

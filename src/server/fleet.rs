@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
 use super::{Server, StartError, Texts, drill};
-use crate::config::{Balance, Config, Loaded};
+use crate::config::{Balance, Config, Engine, Loaded};
 use crate::kv_events;
 
 /// Servers on ports that follow each other: the ranks of the first replica, then those of the
@@ -33,6 +34,9 @@ impl Fleet {
         for (index, config) in members.into_iter().enumerate() {
             let mut member = loaded.clone();
             member.config = config.clone();
+            if index % ranks == 0 {
+                tokio::time::sleep(pause(&config.engine, index / ranks)).await;
+            }
             let desk = match fleet.servers.last() {
                 Some(last) if index % ranks != 0 => last.app().desk().clone(),
                 _ => Arc::default(),
@@ -72,6 +76,18 @@ impl Fleet {
         }
         ending.join_all().await;
     }
+}
+
+/// How long to wait before the start of a replica (dynamo-mocker `dynamo/mocker/main.py` 1.6.1).
+fn pause(engine: &Engine, replica: usize) -> Duration {
+    if replica == 0 || engine.stagger_delay.is_zero() {
+        return Duration::ZERO;
+    }
+    let batch = match replica % 32 {
+        0 => Duration::from_secs(2),
+        _ => Duration::ZERO,
+    };
+    engine.stagger_delay + batch
 }
 
 /// One configuration per server.
@@ -205,6 +221,22 @@ mod tests {
             shapes("vllm-sim --model m --port 9000 --data-parallel-size 3 --data-parallel-rank 2"),
             [(9000, (2, 1), pod())]
         );
+    }
+
+    #[test]
+    fn replicas_start_apart_and_more_so_after_32() {
+        let pauses = |line: &str| {
+            let engine = loaded(line).config.engine;
+            [0, 1, 31, 32, 33, 64].map(|replica| pause(&engine, replica).as_millis())
+        };
+        let line = |flags: &str| format!("vllm-sim --model m --port 9000 {flags}");
+        assert_eq!(pauses(&line("--replicas 100")), [0; 6]);
+        let told = line("--num-workers 100 --stagger-delay 0.5");
+        assert_eq!(pauses(&told), [0, 500, 500, 2500, 500, 2500]);
+        let own = line("--num-workers 100 --stagger-delay -1");
+        assert_eq!(pauses(&own), [0, 100, 100, 2100, 100, 2100]);
+        let few = line("--num-workers 32 --stagger-delay -1");
+        assert_eq!(pauses(&few), [0; 6]);
     }
 
     #[test]

@@ -388,6 +388,9 @@ impl Service {
         sequence.plan = self.plan(job, prompt, script);
         sequence.priority = job.priority;
         sequence.timeline = script.times.clone();
+        if script.calls.len() > 1 {
+            sequence.no_gap = script.further_calls();
+        }
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
         sequence.tail = job.tail;

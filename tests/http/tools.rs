@@ -79,3 +79,25 @@ async fn prompts_times_choices_are_bounded() {
         answer.text()
     );
 }
+
+#[tokio::test]
+async fn a_further_call_begins_without_a_gap() {
+    let mut flags = PARSER.to_vec();
+    flags.extend(["--scheduler=pool", "--inter-token-latency=5ms"]);
+    let sim = Sim::serve(&flags).await;
+    let call = "<tool_call>\\{\"name\": \"f\", \"arguments\": \\{\\}\\}</tool_call>";
+    let mut gaps = 0.0;
+    let mut told = 0.0;
+    for calls in [1, 2, 3] {
+        let answer = sim.post(CHAT, &chat(&call.repeat(calls))).await.json();
+        let found = answer["choices"][0]["message"]["tool_calls"].as_array();
+        assert_eq!(found.unwrap().len(), calls, "{answer}");
+        let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+        gaps += (tokens as usize - calls) as f64;
+        let metrics = sim.get("/metrics").await.text();
+        let sum = "vllm:request_decode_time_seconds_sum";
+        let line = metrics.lines().find(|line| line.starts_with(sum)).unwrap();
+        told = line.rsplit(' ').next().unwrap().parse().unwrap();
+    }
+    assert!((told - 0.005 * gaps).abs() < 1e-6, "{told} s, {gaps} gaps");
+}

@@ -1,7 +1,7 @@
 use super::{
     Flag,
     Group::{General, Model},
-    Kind::{Choice, Count, Int, Json, List, Path, Repeat, Switch, Text},
+    Kind::{Choice, Count, Float, Int, Json, List, Path, Repeat, Switch, Text},
 };
 
 pub(super) const FLAGS: &[Flag] = &[
@@ -11,6 +11,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::new("compat", General, Choice(&["vllm", "llm-d"]), "Whose wire, where vLLM and llm-d-inference-sim contradict each other.").or("vllm"),
     Flag::new("vllm-version", General, Text, "The vLLM release to imitate.").or("0.33.0"),
     Flag::new("replicas", General, Int, "Independent servers in one process, on ports that follow each other.").or("1").also(&["num-workers"]),
+    Flag::new("stagger-delay", General, Float, "Seconds between the starts of replicas, and 2 more after every 32; -1: 0 up to 32 replicas, 0.1 up to 128, else 0.2.").or("0"),
     Flag::new("model", Model, Text, "Model name, or a folder with config.json and tokenizer files. Required; `serve` takes it as a word of its own.").doors("", "Qwen/Qwen3-0.6B").also(&["model-path", "model-tag"]).env(&["SIM_MODEL"]),
     Flag::new("served-model-name", Model, List, "Names that requests may use; the first is shown in answers [the model]. Adapters are named by --lora-modules.").also(&["model-name"]),
     Flag::new("max-model-len", Model, Count, "Longest prompt plus output, in tokens. `auto`: from the model's config.json, else 32768.").doors("1024", "auto"),

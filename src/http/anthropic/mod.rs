@@ -3,6 +3,7 @@
 
 pub(in crate::http) mod convert;
 mod inline_system;
+mod llmd;
 mod render;
 
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Res
     let parsed = body::json(&app, &parts.headers, body).await;
     let parsed = parsed.and_then(|value| {
         let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
+        if app.is_llmd() {
+            llmd::check(&value)?;
+        }
         Ok((MessagesRequest::parse(&value)?, threshold))
     });
     match parsed {
@@ -71,14 +75,24 @@ async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let request = convert::chat(app, request)?;
-    let id = prepare::request_id("chatcmpl-", headers, None);
+    let prefix = if app.is_llmd() { "msg_" } else { "chatcmpl-" };
+    let id = prepare::request_id(prefix, headers, None);
     let requests = std::slice::from_ref(&request);
     let playing = match chat::start(app, headers, requests, id, threshold).await {
         Ok(playing) => playing,
-        Err(Refused::Late(fault)) if stream => return Ok(failed_stream(app, &fault)),
+        Err(Refused::Late(fault)) if stream && !app.is_llmd() => {
+            return Ok(failed_stream(app, &fault));
+        }
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
     };
-    let Playing { chat, reply, guard } = playing;
+    let Playing {
+        mut chat,
+        reply,
+        guard,
+    } = playing;
+    if app.is_llmd() {
+        chat.call_ids = prepare::numbered("toolu_");
+    }
     if stream {
         let render = MessageStream::new(chat, reply.prompt_tokens());
         return Ok(prepare::silent_stream(app, reply, render, guard));
@@ -90,8 +104,11 @@ async fn answer(
     Ok(prepare::unary(app, headers, message(&chat, &reply)))
 }
 
-/// A handler's refusal, in Anthropic's envelope.
+/// A handler's refusal, in Anthropic's envelope; llm-d has OpenAI's.
 fn refusal(app: &App, fault: &Fault) -> Response<Body> {
+    if app.is_llmd() {
+        return error::response(fault);
+    }
     error::json(
         error::status(fault.status),
         fault.to_anthropic_json(app.limits.version),

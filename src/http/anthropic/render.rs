@@ -2,6 +2,7 @@
 //! (`vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`).
 
+use super::llmd;
 use crate::engine::End;
 use crate::generate::{Channel, Reason, StopReason};
 use crate::http::json;
@@ -107,22 +108,35 @@ pub(super) fn message(chat: &ChatView, reply: &Reply) -> String {
     json::string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
+    if view.llmd {
+        llmd::stop(&mut out, choice, end_of(choice), !calls.is_empty());
+        out.push_str(",\"usage\":");
+        llmd::usage(&mut out, Counts::of(reply));
+        transferred(&mut out, chat);
+        return out;
+    }
     stop(&mut out, choice, end_of(choice), !calls.is_empty(), false);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
     usage(&mut out, Counts::of(reply), view.prompt_details);
+    transferred(&mut out, chat);
+    out
+}
+
+/// Ends a message with what another server needs to go on with it.
+fn transferred(out: &mut String, chat: &ChatView) {
+    let view = &chat.view;
     if view.kv_transfer_params.is_some() {
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(&mut out);
+        view.transfer(out);
     }
     if let Some(value) = &chat.ec_transfer_params {
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(value);
     }
     out.push('}');
-    out
 }
 
 /// Arguments that the limit did not cut: a tool's input has to be an object.
@@ -173,7 +187,11 @@ impl MessageStream {
             prompt: self.prompt,
             ..Counts::default()
         };
-        usage(out, counts, false);
+        if view.llmd {
+            llmd::usage(out, counts);
+        } else {
+            usage(out, counts, false);
+        }
         out.push_str("}}\n\n");
     }
 
@@ -184,6 +202,11 @@ impl MessageStream {
         }
         self.stop(out);
         self.open = Some(block);
+        let ping = self.chat.view.llmd && self.index == 0;
+        let calls = matches!(block, Block::Tool(_));
+        if ping && calls {
+            out.push_str(llmd::PING);
+        }
         out.push_str("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"content_block\":");
         match block {
             Block::Text => out.push_str("{\"type\":\"text\",\"text\":\"\"}"),
@@ -199,6 +222,9 @@ impl MessageStream {
             }
         }
         self.end_event(out);
+        if ping && !calls {
+            out.push_str(llmd::PING);
+        }
     }
 
     /// Closes the open block, if any.
@@ -288,9 +314,17 @@ impl Render for MessageStream {
         self.stop(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        stop(out, choice, end_of(choice), self.called, true);
-        out.push_str("},\"usage\":");
-        usage(out, Counts::of(reply), self.chat.view.prompt_details);
+        let (end, counts) = (end_of(choice), Counts::of(reply));
+        if self.chat.view.llmd {
+            llmd::stop(out, choice, end, self.called);
+            out.push_str("},\"usage\":{\"output_tokens\":");
+            json::int(out, counts.completion);
+            out.push('}');
+        } else {
+            stop(out, choice, end, self.called, true);
+            out.push_str("},\"usage\":");
+            usage(out, counts, self.chat.view.prompt_details);
+        }
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

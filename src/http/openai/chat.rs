@@ -310,7 +310,11 @@ pub(in crate::http) fn view(
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
-        call_ids: prepare::call_ids(),
+        call_ids: if app.is_llmd() {
+            prepare::numbered("chatcmpl-tool-")
+        } else {
+            prepare::call_ids()
+        },
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),

@@ -5,6 +5,7 @@ pub(super) mod chat;
 pub(super) mod chat_render;
 pub(super) mod completion;
 mod completion_render;
+mod ids;
 mod legacy;
 pub(super) mod logprobs;
 pub(super) mod models;

@@ -17,6 +17,9 @@ use crate::sim::SimTime;
 /// How often what is in flight is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// How early tokio's timer is asked to wake, so that it is not late.
+const COARSE: Duration = Duration::from_millis(2);
+
 /// What tasks share.
 struct Shared {
     options: Options,
@@ -59,6 +62,25 @@ struct Done {
 )]
 pub(super) fn now() -> Instant {
     Instant::now()
+}
+
+/// Waits until an instant. tokio's timer counts whole milliseconds, which a server's scheduler
+/// would notice: the rest is slept on a thread. May be given up and begun again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real servers get their requests in real time"
+)]
+async fn exactly(instant: Instant) {
+    if let Some(early) = instant.checked_sub(COARSE)
+        && early > now()
+    {
+        tokio::time::sleep_until(early.into()).await;
+    }
+    let rest = instant.saturating_duration_since(now());
+    if !rest.is_zero() {
+        // It fails only when the run is over.
+        let _ = tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await;
+    }
 }
 
 impl Shared {
@@ -178,7 +200,7 @@ impl Feed {
             && let Some(session) = &self.next
         {
             let start = shared.epoch + shared.scaled(session.start.nanos());
-            tokio::time::sleep_until(start.into()).await;
+            exactly(start).await;
         }
         // It is never closed.
         Arc::clone(places).acquire_owned().await.ok()
@@ -218,7 +240,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
     let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
-            tokio::time::sleep(shared.scaled(turn.delay_ns)).await;
+            exactly(now() + shared.scaled(turn.delay_ns)).await;
         }
         let body = shared.speech.body(turn, &mut memory, follows).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::engine::{LoraId, Outbox, Transfer};
 use crate::sim::{Draw, SimTime};
 
 use super::Vllm;
-use super::config::{Recompute, Speculation};
+use super::config::Speculation;
 use super::seqs::{Seq, Slot, State};
 use super::step::{Entry, Step, Work};
 
@@ -83,12 +83,10 @@ impl Vllm {
     /// Enters a sequence that has its blocks into the step.
     pub(super) fn emit(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         let seq = &mut self.seqs[slot];
-        let (mut prompt, known) = (seq.prompt, seq.known);
-        // The mocker takes a fetched prompt for computed: its first token is a decode.
-        let fetched = seq.transfer == Transfer::RemotePrefill && seq.robbed == 0;
-        if fetched && past + 1 == prompt && self.config.recompute == Recompute::Free {
-            prompt -= 1;
-        }
+        let (prompt, known) = (seq.prompt, seq.known);
+        // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
+        let fetched =
+            seq.transfer == Transfer::RemotePrefill && seq.robbed == 0 && past + 1 == prompt;
         let complete = past + new >= known;
         let accepted = match &self.config.speculation {
             Some(speculation) if complete => accepted(seq, speculation, past + new),
@@ -120,6 +118,7 @@ impl Vllm {
             prompt,
             known,
             drafted,
+            fetched,
         };
         let entry = Entry { slot, emit, last };
         step.push(entry, work, self.config.recompute, self.window);

@@ -29,6 +29,8 @@ pub(super) struct Work {
     pub known: u32,
     /// Draft tokens may have made some of what comes out.
     pub drafted: bool,
+    /// Its prompt was fetched, and its last token is computed for the logits alone.
+    pub fetched: bool,
 }
 
 /// One scheduled batch.
@@ -101,22 +103,28 @@ impl Step {
 impl Work {
     /// A sequence decodes when all that it had but its newest token was there.
     fn decodes(&self) -> bool {
-        self.past >= self.prompt && self.past + 1 == self.known
+        self.past >= self.ready() && self.past + 1 == self.known
+    }
+
+    /// Prompt tokens without those that cost a decode.
+    fn ready(&self) -> u32 {
+        self.prompt - u32::from(self.fetched)
     }
 
     fn prompt_tokens(&self) -> u32 {
-        if self.decodes() { 0 } else { self.new }
+        let output = self.past >= self.prompt && self.past + 1 == self.known;
+        if output { 0 } else { self.new }
     }
 
     fn cost(&self, rule: Recompute, window: Option<u32>) -> Batch {
         let &Self {
             past,
             new,
-            prompt,
             known,
             drafted,
             ..
         } = self;
+        let prompt = self.ready();
         let mut batch = Batch::default();
         match rule {
             Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),

@@ -2,6 +2,7 @@
 //! (`vllm/entrypoints/openai/responses/`).
 
 pub(in crate::http) mod convert;
+mod llmd;
 mod object;
 mod store;
 mod stream;
@@ -42,6 +43,11 @@ pub(in crate::http) async fn create(
     let answer = async {
         let value = body::json(&app, &parts.headers, body).await?;
         let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
+        let value = if app.is_llmd() {
+            llmd::body(value)?
+        } else {
+            value
+        };
         let request = ResponsesRequest::parse(&value)?;
         answer(&app, &parts.headers, request, threshold).await
     };
@@ -129,7 +135,10 @@ async fn answer(
         Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
         None => None,
     };
+    // llm-d shows instructions and tells the model nothing of them.
+    let hidden = request.instructions.take_if(|_| app.is_llmd());
     let messages = convert::messages(&request, previous.as_ref())?;
+    request.instructions = request.instructions.or(hidden);
     let stored = app.config.api.responses_store && request.store.unwrap_or(false);
     let keep = stored.then(|| Keep {
         store: app.responses.clone(),
@@ -141,7 +150,7 @@ async fn answer(
     let (frame, started) = start(app, headers, request, &messages, threshold).await?;
     let reply = match started {
         Ok(reply) => reply,
-        Err(_) if stream => return Ok(failed_stream(frame, guard)),
+        Err(_) if stream && !app.is_llmd() => return Ok(failed_stream(frame, guard)),
         Err(fault) => return Err(fault),
     };
     let playing = Playing { frame, reply };
@@ -205,15 +214,25 @@ async fn start(
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
     let mut params = request.sampling_params(budget, &app.defaults)?;
     text_format(&request, &mut params)?;
+    if app.is_llmd() {
+        llmd::choose(&request, &mut chat);
+    }
     let parser = app.limits.auto_tool_choice && app.limits.has_tool_parser;
     if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
         // Nobody would find the calls in the text.
         chat.tool_choice = Some(ToolChoice::None);
     }
     let given = request.request_id.clone().filter(|id| !id.is_empty());
-    let id: Arc<str> = given
-        .unwrap_or_else(|| format!("resp_{}", prepare::uid()))
-        .into();
+    let id: Arc<str> = match given {
+        Some(given) => given.into(),
+        None if app.is_llmd() => prepare::request_id("resp_", headers, None),
+        None => format!("resp_{}", prepare::uid()).into(),
+    };
+    let ids = if app.is_llmd() {
+        Ids::llmd(&id)
+    } else {
+        Ids::new()
+    };
     let shape = Shape {
         usage: false,
         continuous_usage: false,
@@ -234,7 +253,7 @@ async fn start(
         top_p: params.top_p,
         max_tokens: params.max_tokens.unwrap_or(budget),
         logprobs: logprobs.map(|top| prepare::top(app, top)),
-        ids: Ids::new(),
+        ids,
         tool_parser: (parser && finds_calls(&chat)).then(|| app.metrics.clone()),
         prompt: shows_prompt.then(|| prompt.tokens.clone()),
         request,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::End;
 use crate::generate::{Channel, Reason};
 use crate::http::openai::logprobs::entries;
-use crate::http::openai::prepare::uid;
+use crate::http::openai::prepare::{call_ids, numbered, uid};
 use crate::http::openai::view::{Counts, View, Wire, end_of};
 use crate::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use crate::service::{Choice, Reply};
@@ -36,9 +36,11 @@ pub(super) struct Frame {
 pub(super) struct Ids {
     reasoning: String,
     message: String,
-    call_base: u64,
-    calls: std::sync::Arc<dyn Fn(usize, usize) -> String + Send + Sync>,
+    items: CallIds,
+    calls: CallIds,
 }
+
+type CallIds = Arc<dyn Fn(usize, usize) -> String + Send + Sync>;
 
 impl Ids {
     /// Fresh ones.
@@ -47,8 +49,24 @@ impl Ids {
         Self {
             reasoning: format!("rs_{}", uid()),
             message: format!("msg_{}", uid()),
-            call_base,
-            calls: crate::http::openai::prepare::call_ids(),
+            items: Arc::new(move |_, call| {
+                let id = crate::sim::mix(call_base, call as u64);
+                format!("fc_{id:016x}")
+            }),
+            calls: call_ids(),
+        }
+    }
+
+    /// llm-d's: the message has the number of the response, a call and its item share one.
+    pub(super) fn llmd(response: &str) -> Self {
+        let number = response.strip_prefix("resp_").unwrap_or(response);
+        let digits = numbered("");
+        let items = digits.clone();
+        Self {
+            reasoning: format!("rs_{number}"),
+            message: format!("msg_{number}"),
+            items: Arc::new(move |choice, call| format!("fc_{}", items(choice, call))),
+            calls: Arc::new(move |choice, call| format!("call_{}", digits(choice, call))),
         }
     }
 
@@ -56,10 +74,7 @@ impl Ids {
     pub(super) fn item(&self, channel: Channel) -> String {
         match channel {
             Channel::Reasoning => self.reasoning.clone(),
-            Channel::Call(call) => {
-                let id = crate::sim::mix(self.call_base, u64::from(call));
-                format!("fc_{id:016x}")
-            }
+            Channel::Call(call) => (self.items)(0, usize::from(call)),
             _ => self.message.clone(),
         }
     }

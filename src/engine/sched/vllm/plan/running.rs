@@ -132,6 +132,7 @@ impl Vllm {
             prompt,
             known,
             drafted: false,
+            fetched: false,
         };
         let rule = self.config.recompute;
         if let Some((emit, new)) = pass.step.remove(slot, plain, rule, self.window) {

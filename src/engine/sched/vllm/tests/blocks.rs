@@ -185,7 +185,7 @@ fn block_events_come_with_the_end_of_their_step() {
 }
 
 #[test]
-fn a_remote_prompt_is_fetched_and_its_last_token_computed() {
+fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
     let config = VllmConfig {
         fetch: (Duration::from_millis(5), Duration::from_micros(100)),
         ..config()
@@ -197,7 +197,7 @@ fn a_remote_prompt_is_fetched_and_its_last_token_computed() {
     let log = play(config, submits(vec![(0, remote), (0, seq(2, 40, 4))]));
     assert_eq!(
         log,
-        "0: s2 | 10: t2 s1+0+50 | 21: t2 t1 | 22: t2 t1 e1 | 23: t2 e2"
+        "0: s2 | 10: t2 s1+0+50 | 11: t2 t1 | 12: t2 t1 e1 | 13: t2 e2"
     );
 }
 
