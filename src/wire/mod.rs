@@ -7,8 +7,8 @@
 //! `wire_model!`; its [`schema`] follows from the types.
 
 pub mod anthropic;
-pub mod anthropic_chat;
 pub mod body;
+pub mod bounds;
 pub mod check;
 pub mod cohere;
 pub mod fault;
