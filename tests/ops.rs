@@ -423,3 +423,129 @@ async fn sagemaker_registers_adapters_under_its_own_names() {
     assert_eq!(gone().await.status(), StatusCode::NOT_FOUND);
     sim.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn the_environments_bounds_hold_for_requests() {
+    let bounds = [
+        "--max-n-sequences",
+        "3",
+        "--max-completion-prompts",
+        "2",
+        "--max-stop-strings",
+        "6",
+        "--max-num-bad-words",
+        "1",
+    ];
+    let sim = Sim::vllm(&[&bounds[..], &["--enable-scale-out"]].concat()).await;
+    let stops = |count: usize| vec!["zzz"; count];
+    let chat = |more: Value| {
+        let mut body =
+            json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "model": "m"});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        body
+    };
+    let completion = |more: Value| {
+        let mut body = json!({"prompt": "x", "max_tokens": 1, "model": "m"});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        body
+    };
+    for (path, body, words) in [
+        (
+            "/v1/chat/completions",
+            chat(json!({"n": 4})),
+            "n must be at most 3, got 4.",
+        ),
+        (
+            "/v1/completions",
+            completion(json!({"n": 4, "use_beam_search": true})),
+            "beam_width must be at most 3, got 4.",
+        ),
+        (
+            "/inference/v1/generate",
+            json!({"token_ids": [1], "sampling_params": {"n": 4}}),
+            "n must be at most 3, got 4.",
+        ),
+        (
+            "/v1/completions",
+            completion(json!({"prompt": ["a", "b", "c"]})),
+            "prompt list length 3 exceeds the maximum allowed count of 2.",
+        ),
+        (
+            "/v1/chat/completions",
+            chat(json!({"stop": stops(7)})),
+            "List should have at most 6 items after validation, not 7",
+        ),
+        (
+            "/v1/messages",
+            chat(json!({"stop_sequences": stops(7)})),
+            "List should have at most 6 items after validation, not 7",
+        ),
+        (
+            "/v1/chat/completions",
+            chat(json!({"bad_words": ["one", "two"]})),
+            "Too many bad words after tokenization: 2. The max number is 1.",
+        ),
+    ] {
+        let (status, text) = sim.post(path, body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {words}");
+        assert!(text.contains(words), "{text}");
+    }
+    // A chat may have six, and a server beside this one has its own bounds.
+    assert_eq!(
+        sim.post(
+            "/v1/chat/completions",
+            chat(json!({"stop": stops(6), "n": 3}))
+        )
+        .await
+        .0,
+        OK
+    );
+    let other = Sim::vllm(&[]).await;
+    let body = chat(json!({"stop": stops(6)}));
+    let (status, text) = other.post("/v1/chat/completions", body).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("at most 4 items"), "{text}");
+    other.server.shutdown().await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn replies_name_the_weights_that_made_them() {
+    let sim = Sim::vllm(&["--dev-mode"]).await;
+    let version = json!({"new_version": "step-7"});
+    assert_eq!(sim.post("/update_weight_version", version).await.0, OK);
+    let span = json!([{"version": "step-7", "start": 0, "end": 3}]);
+    let mut chat = json!({
+        "model": "m", "max_tokens": 3, "ignore_eos": true, "return_weight_versions": true,
+        "messages": [{"role": "user", "content": "x"}],
+    });
+    let mut completion = chat.clone();
+    completion["prompt"] = "x".into();
+    for (path, body) in [
+        ("/v1/chat/completions", &mut chat),
+        ("/v1/completions", &mut completion),
+    ] {
+        let reply = sim.post_json(path, body.clone()).await;
+        assert_eq!(reply["choices"][0]["weight_versions"], span, "{path}");
+        body["stream"] = true.into();
+        let (_, text) = sim.post(path, body.clone()).await;
+        let chunks = text
+            .split("\n\n")
+            .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok());
+        let versions: Vec<Value> = chunks
+            .map(|chunk| chunk["choices"][0]["weight_versions"].clone())
+            .collect();
+        let (last, rest) = versions.split_last().unwrap();
+        assert_eq!(*last, span, "{path}: {text}");
+        assert!(rest.iter().all(Value::is_null), "{path}: {text}");
+        body["stream"] = false.into();
+        body["return_weight_versions"] = false.into();
+        let reply = sim.post_json(path, body.clone()).await;
+        assert_eq!(reply["choices"][0]["weight_versions"], Value::Null);
+    }
+    sim.server.shutdown().await;
+}

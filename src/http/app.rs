@@ -17,6 +17,7 @@ use crate::config::{Compat, Config, Door, Fingerprint};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::tokenizer::Tokenizer;
+use crate::wire::bounds::Bounds;
 use crate::wire::{Limits, SamplingDefaults, Version};
 
 /// What the server is made of.
@@ -276,6 +277,17 @@ fn defaults(config: &Config, service: &Service) -> SamplingDefaults {
         max_tokens: count("max_new_tokens"),
         skip_special_tokens: None,
         stop_token_ids: Vec::new(),
+        bounds: bounds(config),
+    }
+}
+
+/// What single requests may have.
+fn bounds(config: &Config) -> Bounds {
+    let limits = &config.api.limits;
+    Bounds {
+        n: limits.n.into(),
+        prompts: limits.prompts as usize,
+        stop_strings: limits.stop_strings as usize,
     }
 }
 

@@ -28,12 +28,14 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
     }
 }
 
-/// Reads a body as JSON, the way FastAPI does.
+/// Reads a body as JSON, the way FastAPI does. What parses it without waiting in between checks it
+/// against this server's bounds.
 ///
 /// # Errors
 /// vLLM's 400 for another media type, for what is not JSON and for an empty body.
 pub(super) async fn json(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, Fault> {
     let bytes = read(app, body).await?;
+    crate::wire::bounds::enter(app.defaults.bounds);
     crate::wire::body::read(
         headers
             .get(header::CONTENT_TYPE)

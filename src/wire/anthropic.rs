@@ -4,9 +4,10 @@
 
 use serde_json::{Map, Value};
 
+use super::bounds;
 use super::check;
 use super::fault::Fault;
-use super::openai::shared::{CACHE_SALT, ExtraArgs, MAX_STOP_STRINGS, MM_PAYLOAD};
+use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
 use super::schema::{
     ANY_LENGTH, INT, Length, Model, Refusal, STR, Schema, Wire, int_from, optional, required,
@@ -329,7 +330,7 @@ wire_model! {
         /// Texts that end the reply.
         stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &STR,
-            Length { min: 0, max: MAX_STOP_STRINGS },
+            Length { min: 0, max: bounds::STOP_STRINGS },
         ))] = None,
         /// Server-sent events instead of one body.
         stream: Option<bool> = Some(false),

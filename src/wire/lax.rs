@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use super::bounds;
 use super::python::{self, Py};
 use super::schema::{Bounds, Length, Model, Shape};
 
@@ -377,7 +378,10 @@ fn more_than(limit: &str) -> Words {
 }
 
 /// Too many items are refused at once, too few only when all of them are good.
-pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Words> {
+pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Option<Words> {
+    if length.max == bounds::STOP_STRINGS {
+        length.max = bounds::current().stop_strings;
+    }
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
         let n = length.max;

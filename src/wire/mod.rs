@@ -9,6 +9,7 @@
 pub mod anthropic;
 pub mod anthropic_chat;
 pub mod body;
+pub mod bounds;
 pub mod check;
 pub mod cohere;
 pub mod fault;

@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::bounds::Bounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
@@ -153,6 +154,8 @@ pub struct SamplingDefaults {
     pub skip_special_tokens: Option<bool>,
     /// Further tokens that end a reply.
     pub stop_token_ids: Vec<i128>,
+    /// What single requests may have.
+    pub bounds: Bounds,
 }
 
 /// Tokens that may be generated: what the context leaves, at most what is asked.

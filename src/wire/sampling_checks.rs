@@ -12,14 +12,12 @@ use super::fault::Fault;
 use super::limits::Limits;
 use super::python::{self, Py};
 use super::sampling::{GREEDY, SamplingParams};
-use super::structured;
+use super::{bounds, structured};
 
 /// Temperatures above 0 are raised to this.
 const LOWEST_TEMPERATURE: f64 = 1e-2;
 /// Most `logprob_token_ids` of a request.
 const MAX_LOGPROB_TOKEN_IDS: usize = 128;
-/// Most choices of a request (`VLLM_MAX_N_SEQUENCES`).
-const MAX_N: i128 = 16_384;
 
 impl SamplingParams {
     /// Normalises the parameters and checks their ranges.
@@ -27,6 +25,14 @@ impl SamplingParams {
     /// # Errors
     /// The first 400 in vLLM's order.
     pub fn verify(&mut self) -> Result<(), Fault> {
+        self.verify_within(bounds::current().n)
+    }
+
+    /// As [`Self::verify`], with at most `most` choices.
+    ///
+    /// # Errors
+    /// The first 400 in vLLM's order.
+    pub fn verify_within(&mut self, most: i128) -> Result<(), Fault> {
         if 0.0 < self.temperature && self.temperature < LOWEST_TEMPERATURE {
             self.temperature = LOWEST_TEMPERATURE;
         }
@@ -36,7 +42,7 @@ impl SamplingParams {
             let mut seen = std::collections::HashSet::new();
             list.retain(|id| seen.insert(*id));
         }
-        self.verify_counts()?;
+        self.verify_counts(most)?;
         self.verify_shape()?;
         self.verify_length()?;
         self.verify_texts()?;
@@ -50,8 +56,8 @@ impl SamplingParams {
         Ok(())
     }
 
-    fn verify_counts(&self) -> Result<(), Fault> {
-        verify_count(self.n, "n")?;
+    fn verify_counts(&self, most: i128) -> Result<(), Fault> {
+        verify_count(self.n, "n", most)?;
         match &self.extra_args {
             Some(args) if args.values().any(has_long_integer) => Err(Fault::parameter(
                 "extra_args integers must be between -2**63 and 2**64 - 1.",
@@ -292,13 +298,13 @@ impl SamplingParams {
 }
 
 /// `_verify_num_sequences`.
-pub(crate) fn verify_count(count: i128, name: &str) -> Result<(), Fault> {
+pub(crate) fn verify_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
     if count < 1 {
         return refuse(format!("{name} must be at least 1, got {count}."));
     }
-    if count > MAX_N {
+    if count > most {
         return refuse(format!(
-            "{name} must be at most {MAX_N}, got {count}. To increase this limit, set the \
+            "{name} must be at most {most}, got {count}. To increase this limit, set the \
              VLLM_MAX_N_SEQUENCES environment variable."
         ));
     }

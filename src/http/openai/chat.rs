@@ -277,6 +277,9 @@ pub(in crate::http) fn view(
     content: &Content,
 ) -> ChatView {
     let mut view = prepare::view(app, &request.into(), id, target);
+    view.weights = request
+        .return_weight_versions
+        .then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
         .unwrap_or(false)

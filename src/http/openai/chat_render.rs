@@ -177,9 +177,7 @@ impl ChatView {
             out.push_str("null");
         }
         out.push_str(",\"routed_experts\":null");
-        if self.view.wire >= Wire::V033 {
-            out.push_str(",\"weight_versions\":null");
-        }
+        self.view.weights(out, Some(released));
         out.push('}');
     }
 
@@ -311,8 +309,8 @@ impl ChatStream {
             None => out.push_str("null"),
         }
         let new = view.wire >= Wire::V033;
-        if end.is_some() && new {
-            out.push_str(",\"weight_versions\":null");
+        if end.is_some() {
+            view.weights(out, Some(choice.sent));
         }
         out.push_str("}]");
         view.chunk_usage(out, self.counts(step.index), true);

@@ -160,6 +160,9 @@ fn view(
     prompts: &[Prompt],
 ) -> CompletionView {
     let mut view = prepare::view(app, &request.into(), id, target);
+    view.weights = request
+        .return_weight_versions
+        .then(|| app.weight_version.load_full());
     view.logprobs = request.logprobs.map(|top| prepare::top(app, top));
     // Beam search answers through another path, which fills no details.
     view.prompt_details &= !request.use_beam_search;

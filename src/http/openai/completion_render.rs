@@ -130,9 +130,7 @@ impl CompletionView {
             None => out.push_str("null"),
         }
         out.push_str(",\"routed_experts\":null");
-        if self.view.wire >= Wire::V033 {
-            out.push_str(",\"weight_versions\":null");
-        }
+        self.view.weights(out, Some(choice.released()));
         out.push('}');
     }
 
@@ -222,9 +220,7 @@ impl CompletionStream {
             out.push_str("null")
         }
         let new = view.wire >= Wire::V033;
-        if new {
-            out.push_str(",\"weight_versions\":null");
-        }
+        view.weights(out, step.end.map(|_| choice.sent));
         out.push_str("}]");
         let counts = Counts {
             prompt: self.prompts.get(choice.prompt).copied().unwrap_or(0),

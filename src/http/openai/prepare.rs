@@ -303,6 +303,7 @@ pub(in crate::http) fn late_checks(
     params: &SamplingParams,
     prompts: &[Prompt],
 ) -> Result<(), Fault> {
+    bad_words(app, params)?;
     params.verify_engine(&app.limits)?;
     for prompt in prompts {
         app.limits.prompt_ids(
@@ -315,6 +316,36 @@ pub(in crate::http) fn late_checks(
         params.verify_prompt(prompt.tokens.len())?;
     }
     app.limits.data_parallel_rank(rank(headers).map(i128::from))
+}
+
+/// A word counts once as it stands, and once more where a blank before it makes another token of
+/// it. Source: vLLM 0.33 `sampling_params.py`, `update_from_tokenizer`.
+///
+/// # Errors
+/// 400 for more than `--max-num-bad-words`.
+fn bad_words(app: &App, params: &SamplingParams) -> Result<(), Fault> {
+    let words = params.bad_words.as_deref().unwrap_or_default();
+    let most = app.config.api.limits.bad_words as usize;
+    let tokenizer = app.service.generator.tokenizer();
+    let mut count = 0;
+    for word in words {
+        let word = word.trim_start();
+        let plain = tokenizer.encode(word, false);
+        let spaced = tokenizer.encode(&format!(" {word}"), false);
+        count += 1;
+        if plain.len() == spaced.len() && plain.first() != spaced.first() {
+            count += 1;
+        }
+        if count > most {
+            let text = format!(
+                "Too many bad words after tokenization: {}. The max number is {most}.",
+                most + 1
+            );
+            let shown = crate::wire::python::repr(&Value::from(words.to_vec()));
+            return Err(Fault::value(text, "bad_words", shown));
+        }
+    }
+    Ok(())
 }
 
 /// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
@@ -483,6 +514,7 @@ pub(in crate::http) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Ta
         metrics: api.per_request_metrics,
         kv_transfer_params: None,
         media: None,
+        weights: None,
         llmd: app.is_llmd(),
     }
 }

@@ -43,6 +43,8 @@ pub(in crate::http) struct View {
     pub(in crate::http) kv_transfer_params: Option<Arc<Offer>>,
     /// Tokens of media in the prompt by modality, as JSON.
     pub(in crate::http) media: Option<Arc<str>>,
+    /// Which weights sampled the tokens, when the reply says so (`return_weight_versions`).
+    pub(in crate::http) weights: Option<Arc<String>>,
     /// Whether the prompt was prefilled for another server (llm-d's finish reason).
     pub(in crate::http) llmd: bool,
 }
@@ -259,6 +261,26 @@ impl View {
             (End::Finished, Reason::Length) => "length",
             (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
             (End::Finished, Reason::Stop) => "stop",
+        }
+    }
+
+    /// Appends `,"weight_versions":…`, which 0.32 does not have: one span over the tokens of a
+    /// choice that has ended with so many.
+    pub(in crate::http) fn weights(&self, out: &mut String, ended: Option<u32>) {
+        if self.wire < Wire::V033 {
+            return;
+        }
+        out.push_str(",\"weight_versions\":");
+        match (&self.weights, ended) {
+            (Some(_), Some(0)) => out.push_str("[]"),
+            (Some(version), Some(tokens)) => {
+                out.push_str("[{\"version\":");
+                json::string(out, version);
+                out.push_str(",\"start\":0,\"end\":");
+                json::int(out, tokens);
+                out.push_str("}]");
+            }
+            _ => out.push_str("null"),
         }
     }
 

@@ -105,7 +105,7 @@ async fn answer(
         tokens.len(),
         &app.defaults,
     ));
-    params.verify()?;
+    params.verify_within(app.defaults.bounds.n)?;
     let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
     let prompt = Prompt {
         tokens,

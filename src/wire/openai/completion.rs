@@ -9,13 +9,11 @@ use super::shared::{
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
 };
 use super::validators::{self, Body, Verdict, given, truthy};
+use crate::wire::bounds;
 use crate::wire::check;
 use crate::wire::fault::Fault;
 use crate::wire::python::Py;
 use crate::wire::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
-
-/// Most prompts of a request (`VLLM_MAX_COMPLETION_PROMPTS`).
-pub const MAX_PROMPTS: usize = 1024;
 
 /// Tokens generated when the request does not say.
 pub const DEFAULT_MAX_TOKENS: i128 = 16;
@@ -225,10 +223,11 @@ impl CompletionRequest {
 
 /// `validate_prompt_list_length`.
 fn prompt_count(body: &mut Body) -> Verdict {
+    let most = bounds::current().prompts;
     let too_many = |key: &str, count: usize| {
         Fault::parameter(
             format_args!(
-                "{key} list length {count} exceeds the maximum allowed count of {MAX_PROMPTS}. \
+                "{key} list length {count} exceeds the maximum allowed count of {most}. \
                  To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment \
                  variable."
             ),
@@ -236,7 +235,7 @@ fn prompt_count(body: &mut Body) -> Verdict {
         )
     };
     if let Some(Value::Array(prompts)) = body.get("prompt")
-        && prompts.len() > MAX_PROMPTS
+        && prompts.len() > most
         && !matches!(
             Py::of(&prompts[0]),
             Py::Int(_) | Py::BigInt(_) | Py::Bool(_)
@@ -245,7 +244,7 @@ fn prompt_count(body: &mut Body) -> Verdict {
         return Err(too_many("prompt", prompts.len()).into());
     }
     match body.get("prompt_embeds") {
-        Some(Value::Array(embeds)) if embeds.len() > MAX_PROMPTS => {
+        Some(Value::Array(embeds)) if embeds.len() > most => {
             Err(too_many("prompt_embeds", embeds.len()).into())
         }
         _ => Ok(()),

@@ -104,7 +104,7 @@ impl ChatRequest {
                 n,
                 ..blank(max_tokens)
             };
-            return beam(params, self.temperature.or(defaults.temperature));
+            return beam(params, self.temperature, defaults);
         }
         let wants_ids = self
             .logprob_token_ids
@@ -153,7 +153,7 @@ impl ChatRequest {
             routed_experts_prompt_start: self.routed_experts_prompt_start,
             ..blank(max_tokens)
         };
-        verified(params)
+        verified(params, defaults)
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -260,7 +260,7 @@ impl CompletionRequest {
                 n: self.n,
                 ..blank(max_tokens)
             };
-            return beam(params, self.temperature.or(defaults.temperature));
+            return beam(params, self.temperature, defaults);
         }
         let echo = self.echo == Some(true);
         let wants_ids = self
@@ -308,7 +308,7 @@ impl CompletionRequest {
             routed_experts_prompt_start: self.routed_experts_prompt_start,
             ..blank(if only_echo { 1 } else { max_tokens })
         };
-        verified(params)
+        verified(params, defaults)
     }
 
     /// Whether usage is asked for in a stream, and whether in every chunk.
@@ -347,16 +347,23 @@ fn blank(max_tokens: i128) -> SamplingParams {
     }
 }
 
-fn verified(mut params: SamplingParams) -> Result<SamplingParams, Fault> {
-    params.verify()?;
+fn verified(
+    mut params: SamplingParams,
+    defaults: &SamplingDefaults,
+) -> Result<SamplingParams, Fault> {
+    params.verify_within(defaults.bounds.n)?;
     Ok(params)
 }
 
 /// Beam search checks nothing but its width.
-fn beam(params: SamplingParams, temperature: Option<f64>) -> Result<SamplingParams, Fault> {
-    sampling_checks::verify_count(params.n, "beam_width")?;
+fn beam(
+    params: SamplingParams,
+    temperature: Option<f64>,
+    defaults: &SamplingDefaults,
+) -> Result<SamplingParams, Fault> {
+    sampling_checks::verify_count(params.n, "beam_width", defaults.bounds.n)?;
     Ok(SamplingParams {
-        temperature: temperature.unwrap_or(1.0),
+        temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
         ..params
     })
 }

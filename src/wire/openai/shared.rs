@@ -5,14 +5,12 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
+use crate::wire::bounds;
 use crate::wire::fault::Fault;
 use crate::wire::python::{self, Py};
 use crate::wire::schema::{
     ANY_LENGTH, INT, Length, Refusal, STR, Schema, Wire, int_from, int_within, wire_model,
 };
-
-/// Most stop strings of a request (`VLLM_MAX_STOP_STRINGS`).
-pub const MAX_STOP_STRINGS: usize = 4;
 
 wire_model! {
     /// Options that only matter to a stream.
@@ -218,7 +216,7 @@ impl Wire for Stop {
             &STR,
             Length {
                 min: 0,
-                max: MAX_STOP_STRINGS,
+                max: bounds::STOP_STRINGS,
             },
         ),
     ]);
