@@ -37,11 +37,7 @@ impl Spans {
     /// # Errors
     /// The endpoint is no URL.
     pub fn open(endpoint: &str) -> Result<Self, ExporterBuildError> {
-        let url = if endpoint.contains("://") {
-            endpoint.to_owned()
-        } else {
-            format!("http://{endpoint}")
-        };
+        let url = address(endpoint);
         let exporter = SpanExporter::builder()
             .with_tonic()
             .with_endpoint(url)
@@ -168,6 +164,17 @@ impl Observer for SpanObserver {
     fn on_stats(&mut self, _stats: &Stats) {}
 }
 
+/// `endpoint` as the exporter wants it. OpenTelemetry's gRPC exporter for Python, which vLLM uses,
+/// takes any scheme: only `https` means something to it.
+fn address(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
+    let scheme = match scheme.eq_ignore_ascii_case("https") {
+        true => "https",
+        false => "http",
+    };
+    format!("{scheme}://{rest}")
+}
+
 /// The span that W3C trace context names; `None` if it is malformed.
 fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
@@ -193,6 +200,18 @@ fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_may_have_any_scheme_or_none() {
+        for (written, meant) in [
+            ("collector:4317", "http://collector:4317"),
+            ("http://collector:4317", "http://collector:4317"),
+            ("grpc://collector:4317", "http://collector:4317"),
+            ("HTTPS://collector:4317", "https://collector:4317"),
+        ] {
+            assert_eq!(address(written), meant);
+        }
+    }
 
     #[test]
     fn trace_context_is_read_as_w3c_writes_it() {

@@ -9,7 +9,9 @@
 //! - `media`: pictures, sounds and films in prompts and replies
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
+//! - `events`: KV-cache events on the wire
 //! - `fleet`: several servers in one process
+//! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `tools`: calls of tools
 //! - `transfer`: disaggregated prefill and cache thresholds
@@ -22,6 +24,8 @@
 
 #[path = "http/drills.rs"]
 mod drills;
+#[path = "http/events.rs"]
+mod events;
 #[path = "http/faults.rs"]
 mod faults;
 #[path = "http/fleet.rs"]
@@ -34,6 +38,8 @@ mod hostile;
 mod life;
 #[path = "http/media.rs"]
 mod media;
+#[path = "http/pd.rs"]
+mod pd;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]

@@ -12,7 +12,7 @@ const USAGE: &str = "\
 vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
        vllm-sim serve MODEL [FLAGS]        serve, with vLLM's command line and defaults
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
-       vllm-sim replay|bench|calibrate|dataset|record|validate|explain|sweep …";
+       vllm-sim replay|sweep|calibrate|validate|explain|dataset|record|completions|man …";
 
 const AFTER: &str = "\
 Both command lines take all flags. Flags may also stand in a YAML file (--config), or in the \

@@ -30,8 +30,20 @@ pub struct Origin {
     pub phase: Arc<str>,
 }
 
-/// Hears of every fault that a client got to feel.
+/// What turns requests away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Requests in flight.
+    Requests,
+    /// Prompt tokens without output.
+    Tokens,
+}
+
+/// Hears of every fault that a client got to feel, and of every refusal.
 pub trait Tally: Send + Sync {
     /// One fault of this kind.
     fn count(&self, kind: &'static str, origin: &Origin);
+
+    /// One request that was turned away.
+    fn refused(&self, bound: Bound);
 }

@@ -64,7 +64,7 @@ impl Journal {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
-        if !self.log.access_excluded.iter().any(|p| p == path) {
+        if self.log.access && !self.log.access_excluded.iter().any(|p| p == path) {
             let ms = (seconds * 1e6).round() / 1e3;
             tracing::debug!(method, path, status, ms, "request");
         }

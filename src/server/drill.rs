@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{Server, StartError};
 use crate::config::Config;
-use crate::fault::{Origin, Tally};
-use crate::metrics::Metrics;
+use crate::fault::{Bound, Origin, Tally};
+use crate::metrics::{Metrics, Rejection};
 use crate::scenario::Scenario;
 
-/// Faults, counted and logged.
+/// Faults and refusals, counted; faults are logged too.
 pub(super) struct Counted(pub(super) Arc<Metrics>);
 
 impl Tally for Counted {
@@ -16,6 +16,13 @@ impl Tally for Counted {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
         tracing::debug!(kind, scenario, phase, "fault on purpose");
+    }
+
+    fn refused(&self, bound: Bound) {
+        self.0.on_rejected(match bound {
+            Bound::Requests => Rejection::QueuedRequests,
+            Bound::Tokens => Rejection::QueuedTokens,
+        });
     }
 }
 

@@ -104,6 +104,7 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
             }
             move_ports(&mut member, replica * ranks + rank)?;
             move_events(&mut member, replica * count)?;
+            move_transfer(&mut member, replica, rank)?;
             if replica > 0
                 && let Some(name) = &mut member.server.pod.name
             {
@@ -123,14 +124,38 @@ fn move_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
         .flatten()
         .filter(|port| **port != 0)
     {
-        let moved = u32::from(*port) + by;
-        *port = u16::try_from(moved)
-            .map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))?;
+        *port = moved(*port, by)?;
     }
     if by > 0
         && let Some(path) = &mut server.uds
     {
         path.as_mut_os_string().push(format!(".{by}"));
+    }
+    Ok(())
+}
+
+fn moved(port: u16, by: u32) -> Result<u16, StartError> {
+    let moved = u32::from(port) + by;
+    u16::try_from(moved).map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))
+}
+
+/// What decoding servers know a prefilling one by: its ranks listen on ports that follow each
+/// other, its first rank runs Mooncake's registry, and no two engines have one name.
+fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), StartError> {
+    let of_each = config.engine.parallel.data;
+    let Some(transfer) = &mut config.kv_transfer else {
+        return Ok(());
+    };
+    transfer.bootstrap_port = match transfer.bootstrap_port {
+        Some(port) if rank == 0 => Some(moved(port, replica)?),
+        _ => None,
+    };
+    let channel = &mut transfer.side_channel;
+    channel.port = moved(channel.port, replica * of_each)?;
+    if replica > 0
+        && let Some(name) = &mut transfer.engine_id
+    {
+        name.push_str(&format!("-{replica}"));
     }
     Ok(())
 }
@@ -225,6 +250,39 @@ mod tests {
                 (9001, (1, 1), named("pod")),
                 (9002, (0, 1), named("pod-1")),
                 (9003, (1, 1), named("pod-1")),
+            ]
+        );
+    }
+
+    #[test]
+    fn replicas_share_no_port_of_a_transfer() {
+        let line = |connector: &str, data: u32| {
+            format!(
+                "vllm-sim --model m --port 9000 --replicas 2 --data-parallel-size {data} \
+                 --kv-transfer-config {{\"kv_connector\":\"{connector}\",\
+                 \"kv_role\":\"kv_producer\",\"engine_id\":\"e\"}}"
+            )
+        };
+        let seen = |connector: &str, data: u32| -> Vec<_> {
+            let members = members(&loaded(&line(connector, data)).config).unwrap();
+            let transfers = members.into_iter().map(|c| c.kv_transfer.unwrap());
+            transfers
+                .map(|t| (t.side_channel.port, t.bootstrap_port, t.engine_id.unwrap()))
+                .collect()
+        };
+        let named = |name: &str| name.to_owned();
+        assert_eq!(
+            seen("NixlConnector", 1),
+            [(5600, None, named("e")), (5601, None, named("e-1"))]
+        );
+        // Rank n of a replica listens n ports further: 5600 and 5601, 5602 and 5603.
+        assert_eq!(
+            seen("MooncakeConnector", 2),
+            [
+                (5600, Some(8998), named("e")),
+                (5600, None, named("e")),
+                (5602, Some(8999), named("e-1")),
+                (5602, None, named("e-1")),
             ]
         );
     }

@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::Admission;
 use crate::engine::Delays;
-use crate::fault::{Dealt, Origin, Plan, Tally};
+use crate::fault::{Bound, Dealt, Origin, Plan, Tally};
 use crate::scenario::{Stage, Turn};
 use crate::sim::SimTime;
 
@@ -100,6 +100,13 @@ impl Drill {
         let tuned = self.tuned();
         let dealt = tuned.plan.deal(seed, key);
         Verdict { tuned, dealt }
+    }
+
+    /// A bound on what is in flight turned a request away.
+    pub fn refused(&self, bound: Bound) {
+        if let Some(tally) = self.tally.get() {
+            tally.refused(bound);
+        }
     }
 
     /// A client got to feel a fault.

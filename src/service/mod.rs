@@ -1,5 +1,6 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
+mod backlog;
 mod control;
 mod drill;
 mod embed;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::driver::{Group, Live, Planned, Tag, Ticket, Traced};
 use crate::engine::kv::{self, Extras, HashConfig, Hasher, Lora};
 use crate::engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
+use crate::fault::Bound;
 use crate::generate::structured::{Cache, Compiled, ConstraintError};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
@@ -162,6 +164,7 @@ pub struct Service {
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
+    backlog: backlog::Backlog,
     draining: std::sync::atomic::AtomicBool,
 }
 
@@ -181,6 +184,7 @@ impl Service {
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
+            backlog: backlog::Backlog::default(),
             draining: false.into(),
         }
     }
@@ -215,25 +219,32 @@ impl Service {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Whether another job of `sequences` would be admitted.
+    fn admission(&self) -> Admission {
+        if self.drill.is_armed() {
+            self.drill.tuned().admission
+        } else {
+            self.settings.admission
+        }
+    }
+
+    /// Whether another job of `sequences` would be admitted. A refusal is counted.
     ///
     /// # Errors
-    /// [`ServeError::Draining`] or [`ServeError::TooManyRequests`].
+    /// [`ServeError::Draining`], [`ServeError::TooManyRequests`] or [`ServeError::TooManyTokens`].
     pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
         }
-        let admission = if self.drill.is_armed() {
-            self.drill.tuned().admission
-        } else {
-            self.settings.admission
-        };
-        match admission.requests {
-            Some(max) if self.in_flight().saturating_add(sequences) > max => {
-                Err(ServeError::TooManyRequests)
-            }
-            _ => Ok(()),
+        let Admission { requests, tokens } = self.admission();
+        if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
+            self.drill.refused(Bound::Requests);
+            return Err(ServeError::TooManyRequests);
         }
+        if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
+            self.drill.refused(Bound::Tokens);
+            return Err(ServeError::TooManyTokens);
+        }
+        Ok(())
     }
 
     /// Room for output behind a prompt of `prompt` tokens.
@@ -289,7 +300,14 @@ impl Service {
             let name = hand_over.request.clone();
             self.leases.note(name, rank, handle.id(), self.now());
         }
-        let prompts = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        let prompts: Vec<_> = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        if self.admission().tokens.is_some() {
+            for (index, handle) in handles.iter().enumerate() {
+                let prompt = prompts.get(index / job.n.max(1) as usize);
+                self.backlog
+                    .note(handle.progress(), prompt.copied().unwrap_or(0));
+            }
+        }
         Ok(Reply::new(
             scripts,
             handles,

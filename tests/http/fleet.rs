@@ -67,3 +67,54 @@ async fn every_rank_of_llmd_is_a_server_of_its_own() {
     assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 2.0));
     fleet.shutdown().await;
 }
+
+/// A port with free neighbours, a moment ago.
+fn free_ports(count: u16) -> u16 {
+    let any = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().min(65_000)
+    };
+    let free = |first: &u16| {
+        (*first..*first + count).all(|port| std::net::TcpListener::bind(("0.0.0.0", port)).is_ok())
+    };
+    std::iter::repeat_with(any).take(100).find(free).unwrap()
+}
+
+#[tokio::test]
+async fn every_replica_hands_over_under_its_own_name() {
+    let port = free_ports(2);
+    let number = port.to_string();
+    let config = |connector: &str| {
+        json!({"kv_connector": connector, "kv_role": "kv_producer", "engine_id": "e"}).to_string()
+    };
+    let nixl = config("NixlConnector");
+    let flags = ["--replicas", "2", "--kv-transfer-config", &nixl];
+    let fleet_of = fleet(&[&flags[..], &["--kv-side-channel-port", &number]].concat()).await;
+    let mut seen = Vec::new();
+    for server in fleet_of.servers() {
+        let body = json!({"prompt": "hello", "max_tokens": 1,
+            "kv_transfer_params": {"do_remote_decode": true}})
+        .to_string();
+        let answer = ask(server, post("/v1/completions", &[], body.as_bytes())).await;
+        let params = answer.json()["kv_transfer_params"].take();
+        let engine = params["remote_engine_id"].as_str().unwrap().to_owned();
+        seen.push((engine, params["remote_port"].as_u64().unwrap()));
+    }
+    let first = u64::from(port);
+    assert_eq!(
+        seen,
+        [("e".to_owned(), first), ("e-1".to_owned(), first + 1)]
+    );
+    fleet_of.shutdown().await;
+
+    let mooncake = config("MooncakeConnector");
+    let flags = ["--replicas", "2", "--kv-transfer-config", &mooncake];
+    let fleet = fleet(&[&flags[..], &["--mooncake-bootstrap-port", &number]].concat()).await;
+    for (by, engine) in [(0, "e"), (1, "e-1")] {
+        let stream = TcpStream::connect(("127.0.0.1", port + by)).await;
+        let mut wire = Wire::new(stream.expect("a registry"));
+        wire.send(b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+        assert_eq!(wire.answer().await.json()["0"]["engine_id"], engine);
+    }
+    fleet.shutdown().await;
+}

@@ -1,6 +1,6 @@
 //! Clients that go away, queues that are full, servers that stop.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -82,6 +82,44 @@ async fn a_full_queue_of_vllm_says_503() {
     // Each choice counts.
     let body = json!({"prompt": "Hi", "max_tokens": 1, "n": 3});
     assert_eq!(sim.post(COMPLETION, &body).await.status, 503);
+    let refused = "vllm:admission_rejections_total";
+    assert_eq!(sim.metric(refused).await, 3.0);
+}
+
+/// vLLM counts prompts that have no output, and refuses at the bound whatever comes next.
+#[tokio::test]
+async fn a_backlog_of_prompts_says_503_until_their_first_token() {
+    let slow = ["--latency-model", "delays", "--time-to-first-token", "1s"];
+    let sim = Sim::serve(&[&slow[..], &["--max-num-queued-tokens", "8"]].concat()).await;
+    let body = |prompt: &[u32]| json!({"prompt": prompt, "max_tokens": 2});
+    // An empty engine takes what is longer than the bound.
+    let mut first = sim.connect().await;
+    let long = body(&[5; 20]).to_string();
+    first.send(&post(COMPLETION, &[], long.as_bytes())).await;
+    assert!(sim.runs(1.0).await);
+    let refused = sim.post(COMPLETION, &body(&[5])).await;
+    assert_eq!(refused.status, 503);
+    let message = "The engine has reached its prefill token backlog limit. Please try again later or on a different instance.";
+    let expected = json!({"error": {"message": message, "type": "Service Unavailable", "param": null, "code": 503}});
+    assert_eq!(refused.json(), expected);
+    let counted = "vllm:admission_rejections_total";
+    assert_eq!(sim.metric(counted).await, 1.0);
+    drop(first);
+    assert!(sim.is_idle().await);
+    assert_eq!(sim.post(COMPLETION, &body(&[5; 20])).await.status, 200);
+}
+
+/// Delays changed by an operator reach steps of the batching scheduler too.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "delays are what is looked at")]
+async fn a_batching_server_takes_new_delays() {
+    let sim = Sim::serve(&["--latency-model", "delays", "--dev-mode"]).await;
+    let settings = json!({"time-to-first-token": "200ms", "inter-token-latency": "20ms"});
+    assert_eq!(sim.post("/admin/config", &settings).await.status, 200);
+    let body = json!({"prompt": [5, 6], "max_tokens": 6, "ignore_eos": true});
+    let begin = Instant::now();
+    assert_eq!(sim.post(COMPLETION, &body).await.status, 200);
+    assert!(begin.elapsed() >= Duration::from_millis(300));
 }
 
 #[tokio::test]

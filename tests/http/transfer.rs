@@ -8,7 +8,7 @@ const CONNECTOR: &str =
     r#"{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"prefiller"}"#;
 
 /// What llm-d's sidecar sends along.
-fn asked() -> Value {
+pub(crate) fn asked() -> Value {
     json!({
         "do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
         "remote_block_ids": null, "remote_host": null, "remote_port": null,
@@ -134,7 +134,7 @@ async fn the_servers_threshold_gives_way_to_the_requests() {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
@@ -145,7 +145,7 @@ async fn used_blocks(sim: &Sim) -> u64 {
 }
 
 /// Waits until a server holds so many blocks.
-async fn holds(sim: &Sim, blocks: u64) {
+pub(crate) async fn holds(sim: &Sim, blocks: u64) {
     for _ in 0..2000 {
         if used_blocks(sim).await == blocks {
             return;

@@ -4,7 +4,7 @@
     doc_commands.py BINARY [FILE…]
 
 Every `sh` block is taken, command by command. One that starts a server is left running (the one
-before it is stopped) and waited for; `curl` must get an answer below 400; anything else must exit
+before it is stopped) and waited for; `record` runs beside it until the next one starts; `curl` must get an answer below 400; anything else must exit
 with 0. Where nothing runs yet, `curl` finds `vllm-sim --model demo`; `cargo run --release --` is the
 program. A YAML block whose first line is `# name.yaml` becomes that file. What needs a cluster, a
 container engine or a compiler is skipped by its name, and so is a block behind the comment
@@ -31,6 +31,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Slow, or not to be had on every machine.
 ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf|grpcurl)\b")
 CONVERSATIONS = '[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day."}]}]'
+BESIDE = re.compile(r"^vllm-sim record\b")
 SERVES = re.compile(r"^(?P<env>(\w+=\S+ )*)(vllm-sim|vllm|llm-d-inference-sim)( +(--(?!help|version)|serve\b))")
 
 
@@ -83,6 +84,7 @@ class Reader:
     def __init__(self, binary, folder):
         self.folder = folder
         self.server = None
+        self.beside = None
         self.counts = {"ok": 0, "skipped": 0, "failed": 0}
         for entry in REPOSITORY.iterdir():
             if entry.name not in (".git", "target"):
@@ -108,20 +110,41 @@ class Reader:
         print(f"{what:7} {where}: {command.splitlines()[0][:100]}{more}", flush=True)
 
     def stop(self):
-        if self.server:
-            os.killpg(self.server.pid, signal.SIGTERM)
+        # What listens in front ends first: it writes its file then.
+        for process in (self.beside, self.server):
+            if process and process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+        self.beside = self.server = None
+
+    def start(self, command):
+        log = open(self.folder / ".log", "w+")
+        return subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+
+    def record(self, command):
+        """Starts a recorder of the server, and has it record a chat."""
+        if not self.server:
+            self.serve("vllm-sim --model demo")
+        self.beside = self.start(command)
+        chat = b'{"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}'
+        ask = urllib.request.Request("http://127.0.0.1:8001/v1/chat/completions", chat, {"Content-Type": "application/json"})
+        until = time.monotonic() + 10
+        while time.monotonic() < until and self.beside.poll() is None:
             try:
-                self.server.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.server.pid, signal.SIGKILL)
-            self.server = None
+                urllib.request.urlopen(ask, timeout=5).read()
+                return None
+            except OSError:
+                time.sleep(0.05)
+        return (self.folder / ".log").read_text()[-600:]
 
     def serve(self, command):
         """Starts a server and waits until it answers; why it does not, or nothing."""
         self.stop()
-        log = open(self.folder / ".log", "w+")
-        self.server = subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True)
-        files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command)]
+        self.server = self.start(command)
+        files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command) if (self.folder / name).exists()]
         port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "8000")
         secure = "--self-signed-certs" in command or "--ssl-certfile" in command
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/health"
@@ -146,6 +169,8 @@ class Reader:
             return self.say("skipped", where, command, f" ({program} is not installed)")
         if SERVES.match(first):
             problem = self.serve(command)
+        elif BESIDE.match(first):
+            problem = self.record(command)
         else:
             if program == "curl" and not self.server:
                 self.serve("vllm-sim --model demo")

@@ -80,7 +80,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "kv-side-channel-port",
         KvCache,
         Int,
-        "Its port; rank n takes the n-th after it.",
+        "Its port; rank n takes the n-th after it, and replicas the ports after those.",
     )
     .or("5600")
     .env(&["VLLM_NIXL_SIDE_CHANNEL_PORT"]),
@@ -88,7 +88,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "mooncake-bootstrap-port",
         KvCache,
         Int,
-        "Port of Mooncake's registry of prefilling engines.",
+        "Port of Mooncake's registry of prefilling engines; replica n takes the n-th after it.",
     )
     .or("8998")
     .env(&["VLLM_MOONCAKE_BOOTSTRAP_PORT"]),

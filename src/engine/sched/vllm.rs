@@ -23,6 +23,7 @@ mod waiting;
 use std::collections::VecDeque;
 
 use crate::engine::kv::{BlockPool, KvConfig, Leases};
+use crate::engine::latency::LatencyModel;
 use crate::engine::{
     CachedBlock, Command, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
@@ -452,7 +453,12 @@ impl Scheduler for Vllm {
                 self.wake(now);
                 return held;
             }
-            Command::Delays(_) => return false,
+            Command::Delays(delays) => {
+                let LatencyModel::Constant { prefill, decode } = &mut self.config.latency else {
+                    return false;
+                };
+                (*prefill, *decode) = (delays.ttft.0, delays.itl.0);
+            }
             Command::Speed(speed) => self.config.speed.all = speed,
         }
         true

@@ -1,0 +1,293 @@
+//! The order of KV-cache events on the wire, case by case, as a real vLLM 0.32.0 sent them.
+//!
+//! Blocks have names: `A1` is the second block of a sequence whose first token is that of `A`.
+//! Each line is one message; `+` is one BlockStored, `-` one BlockRemoved.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::sim::{Sim, post};
+
+const BLOCK: usize = 32;
+/// Longest wait for a message. Only a hang takes that long.
+const PATIENCE_MS: i32 = 20_000;
+/// How often a subscriber is offered a message until its subscription has arrived.
+const OFFER_MS: i32 = 20;
+
+/// The prompt called `name`, that long.
+fn prompt(name: char, tokens: u32) -> Vec<u32> {
+    let first = 100 + name as u32;
+    std::iter::once(first)
+        .chain((1..tokens).map(|token| 1000 + token))
+        .collect()
+}
+
+/// A server with 49 blocks of 32 tokens, and one who listens.
+struct Wired {
+    sim: Sim,
+    heard: zmq::Socket,
+    next: u64,
+    /// Names of the blocks by their hashes.
+    names: HashMap<u64, String>,
+}
+
+impl Wired {
+    async fn start(flags: &[&str]) -> Self {
+        let heard = zmq::Context::new().socket(zmq::SUB).unwrap();
+        heard.set_subscribe(b"").unwrap();
+        heard.bind("tcp://127.0.0.1:*").unwrap();
+        let endpoint = heard.get_last_endpoint().unwrap().unwrap();
+        let events = json!({"enable_kv_cache_events": true, "endpoint": endpoint}).to_string();
+        let common = [
+            "--kv-events-config",
+            &events,
+            "--block-size",
+            "32",
+            "--num-gpu-blocks-override",
+            "50",
+            "--max-model-len",
+            "1024",
+            "--dev-mode",
+        ];
+        let sim = Sim::serve(&[&common[..], flags].concat()).await;
+        let mut wired = Self {
+            sim,
+            heard,
+            next: 0,
+            names: HashMap::new(),
+        };
+        wired.attach().await;
+        wired
+    }
+
+    /// Empties the cache and makes a step, so that the message of it is sent.
+    async fn fence(&self) {
+        let reset = self.sim.post("/reset_prefix_cache", &json!({})).await;
+        assert_eq!(reset.status, 200);
+        self.complete(&prompt('z', 3), 1).await;
+    }
+
+    /// Makes messages until one has come, so that none that follow are lost.
+    async fn attach(&mut self) {
+        self.heard.set_rcvtimeo(OFFER_MS).unwrap();
+        for offered in 1..=PATIENCE_MS / OFFER_MS {
+            self.fence().await;
+            if let Ok(frames) = self.heard.recv_multipart(0) {
+                self.heard.set_rcvtimeo(PATIENCE_MS).unwrap();
+                let (mut last, _) = read(&frames);
+                while last + 1 < offered as u64 {
+                    last = read(&self.heard.recv_multipart(0).unwrap()).0;
+                }
+                self.next = last + 1;
+                return;
+            }
+        }
+        panic!("the subscription never arrived");
+    }
+
+    async fn send(&self, prompt: &[u32], more: Value) -> Value {
+        let mut body = json!({"prompt": prompt, "ignore_eos": true, "seed": 1, "temperature": 0});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let answer = self.sim.post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    async fn complete(&self, prompt: &[u32], tokens: u32) {
+        self.send(prompt, json!({"max_tokens": tokens})).await;
+    }
+
+    /// All that was sent up to here, a line for each message.
+    async fn heard(&mut self) -> Vec<String> {
+        self.fence().await;
+        let mut lines = Vec::new();
+        loop {
+            let frames = self.heard.recv_multipart(0).expect("a message in time");
+            let (sequence, events) = read(&frames);
+            assert_eq!(sequence, self.next, "no number is left out");
+            self.next += 1;
+            let shown: Vec<_> = events.iter().map(|event| self.show(event)).collect();
+            if shown == ["cleared"] {
+                return lines;
+            }
+            lines.push(shown.join(" | "));
+        }
+    }
+
+    fn show(&mut self, event: &Value) -> String {
+        let hashes = event["block_hashes"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let hashes: Vec<u64> = hashes.iter().map(|hash| hash.as_u64().unwrap()).collect();
+        match event["type"].as_str().unwrap() {
+            "AllBlocksCleared" => "cleared".to_owned(),
+            "BlockRemoved" => {
+                assert_eq!(hashes.len(), 1, "a removal names one block");
+                format!("-{}", self.names[&hashes[0]])
+            }
+            "BlockStored" => {
+                let tokens = event["token_ids"].as_array().unwrap();
+                assert_eq!(tokens.len(), BLOCK * hashes.len());
+                let mut shown = "+".to_owned();
+                let mut before = event["parent_block_hash"]
+                    .as_u64()
+                    .map(|parent| self.names[&parent].clone());
+                for (index, hash) in hashes.into_iter().enumerate() {
+                    let name = match &before {
+                        Some(parent) => {
+                            let (root, place) = parent.split_at(1);
+                            format!("{root}{}", place.parse::<u32>().unwrap() + 1)
+                        }
+                        None => {
+                            let first = tokens[index * BLOCK].as_u64().unwrap() - 100;
+                            format!("{}0", char::from(first as u8))
+                        }
+                    };
+                    let known = self.names.insert(hash, name.clone());
+                    assert!(known.is_none_or(|known| known == name), "{name}");
+                    if index > 0 {
+                        shown.push(' ');
+                    }
+                    shown.push_str(&name);
+                    before = Some(name);
+                }
+                shown
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// Sequence number and events of a message.
+fn read(frames: &[Vec<u8>]) -> (u64, Vec<Value>) {
+    let [topic, sequence, payload] = frames else {
+        panic!("{} frames", frames.len());
+    };
+    assert_eq!(topic, b"");
+    let (_, events, rank): (f64, Vec<Value>, u32) = rmp_serde::from_slice(payload).unwrap();
+    assert_eq!(rank, 0);
+    let sequence = sequence.as_slice().try_into().unwrap();
+    (u64::from_be_bytes(sequence), events)
+}
+
+#[tokio::test]
+async fn a_prompt_is_stored_at_once_and_hits_are_not_told() {
+    let mut wired = Wired::start(&[]).await;
+    wired.complete(&prompt('A', 100), 1).await;
+    assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
+
+    // A hit leaves the last token to compute, so that a whole block is stored again.
+    wired.complete(&prompt('A', 64), 1).await;
+    wired.complete(&prompt('A', 64), 1).await;
+    assert_eq!(wired.heard().await, ["+A0 A1", "+A1"]);
+
+    // What is longer goes on where the cache ends.
+    wired.complete(&prompt('A', 64), 1).await;
+    wired.complete(&prompt('A', 140), 1).await;
+    assert_eq!(wired.heard().await, ["+A0 A1", "+A2 A3"]);
+
+    wired.complete(&prompt('A', 31), 1).await;
+    assert!(wired.heard().await.is_empty(), "shorter than a block");
+}
+
+#[tokio::test]
+async fn blocks_are_stored_as_decodes_fill_them() {
+    let mut wired = Wired::start(&[]).await;
+    // The last of 100 tokens is never computed.
+    wired.complete(&prompt('A', 30), 70).await;
+    assert_eq!(wired.heard().await, ["+A0", "+A1", "+A2"]);
+    // 96 tokens, of which 95 are computed.
+    wired.complete(&prompt('B', 30), 66).await;
+    assert_eq!(wired.heard().await, ["+B0", "+B1"]);
+    // Less than a block of the prompt is no hit: the same block is stored again.
+    wired.complete(&prompt('A', 30), 10).await;
+    wired.complete(&prompt('A', 30), 10).await;
+    assert_eq!(wired.heard().await, ["+A0", "+A0"]);
+}
+
+#[tokio::test]
+async fn sequences_of_one_step_store_their_prompt_once() {
+    let mut wired = Wired::start(&[]).await;
+    let before = wired.sim.metric("vllm:prefix_cache_hits_total").await;
+    let asked = json!({"max_tokens": 1, "n": 2, "temperature": 1});
+    wired.send(&prompt('A', 70), asked).await;
+    let hits = wired.sim.metric("vllm:prefix_cache_hits_total").await;
+    assert_eq!(hits - before, 64.0);
+    assert_eq!(wired.heard().await, ["+A0 A1"]);
+}
+
+#[tokio::test]
+async fn the_end_of_the_oldest_prompt_goes_first() {
+    let mut wired = Wired::start(&[]).await;
+    wired.complete(&prompt('A', 100), 1).await;
+    for name in 'B'..='H' {
+        wired.complete(&prompt(name, 192), 1).await;
+    }
+    // 45 of 49 are cached: these six take four that are free.
+    wired.complete(&prompt('I', 192), 1).await;
+    let heard = wired.heard().await;
+    assert_eq!(heard[0], "+A0 A1 A2");
+    assert_eq!(heard[7], "+H0 H1 H2 H3 H4 H5");
+    assert_eq!(heard[8..], ["-A2 | -A1 | +I0 I1 I2 I3 I4 I5"]);
+}
+
+#[tokio::test]
+async fn resets_wait_for_the_next_step() {
+    let mut wired = Wired::start(&[]).await;
+    wired.complete(&prompt('A', 64), 1).await;
+    for _ in 0..2 {
+        let reset = wired.sim.post("/reset_prefix_cache", &json!({})).await;
+        assert_eq!(reset.json(), json!({"success": true}));
+    }
+    wired.complete(&prompt('B', 64), 1).await;
+    let heard = wired.heard().await;
+    assert_eq!(heard, ["+A0 A1", "cleared | cleared | +B0 B1"]);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_is_not_told() {
+    let mut wired = Wired::start(&["--inter-token-latency", "100ms"]).await;
+    let body = json!({"prompt": prompt('A', 33), "max_tokens": 500, "stream": true,
+        "ignore_eos": true});
+    let mut wire = wired.sim.connect().await;
+    let bytes = body.to_string().into_bytes();
+    wire.send(&post("/v1/completions", &[], &bytes)).await;
+    assert_eq!(wire.head().await.status, 200);
+    assert!(wire.chunk().await.is_some());
+    drop(wire);
+    assert!(wired.sim.is_idle().await);
+    assert_eq!(wired.heard().await, ["+A0"]);
+}
+
+#[tokio::test]
+async fn a_preempted_sequence_stores_again_what_was_taken() {
+    let mut wired = Wired::start(&["--inter-token-latency", "1ms"]).await;
+    let body = json!({"prompt": [prompt('A', 640), prompt('B', 640)], "max_tokens": 300,
+        "ignore_eos": true});
+    let answer = wired.sim.post("/v1/completions", &body).await;
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 600);
+    let preempted = wired.sim.metric("vllm:num_preemptions_total").await;
+    assert_eq!(preempted, 1.0);
+    // Whether both prompts came in time for one step is open; the order is not.
+    let heard = wired.heard().await.join(" | ");
+    let whole = |name: char, blocks: std::ops::Range<u32>| {
+        let names: Vec<_> = blocks.map(|block| format!("{name}{block}")).collect();
+        format!("+{}", names.join(" "))
+    };
+    let mut due = vec![whole('A', 0..20), whole('B', 0..20)];
+    // Both decode until they hold all blocks, and the later one loses its own.
+    due.extend((20..24).flat_map(|block| [format!("+A{block}"), format!("+B{block}")]));
+    // Its last block goes first, one for each that the other needs.
+    due.push("+A24".to_owned());
+    due.extend((0..4).flat_map(|i| [format!("-B{}", 23 - i), format!("+A{}", 25 + i)]));
+    due.push("-B19".to_owned());
+    // It comes back to what is left of its own, and the end of the other makes room.
+    due.extend((24..29).rev().map(|block| format!("-A{block}")));
+    due.push(whole('B', 19..24));
+    due.extend((0..5).flat_map(|i| [format!("+B{}", 24 + i), format!("-A{}", 23 - i)]));
+    assert_eq!(heard, due.join(" | "));
+}
