@@ -134,8 +134,9 @@ impl Dealer {
 
 /// Asks until `n` batches have reached the ring.
 fn wait_for(dealer: &Dealer, n: u64) {
-    for _ in 0..10_000 {
-        if dealer.replay(n - 1).len() == 1 {
+    // Each answer is waited for, so this ends late on a busy machine and not too early.
+    for _ in 0..1_000_000 {
+        if !dealer.replay(n - 1).is_empty() {
             return;
         }
     }
@@ -352,12 +353,12 @@ fn a_subscriber_that_stops_reading_holds_nothing_up() {
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
     subscriber.0.connect(publisher.endpoint()).unwrap();
-    subscriber.attach(&publisher, 0);
+    // The ring need not have them all by the time the subscriber has.
+    let made = subscriber.attach(&publisher, 0);
     let big = || Event::Removed {
         keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
     };
     let dealer = Dealer::new(&publisher);
-    let made = dealer.replay(0).last().map_or(0, |m| m.1 + 1);
     for _ in 0..5000 {
         publisher.publish(vec![big()], 0.0);
     }

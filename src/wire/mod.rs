@@ -7,7 +7,6 @@
 //! `wire_model!`; its [`schema`] follows from the types.
 
 pub mod anthropic;
-pub mod anthropic_chat;
 pub mod body;
 pub mod bounds;
 pub mod check;

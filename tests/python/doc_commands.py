@@ -31,6 +31,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Slow, or not to be had on every machine.
 ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf|grpcurl)\b")
 CONVERSATIONS = '[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day."}]}]'
+TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [1, 2]}\n'
 BESIDE = re.compile(r"^vllm-sim record\b")
 SERVES = re.compile(r"^(?P<env>(\w+=\S+ )*)(vllm-sim|vllm|llm-d-inference-sim)( +(--(?!help|version)|serve\b))")
 
@@ -89,8 +90,9 @@ class Reader:
         for entry in REPOSITORY.iterdir():
             if entry.name not in (".git", "target"):
                 (folder / entry.name).symlink_to(entry)
-        # What stands in capitals in the documents: recorded runs, and conversations.
+        # Files of the reader: a trace, recorded runs, and conversations.
         (folder / "RUNS").symlink_to(REPOSITORY / "tests/fixtures/fidelity")
+        (folder / "trace.jsonl").write_text(TRACE)
         (folder / "FOLDER").mkdir()
         (folder / "FOLDER/conversations.json").write_text(CONVERSATIONS)
         programs = folder / ".bin"
@@ -165,7 +167,7 @@ class Reader:
         program = re.sub(r"^(\w+=\S+ )*", "", first).split()[0]
         if ELSEWHERE.match(first) or re.search(r"\b(BINARY|score\.py)\b", command):
             return self.say("skipped", where, command)
-        if not shutil.which(program, path=self.environment["PATH"]) and not (self.folder / program).exists():
+        if not shutil.which(program, path=self.environment["PATH"]) and not (self.folder / program).is_file():
             return self.say("skipped", where, command, f" ({program} is not installed)")
         if SERVES.match(first):
             problem = self.serve(command)

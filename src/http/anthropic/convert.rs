@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::inline_system;
+use super::tools::effective;
 use crate::http::app::{App, unix_now};
 use crate::wire::anthropic::{
     Content, ContentBlock, CountTokensRequest, Message, MessagesRequest, Thinking, Tool, ToolChoice,
@@ -18,11 +19,15 @@ use crate::wire::openai::chat::ChatRequest;
 /// # Errors
 /// What the chat route says of the converted request.
 pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    ChatRequest::parse(&body(app, request))
+    ChatRequest::parse(&body(app, request)?)
 }
 
 /// The body of that chat.
-pub(in crate::http) fn body(app: &App, request: &MessagesRequest) -> Value {
+///
+/// # Errors
+/// 400 for a change of a tool that is not there.
+pub(in crate::http) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
+    let offered = effective(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = conversation(app, request.system.as_ref(), &request.messages);
@@ -72,12 +77,8 @@ pub(in crate::http) fn body(app: &App, request: &MessagesRequest) -> Value {
         }
         Some(Thinking::Adaptive) | None => {}
     }
-    tools(
-        &mut body,
-        request.tools.as_deref(),
-        request.tool_choice.as_ref(),
-    );
-    Value::Object(body)
+    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
+    Ok(Value::Object(body))
 }
 
 /// The chat whose prompt is counted.
@@ -85,6 +86,7 @@ pub(in crate::http) fn body(app: &App, request: &MessagesRequest) -> Value {
 /// # Errors
 /// As [`chat`].
 pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<ChatRequest, Fault> {
+    let offered = effective(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = conversation(app, request.system.as_ref(), &request.messages);
@@ -92,11 +94,7 @@ pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<Ch
     if let Some(kwargs) = &request.chat_template_kwargs {
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
-    tools(
-        &mut body,
-        request.tools.as_deref(),
-        request.tool_choice.as_ref(),
-    );
+    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     ChatRequest::parse(&Value::Object(body))
 }
 

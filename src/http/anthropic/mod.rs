@@ -5,6 +5,7 @@ pub(in crate::http) mod convert;
 mod inline_system;
 mod llmd;
 mod render;
+mod tools;
 
 use std::sync::Arc;
 

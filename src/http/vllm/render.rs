@@ -49,7 +49,7 @@ pub(in crate::http) async fn messages(
     answered(async {
         let value = body::json(&app, &parts.headers, body).await?;
         let request = MessagesRequest::parse(&value)?;
-        let chat = convert_messages::body(&app, &request);
+        let chat = convert_messages::body(&app, &request)?;
         rendered_chat(&app, &parts.headers, &chat, "chatcmpl-").await
     })
     .await

@@ -7,7 +7,6 @@ pub mod conversation;
 pub mod message;
 pub(crate) mod message_schema;
 pub mod responses;
-mod responses_chat;
 pub mod responses_rules;
 mod responses_schema;
 mod rules;

@@ -112,8 +112,15 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
             out.push(Value::Object(message));
             return Ok(());
         }
-        // Items of tools that no model here has say nothing to it.
-        Some(_) => return Ok(()),
+        Some(_) if item.get("role").is_some() => {
+            out.push(item.clone());
+            return Ok(());
+        }
+        // Items of tools that no model here has.
+        Some(kind) => {
+            let text = format!("Unsupported input item type: {kind}");
+            return Err(Fault::parameter(text, "input"));
+        }
     };
     match assistant(out, start) {
         Some(last) if last.get(member).is_none_or(Value::is_null) => {
@@ -263,6 +270,17 @@ mod tests {
         assert_eq!(
             out[2],
             json!({"role": "tool", "content": "1", "tool_call_id": "c1"})
+        );
+    }
+
+    #[test]
+    fn items_of_tools_that_nobody_has_are_refused() {
+        let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
+        let request = ResponsesRequest::parse(&request).expect("it is good");
+        let fault = messages(&request, None).expect_err("it is no message");
+        assert_eq!(
+            fault.message,
+            "Unsupported input item type: item_reference (parameter=input)"
         );
     }
 
