@@ -4,12 +4,6 @@ use crate::replay::html::{document, escape};
 
 use super::{Played, best, cells};
 
-/// Height of a bar with the gap below it.
-const ROW: usize = 28;
-/// Where bars begin and how long the longest is.
-const LEFT: usize = 10;
-const LONGEST: f64 = 560.0;
-
 /// The page of a sweep: good requests per second and GPU as bars, and the table.
 pub(super) fn page(names: &[&str], played: &[Played]) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
@@ -38,17 +32,15 @@ pub(super) fn page(names: &[&str], played: &[Played]) -> String {
     document("vllm-sim sweep", &body)
 }
 
+/// Boxes of the page and not a drawing: labels of many flags wrap, and text keeps its size on a
+/// screen of any width.
 fn bars(body: &mut String, names: &[&str], played: &[Played]) {
     let most = played.iter().map(Played::per_gpu).fold(0.0, f64::max);
-    let height = played.len() * (ROW + 20) + 10;
-    let _ = write!(
-        body,
+    body.push_str(
         "<section><figure><figcaption>Good requests per second and GPU</figcaption>\
-         <svg viewBox=\"0 0 640 {height}\" role=\"img\" \
-         aria-label=\"Good requests per second and GPU, by point\">"
+         <div style=\"max-width:44rem\">",
     );
     for (at, point) in played.iter().enumerate() {
-        let top = at * (ROW + 20);
         let flags = names.iter().zip(&point.values);
         let label: Vec<String> = flags
             .map(|(name, value)| format!("{name} {value}"))
@@ -60,17 +52,14 @@ fn bars(body: &mut String, names: &[&str], played: &[Played]) {
         };
         let _ = write!(
             body,
-            "<text x=\"{LEFT}\" y=\"{}\">{}: {:.3}</text>\
-             <rect x=\"{LEFT}\" y=\"{}\" width=\"{:.1}\" height=\"{}\" rx=\"3\" \
-             style=\"fill:var(--c{})\"/>",
-            top + 16,
+            "<div style=\"color:var(--soft);overflow-wrap:anywhere;margin-top:8px\">{}: {:.3}</div>\
+             <div style=\"width:max(1px,{:.1}%);height:14px;border-radius:3px;\
+             background:var(--c{})\"></div>",
             escape(&label.join(", ")),
             point.per_gpu(),
-            top + 22,
-            (share * LONGEST).max(1.0),
-            ROW - 8,
+            share * 100.0,
             usize::from(Some(at) != best(played)),
         );
     }
-    body.push_str("</svg></figure></section>");
+    body.push_str("</div></figure></section>");
 }
