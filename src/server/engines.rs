@@ -161,6 +161,7 @@ pub(super) fn modelled(
         } else {
             0
         },
+        lora_load: config.lora.load_time,
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),

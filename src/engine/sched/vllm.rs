@@ -11,6 +11,7 @@
 //!
 //! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
+mod adapters;
 mod config;
 mod cruise;
 mod plan;
@@ -25,12 +26,13 @@ use std::collections::VecDeque;
 use crate::engine::kv::{BlockPool, KvConfig, Leases};
 use crate::engine::latency::LatencyModel;
 use crate::engine::{
-    CachedBlock, Command, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
 use super::{Admitted, ConfigError};
+use adapters::Adapters;
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
 use cruise::Cruise;
 use seqs::{Seqs, Slot, State};
@@ -59,7 +61,7 @@ pub struct Vllm {
     /// Blocks kept for engines that decode what was prefilled here.
     leases: Leases,
     fetching: usize,
-    loras: Vec<LoraId>,
+    loras: Adapters,
     window: Option<u32>,
     watermark_blocks: u32,
     arrivals: u64,
@@ -97,7 +99,7 @@ impl Vllm {
             timers: Agenda::default(),
             leases: Leases::default(),
             fetching: 0,
-            loras: Vec::new(),
+            loras: Adapters::default(),
             arrivals: 0,
             places: 0,
             stats: Stats::default(),
@@ -160,7 +162,8 @@ impl Vllm {
     }
 
     fn start(&self, step: &mut Step, now: SimTime) {
-        step.end = now + self.config.latency.step(&step.batch, self.config.speed);
+        let computing = self.config.latency.step(&step.batch, self.config.speed);
+        step.end = now + step.loading + computing;
     }
 
     /// A step without sequences: what it did to the blocks is told after what the steps in flight

@@ -47,6 +47,8 @@ pub struct VllmConfig {
     pub speculation: Option<Speculation>,
     /// Adapters in one batch; 0: no limit. Default 0.
     pub max_loras: u32,
+    /// How long the batch waits for an adapter that has no slot yet. Default not at all.
+    pub lora_load: Duration,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
     /// Time to fetch a remote prompt: fixed, and per token. Default none.
@@ -142,6 +144,7 @@ impl Default for VllmConfig {
             watermark: 0.0,
             speculation: None,
             max_loras: 0,
+            lora_load: Duration::ZERO,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,

@@ -4,7 +4,7 @@ mod admission;
 mod running;
 
 use crate::engine::kv::Need;
-use crate::engine::{LoraId, Outbox, Transfer};
+use crate::engine::{Outbox, Transfer};
 use crate::sim::{Draw, SimTime};
 
 use super::Vllm;
@@ -37,7 +37,7 @@ impl Vllm {
             step,
             out,
         };
-        self.loras.clear();
+        self.loras.begin();
         if !self.schedule_cruising(&mut pass) {
             self.schedule_running(&mut pass);
         }
@@ -124,20 +124,14 @@ impl Vllm {
         step.push(entry, work, self.config.recompute, self.window);
     }
 
-    fn note_lora(&mut self, slot: Slot) {
+    /// A sequence with its adapter takes part.
+    fn note_lora(&mut self, slot: Slot, step: &mut Step) {
         if self.config.max_loras > 0
             && let Some(lora) = self.seqs[slot].lora
-            && !self.loras.contains(&lora)
+            && self.loras.take(lora, self.config.max_loras as usize)
         {
-            self.loras.push(lora);
+            step.loading += self.config.lora_load;
         }
-    }
-
-    /// Whether a sequence's adapter would be one too many in this step.
-    fn lora_is_over(&self, slot: Slot) -> bool {
-        let full = self.config.max_loras > 0 && self.loras.len() >= self.config.max_loras as usize;
-        let one_more = |lora: LoraId| !self.loras.contains(&lora);
-        full && self.seqs[slot].lora.is_some_and(one_more)
     }
 }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::engine::latency::Batch;
 use crate::engine::{Event, SeqId};
 use crate::sim::SimTime;
@@ -50,6 +52,8 @@ pub(super) struct Step {
     pub short: bool,
     /// Counts the steps; set when it goes into flight.
     pub number: u64,
+    /// How long adapters load before it computes.
+    pub loading: Duration,
     /// When it ends; set when it starts.
     pub end: SimTime,
     /// Tokens of prompts (and lost output) computed.
@@ -66,6 +70,7 @@ impl Step {
         self.batch = Batch::default();
         self.cruising = 0;
         self.short = false;
+        self.loading = Duration::ZERO;
         self.prompt_tokens = 0;
     }
 

@@ -54,7 +54,12 @@ impl Vllm {
             self.reject(slot, pass);
             return Head::Next;
         }
-        if self.lora_is_over(slot) {
+        if let Some(lora) = self.seqs[slot].lora
+            && self.config.max_loras > 0
+            && !self
+                .loras
+                .admits(lora, self.seqs[slot].id, self.config.max_loras as usize)
+        {
             return Head::Skip;
         }
         let cached = self.look_up(slot);
@@ -169,12 +174,14 @@ impl Vllm {
     /// Moves a sequence from waiting to running.
     fn admit(&mut self, candidate: Candidate, pass: &mut Pass) {
         let Candidate { slot, cached, .. } = candidate;
+        self.loras
+            .admitted(self.seqs[slot].lora, self.seqs[slot].id);
         self.waiting.remove(&self.seqs, slot);
         self.running.push(slot);
         self.cruise.admitted(slot);
         self.places += 1;
         self.seqs[slot].place = self.places;
-        self.note_lora(slot);
+        self.note_lora(slot, pass.step);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];
         seq.state = State::Running;

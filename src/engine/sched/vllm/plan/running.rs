@@ -35,7 +35,7 @@ impl Vllm {
                     Admission::Vllm => break,
                 }
             }
-            self.note_lora(slot);
+            self.note_lora(slot, pass.step);
             self.emit(slot, past, new, pass.step);
             pass.budget -= new;
             pass.at += 1;

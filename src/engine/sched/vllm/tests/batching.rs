@@ -187,3 +187,51 @@ fn an_adapter_too_many_waits_and_those_behind_it_do_not() {
         "0: s1 s3 | 10: t1 t3 | 11: t1 e1 t3 e3 s2 | 21: t2 | 22: t2 e2"
     );
 }
+
+fn with_lora(id: u64, lora: u32, output: u32) -> Sequence {
+    Sequence {
+        lora: Some(LoraId(lora)),
+        ..seq(id, 40, output)
+    }
+}
+
+#[test]
+fn a_batch_waits_for_an_adapter_without_a_slot() {
+    let config = VllmConfig {
+        max_loras: 1,
+        lora_load: Duration::from_millis(100),
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![
+            (0, with_lora(1, 1, 2)),
+            // The adapter is still there.
+            (200, with_lora(2, 1, 2)),
+            // Another takes its slot, and the first must come back.
+            (300, with_lora(3, 2, 1)),
+            (500, with_lora(4, 1, 1)),
+        ]),
+    );
+    assert_eq!(
+        log,
+        "0: s1 | 110: t1 | 111: t1 e1 | 200: s2 | 210: t2 | 211: t2 e2 \
+         | 300: s3 | 410: t3 e3 | 500: s4 | 610: t4 e4"
+    );
+}
+
+#[test]
+fn a_steady_stream_of_one_adapter_does_not_starve_another() {
+    let config = VllmConfig {
+        max_loras: 1,
+        ..config()
+    };
+    // One comes every 5 ms and runs for longer, so that the adapter of 1000 would never be free.
+    let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
+    inputs.insert(1, (1, with_lora(1000, 2, 1)));
+    let log = play(config, submits(inputs));
+    let before = log.split("s1000").next().unwrap();
+    assert!(log.contains("s1000"));
+    let passed = before.matches('s').count() - 1;
+    assert_eq!(passed, 16, "{before}");
+}
