@@ -105,10 +105,7 @@ impl Stream for Answer {
         if this.closed {
             return Poll::Ready(None);
         }
-        loop {
-            let Some(hurt) = &mut this.hurt else {
-                break;
-            };
+        while let Some(hurt) = &mut this.hurt {
             match hurt.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 // A message of protobuf cannot be garbled here: it is left as it is.

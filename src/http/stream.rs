@@ -19,6 +19,9 @@ use crate::engine::End;
 use crate::fault::Ending;
 use crate::service::{Act, Choice, Hurt, Reply};
 
+/// What a poll of a body gives.
+type Polled = Poll<Option<Result<Frame<Bytes>, Broken>>>;
+
 /// Most bytes of one frame; more waits for the next one.
 const FRAME: usize = 48 * 1024;
 
@@ -242,10 +245,7 @@ impl<R: Render> EventStream<R> {
     }
 
     /// What goes wrong now; `None`: nothing.
-    fn poll_hurt(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Option<Poll<Option<Result<Frame<Bytes>, Broken>>>> {
+    fn poll_hurt(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
         let act = match self.hurt.as_mut()?.poll(cx) {
             Poll::Pending => return Some(Poll::Pending),
             Poll::Ready(act) => act,

@@ -92,8 +92,11 @@ impl Control {
 impl Service {
     /// Tells every engine; whether all of them did it.
     pub fn command(&self, command: &Command) -> bool {
-        let ranks = self.ranks().iter();
-        ranks.fold(true, |all, rank| rank.command(command.clone()) && all)
+        let mut all = true;
+        for rank in self.ranks() {
+            all &= rank.command(command.clone());
+        }
+        all
     }
 
     /// Stops generation; returns once nothing runs any more.
