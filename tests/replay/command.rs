@@ -103,7 +103,7 @@ fn a_sweep_is_the_same_on_one_thread_and_on_three() {
     );
     assert_eq!(table.lines().count(), 10);
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
-    assert_eq!(page.matches("<rect").count(), 8);
+    assert_eq!(page.matches("height:14px").count(), 8, "a bar for each point");
 }
 
 #[test]
