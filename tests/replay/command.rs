@@ -103,7 +103,11 @@ fn a_sweep_is_the_same_on_one_thread_and_on_three() {
     );
     assert_eq!(table.lines().count(), 10);
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
-    assert_eq!(page.matches("height:14px").count(), 8, "a bar for each point");
+    assert_eq!(
+        page.matches("height:14px").count(),
+        8,
+        "a bar for each point"
+    );
 }
 
 #[test]
