@@ -180,3 +180,22 @@ fn help_lists_the_flags() {
         assert!(printed(dir.path(), words).contains(flag));
     }
 }
+
+#[test]
+fn the_peers_own_command_lines_play() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = "--extra-engine-args {\"block_size\":512} --report-json -";
+    for words in [
+        "--input-tokens 5000 --output-tokens 5 --request-count 20 --arrival-interval-ms 1.0 \
+         --num-workers 1 --replay-mode offline --replay-concurrency 10",
+        "--input-tokens 5000 --output-tokens 5 --request-count 10 --turns-per-session 3 \
+         --shared-prefix-ratio 0.5 --num-prefix-groups 8 --inter-turn-delay-ms 250 \
+         --replay-mode offline --replay-concurrency 4 --router-mode kv_router",
+    ] {
+        let report: Value =
+            serde_json::from_str(&printed(dir.path(), &format!("replay {words} {args}"))).unwrap();
+        let all = report["summary"]["num_requests"].as_u64();
+        assert!(all >= Some(20), "{words}: {all:?}");
+        assert_eq!(report["summary"]["completed_requests"].as_u64(), all);
+    }
+}

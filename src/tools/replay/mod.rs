@@ -20,7 +20,7 @@ use crate::replay::{EngineSpec, Pace, Settings, Totals};
 use crate::sim::SimTime;
 
 use super::dynamo_run;
-use options::Words;
+use options::{Mode, Words};
 pub(super) use options::{PoolWords, ReportWords, WorkloadWords, split};
 pub(super) use pools::{Pools, pools};
 pub(super) use workload::{limit, open};
@@ -61,7 +61,13 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     if let Some(files) = &words.compare {
         return compare(&files[0], &files[1]);
     }
-    if !words.online.target.is_empty() {
+    let served = !words.online.target.is_empty();
+    match words.replay_mode {
+        Some(Mode::Online) if !served => bail!("--replay-mode online needs --target URL"),
+        Some(Mode::Offline) if served => bail!("--replay-mode offline excludes --target"),
+        _ => {}
+    }
+    if served {
         let (report, wall) = online::run(&words.online, &words.workload, &words.report)?;
         let targets = ("--target".to_owned(), words.online.target.join(", "));
         return tell(&report, &words.report, Some(wall), &[targets]);

@@ -34,9 +34,21 @@ pub(super) struct Words {
     /// Compare two JSON reports.
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     pub compare: Option<Vec<PathBuf>>,
+    /// In virtual time, or against the servers of --target [by whether there is a --target].
+    #[arg(long, value_enum)]
+    pub replay_mode: Option<Mode>,
     /// For scripts that also sweep: one replay runs on one thread, whatever is said here.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+}
+
+/// Which clock a replay runs on (Dynamo's words).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// Virtual time.
+    Offline,
+    /// Real time.
+    Online,
 }
 
 /// What is asked.

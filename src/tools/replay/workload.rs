@@ -25,9 +25,11 @@ pub(in crate::tools) fn open(
     if pace.concurrency == Some(0) {
         bail!("--replay-concurrency is 0, must be at least 1");
     }
-    if pace.concurrency.is_some() && arrivals.is_some() {
-        bail!("--replay-concurrency excludes --request-rate and --arrival-interval-ms");
+    if pace.concurrency.is_some() && words.request_rate.is_some() {
+        bail!("--replay-concurrency excludes --request-rate");
     }
+    // Dynamo's own examples give an interval besides, which a closed loop has no use for.
+    let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
     if words.files.is_empty() {
         let source = synthetic(words, block_size, arrivals)?;
         return Ok((source, pace));
