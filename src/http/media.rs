@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::app::App;
 use crate::config::Door;
 use crate::job::{Media, Modality};
-use crate::tokenizer::{Item, data_url, mark};
+use crate::tokenizer::{Item, data_url, fnv1a, mark};
 use crate::wire::fault::Fault;
 use crate::wire::openai::message::{Content, Message};
 
@@ -285,10 +285,7 @@ fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
         Modality::Audio => "audio",
         Modality::Video => "video",
     };
-    let hash = source(part).bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    format!("sim_{kind}_{i}_{hash:08x}")
+    format!("sim_{kind}_{i}_{:08x}", fnv1a(source(part).as_bytes()))
 }
 
 /// One list per modality of what `show` says of its items.

@@ -26,7 +26,7 @@ pub use chat::{ChatInput, ContentFormat, TemplateError};
 pub use detokenizer::{Detokenizer, Fragments};
 pub use hf::Hf;
 pub use media::{Item, MediaRules, Rule, data_url, mark};
-pub use simulated::Simulated;
+pub use simulated::{Simulated, fnv1a};
 pub use source::{Hub, Source};
 
 use chat::Templates;

@@ -80,8 +80,8 @@ fn character(id: u32) -> Option<char> {
     char::from_u32(code).filter(|c| !c.is_ascii())
 }
 
-/// FNV-1a, 32 bit.
-pub(super) fn fnv1a(bytes: &[u8]) -> u32 {
+/// FNV-1a, 32 bit: llm-d-inference-sim's id of a piece of text, and its hash of a URL.
+pub fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
