@@ -155,6 +155,7 @@ pub(in crate::http) async fn prompt(
             echo: last_text(request).into(),
             media: Vec::new(),
             text_hash: text_hash(app, request),
+            heard: None,
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
@@ -226,6 +227,7 @@ pub(in crate::http) async fn prompt(
         echo: last_text(request).into(),
         media,
         text_hash: text_hash(app, request),
+        heard: None,
     })
 }
 

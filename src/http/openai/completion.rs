@@ -122,6 +122,7 @@ pub(in crate::http) async fn prompts(
                     echo: text.as_str().into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -135,6 +136,7 @@ pub(in crate::http) async fn prompts(
                     echo: listed.join(",").into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
         };
