@@ -55,6 +55,9 @@ pub struct Totals {
     pub most_workers: u32,
     /// Most requests at a time.
     pub most_requests: u64,
+    /// Tokens of prompts, and of output lost, that steps computed; `None`: the engines have no
+    /// steps.
+    pub prefill_tokens: Option<u64>,
     /// Sessions that waited for something that never happened.
     pub stuck: Vec<String>,
 }
@@ -259,7 +262,10 @@ impl<'a> Core<'a> {
             match event {
                 Event::Tokens { id, n } => self.made(address, id, n, when, steps),
                 Event::Decoded { id, n } => self.decoded(address, id, n),
-                Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
+                Event::Step { prompt_tokens, .. } => {
+                    *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
+                    self.pools[pool].workers[at as usize].log.close(when);
+                }
                 Event::Scheduled { id, cached, .. } if !steps => {
                     self.admitted(pool, id, when, cached, false);
                 }
@@ -285,14 +291,14 @@ impl<'a> Core<'a> {
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
         if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
-            handoff.reused = cached.min(request.input);
+            handoff.reused = cached;
             (handoff.activated, handoff.released) = (Some(at), Some(at));
             let worker = request.prefill_worker.unwrap_or_default();
             self.fetched.push((worker, id.0 as u32));
         }
         request.admissions.push(Admission {
             at,
-            reused: cached.min(request.input),
+            reused: cached,
             again,
             prefill_pool: pool == PREFILL,
         });

@@ -22,7 +22,7 @@ pub enum Status {
 pub struct Admission {
     /// When.
     pub at: SimTime,
-    /// Prompt tokens found in the cache.
+    /// Tokens found in the cache; after a preemption output may be among them.
     pub reused: u32,
     /// After a preemption.
     pub again: bool,

@@ -156,7 +156,7 @@ impl Kept {
         };
         let decode = admitted(false).filter(|_| split);
         let reused = self.admissions.iter().filter(|a| !split || a.prefill_pool);
-        let reused = reused.map(|a| a.reused.min(self.input)).max();
+        let reused = reused.map(|a| a.reused).max();
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
             None => uuid::Uuid::from_u128(u128::from(self.number) + 1).to_string(),
@@ -199,7 +199,8 @@ impl Kept {
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
             routing_history: self.routing(split),
-            pressure_record_ordinals: self.preemptions.to_vec(),
+            // They refer to records of pressure that a replay does not write.
+            pressure_record_ordinals: Vec::new(),
             error: self.error.clone(),
         }
     }
@@ -219,7 +220,7 @@ impl Kept {
                     (true, false) => "decode",
                 },
                 pool_admission_ordinal: *ordinal - 1,
-                reused_input_tokens: admission.reused.min(self.input),
+                reused_input_tokens: admission.reused,
             }
         });
         history.collect()

@@ -192,6 +192,10 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
         itl_ms: kwargs.number("sla_itl_ms")?,
         e2e_ms: kwargs.number("sla_e2e_ms")?,
     };
+    if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
+        let problem = "excludes sla_ttft_ms and sla_itl_ms";
+        return Err(wrong("kwargs.sla_e2e_ms", problem));
+    }
     let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
     let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
@@ -378,11 +382,10 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
     let policies = [SchedulePolicy::Fifo, SchedulePolicy::Lpm];
     let defaults = SglangConfig::default();
-    args.ignore(&[
-        "max_num_batched_tokens",
-        "enable_chunked_prefill",
-        "preemption_mode",
-    ]);
+    if !args.flag("enable_chunked_prefill", true)? {
+        return Err(args.wrong("enable_chunked_prefill", "must be true for sglang"));
+    }
+    args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
     let config = SglangConfig {
         latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
         speed: speed(args)?,

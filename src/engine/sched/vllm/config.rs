@@ -87,7 +87,8 @@ pub enum Victim {
     #[default]
     Last,
     /// The one admitted first, but not again and again before it made a token: two sequences could
-    /// take turns in robbing each other. For the same reason full prompts are reserved.
+    /// take turns in robbing each other. For the same reason full prompts are reserved. Dynamo's
+    /// mocker knows no such mercy.
     First,
 }
 

@@ -83,7 +83,7 @@ impl Step {
         self.entries.push(entry);
         self.work.push(work);
         self.batch += work.cost(rule, window);
-        self.prompt_tokens += work.prompt_tokens();
+        self.prompt_tokens += work.prompt_tokens(rule);
     }
 
     /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
@@ -100,7 +100,7 @@ impl Step {
         let own = self.work.iter().position(|work| work.slot == slot);
         let work = own.map_or(plain, |at| self.work.remove(at));
         self.batch -= work.cost(rule, window);
-        self.prompt_tokens -= work.prompt_tokens();
+        self.prompt_tokens -= work.prompt_tokens(rule);
         Some((entry.emit, work.new))
     }
 }
@@ -116,8 +116,12 @@ impl Work {
         self.prompt - u32::from(self.fetched)
     }
 
-    fn prompt_tokens(&self) -> u32 {
-        let output = self.past >= self.prompt && self.past + 1 == self.known;
+    fn prompt_tokens(&self, rule: Recompute) -> u32 {
+        let output = match rule {
+            Recompute::Costed => self.past >= self.prompt && self.past + 1 == self.known,
+            // aisimulate-core `scheduler/vllm/core.rs`: chunks that reach into the prompt.
+            Recompute::Free => self.past >= self.ready(),
+        };
         if output { 0 } else { self.new }
     }
 
@@ -136,14 +140,14 @@ impl Work {
             Recompute::Costed => batch.add_chunk(new, past, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
-                // decodes, unless this step ends its prompt.
+                // decodes, unless it is the first token and this step ends the prompt.
                 let before = past.min(prompt);
                 let fresh = (past + new).min(prompt) - before;
                 if fresh > 0 {
                     batch.add_chunk(fresh, before, window);
                 }
                 let emits = past + new >= known;
-                if emits && (fresh == 0 || drafted) {
+                if emits && (fresh == 0 || drafted || known > self.prompt) {
                     batch.add_decode(known, 1, window);
                 }
             }
