@@ -250,9 +250,7 @@ pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, Work
             let place = || lines.place();
             let row = Row::new(&value, &place)?;
             let group = match sharing.groups {
-                n if n > 0 && sharing.ratio > 0.0 => {
-                    Some((lines.number() - 1) % u64::from(n))
-                }
+                n if n > 0 && sharing.ratio > 0.0 => Some((lines.number() - 1) % u64::from(n)),
                 _ => None,
             };
             let turns = applied_turns(&row, sharing, group, &mut next)?;

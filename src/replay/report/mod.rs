@@ -146,15 +146,14 @@ impl Collector {
         self.output += u64::from(outcome.output);
         self.last_end_ns = self.last_end_ns.max(outcome.ended.nanos());
         self.queued_ns += outcome.queued_ns;
-        let split = outcome.prefill_worker.is_some();
-        let of_prompt = outcome
-            .admissions
-            .iter()
-            .filter(|a| !split || a.prefill_pool);
-        let reused = of_prompt.clone().map(|a| a.reused);
+        let reused = outcome.admissions.iter().map(|a| a.reused);
         self.first_reused += u64::from(reused.clone().next().unwrap_or(0));
         self.reused += u64::from(reused.clone().max().unwrap_or(0));
-        self.computed += reused.map(|r| u64::from(outcome.input.saturating_sub(r))).sum::<u64>();
+        let split = outcome.prefill_worker.is_some();
+        let of_prompt = outcome.admissions.iter();
+        let of_prompt = of_prompt.filter(|a| !split || a.prefill_pool);
+        let computed = of_prompt.map(|a| u64::from(outcome.input.saturating_sub(a.reused)));
+        self.computed += computed.sum::<u64>();
         self.preemptions += outcome.preemptions.len() as u64;
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return;

@@ -9,8 +9,9 @@ use super::args::{Setup, Workers};
 
 /// Plays a run to its end.
 pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
-    let pool = |workers: &Workers, router: RouterConfig| {
-        PoolSpec::new(workers.engine.clone(), workers.count, router)
+    let pool = |workers: &Workers, router: RouterConfig| PoolSpec {
+        transfer: workers.worker.transfer,
+        ..PoolSpec::new(workers.worker.engine.clone(), workers.count, router)
     };
     let (before, after) = setup.router.split();
     let settings = Settings {
@@ -41,8 +42,11 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
         decode_worker_seconds: Some(totals.worker_seconds),
         workers: setup.serving.count,
         gpus: (
-            setup.prefill.as_ref().map_or(0, |workers| workers.gpus),
-            setup.serving.gpus,
+            setup
+                .prefill
+                .as_ref()
+                .map_or(0, |workers| workers.worker.gpus),
+            setup.serving.worker.gpus,
         ),
         prefill_tokens: totals.prefill_tokens,
     }))

@@ -54,6 +54,8 @@ pub(super) struct Step {
     pub number: u64,
     /// How long adapters load before it computes.
     pub loading: Duration,
+    /// When it started.
+    pub begun: SimTime,
     /// When it ends; set when it starts.
     pub end: SimTime,
     /// Tokens of prompts (and lost output) computed.
@@ -120,7 +122,7 @@ impl Work {
         let output = match rule {
             Recompute::Costed => self.past >= self.prompt && self.past + 1 == self.known,
             // aisimulate-core `scheduler/vllm/core.rs`: chunks that reach into the prompt.
-            Recompute::Free => self.past >= self.ready(),
+            Recompute::Free | Recompute::AllFree => self.past >= self.ready(),
         };
         if output { 0 } else { self.new }
     }
@@ -138,6 +140,8 @@ impl Work {
         match rule {
             Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
             Recompute::Costed => batch.add_chunk(new, past, window),
+            Recompute::AllFree if past + new < known => {}
+            Recompute::AllFree => batch.add_decode(known, 1, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
                 // decodes, unless it is the first token and this step ends the prompt.

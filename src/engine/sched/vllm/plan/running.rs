@@ -146,6 +146,9 @@ impl Vllm {
     /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
     /// else the two could stand in each other's way for ever.
     fn take_fetched_blocks(&mut self) -> bool {
+        if self.config.handoff && self.running.len() > 1 {
+            return false;
+        }
         let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
         let Some(holder) = self.waiting.backwards().find(holds) else {
             return false;
@@ -171,8 +174,7 @@ impl Vllm {
             (Policy::Fcfs, Victim::Last) => victims.next_back(),
             (Policy::Fcfs, Victim::First) => {
                 let mocker = self.config.admission == Admission::Mocker;
-                let may =
-                    |&at: &usize| mocker || self.seqs[self.running[at]].robbed < MOST_ROBBED;
+                let may = |&at: &usize| mocker || self.seqs[self.running[at]].robbed < MOST_ROBBED;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }
