@@ -360,6 +360,9 @@ fn tell(sink: &mut dyn Sink, done: &Done) {
         preemptions: &[],
         handoff: None,
         overlap: 0,
+        best_overlap: None,
+        block_size: 0,
+        decode_first: false,
         queued_ns: 0,
         error,
     });

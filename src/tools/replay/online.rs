@@ -100,6 +100,7 @@ pub(super) fn run(
         decode_worker_seconds: None,
         workers: online.target.len() as u32,
         gpus: (0, 1),
+        prefill_tokens: None,
     };
     Ok((sink.finish(&facts)?, sent.wall))
 }
