@@ -102,13 +102,34 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
+/// llm-d's documents put several names into one pair of quotes; no model's name has a blank.
+fn served_names(v: &Values) -> Vec<String> {
+    let mut names = v.list("served-model-name");
+    if v.door == Door::Llmd
+        && names
+            .iter()
+            .any(|name| name.trim().contains(char::is_whitespace))
+    {
+        v.warn(format!(
+            "--served-model-name {:?}: several names in one",
+            names.join(" ")
+        ));
+        names = names
+            .iter()
+            .flat_map(|name| name.split_whitespace())
+            .map(str::to_owned)
+            .collect();
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
 impl Model {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let name = v.owned("model").ok_or_else(|| {
             ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
         })?;
-        let mut served_names = v.list("served-model-name");
-        served_names.retain(|served| !served.is_empty());
+        let mut served_names = served_names(v);
         if served_names.is_empty() {
             served_names.push(name.clone());
             v.derive("served-model-name", &name);
