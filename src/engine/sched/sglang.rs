@@ -377,7 +377,13 @@ impl Scheduler for Sglang {
                 }
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
-            Command::Release(_) | Command::Delays(_) => return false,
+            Command::Release(_) => return false,
+            Command::Delays(delays) => return self.config.latency.delay(&delays),
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
+            }
             Command::Speed(speed) => self.config.speed.all = speed,
         }
         true
