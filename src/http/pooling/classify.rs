@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use super::{id, model, tokens, usage};
+use super::{count, hold, id, model, tokens, usage};
 use crate::http::app::{App, unix_now};
 use crate::http::body;
 use crate::http::vllm::{answered, ok};
@@ -24,6 +24,7 @@ pub(in crate::http) async fn create(
         let value = body::json(&app, &parts.headers, body).await?;
         let request = PoolingRequest::parse_classify(&value)?;
         let model = model(&app, request.model.as_deref())?;
+        let _held = hold(&app, count(&request))?;
         let inputs = tokens(&app, &request, &value).await?;
         let classes = app.config.api.num_labels.max(1);
         let data: Vec<Value> = inputs
