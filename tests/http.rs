@@ -3,6 +3,7 @@
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
+//! - `audio`: speech to text
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
@@ -23,6 +24,8 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "http/audio.rs"]
+mod audio;
 #[path = "http/drills.rs"]
 mod drills;
 #[path = "http/events.rs"]
