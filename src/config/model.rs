@@ -102,23 +102,17 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
-/// llm-d's documents put several names into one pair of quotes; no model's name has a blank.
+/// llm-d's documents put all names into one pair of quotes.
 fn served_names(v: &Values) -> Vec<String> {
     let mut names = v.list("served-model-name");
-    if v.door == Door::Llmd
-        && names
-            .iter()
-            .any(|name| name.trim().contains(char::is_whitespace))
+    if let [all] = names.as_slice()
+        && v.door == Door::Llmd
+        && all.trim().contains(char::is_whitespace)
     {
         v.warn(format!(
-            "--served-model-name {:?}: several names in one",
-            names.join(" ")
+            "--served-model-name {all:?} is read as several names"
         ));
-        names = names
-            .iter()
-            .flat_map(|name| name.split_whitespace())
-            .map(str::to_owned)
-            .collect();
+        names = all.split_whitespace().map(str::to_owned).collect();
     }
     names.retain(|name| !name.is_empty());
     names
