@@ -8,6 +8,7 @@
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `media`: pictures, sounds and films in prompts and replies
+//! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
@@ -44,6 +45,8 @@ mod life;
 mod media;
 #[path = "http/pd.rs"]
 mod pd;
+#[path = "http/realtime.rs"]
+mod realtime;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]

@@ -351,6 +351,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         };
         router = router.route(path, handler);
     }
+    // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
+    if app.config.api.speech.realtime {
+        router = router.route("/v1/realtime", any(audio::realtime::open));
+    }
     router.fallback(any(unknown)).with_state(app)
 }
 
@@ -379,7 +383,7 @@ fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-fn not_found() -> Response<Body> {
+pub(super) fn not_found() -> Response<Body> {
     error::json(
         StatusCode::NOT_FOUND,
         "{\"detail\":\"Not Found\"}".to_owned(),

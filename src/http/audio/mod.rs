@@ -7,6 +7,7 @@
 
 mod form;
 mod languages;
+pub(super) mod realtime;
 mod render;
 mod sound;
 

@@ -163,6 +163,23 @@ wire_model! {
     }
 }
 
+wire_model! {
+    /// Sound of a connection to `/v1/realtime`. Source:
+    /// `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
+    pub struct Append: Plain "InputAudioBufferAppend" {
+        /// 16-bit samples, 16 kHz, one channel, in base64.
+        audio: String,
+    }
+}
+
+wire_model! {
+    /// What came so far is to be written down.
+    pub struct Commit: Plain "InputAudioBufferCommit" {
+        /// Whether nothing more will come.
+        is_final: bool as "final" = false,
+    }
+}
+
 /// `validate_transcription_request`, `validate_stream_options`. The values of a form are texts, and
 /// a text is true unless it is empty.
 fn form(body: &mut Body) -> Verdict {
