@@ -12,6 +12,7 @@
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
+//! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
@@ -33,6 +34,8 @@ mod drills;
 mod events;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/flags.rs"]
+mod flags;
 #[path = "http/fleet.rs"]
 mod fleet;
 #[path = "http/golden.rs"]

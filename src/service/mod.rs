@@ -130,6 +130,8 @@ pub struct Settings {
     pub hashes: Option<HashConfig>,
     /// Whether requests leave spans.
     pub traced: bool,
+    /// Whether somebody follows the blocks of requests.
+    pub followed: bool,
     /// What is done here of each request.
     pub role: Role,
 }
@@ -432,6 +434,7 @@ impl Service {
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
         sequence.plan = self.plan(job, prompt, script);
+        let followed = self.settings.followed.then(|| sequence.plan.clone());
         sequence.priority = job.priority;
         sequence.timeline = script.times.clone();
         if script.calls.len() > 1 {
@@ -474,6 +477,7 @@ impl Service {
                 lora,
                 group: Some(group),
                 source,
+                plan: followed.flatten(),
                 traced: self.settings.traced.then(|| {
                     Arc::new(Traced {
                         headers: job.trace.clone(),
