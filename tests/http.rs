@@ -19,6 +19,7 @@
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `tools`: calls of tools
+//! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
 
@@ -75,6 +76,8 @@ mod tools;
 mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
+#[path = "http/tuning.rs"]
+mod tuning;
 #[path = "http/upstream.rs"]
 mod upstream;
 #[path = "http/wire.rs"]

@@ -36,6 +36,7 @@ mod observer;
 mod page;
 mod process;
 mod residency;
+mod restart;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -182,6 +183,9 @@ pub struct Metrics {
     sockets: sockets::Sockets,
     faults: Arc<faults::Faults>,
     fake: Option<fake::FakeState>,
+    /// Where a process without requests shows that it has no adapter (llm-d).
+    idle_lora: Option<Arc<LoraInfo>>,
+    clock: Clock,
     /// Length of the last text.
     length: AtomicUsize,
 }
@@ -243,10 +247,12 @@ impl Metrics {
             .fake
             .as_ref()
             .map_or_else(|| real_lora.clone(), |_| lora());
+        let mut idle_lora = None;
         if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(Group::SummedGauge, shown_lora.clone());
             if settings.dialect == Dialect::LlmD {
                 shown_lora.set("", "", born.trunc());
+                idle_lora = Some(shown_lora.clone());
             }
         }
         if settings.engine_stats {
@@ -295,6 +301,8 @@ impl Metrics {
             sockets,
             faults,
             fake,
+            idle_lora,
+            clock: settings.clock,
             length: AtomicUsize::new(0),
         }))
     }
@@ -371,6 +379,19 @@ impl Metrics {
     pub fn update_fake(&self, update: &Fake) -> Result<(), FakeError> {
         let fake = self.fake.as_ref().ok_or(FakeError::RealMetrics)?;
         fake.update(update)
+    }
+
+    /// Counts begin again at zero, as in a process that starts now. Fake metrics stay as they are,
+    /// and so does what is counted of faults: it is the record of the drill.
+    pub fn restart(&self) {
+        if self.fake.is_some() {
+            return;
+        }
+        let now = (self.clock)();
+        self.page.restart(now);
+        if let Some(lora) = &self.idle_lora {
+            lora.set("", "", now.trunc());
+        }
     }
 
     /// Appends the whole text, as of this unix time.

@@ -6,8 +6,8 @@ use super::engines::wrong;
 use super::{StartError, setup};
 use crate::config::{Config, LatencyModel as Chosen};
 use crate::engine::latency::{
-    Coefficients, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization, Roofline,
-    Scheme, Setup, gpu, model,
+    Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,
+    Roofline, Scheme, Setup, gpu, model,
 };
 use crate::metrics::WorkModel;
 
@@ -19,8 +19,8 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
     let engine = &config.engine;
     Ok(match &engine.latency_model {
         Chosen::Delays => {
-            let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
-            (LatencyModel::Constant { prefill, decode }, None)
+            let delays = engine.delays.clone();
+            (LatencyModel::Delays(Box::new(delays)), None)
         }
         Chosen::Polynomial => {
             let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
@@ -68,7 +68,12 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     let name = config.engine.gpu.as_deref().unwrap_or(GPU);
-    gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))
+    let found = gpu(name).or_else(|| gpu(name.split("_sxm").next()?));
+    found.ok_or_else(|| {
+        let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+        let known = known.join(", ");
+        wrong(format!("--gpu {name:?} is not known, there are {known}"))
+    })
 }
 
 /// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.

@@ -170,6 +170,19 @@ pub struct Service {
     draining: std::sync::atomic::AtomicBool,
 }
 
+/// Sequences that count as in flight.
+#[derive(Debug)]
+pub struct Held {
+    sequences: u32,
+    in_flight: Arc<AtomicU32>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(self.sequences, Ordering::Relaxed);
+    }
+}
+
 impl Service {
     /// A service over started engines, one per data-parallel rank (at least one).
     pub fn new(models: Models, generator: Generator, ranks: Vec<Live>, settings: Settings) -> Self {
@@ -247,6 +260,19 @@ impl Service {
             return Err(ServeError::TooManyTokens);
         }
         Ok(())
+    }
+
+    /// Counts work that needs no engine as so many sequences in flight, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Self::admits`].
+    pub fn enter(&self, sequences: u32) -> Result<Held, ServeError> {
+        self.admits(sequences)?;
+        self.in_flight.fetch_add(sequences, Ordering::Relaxed);
+        Ok(Held {
+            sequences,
+            in_flight: self.in_flight.clone(),
+        })
     }
 
     /// Room for output behind a prompt of `prompt` tokens.
