@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 chart=helm/vllm-sim
 work=${SHIP_DIR:-$(mktemp -d)}
+mkdir -p "$work"
 python=${PYTHON:-python3}
 
 helm lint --strict "$chart"
