@@ -41,6 +41,9 @@ refused --set config.failure-injection-rate=often
 refused --set replicas=3
 refused --set tls.clientCertificates=3
 refused --set dataParallel.mode=pods,dataParallel.size=2,autoscaling.enabled=true
+refused --set kserve.enabled=true,dataset.enabled=true
+refused --set scenario.phases=none
+refused --set-json 'scenario={"phases": [{"name": "a", "untl": "5s"}]}'
 echo "mistakes refused"
 
 if [ $# -gt 0 ]; then
