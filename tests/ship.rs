@@ -110,7 +110,10 @@ fn the_charts_dashboards_and_alerts_are_copies() {
                 std::fs::copy(&original, &copy).unwrap();
             }
             let [original, copied] = [&original, &copy].map(|file| std::fs::read(file).unwrap());
-            assert!(original == copied, "{copy:?} is old: run BLESS=1 cargo test");
+            assert!(
+                original == copied,
+                "{copy:?} is old: run BLESS=1 cargo test"
+            );
         }
     }
 }

@@ -90,6 +90,8 @@ pub enum Dialect {
 /// What decides which series there are.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Whether there are `vllm:*` series at all (not with `--disable-log-stats`).
+    pub log_stats: bool,
     /// First served model name; requests to adapters count under it too.
     pub model_name: String,
     /// One per data-parallel rank, as the label `engine` shows it.
@@ -137,6 +139,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            log_stats: true,
             model_name: String::new(),
             engines: vec!["0".to_owned()],
             engine_label: true,
@@ -206,22 +209,13 @@ impl Metrics {
             })
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
-        let rejected: Vec<Series> = Rejection::LABELS
-            .iter()
-            .zip(&rejections)
-            .map(|(reason, cell)| {
-                let labels = [
-                    ("model_name", settings.model_name.as_str()),
-                    ("reason", reason),
-                ];
-                Series::new(Labels::new(labels), cell)
-            })
-            .collect();
         let all = Engines {
             each: &shown,
             settings: &settings,
         };
-        all.register(&mut page, &rejected);
+        if settings.log_stats {
+            all.register(&mut page, &rejected(&settings.model_name, &rejections));
+        }
 
         let max_lora = settings.lora.unwrap_or(1);
         let lora = || Arc::new(LoraInfo::new(max_lora, settings.multiprocess));
@@ -230,25 +224,29 @@ impl Metrics {
             .fake
             .as_ref()
             .map_or_else(|| real_lora.clone(), |_| lora());
-        if settings.lora.is_some() || settings.fake.is_some() {
+        if settings.log_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(Group::SummedGauge, shown_lora.clone());
             if settings.dialect == Dialect::LlmD {
                 shown_lora.set("", "", born.trunc());
             }
         }
-        register_cache_config(&settings, &mut page);
+        if settings.log_stats {
+            register_cache_config(&settings, &mut page);
+        }
 
         let http = HttpMetrics::new(&settings.routes, settings.multiprocess, settings.clock);
         http.register(&mut page);
         let tool_parser = ToolParser::new();
-        if settings.tool_parser {
+        if settings.log_stats && settings.tool_parser {
             tool_parser.register(&mut page, &settings.model_name);
         }
         let operations = AllOperations::new(&page, settings.clock);
-        operations.register(&mut page);
+        if settings.log_stats {
+            operations.register(&mut page);
+        }
         let faults = Arc::new(faults::Faults::default());
         page.live(Group::Counter, faults.clone());
-        if settings.legacy {
+        if settings.log_stats && settings.legacy {
             page.without_created();
             all.register_old_names(&mut page);
         }
@@ -362,6 +360,15 @@ fn engine_labels(settings: &Settings, engine: &str) -> Labels {
     } else {
         labels
     }
+}
+
+/// A series per queue limit; they have no engine label.
+fn rejected(model_name: &str, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
+    let series = |(reason, cell): (&&str, &Arc<Counter>)| {
+        let labels = [("model_name", model_name), ("reason", reason)];
+        Series::new(Labels::new(labels), cell)
+    };
+    Rejection::LABELS.iter().zip(cells).map(series).collect()
 }
 
 fn register_cache_config(settings: &Settings, page: &mut PageBuilder) {

@@ -180,6 +180,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         .as_ref()
         .and_then(|value| Fake::from_value(value.clone()).ok());
     Settings {
+        log_stats: !config.metrics.disable_log_stats,
         model_name: config
             .model
             .served_names
