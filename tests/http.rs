@@ -3,10 +3,12 @@
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
+//! - `audio`: speech to text
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `media`: pictures, sounds and films in prompts and replies
+//! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
@@ -22,6 +24,8 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "http/audio.rs"]
+mod audio;
 #[path = "http/drills.rs"]
 mod drills;
 #[path = "http/events.rs"]
@@ -40,6 +44,8 @@ mod life;
 mod media;
 #[path = "http/pd.rs"]
 mod pd;
+#[path = "http/realtime.rs"]
+mod realtime;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]

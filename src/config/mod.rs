@@ -29,6 +29,7 @@ mod registry;
 mod server;
 mod show;
 mod speculative;
+mod speech;
 mod values;
 mod words;
 mod yaml;
@@ -54,6 +55,7 @@ pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 pub use registry::{Flag, Group, Kind, flags};
 pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
 pub use speculative::Speculative;
+pub use speech::{Listener, Speech};
 
 use values::Values;
 
@@ -99,7 +101,7 @@ impl Config {
         }
         let config = Self {
             server: Server::from_values(v)?,
-            api: Api::from_values(v, model.compat)?,
+            api: Api::from_values(v, &model)?,
             content: Content::from_values(v, model.compat)?,
             lora: Lora::from_values(v, &model)?,
             kv_events,

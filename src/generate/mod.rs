@@ -193,6 +193,10 @@ impl Generator {
         if brief.stops.ignore_eos {
             return brief.limit;
         }
+        if let Some(length) = brief.length {
+            // And the token that ends it.
+            return length.saturating_add(1).min(brief.limit);
+        }
         let drawn = if brief.limited {
             length::limited(brief.limit, rng)
         } else {

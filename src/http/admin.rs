@@ -6,99 +6,78 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Response, StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::desk::{Ranks, Refused};
-use super::vllm::{answered, ok};
+use super::vllm::ok;
 use super::{body, edge, error, query};
+use crate::http::error::Answer;
 use crate::scenario::Scenario;
 use crate::wire::fault::{Fault, Kind};
 
 /// `GET /admin/config`: all flags with their values, keys and tokens hidden.
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Response<Body> {
-    answered(async {
-        allowed(&app, &headers)?;
-        let rank = rank(&uri)?;
-        let shown = app.desk.show(&app, rank).map_err(refused)?;
-        Ok(ok(&Value::Object(hidden(shown))))
-    })
-    .await
+pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
+    allowed(&app, &headers)?;
+    let rank = rank(&uri)?;
+    let shown = app.desk.show(&app, rank).map_err(refused)?;
+    Ok(ok(&Value::Object(hidden(shown))))
 }
 
 /// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
-pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    answered(async {
-        allowed(&app, request.headers())?;
-        let rank = rank(request.uri())?;
-        let bytes = body::read(&app, request.into_body()).await?;
-        let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
-            Fault::bad_request(format!(
-                "failed to read and parse the configuration, {error}"
-            ))
-        })?;
-        let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
-        Ok(ok(&Value::Object(hidden(shown))))
-    })
-    .await
+pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let rank = rank(request.uri())?;
+    let bytes = body::read(&app, request.into_body()).await?;
+    let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
+        Fault::bad_request(format!(
+            "failed to read and parse the configuration, {error}"
+        ))
+    })?;
+    let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
+    Ok(ok(&Value::Object(hidden(shown))))
 }
 
 /// `POST /fake_metrics`: a part of the fake metrics.
-pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    answered(async {
-        allowed(&app, request.headers())?;
-        let failed = |text: String| Fault::new(500, Kind::InternalServer, text);
-        let bytes = body::read(&app, request.into_body()).await?;
-        let update: Value =
-            serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-        // Through the configuration, so that `/admin/config` shows it too.
-        let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
-        app.desk
-            .change(&app, Ranks::All, &whole)
-            .map_err(|error| failed(error.to_string()))?;
-        Ok(error::empty(StatusCode::NO_CONTENT))
-    })
-    .await
+pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let failed = |text: String| Fault::new(500, Kind::InternalServer, text);
+    let bytes = body::read(&app, request.into_body()).await?;
+    let update: Value =
+        serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
+    // Through the configuration, so that `/admin/config` shows it too.
+    let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
+    app.desk
+        .change(&app, Ranks::All, &whole)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(error::empty(StatusCode::NO_CONTENT))
 }
 
 /// `GET /admin/scenario`: where the drill is.
-pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    answered(async {
-        allowed(&app, &headers)?;
-        Ok(ok(&app.desk.scene()))
-    })
-    .await
+pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&app.desk.scene()))
 }
 
 /// `POST /admin/scenario`: plays a drill (YAML or JSON) from its first phase.
-pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    answered(async {
-        allowed(&app, request.headers())?;
-        let bytes: Bytes = body::read(&app, request.into_body()).await?;
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
-        let scenario =
-            Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-        app.desk.play(scenario).map_err(refused)?;
-        Ok(ok(&app.desk.scene()))
-    })
-    .await
+pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let bytes: Bytes = body::read(&app, request.into_body()).await?;
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
+    let scenario =
+        Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
+    app.desk.play(scenario).map_err(refused)?;
+    Ok(ok(&app.desk.scene()))
 }
 
 /// `DELETE /admin/scenario`: ends the drill; the settings from before it are in force again.
-pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    answered(async {
-        allowed(&app, &headers)?;
-        Ok(ok(&json!({"ended": app.desk.end()})))
-    })
-    .await
+pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&json!({"ended": app.desk.end()})))
 }
 
 /// Asks for the operator's key, when there is one.

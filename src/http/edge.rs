@@ -360,6 +360,10 @@ impl Asked {
         let Some((handler, method, size)) = self.0 else {
             return;
         };
+        // A WebSocket is none of FastAPI's requests.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
         let body = http_body::Body::size_hint(response.body())
             .exact()
             .unwrap_or(0);

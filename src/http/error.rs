@@ -2,9 +2,19 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
 
 use crate::service::ServeError;
 use crate::wire::fault::{Fault, Kind};
+
+/// What a handler answers: a fault is shown in OpenAI's envelope.
+pub(super) type Answer = Result<Response<Body>, Fault>;
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response<Body> {
+        response(&self)
+    }
+}
 
 /// A fault as a JSON answer.
 pub(super) fn response(fault: &Fault) -> Response<Body> {

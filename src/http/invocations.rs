@@ -3,36 +3,28 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, header};
+use axum::extract::State;
 
 use super::app::App;
 use super::openai::{chat, completion};
-use super::{body, error};
+use crate::http::body::Received;
+use crate::http::error::Answer;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::python_json::{self, BodyError};
 
 /// Answers as the route whose request the body is: chat, else completion.
-pub(super) async fn invoke(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let bytes = body::read(&app, body).await?;
-        let kind = parts.headers.get(header::CONTENT_TYPE);
-        // The media type is checked first here, the JSON after.
-        crate::wire::body::read(kind.and_then(|v| v.to_str().ok()), b"{}")?;
-        let value = python_json::parse(&bytes).map_err(|error| decode_fault(error, &bytes))?;
-        match ChatRequest::parse(&value) {
-            Err(fault) if fault.kind == Kind::BadRequestPhrase => {
-                completion::answer(&app, &parts.headers, &value).await
-            }
-            _ => chat::answer(&app, &parts.headers, &value).await,
+pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> Answer {
+    // The media type is checked first here, the JSON after.
+    crate::wire::body::read(received.media_type(), b"{}")?;
+    let value = python_json::parse(&received.bytes)
+        .map_err(|error| decode_fault(error, &received.bytes))?;
+    match ChatRequest::parse(&value) {
+        Err(fault) if fault.kind == Kind::BadRequestPhrase => {
+            completion::answer(&app, &received.headers, &value).await
         }
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+        _ => chat::answer(&app, &received.headers, &value).await,
+    }
 }
 
 /// What the route says of a body that is not JSON.

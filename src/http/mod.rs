@@ -3,6 +3,7 @@
 mod admin;
 mod anthropic;
 mod app;
+mod audio;
 mod body;
 pub mod bootstrap;
 mod dashboard;

@@ -14,7 +14,7 @@ use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
-    admin, anthropic, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
 };
 use crate::config::{Config, Door, Task};
 
@@ -54,6 +54,7 @@ fn table(config: &Config) -> Vec<Route> {
         routes.extend(scale_out(config));
     }
     routes.extend(pooled(config));
+    routes.extend(speech(config));
     if !config.server.disable_fastapi_docs {
         routes.extend(documentation());
     }
@@ -106,7 +107,7 @@ fn table(config: &Config) -> Vec<Route> {
 
 /// Whether chat and completions exist.
 fn generates(config: &Config) -> bool {
-    matches!(config.api.task, Task::All | Task::Generate)
+    matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
 }
 
 fn generation() -> Vec<Route> {
@@ -200,6 +201,21 @@ fn pooled(config: &Config) -> Vec<Route> {
         }
     }
     routes
+}
+
+/// Routes of models that hear.
+fn speech(config: &Config) -> Vec<Route> {
+    if !config.api.speech.transcribes {
+        return Vec::new();
+    }
+    vec![
+        (
+            "/v1/audio/transcriptions",
+            "POST",
+            post(audio::transcriptions),
+        ),
+        ("/v1/audio/translations", "POST", post(audio::translations)),
+    ]
 }
 
 fn documentation() -> Vec<Route> {
@@ -335,6 +351,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         };
         router = router.route(path, handler);
     }
+    // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
+    if app.config.api.speech.realtime {
+        router = router.route("/v1/realtime", any(audio::realtime::open));
+    }
     router.fallback(any(unknown)).with_state(app)
 }
 
@@ -363,7 +383,7 @@ fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-fn not_found() -> Response<Body> {
+pub(super) fn not_found() -> Response<Body> {
     error::json(
         StatusCode::NOT_FOUND,
         "{\"detail\":\"Not Found\"}".to_owned(),

@@ -3,52 +3,43 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::app::App;
 use super::openai::prepare;
-use super::{body, error, json};
+use super::{error, json};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::tokenizer::{ChatInput, Tokenizer};
 use crate::wire::fault::Fault;
 use crate::wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
 /// Text or a conversation to token ids.
-pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        encode(&app, &value).await
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+pub(super) async fn tokenize(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+    encode(&app, &value).await
 }
 
 /// Token ids to text.
-pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = DetokenizeRequest::parse(&value)?;
-        prepare::target(&app, request.model.as_deref())?;
-        // An id beyond any vocabulary has no text.
-        let ids = request.tokens.iter();
-        let ids: Vec<u32> = ids
-            .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
-            .collect();
-        let mut out = String::from("{\"prompt\":");
-        json::string(
-            &mut out,
-            &app.service.generator.tokenizer().decode(&ids, false),
-        );
-        out.push('}');
-        Ok(error::json(StatusCode::OK, out))
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Posted { value, .. }: Posted,
+) -> Answer {
+    let request = DetokenizeRequest::parse(&value)?;
+    prepare::target(&app, request.model.as_deref())?;
+    // An id beyond any vocabulary has no text.
+    let ids = request.tokens.iter();
+    let ids: Vec<u32> = ids
+        .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
+        .collect();
+    let mut out = String::from("{\"prompt\":");
+    json::string(
+        &mut out,
+        &app.service.generator.tokenizer().decode(&ids, false),
+    );
+    out.push('}');
+    Ok(error::json(StatusCode::OK, out))
 }
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {

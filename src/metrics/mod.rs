@@ -14,8 +14,7 @@
 //! first and with the same value. That family is then no longer vLLM's to the letter.
 //!
 //! Left out: series of hardware and connectors that nothing here stands for (Mooncake,
-//! offloading, HF3FS, HiSparse, UMBP), of watermarks, NaN counting, diffusion and realtime
-//! transcription.
+//! offloading, HF3FS, HiSparse, UMBP), of watermarks, NaN counting and diffusion.
 //!
 //! Source: vLLM 0.32 and 0.33, `vllm/v1/metrics`; a recorded server's texts are in
 //! `tests/fixtures/metrics`.
@@ -36,6 +35,7 @@ mod number;
 mod observer;
 mod page;
 mod process;
+mod sockets;
 #[cfg(test)]
 mod tests;
 
@@ -112,6 +112,8 @@ pub struct Settings {
     pub tool_parser: bool,
     /// `--kv-cache-metrics`.
     pub kv_cache_metrics: bool,
+    /// Whether speech comes over WebSockets.
+    pub sockets: bool,
     /// Draft tokens per step; zero: no speculation.
     pub spec_positions: u32,
     /// Prompts may come from other servers.
@@ -150,6 +152,7 @@ impl Default for Settings {
             finish_reason_label: false,
             tool_parser: false,
             kv_cache_metrics: false,
+            sockets: false,
             spec_positions: 0,
             kv_consumer: false,
             nixl: false,
@@ -172,6 +175,7 @@ pub struct Metrics {
     http: HttpMetrics,
     tool_parser: ToolParser,
     operations: AllOperations,
+    sockets: sockets::Sockets,
     faults: Arc<faults::Faults>,
     fake: Option<fake::FakeState>,
     /// Length of the last text.
@@ -244,6 +248,10 @@ impl Metrics {
         if settings.log_stats {
             operations.register(&mut page);
         }
+        let sockets = sockets::Sockets::new();
+        if settings.log_stats && settings.sockets {
+            sockets.register(&mut page);
+        }
         let faults = Arc::new(faults::Faults::default());
         page.live(Group::Counter, faults.clone());
         if settings.log_stats && settings.legacy {
@@ -271,6 +279,7 @@ impl Metrics {
             http,
             tool_parser,
             operations,
+            sockets,
             faults,
             fake,
             length: AtomicUsize::new(0),
@@ -314,6 +323,16 @@ impl Metrics {
     /// An operation ended, well or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
         self.operations.ended(operation, seconds);
+    }
+
+    /// A WebSocket was opened; [`Self::socket_closed`] must follow.
+    pub fn socket_opened(&self) {
+        self.sockets.opened();
+    }
+
+    /// A WebSocket was closed after so many seconds.
+    pub fn socket_closed(&self, seconds: f64) {
+        self.sockets.closed(seconds);
     }
 
     /// A client got to feel a fault of this kind, dealt by a scenario's phase (both empty outside

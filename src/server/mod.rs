@@ -589,6 +589,7 @@ async fn serve<S>(
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
                 .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
+                .with_upgrades()
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind};
+use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
 use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
@@ -199,6 +199,8 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         legacy: config.metrics.legacy,
         tool_parser: config.api.tool_call_parser.is_some(),
         kv_cache_metrics: config.metrics.kv_cache,
+        // The first door has every route, so that these would be nothing but noise there.
+        sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),
         nixl: matches!(

@@ -325,6 +325,7 @@ impl Service {
             .iter()
             .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
         key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
+        key = prompt.heard.map_or(key, |heard| mix(key, heard.key));
         if let Target::Lora { name, .. } = &job.target {
             key = name
                 .bytes()
@@ -384,6 +385,7 @@ impl Service {
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
             hashes: self.generator.hashes(prompt),
+            length: prompt.heard.map(|heard| heard.tokens),
         }))
     }
 

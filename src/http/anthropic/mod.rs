@@ -10,53 +10,48 @@ mod tools;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response, StatusCode};
 
 use self::render::{MessageStream, message};
 use super::app::App;
 use super::openai::chat::{self, Playing, Refused};
 use super::openai::prepare;
-use super::{body, error, transfer};
+use super::{error, transfer};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::metrics::ToolMode;
 use crate::wire::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::wire::fault::Fault;
 
 /// Answers a conversation.
-pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let threshold = transfer::hit_threshold(&app, &headers, &value);
     // Bodies that do not parse keep OpenAI's envelope.
-    let parsed = body::json(&app, &parts.headers, body).await;
-    let parsed = parsed.and_then(|value| {
-        let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
-        if app.is_llmd() {
-            llmd::check(&value)?;
-        }
-        Ok((MessagesRequest::parse(&value)?, threshold))
-    });
-    match parsed {
-        Ok((request, threshold)) => answer(&app, &parts.headers, &request, threshold)
-            .await
-            .unwrap_or_else(|fault| refusal(&app, &fault)),
-        Err(fault) => error::response(&fault),
+    if app.is_llmd() {
+        llmd::check(&value)?;
     }
+    let request = MessagesRequest::parse(&value)?;
+    let answer = answer(&app, &headers, &request, threshold).await;
+    Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))
 }
 
 /// Counts the tokens of a conversation.
-pub(super) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let parsed = body::json(&app, &parts.headers, body).await;
-    let request = match parsed.and_then(|value| CountTokensRequest::parse(&value)) {
-        Ok(request) => request,
-        Err(fault) => return error::response(&fault),
-    };
+pub(super) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Posted { value, .. }: Posted,
+) -> Answer {
+    let request = CountTokensRequest::parse(&value)?;
     let count = async {
         prepare::target(&app, Some(&request.model))?;
         let request = convert::counted(&app, &request)?;
         request.validate_early(&app.limits)?;
         chat::prompt(&app, &request).await
     };
-    match count.await {
+    Ok(match count.await {
         Ok(prompt) => {
             let tokens = prompt.tokens.len();
             let body = format!(
@@ -65,7 +60,7 @@ pub(super) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
             error::json(StatusCode::OK, body)
         }
         Err(fault) => refusal(&app, &fault),
-    }
+    })
 }
 
 async fn answer(

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value};
 
 use super::chat::{self, Refused};
 use super::prepare;
 use crate::http::app::App;
-use crate::http::{body, error, transfer};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::transfer;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::openai::chat::ChatRequest;
 
@@ -21,16 +23,9 @@ const MOST: usize = 1024;
 /// Answers all conversations.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, value).await
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+    Posted { headers, value }: Posted,
+) -> Answer {
+    answer(&app, &headers, value).await
 }
 
 async fn answer(

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, prepare};
 use crate::http::app::{App, LoadGuard};
-use crate::http::{body, error, fault, media, omni, transfer};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::{error, fault, media, omni, transfer};
 use crate::job::Prompt;
 use crate::service::{Content, Job, Reply, ServeError};
 use crate::tokenizer::ChatInput;
@@ -22,16 +24,9 @@ use crate::wire::sampling::output_budget;
 /// Answers a chat.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, &value).await
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+    Posted { headers, value }: Posted,
+) -> Answer {
+    answer(&app, &headers, &value).await
 }
 
 /// Answers a chat whose body is read.
@@ -160,6 +155,7 @@ pub(in crate::http) async fn prompt(
             echo: last_text(request).into(),
             media: Vec::new(),
             text_hash: text_hash(app, request),
+            heard: None,
         });
     }
     let tokenizer = app.service.generator.tokenizer().clone();
@@ -231,6 +227,7 @@ pub(in crate::http) async fn prompt(
         echo: last_text(request).into(),
         media,
         text_hash: text_hash(app, request),
+        heard: None,
     })
 }
 

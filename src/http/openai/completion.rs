@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, prepare};
 use crate::http::app::App;
-use crate::http::{body, error, fault, transfer};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::{error, fault, transfer};
 use crate::job::{Prompt, Target};
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -20,16 +22,9 @@ use crate::wire::sampling::output_budget;
 /// Answers a completion.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, &value).await
-    };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+    Posted { headers, value }: Posted,
+) -> Answer {
+    answer(&app, &headers, &value).await
 }
 
 /// Answers a completion whose body is read.
@@ -127,6 +122,7 @@ pub(in crate::http) async fn prompts(
                     echo: text.as_str().into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -140,6 +136,7 @@ pub(in crate::http) async fn prompts(
                     echo: listed.join(",").into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
         };

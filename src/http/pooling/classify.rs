@@ -2,55 +2,49 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::Response;
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::{id, model, tokens, usage};
 use crate::http::app::{App, unix_now};
-use crate::http::body;
-use crate::http::vllm::{answered, ok};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::vllm::ok;
 use crate::sim::mix;
 use crate::wire::vllm::pooling::PoolingRequest;
 
 /// Equal inputs fall into equal classes.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = PoolingRequest::parse_classify(&value)?;
-        let model = model(&app, request.model.as_deref())?;
-        let inputs = tokens(&app, &request, &value).await?;
-        let classes = app.config.api.num_labels.max(1);
-        let data: Vec<Value> = inputs
-            .iter()
-            .enumerate()
-            .map(|(index, tokens)| {
-                let probs = probabilities(tokens, classes);
-                let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
-                json!({
-                    "index": index,
-                    "label": label(&app, best.unwrap_or(0)),
-                    "probs": probs,
-                    "num_classes": classes,
-                })
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_classify(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let inputs = tokens(&app, &request, &value).await?;
+    let classes = app.config.api.num_labels.max(1);
+    let data: Vec<Value> = inputs
+        .iter()
+        .enumerate()
+        .map(|(index, tokens)| {
+            let probs = probabilities(tokens, classes);
+            let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
+            json!({
+                "index": index,
+                "label": label(&app, best.unwrap_or(0)),
+                "probs": probs,
+                "num_classes": classes,
             })
-            .collect();
-        let read = inputs.iter().map(Vec::len).sum();
-        Ok(ok(&json!({
-            "id": id("classify-", &parts.headers, request.request_id.as_deref()),
-            "object": "list",
-            "created": unix_now() as u64,
-            "model": &*model,
-            "data": data,
-            "usage": usage(read),
-        })))
-    })
-    .await
+        })
+        .collect();
+    let read = inputs.iter().map(Vec::len).sum();
+    Ok(ok(&json!({
+        "id": id("classify-", &headers, request.request_id.as_deref()),
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*model,
+        "data": data,
+        "usage": usage(read),
+    })))
 }
 
 /// A distribution over the classes; of a single class, its own chance.

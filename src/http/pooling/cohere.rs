@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::Response;
+use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -12,55 +10,51 @@ use serde_json::{Map, Value, json};
 use super::{id, model, vector};
 use crate::config::Door;
 use crate::http::app::App;
-use crate::http::body;
-use crate::http::vllm::{answered, ok};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::vllm::ok;
 use crate::wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = EmbedRequest::parse(&value)?;
-        model(&app, request.model.as_deref())?;
-        // Exactly one of the three is there.
-        let mixed = || request.inputs.iter().flatten().map(text_of).collect();
-        let given = request.texts.clone().or_else(|| request.images.clone());
-        let texts: Vec<String> = given.unwrap_or_else(mixed);
-        let length = vector::dimensions(&app, request.output_dimension)?;
-        let unit = app.config.model.door == Door::Vllm;
-        let tokenizer = app.service.generator.tokenizer();
-        let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
-        let vectors: Vec<Vec<f32>> = inputs
-            .iter()
-            .map(|tokens| vector::embed(tokens, length, unit))
-            .collect();
-        let float = vec!["float".to_owned()];
-        let mut embeddings = Map::new();
-        for kind in request.embedding_types.as_ref().unwrap_or(&float) {
-            let shown: Vec<Value> = vectors.iter().map(|v| encoded(kind, v)).collect();
-            embeddings.insert(kind.clone(), shown.into());
-        }
-        let tokens: usize = inputs.iter().map(Vec::len).sum();
-        let shown = request.texts.as_ref();
-        Ok(ok(&json!({
-            "id": id("embd-", &parts.headers, None),
-            "embeddings": embeddings,
-            "texts": shown,
-            "meta": {
-                "api_version": {"version": "2"},
-                "billed_units": {
-                    "input_tokens": tokens,
-                    "image_tokens": 0,
-                },
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = EmbedRequest::parse(&value)?;
+    model(&app, request.model.as_deref())?;
+    // Exactly one of the three is there.
+    let mixed = || request.inputs.iter().flatten().map(text_of).collect();
+    let given = request.texts.clone().or_else(|| request.images.clone());
+    let texts: Vec<String> = given.unwrap_or_else(mixed);
+    let length = vector::dimensions(&app, request.output_dimension)?;
+    let unit = app.config.model.door == Door::Vllm;
+    let tokenizer = app.service.generator.tokenizer();
+    let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
+    let vectors: Vec<Vec<f32>> = inputs
+        .iter()
+        .map(|tokens| vector::embed(tokens, length, unit))
+        .collect();
+    let float = vec!["float".to_owned()];
+    let mut embeddings = Map::new();
+    for kind in request.embedding_types.as_ref().unwrap_or(&float) {
+        let shown: Vec<Value> = vectors.iter().map(|v| encoded(kind, v)).collect();
+        embeddings.insert(kind.clone(), shown.into());
+    }
+    let tokens: usize = inputs.iter().map(Vec::len).sum();
+    let shown = request.texts.as_ref();
+    Ok(ok(&json!({
+        "id": id("embd-", &headers, None),
+        "embeddings": embeddings,
+        "texts": shown,
+        "meta": {
+            "api_version": {"version": "2"},
+            "billed_units": {
+                "input_tokens": tokens,
+                "image_tokens": 0,
             },
-            "response_type": "embeddings_by_type",
-        })))
-    })
-    .await
+        },
+        "response_type": "embeddings_by_type",
+    })))
 }
 
 /// The texts among an input's parts.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use super::{id, model, tokens, usage, vector};
 use crate::config::{Door, Task};
 use crate::http::app::{App, unix_now};
-use crate::http::body;
-use crate::http::vllm::{answered, ok};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::vllm::ok;
 use crate::wire::fault::Fault;
 use crate::wire::vllm::pooling::PoolingRequest;
 
@@ -42,30 +43,20 @@ const POOLING: Route = Route {
 /// `POST /v1/embeddings`.
 pub(in crate::http) async fn embeddings(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        if app.is_llmd() {
-            llmd_input(&value)?;
-        }
-        answer(&app, &parts.headers, &value, EMBEDDING).await
-    })
-    .await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    if app.is_llmd() {
+        llmd_input(&value)?;
+    }
+    answer(&app, &headers, &value, EMBEDDING).await
 }
 
 /// `POST /pooling`.
 pub(in crate::http) async fn pooling(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        answer(&app, &parts.headers, &value, POOLING).await
-    })
-    .await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    answer(&app, &headers, &value, POOLING).await
 }
 
 /// llm-d's words for an input that is not there.

@@ -2,113 +2,102 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::Response;
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::{id, model, usage, vector};
 use crate::http::app::{App, unix_now};
-use crate::http::body;
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::http::openai::prepare;
-use crate::http::vllm::{answered, ok};
+use crate::http::vllm::ok;
 use crate::wire::fault::Fault;
 use crate::wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// `POST /score`: one against many, or pair by pair.
 pub(in crate::http) async fn score(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = PoolingRequest::parse_score(&value)?;
-        let model = model(&app, request.model.as_deref())?;
-        let (ones, twos) = sides(&request);
-        if ones.is_empty() {
-            return Err(Fault::bad_request(
-                "At least one text element must be given",
-            ));
-        }
-        if twos.is_empty() {
-            return Err(Fault::bad_request(
-                "At least one text_pair element must be given",
-            ));
-        }
-        if ones.len() != 1 && ones.len() != twos.len() {
-            return Err(Fault::bad_request(
-                "Input lengths must be either 1:1, 1:N or N:N",
-            ));
-        }
-        let pairs = twos
-            .iter()
-            .enumerate()
-            .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
-        let mut tokens = 0;
-        let mut data = Vec::with_capacity(twos.len());
-        for (index, (one, two)) in pairs.enumerate() {
-            let (score, length) = relevance(&app, one, two)?;
-            tokens += length;
-            data.push(json!({"index": index, "object": "score", "score": score}));
-        }
-        Ok(ok(&json!({
-            "id": id("score-", &parts.headers, request.request_id.as_deref()),
-            "object": "list",
-            "created": unix_now() as u64,
-            "model": &*model,
-            "data": data,
-            "usage": usage(tokens),
-        })))
-    })
-    .await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_score(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let (ones, twos) = sides(&request);
+    if ones.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text element must be given",
+        ));
+    }
+    if twos.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text_pair element must be given",
+        ));
+    }
+    if ones.len() != 1 && ones.len() != twos.len() {
+        return Err(Fault::bad_request(
+            "Input lengths must be either 1:1, 1:N or N:N",
+        ));
+    }
+    let pairs = twos
+        .iter()
+        .enumerate()
+        .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
+    let mut tokens = 0;
+    let mut data = Vec::with_capacity(twos.len());
+    for (index, (one, two)) in pairs.enumerate() {
+        let (score, length) = relevance(&app, one, two)?;
+        tokens += length;
+        data.push(json!({"index": index, "object": "score", "score": score}));
+    }
+    Ok(ok(&json!({
+        "id": id("score-", &headers, request.request_id.as_deref()),
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*model,
+        "data": data,
+        "usage": usage(tokens),
+    })))
 }
 
 /// `POST /rerank`: best first.
 pub(in crate::http) async fn rerank(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = PoolingRequest::parse_rerank(&value)?;
-        let model = model(&app, request.model.as_deref())?;
-        let (query, documents) = sides(&request);
-        let query = query.into_iter().next().unwrap_or_default();
-        if documents.is_empty() {
-            return Err(Fault::bad_request(
-                "At least one text_pair element must be given",
-            ));
-        }
-        let mut tokens = 0;
-        let mut ranked = Vec::with_capacity(documents.len());
-        for (index, document) in documents.iter().enumerate() {
-            let (score, length) = relevance(&app, &query, document)?;
-            tokens += length;
-            ranked.push((index, score));
-        }
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let most = Some(request.top_n).filter(|n| *n > 0);
-        let results: Vec<Value> = ranked
-            .into_iter()
-            .take(most.unwrap_or(usize::MAX))
-            .map(|(index, score)| {
-                json!({
-                    "index": index,
-                    "document": {"text": documents[index], "multi_modal": null},
-                    "relevance_score": score,
-                })
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_rerank(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let (query, documents) = sides(&request);
+    let query = query.into_iter().next().unwrap_or_default();
+    if documents.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text_pair element must be given",
+        ));
+    }
+    let mut tokens = 0;
+    let mut ranked = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        let (score, length) = relevance(&app, &query, document)?;
+        tokens += length;
+        ranked.push((index, score));
+    }
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let most = Some(request.top_n).filter(|n| *n > 0);
+    let results: Vec<Value> = ranked
+        .into_iter()
+        .take(most.unwrap_or(usize::MAX))
+        .map(|(index, score)| {
+            json!({
+                "index": index,
+                "document": {"text": documents[index], "multi_modal": null},
+                "relevance_score": score,
             })
-            .collect();
-        Ok(ok(&json!({
-            "id": id("score-", &parts.headers, request.request_id.as_deref()),
-            "model": &*model,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            "results": results,
-        })))
-    })
-    .await
+        })
+        .collect();
+    Ok(ok(&json!({
+        "id": id("score-", &headers, request.request_id.as_deref()),
+        "model": &*model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "results": results,
+    })))
 }
 
 /// The score of a pair, and its tokens.

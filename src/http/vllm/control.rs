@@ -3,85 +3,81 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{answered, ok, raw_json, refused};
+use super::{ok, raw_json, refused};
 use crate::config::Door;
 use crate::http::app::{App, unix_now};
-use crate::http::{body, error, query};
+use crate::http::body::Received;
+use crate::http::error::Answer;
+use crate::http::{error, query};
 use crate::metrics::{Operation, SleepState};
 use crate::service::{Asset, Halt};
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
 /// `POST /sleep`.
-pub(in crate::http) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    answered(async {
-        let asked: SleepQuery = query::read(&uri)?;
-        let level = u8::try_from(asked.level).unwrap_or(1);
-        if app.config.model.door == Door::Llmd {
-            if acts(&app) {
-                app.service.doze();
-                show(&app, SleepState::WeightsOffloaded);
-            }
-        } else {
-            timed(
-                &app,
-                Operation::Sleep,
-                app.service.sleep(level, halt(&asked.mode)),
-            )
-            .await;
-            match level {
-                0 => {}
-                1 => show(&app, SleepState::WeightsOffloaded),
-                _ => show(&app, SleepState::DiscardAll),
-            }
+pub(in crate::http) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: SleepQuery = query::read(&uri)?;
+    let level = u8::try_from(asked.level).unwrap_or(1);
+    if app.config.model.door == Door::Llmd {
+        if acts(&app) {
+            app.service.doze();
+            show(&app, SleepState::WeightsOffloaded);
         }
-        Ok(told(&app, &json!({"status": "sleeping", "level": level})))
-    })
-    .await
+    } else {
+        timed(
+            &app,
+            Operation::Sleep,
+            app.service.sleep(level, halt(&asked.mode)),
+        )
+        .await;
+        match level {
+            0 => {}
+            1 => show(&app, SleepState::WeightsOffloaded),
+            _ => show(&app, SleepState::DiscardAll),
+        }
+    }
+    Ok(told(&app, &json!({"status": "sleeping", "level": level})))
 }
 
 /// `POST /wake_up`.
-pub(in crate::http) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    answered(async {
-        let tags = query::all(&uri, "tags");
-        let mut assets = Vec::new();
-        for tag in &tags {
-            match tag.as_str() {
-                "weights" => assets.push(Asset::Weights),
-                "kv_cache" => assets.push(Asset::KvCache),
-                "scheduling" => assets.push(Asset::Scheduling),
-                // llm-d knows one tag and ignores the rest.
-                _ if app.config.model.door == Door::Llmd => {}
-                other => {
-                    return Err(refused(format!(
-                        "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
-                    )));
-                }
+pub(in crate::http) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let tags = query::all(&uri, "tags");
+    let mut assets = Vec::new();
+    for tag in &tags {
+        match tag.as_str() {
+            "weights" => assets.push(Asset::Weights),
+            "kv_cache" => assets.push(Asset::KvCache),
+            "scheduling" => assets.push(Asset::Scheduling),
+            // llm-d knows one tag and ignores the rest.
+            _ if app.config.model.door == Door::Llmd => {}
+            other => {
+                return Err(refused(format!(
+                    "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
+                )));
             }
         }
-        if app.config.model.door == Door::Llmd {
-            if acts(&app) {
-                let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
-                let engine = &app.config.engine;
-                let caches = engine.enable_prefix_caching || engine.enable_kvcache;
-                app.service.rise(cache && caches);
-                show(&app, SleepState::Awake);
-            }
-            return Ok(told(
-                &app,
-                &json!({"status": "awake", "tags": shown(&tags)}),
-            ));
+    }
+    if app.config.model.door == Door::Llmd {
+        if acts(&app) {
+            let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
+            let engine = &app.config.engine;
+            let caches = engine.enable_prefix_caching || engine.enable_kvcache;
+            app.service.rise(cache && caches);
+            show(&app, SleepState::Awake);
         }
-        let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
-        show(&app, SleepState::Awake);
-        let status = if awake { "awake" } else { "sleeping" };
-        Ok(ok(&json!({"status": status, "tags": shown(&tags)})))
-    })
-    .await
+        return Ok(told(
+            &app,
+            &json!({"status": "awake", "tags": shown(&tags)}),
+        ));
+    }
+    let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
+    show(&app, SleepState::Awake);
+    let status = if awake { "awake" } else { "sleeping" };
+    Ok(ok(&json!({"status": status, "tags": shown(&tags)})))
 }
 
 /// `GET /is_sleeping`.
@@ -91,30 +87,22 @@ pub(in crate::http) async fn is_sleeping(State(app): State<Arc<App>>) -> Respons
 }
 
 /// `POST /release_kv_cache_memory`.
-pub(in crate::http) async fn release_kv_cache_memory(
-    State(app): State<Arc<App>>,
-) -> Response<Body> {
-    answered(async {
-        if !app.service.control.is_paused() {
-            let words = "KV cache memory can only be released while generation is paused.";
-            return Err(Fault::new(500, Kind::InternalServer, words));
-        }
-        let reset = async { app.service.reset_prefix_cache(true) };
-        timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
-        Ok(ok(&json!({"status": "kv_cache_released"})))
-    })
-    .await
+pub(in crate::http) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
+    if !app.service.control.is_paused() {
+        let words = "KV cache memory can only be released while generation is paused.";
+        return Err(Fault::new(500, Kind::InternalServer, words));
+    }
+    let reset = async { app.service.reset_prefix_cache(true) };
+    timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
+    Ok(ok(&json!({"status": "kv_cache_released"})))
 }
 
 /// `POST /pause`.
-pub(in crate::http) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    answered(async {
-        let asked: PauseQuery = query::read(&uri)?;
-        let halt = halt(&asked.mode);
-        app.service.pause(halt, asked.clear_cache).await;
-        Ok(ok(&json!({"status": "paused"})))
-    })
-    .await
+pub(in crate::http) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: PauseQuery = query::read(&uri)?;
+    let halt = halt(&asked.mode);
+    app.service.pause(halt, asked.clear_cache).await;
+    Ok(ok(&json!({"status": "paused"})))
 }
 
 /// `POST /resume`: fine when nothing is paused.
@@ -129,18 +117,12 @@ pub(in crate::http) async fn is_paused(State(app): State<Arc<App>>) -> Response<
 }
 
 /// `POST /reset_prefix_cache`.
-pub(in crate::http) async fn reset_prefix_cache(
-    State(app): State<Arc<App>>,
-    uri: Uri,
-) -> Response<Body> {
-    answered(async {
-        let asked: ResetQuery = query::read(&uri)?;
-        let running = asked.reset_running_requests;
-        Ok(ok(
-            &json!({"success": app.service.reset_prefix_cache(running)}),
-        ))
-    })
-    .await
+pub(in crate::http) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: ResetQuery = query::read(&uri)?;
+    let running = asked.reset_running_requests;
+    Ok(ok(
+        &json!({"success": app.service.reset_prefix_cache(running)}),
+    ))
 }
 
 /// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: media are forgotten.
@@ -152,40 +134,34 @@ pub(in crate::http) async fn reset_media(State(app): State<Arc<App>>) -> Respons
 /// `POST /abort_requests` in development mode: all requests when none is named.
 pub(in crate::http) async fn abort_requests(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    answered(async {
-        let bytes = body::read(&app, request.into_body()).await?;
-        let value = if bytes.is_empty() {
-            Value::Null
-        } else {
-            raw_json(&bytes, "Invalid JSON format")?
-        };
-        let ids = ids(value.get("request_ids"))?;
-        let aborted = app
-            .service
-            .abort(Some(ids.as_slice()).filter(|i| !i.is_empty()));
-        Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
-    })
-    .await
+    received: Received,
+) -> Answer {
+    let bytes = &received.bytes;
+    let value = if bytes.is_empty() {
+        Value::Null
+    } else {
+        raw_json(bytes, "Invalid JSON format")?
+    };
+    let ids = ids(value.get("request_ids"))?;
+    let aborted = app
+        .service
+        .abort(Some(ids.as_slice()).filter(|i| !i.is_empty()));
+    Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
 }
 
 /// `POST /inference/v1/abort_requests`: an empty 200, whether or not anything was found.
 pub(in crate::http) async fn abort_named(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    answered(async {
-        let bytes = body::read(&app, request.into_body()).await?;
-        let value = raw_json(&bytes, "JSON decode error: {}")?;
-        let named = value.get("request_ids");
-        if named.is_none() {
-            return Err(refused("Missing 'request_ids' in request body"));
-        }
-        app.service.abort(Some(&ids(named)?));
-        Ok(error::empty(StatusCode::OK))
-    })
-    .await
+    received: Received,
+) -> Answer {
+    let bytes = &received.bytes;
+    let value = raw_json(bytes, "JSON decode error: {}")?;
+    let named = value.get("request_ids");
+    if named.is_none() {
+        return Err(refused("Missing 'request_ids' in request body"));
+    }
+    app.service.abort(Some(&ids(named)?));
+    Ok(error::empty(StatusCode::OK))
 }
 
 fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value};
 
-use super::answered;
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::http::app::App;
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::http::openai::prepare::{self, Shape};
-use crate::http::{body, error, fault, media, transfer};
+use crate::http::{error, fault, media, transfer};
 use crate::job::Prompt;
 use crate::service::Job;
 use crate::wire::fault::Fault;
@@ -21,17 +22,12 @@ use crate::wire::vllm::GenerateRequest;
 /// Answers a request in tokens.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let mut value = body::json(&app, &parts.headers, body).await?;
-        if app.is_llmd() {
-            llmd_fields(&mut value)?;
-        }
-        answer(&app, &parts.headers, &value).await
-    })
-    .await
+    Posted { headers, mut value }: Posted,
+) -> Answer {
+    if app.is_llmd() {
+        llmd_fields(&mut value)?;
+    }
+    answer(&app, &headers, &value).await
 }
 
 /// llm-d's words for what is missing, and its fields at the root that vLLM has inside.
@@ -112,6 +108,7 @@ async fn answer(
         echo: listed.join(",").into(),
         media: media::given(request.features.as_ref()),
         text_hash: None,
+        heard: None,
     };
     let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
     let content = match late.and_then(|()| prepare::constraint(&params)) {

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{answered, ok, raw_json, refused};
+use super::{ok, raw_json, refused};
 use crate::config::EventForm;
 use crate::http::app::App;
-use crate::http::{body, error, query};
+use crate::http::body::{Posted, Received};
+use crate::http::error::Answer;
+use crate::http::query;
 use crate::wire::Version;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::vllm::control::{InfoQuery, WorldQuery};
@@ -52,13 +54,10 @@ fn filled(app: &App, topic: &str, rank: u32) -> String {
 }
 
 /// `GET /get_world_size`.
-pub(in crate::http) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    answered(async {
-        let asked: WorldQuery = query::read(&uri)?;
-        let world = world(&app, asked.include_dp);
-        Ok(ok(&json!({"world_size": world})))
-    })
-    .await
+pub(in crate::http) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: WorldQuery = query::read(&uri)?;
+    let world = world(&app, asked.include_dp);
+    Ok(ok(&json!({"world_size": world})))
 }
 
 fn world(app: &App, include_dp: bool) -> u64 {
@@ -77,41 +76,38 @@ pub(in crate::http) async fn tokenizer_info(State(app): State<Arc<App>>) -> Resp
 }
 
 /// `GET /server_info`.
-pub(in crate::http) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    answered(async {
-        let asked: InfoQuery = query::read(&uri)?;
-        let config = engine_config(&app);
-        let config = if asked.config_format == "json" {
-            Value::Object(config)
-        } else {
-            let pairs: Vec<String> = config
-                .iter()
-                .map(|(key, value)| format!("{key}={}", crate::wire::python::repr(value)))
-                .collect();
-            pairs.join(", ").into()
-        };
-        let secret = |name: &str| name.contains("KEY") || name.contains("TOKEN");
-        let env: Map<String, Value> = std::env::vars()
-            .filter(|(name, _)| name.starts_with("VLLM_") && !secret(name))
-            .map(|(name, value)| (name, value.into()))
+pub(in crate::http) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: InfoQuery = query::read(&uri)?;
+    let config = engine_config(&app);
+    let config = if asked.config_format == "json" {
+        Value::Object(config)
+    } else {
+        let pairs: Vec<String> = config
+            .iter()
+            .map(|(key, value)| format!("{key}={}", crate::wire::python::repr(value)))
             .collect();
-        let system = json!({
-            "os": std::env::consts::OS,
-            "cpu_architecture": std::env::consts::ARCH,
-            "python_version": null,
-            "torch_version": null,
-            "cuda_runtime_version": null,
-            "gpu_models": null,
-            "vllm_version": app.config.model.vllm_version,
-            "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
-        });
-        Ok(ok(&json!({
-            "vllm_config": config,
-            "vllm_env": env,
-            "system_env": system,
-        })))
-    })
-    .await
+        pairs.join(", ").into()
+    };
+    let secret = |name: &str| name.contains("KEY") || name.contains("TOKEN");
+    let env: Map<String, Value> = std::env::vars()
+        .filter(|(name, _)| name.starts_with("VLLM_") && !secret(name))
+        .map(|(name, value)| (name, value.into()))
+        .collect();
+    let system = json!({
+        "os": std::env::consts::OS,
+        "cpu_architecture": std::env::consts::ARCH,
+        "python_version": null,
+        "torch_version": null,
+        "cuda_runtime_version": null,
+        "gpu_models": null,
+        "vllm_version": app.config.model.vllm_version,
+        "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
+    });
+    Ok(ok(&json!({
+        "vllm_config": config,
+        "vllm_env": env,
+        "system_env": system,
+    })))
 }
 
 /// What of the configuration vLLM shows; no keys, no tokens.
@@ -147,47 +143,36 @@ fn engine_config(app: &App) -> Map<String, Value> {
 /// `POST /collective_rpc`: every worker answers null.
 pub(in crate::http) async fn collective_rpc(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    answered(async {
-        let bytes = body::read(&app, request.into_body()).await?;
-        let value = raw_json(&bytes, "JSON decode error: {}")?;
-        if value
-            .get("method")
-            .and_then(Value::as_str)
-            .is_none_or(str::is_empty)
-        {
-            return Err(refused("Missing 'method' in request body"));
-        }
-        let results = vec![Value::Null; usize::try_from(world(&app, true)).unwrap_or(1)];
-        Ok(ok(&json!({"results": results})))
-    })
-    .await
+    received: Received,
+) -> Answer {
+    let value = raw_json(&received.bytes, "JSON decode error: {}")?;
+    if value
+        .get("method")
+        .and_then(Value::as_str)
+        .is_none_or(str::is_empty)
+    {
+        return Err(refused("Missing 'method' in request body"));
+    }
+    let results = vec![Value::Null; usize::try_from(world(&app, true)).unwrap_or(1)];
+    Ok(ok(&json!({"results": results})))
 }
 
 /// `POST /scale_elastic_ep`: answers as if it had happened.
-pub(in crate::http) async fn scale_elastic_ep(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    answered(async {
-        let bytes = body::read(&app, request.into_body()).await?;
-        let value = raw_json(&bytes, "Invalid JSON format")?;
-        let size = value.get("new_data_parallel_size");
-        let Some(size) = size.filter(|size| !size.is_null()) else {
-            return Err(refused("new_data_parallel_size is required"));
-        };
-        let positive = |value: &Value| value.as_u64().is_some_and(|n| n > 0);
-        if !positive(size) {
-            return Err(refused("new_data_parallel_size must be a positive integer"));
-        }
-        if !value.get("drain_timeout").is_none_or(positive) {
-            return Err(refused("drain_timeout must be a positive integer"));
-        }
-        let words = format!("Scaled to {size} data parallel engines");
-        Ok(ok(&json!({"message": words})))
-    })
-    .await
+pub(in crate::http) async fn scale_elastic_ep(received: Received) -> Answer {
+    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+    let size = value.get("new_data_parallel_size");
+    let Some(size) = size.filter(|size| !size.is_null()) else {
+        return Err(refused("new_data_parallel_size is required"));
+    };
+    let positive = |value: &Value| value.as_u64().is_some_and(|n| n > 0);
+    if !positive(size) {
+        return Err(refused("new_data_parallel_size must be a positive integer"));
+    }
+    if !value.get("drain_timeout").is_none_or(positive) {
+        return Err(refused("drain_timeout must be a positive integer"));
+    }
+    let words = format!("Scaled to {size} data parallel engines");
+    Ok(ok(&json!({"message": words})))
 }
 
 /// `POST /is_scaling_elastic_ep`.
@@ -205,18 +190,10 @@ pub(in crate::http) async fn is_scaling(State(app): State<Arc<App>>) -> Response
 }
 
 /// `POST /v1/systemone`, `POST /v1/decisions`: no model that we imitate decides.
-pub(in crate::http) async fn no_decisions(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let fault = match body::json(&app, &parts.headers, body).await {
-        Ok(_) => Fault::new(
-            501,
-            Kind::NotImplemented,
-            "The model does not support the structured decision API",
-        ),
-        Err(fault) => fault,
-    };
-    error::response(&fault)
+pub(in crate::http) async fn no_decisions(_any: Posted) -> Fault {
+    Fault::new(
+        501,
+        Kind::NotImplemented,
+        "The model does not support the structured decision API",
+    )
 }

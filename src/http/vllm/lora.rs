@@ -3,39 +3,36 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::{answered, bare_text};
+use super::bare_text;
 use crate::config::Door;
 use crate::http::app::App;
-use crate::http::{body, error};
+use crate::http::body::Received;
+use crate::http::error;
+use crate::http::error::Answer;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
 /// Adds an adapter.
-pub(in crate::http) async fn load(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        if app.is_llmd() {
-            let value = lenient(&app, body, "load").await?;
-            let word = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
-            // A name that is taken already is fine.
-            let _ = app
-                .service
-                .models
-                .load(word("lora_name"), word("lora_path"), None, true);
-            return Ok(error::empty(StatusCode::OK));
-        }
-        let value = body::json(&app, &parts.headers, body).await?;
-        let name = add(&app, &value)?;
-        Ok(bare_text(format!(
-            "Success: LoRA adapter '{name}' added successfully."
-        )))
-    })
-    .await
+pub(in crate::http) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
+    if app.is_llmd() {
+        let value = lenient(&received, "load")?;
+        let word = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        // A name that is taken already is fine.
+        let _ = app
+            .service
+            .models
+            .load(word("lora_name"), word("lora_path"), None, true);
+        return Ok(error::empty(StatusCode::OK));
+    }
+    let value = received.json(&app)?;
+    let name = add(&app, &value)?;
+    Ok(bare_text(format!(
+        "Success: LoRA adapter '{name}' added successfully."
+    )))
 }
 
 /// Adds the adapter that a body describes, and returns its name.
@@ -62,25 +59,18 @@ pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
 }
 
 /// Removes an adapter.
-pub(in crate::http) async fn unload(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        if app.is_llmd() {
-            let value = lenient(&app, body, "unload").await?;
-            let name = value.get("lora_name").and_then(Value::as_str);
-            app.service.models.unload(name.unwrap_or_default());
-            return Ok(error::empty(StatusCode::OK));
-        }
-        let value = body::json(&app, &parts.headers, body).await?;
-        let name = remove(&app, &value)?;
-        Ok(bare_text(format!(
-            "Success: LoRA adapter '{name}' removed successfully."
-        )))
-    })
-    .await
+pub(in crate::http) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
+    if app.is_llmd() {
+        let value = lenient(&received, "unload")?;
+        let name = value.get("lora_name").and_then(Value::as_str);
+        app.service.models.unload(name.unwrap_or_default());
+        return Ok(error::empty(StatusCode::OK));
+    }
+    let value = received.json(&app)?;
+    let name = remove(&app, &value)?;
+    Ok(bare_text(format!(
+        "Success: LoRA adapter '{name}' removed successfully."
+    )))
 }
 
 /// What vLLM finds before or while it loads an adapter, in its order.
@@ -108,9 +98,8 @@ fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
 }
 
 /// llm-d's reading: any JSON object, whatever the media type.
-async fn lenient(app: &App, body: Body, what: &str) -> Result<Value, Fault> {
-    let bytes = body::read(app, body).await?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+fn lenient(received: &Received, what: &str) -> Result<Value, Fault> {
+    serde_json::from_slice(&received.bytes).map_err(|error| {
         Fault::bad_request(format!(
             "failed to read and parse {what} lora request body, {error}"
         ))

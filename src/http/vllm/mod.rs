@@ -15,8 +15,6 @@ pub(super) mod sagemaker;
 pub(super) mod scoring;
 pub(super) mod weights;
 
-use std::future::Future;
-
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
@@ -24,13 +22,6 @@ use serde_json::Value;
 use super::error;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::python_json::{self, BodyError};
-
-/// The answer, or the fault as one.
-pub(in crate::http) async fn answered(
-    answer: impl Future<Output = Result<Response<Body>, Fault>>,
-) -> Response<Body> {
-    answer.await.unwrap_or_else(|fault| error::response(&fault))
-}
 
 /// A JSON value as a 200.
 pub(in crate::http) fn ok(value: &Value) -> Response<Body> {

@@ -7,41 +7,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, header};
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
 
-use super::answered;
 use crate::http::app::App;
-use crate::http::{body, error};
+use crate::http::body::Received;
+use crate::http::error;
+use crate::http::error::Answer;
 use crate::wire::fault::{Fault, Kind};
 use crate::wire::vllm::control::StartProfileRequest;
 
 /// `POST /start_profile`.
-pub(in crate::http) async fn start(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let kind = parts.headers.get(header::CONTENT_TYPE);
-        let bytes = body::read(&app, body).await?;
-        let value = crate::wire::body::optional(kind.and_then(|v| v.to_str().ok()), &bytes)?;
-        let asked = match value {
-            Some(value) => StartProfileRequest::parse(&value)?,
-            None => StartProfileRequest::default(),
-        };
-        // One session at a time; a second server process could not know of it.
-        let guarded = app.config.engine.parallel.api_servers <= 1;
-        if guarded && app.profiling.load(Ordering::Relaxed) {
-            let words = "A profiling session is already active. Call /stop_profile before \
-                         starting another session.";
-            return Err(Fault::new(409, Kind::ConflictPhrase, words));
-        }
-        asked.validate()?;
-        app.profiling.store(true, Ordering::Relaxed);
-        Ok(error::empty(StatusCode::OK))
-    })
-    .await
+pub(in crate::http) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let value = crate::wire::body::optional(received.media_type(), &received.bytes)?;
+    let asked = match value {
+        Some(value) => StartProfileRequest::parse(&value)?,
+        None => StartProfileRequest::default(),
+    };
+    // One session at a time; a second server process could not know of it.
+    let guarded = app.config.engine.parallel.api_servers <= 1;
+    if guarded && app.profiling.load(Ordering::Relaxed) {
+        let words = "A profiling session is already active. Call /stop_profile before \
+                     starting another session.";
+        return Err(Fault::new(409, Kind::ConflictPhrase, words));
+    }
+    asked.validate()?;
+    app.profiling.store(true, Ordering::Relaxed);
+    Ok(error::empty(StatusCode::OK))
 }
 
 /// `POST /stop_profile`.

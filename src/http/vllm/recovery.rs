@@ -6,54 +6,47 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, header};
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{answered, ok, raw_json, refused};
+use super::{ok, raw_json, refused};
 use crate::http::app::App;
-use crate::http::{body, error};
+use crate::http::body::Received;
+use crate::http::error;
+use crate::http::error::Answer;
 
 /// `POST /fault_tolerance/apply`.
-pub(in crate::http) async fn apply(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let bytes = body::read(&app, body).await?;
-        let kind = parts.headers.get(header::CONTENT_TYPE);
-        crate::wire::body::media_type(kind.and_then(|v| v.to_str().ok()))?;
-        let value = raw_json(&bytes, "Invalid JSON format")?;
-        if !value.is_object() {
-            return Err(refused("Request body must be a JSON object."));
+pub(in crate::http) async fn apply(State(_app): State<Arc<App>>, received: Received) -> Answer {
+    crate::wire::body::media_type(received.media_type())?;
+    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+    if !value.is_object() {
+        return Err(refused("Request body must be a JSON object."));
+    }
+    match value.get("instruction") {
+        Some(Value::String(word)) if word == "retry" => {}
+        None | Some(Value::Null | Value::Bool(false)) => {
+            return Err(refused("'instruction' is required."));
         }
-        match value.get("instruction") {
-            Some(Value::String(word)) if word == "retry" => {}
-            None | Some(Value::Null | Value::Bool(false)) => {
-                return Err(refused("'instruction' is required."));
-            }
-            Some(Value::String(word)) if word.is_empty() => {
-                return Err(refused("'instruction' is required."));
-            }
-            Some(other) => {
-                let shown = crate::wire::python::str(other);
-                return Err(refused(format!("Invalid instruction: '{shown}'.")));
-            }
+        Some(Value::String(word)) if word.is_empty() => {
+            return Err(refused("'instruction' is required."));
         }
-        if value
-            .get("params")
-            .is_some_and(|params| !params.is_object())
-        {
-            return Err(refused("'params' must be an object."));
+        Some(other) => {
+            let shown = crate::wire::python::str(other);
+            return Err(refused(format!("Invalid instruction: '{shown}'.")));
         }
-        let accepted = json!({
-            "message": "Request accepted; poll /fault_tolerance/status for updates.",
-            "request_id": uuid::Uuid::new_v4().to_string(),
-        });
-        Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
-    })
-    .await
+    }
+    if value
+        .get("params")
+        .is_some_and(|params| !params.is_object())
+    {
+        return Err(refused("'params' must be an object."));
+    }
+    let accepted = json!({
+        "message": "Request accepted; poll /fault_tolerance/status for updates.",
+        "request_id": uuid::Uuid::new_v4().to_string(),
+    });
+    Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
 }
 
 /// `GET /fault_tolerance/status`.

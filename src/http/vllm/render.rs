@@ -5,16 +5,18 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
-use super::{answered, ok};
+use super::ok;
 use crate::http::anthropic::convert as convert_messages;
 use crate::http::app::App;
+use crate::http::body::Posted;
+use crate::http::error::Answer;
+use crate::http::media;
 use crate::http::openai::responses::convert as convert_responses;
 use crate::http::openai::{chat, completion, prepare};
-use crate::http::{body, media};
 use crate::job::{Prompt, Target};
 use crate::wire::Version;
 use crate::wire::anthropic::MessagesRequest;
@@ -31,84 +33,67 @@ const SILENT_MAX_TOKENS: i128 = 16;
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
 /// `POST /v1/chat/completions/render`.
-pub(in crate::http) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        rendered_chat(&app, &parts.headers, &value, "chatcmpl-").await
-    })
-    .await
+pub(in crate::http) async fn chat(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    rendered_chat(&app, &headers, &value, "chatcmpl-").await
 }
 
 /// `POST /v1/messages/render`.
 pub(in crate::http) async fn messages(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = MessagesRequest::parse(&value)?;
-        let chat = convert_messages::body(&app, &request)?;
-        rendered_chat(&app, &parts.headers, &chat, "chatcmpl-").await
-    })
-    .await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = MessagesRequest::parse(&value)?;
+    let chat = convert_messages::body(&app, &request)?;
+    rendered_chat(&app, &headers, &chat, "chatcmpl-").await
 }
 
 /// `POST /v1/responses/render`.
 pub(in crate::http) async fn responses(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        rendered_response(&app, &value).await
-    })
-    .await
+    Posted { value, .. }: Posted,
+) -> Answer {
+    rendered_response(&app, &value).await
 }
 
 /// `POST /v1/completions/render`: a list, one element per prompt.
 pub(in crate::http) async fn completions(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let request = CompletionRequest::parse(&value)?;
-        request.validate_first()?;
-        base_only(&app, request.model.as_deref())?;
-        request.validate_early(&app.limits)?;
-        let prompts = completion::prompts(&app, &request).await?;
-        let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
-        let id = prepare::request_id("cmpl-", &parts.headers, request.request_id.as_deref());
-        let mut out = Vec::with_capacity(prompts.len());
-        for (index, prompt) in prompts.iter().enumerate() {
-            if app.is_llmd() {
-                out.push(json!({"token_ids": prompt.tokens}));
-                continue;
-            }
-            let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
-            let params = request.sampling_params(budget, &app.defaults)?;
-            let id = if prompts.len() > 1 {
-                format!("{id}-{index}")
-            } else {
-                id.to_string()
-            };
-            let extra = extra_args(&value, false);
-            out.push(generate_request(
-                &app,
-                &value,
-                id,
-                &prompt.tokens,
-                sampling(&params, extra),
-                false,
-            )?);
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = CompletionRequest::parse(&value)?;
+    request.validate_first()?;
+    base_only(&app, request.model.as_deref())?;
+    request.validate_early(&app.limits)?;
+    let prompts = completion::prompts(&app, &request).await?;
+    let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+    let id = prepare::request_id("cmpl-", &headers, request.request_id.as_deref());
+    let mut out = Vec::with_capacity(prompts.len());
+    for (index, prompt) in prompts.iter().enumerate() {
+        if app.is_llmd() {
+            out.push(json!({"token_ids": prompt.tokens}));
+            continue;
         }
-        Ok(ok(&Value::Array(out)))
-    })
-    .await
+        let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+        let params = request.sampling_params(budget, &app.defaults)?;
+        let id = if prompts.len() > 1 {
+            format!("{id}-{index}")
+        } else {
+            id.to_string()
+        };
+        let extra = extra_args(&value, false);
+        out.push(generate_request(
+            &app,
+            &value,
+            id,
+            &prompt.tokens,
+            sampling(&params, extra),
+            false,
+        )?);
+    }
+    Ok(ok(&Value::Array(out)))
 }
 
 async fn rendered_chat(

@@ -5,50 +5,41 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Path, Request, State};
-use axum::http::Response;
+use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use super::{answered, bare_text, lora};
+use super::{bare_text, lora};
 use crate::http::app::App;
-use crate::http::body;
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 
 /// `POST /adapters`: `{"name", "src"}`, and what else the route of vLLM takes.
 pub(in crate::http) async fn register(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let mut asked = json!({});
-        for (theirs, ours) in [
-            ("name", "lora_name"),
-            ("src", "lora_path"),
-            ("load_inplace", "load_inplace"),
-            ("is_3d_lora_weight", "is_3d_lora_weight"),
-        ] {
-            if let Some(given) = value.get(theirs).filter(|given| !given.is_null()) {
-                asked[ours] = given.clone();
-            }
+    Posted { value, .. }: Posted,
+) -> Answer {
+    let mut asked = json!({});
+    for (theirs, ours) in [
+        ("name", "lora_name"),
+        ("src", "lora_path"),
+        ("load_inplace", "load_inplace"),
+        ("is_3d_lora_weight", "is_3d_lora_weight"),
+    ] {
+        if let Some(given) = value.get(theirs).filter(|given| !given.is_null()) {
+            asked[ours] = given.clone();
         }
-        lora::add(&app, &asked)?;
-        let name = asked.get("lora_name").and_then(Value::as_str);
-        let name = name.unwrap_or_default();
-        Ok(bare_text(format!("Adapter {name} registered")))
-    })
-    .await
+    }
+    lora::add(&app, &asked)?;
+    let name = asked.get("lora_name").and_then(Value::as_str);
+    let name = name.unwrap_or_default();
+    Ok(bare_text(format!("Adapter {name} registered")))
 }
 
 /// `DELETE /adapters/{adapter_name}`.
 pub(in crate::http) async fn unregister(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-) -> Response<Body> {
-    answered(async {
-        lora::remove(&app, &json!({"lora_name": name}))?;
-        Ok(bare_text(format!("Adapter {name} unregistered")))
-    })
-    .await
+) -> Answer {
+    lora::remove(&app, &json!({"lora_name": name}))?;
+    Ok(bare_text(format!("Adapter {name} unregistered")))
 }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::Response;
+use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{answered, ok};
+use super::ok;
 use crate::http::app::{App, unix_now};
-use crate::http::body;
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::http::openai::prepare;
 use crate::sim::{Draw, Purpose, mix, stream};
 use crate::wire::fault::Fault;
@@ -18,61 +17,52 @@ use crate::wire::vllm::control::ScoringRequest;
 /// Scores every item; the same item under the same query always scores the same.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let asked = ScoringRequest::parse(&value)?;
-        let target = prepare::target(&app, asked.model.as_deref())?;
-        check(&app, &asked)?;
-        let query = tokens(&app, &asked.query, asked.add_special_tokens);
-        let items = asked.items.as_array().cloned().unwrap_or_default();
-        let mut prompt_tokens = 0;
-        let mut data = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            let item = tokens(&app, item, false);
-            prompt_tokens += query.len() + item.len();
-            let key = query
-                .iter()
-                .chain(&item)
-                .fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
-            let mut rng = stream(0, key, Purpose::Content);
-            let labels = asked.label_token_ids.len().max(1);
-            let drawn: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
-            let whole = if asked.apply_softmax {
-                drawn.iter().sum()
-            } else {
-                // The rest of the vocabulary has a share too.
-                drawn.iter().sum::<f64>() + 1.0
-            };
-            data.push(json!({
-                "index": index,
-                "object": "score",
-                "score": drawn[0] / whole,
-            }));
-        }
-        let id = prepare::request_id(
-            "generative-scoring-",
-            &parts.headers,
-            asked.request_id.as_deref(),
-        );
-        Ok(ok(&json!({
-            "id": &*id,
-            "object": "list",
-            "created": unix_now() as u64,
-            "model": &*app.service.models.shown(&target),
-            "data": data,
-            "usage": {
-                "prompt_tokens": prompt_tokens,
-                "total_tokens": prompt_tokens + items.len(),
-                "completion_tokens": items.len(),
-                "prompt_tokens_details": null,
-                "completion_tokens_details": null,
-            },
-        })))
-    })
-    .await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let asked = ScoringRequest::parse(&value)?;
+    let target = prepare::target(&app, asked.model.as_deref())?;
+    check(&app, &asked)?;
+    let query = tokens(&app, &asked.query, asked.add_special_tokens);
+    let items = asked.items.as_array().cloned().unwrap_or_default();
+    let mut prompt_tokens = 0;
+    let mut data = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let item = tokens(&app, item, false);
+        prompt_tokens += query.len() + item.len();
+        let key = query
+            .iter()
+            .chain(&item)
+            .fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
+        let mut rng = stream(0, key, Purpose::Content);
+        let labels = asked.label_token_ids.len().max(1);
+        let drawn: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
+        let whole = if asked.apply_softmax {
+            drawn.iter().sum()
+        } else {
+            // The rest of the vocabulary has a share too.
+            drawn.iter().sum::<f64>() + 1.0
+        };
+        data.push(json!({
+            "index": index,
+            "object": "score",
+            "score": drawn[0] / whole,
+        }));
+    }
+    let id = prepare::request_id("generative-scoring-", &headers, asked.request_id.as_deref());
+    Ok(ok(&json!({
+        "id": &*id,
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*app.service.models.shown(&target),
+        "data": data,
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + items.len(),
+            "completion_tokens": items.len(),
+            "prompt_tokens_details": null,
+            "completion_tokens_details": null,
+        },
+    })))
 }
 
 fn check(app: &App, asked: &ScoringRequest) -> Result<(), Fault> {

@@ -5,24 +5,25 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
 
 use super::control::timed;
-use super::{answered, ok, raw_json, refused};
+use super::{ok, raw_json, refused};
 use crate::http::app::App;
-use crate::http::body;
+use crate::http::body::{Posted, Received};
+use crate::http::error::Answer;
 use crate::metrics::Operation;
 use crate::wire::fault::Fault;
 use crate::wire::vllm::control::WeightVersionRequest;
 
 /// `POST /init_weight_transfer_engine`.
-pub(in crate::http) async fn init(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+pub(in crate::http) async fn init(State(app): State<Arc<App>>, received: Received) -> Answer {
     let words = "Weight transfer initialized";
     step(
         app,
-        request,
+        received,
         Operation::WeightsInit,
         Some("init_info"),
         words,
@@ -31,41 +32,32 @@ pub(in crate::http) async fn init(State(app): State<Arc<App>>, request: Request)
 }
 
 /// `POST /shutdown_weight_transfer_engine`.
-pub(in crate::http) async fn shutdown(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
+pub(in crate::http) async fn shutdown(State(app): State<Arc<App>>, received: Received) -> Answer {
     let words = "Weight transfer shut down";
-    step(app, request, Operation::WeightsShutdown, None, words).await
+    step(app, received, Operation::WeightsShutdown, None, words).await
 }
 
 /// `POST /start_weight_update`.
-pub(in crate::http) async fn start(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
+pub(in crate::http) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
     let words = "Weight update started";
-    step(app, request, Operation::WeightsStart, None, words).await
+    step(app, received, Operation::WeightsStart, None, words).await
 }
 
 /// `POST /start_draft_weight_update`.
 pub(in crate::http) async fn start_draft(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
+    received: Received,
+) -> Answer {
     let words = "Draft weight update started";
-    step(app, request, Operation::WeightsStartDraft, None, words).await
+    step(app, received, Operation::WeightsStartDraft, None, words).await
 }
 
 /// `POST /update_weights`.
-pub(in crate::http) async fn update(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
+pub(in crate::http) async fn update(State(app): State<Arc<App>>, received: Received) -> Answer {
     let words = "Weights updated";
     step(
         app,
-        request,
+        received,
         Operation::WeightsUpdate,
         Some("update_info"),
         words,
@@ -74,12 +66,9 @@ pub(in crate::http) async fn update(
 }
 
 /// `POST /finish_weight_update`.
-pub(in crate::http) async fn finish(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
+pub(in crate::http) async fn finish(State(app): State<Arc<App>>, received: Received) -> Answer {
     let words = "Weight update finished";
-    step(app, request, Operation::WeightsFinish, None, words).await
+    step(app, received, Operation::WeightsFinish, None, words).await
 }
 
 /// `GET /weight_info`.
@@ -90,56 +79,40 @@ pub(in crate::http) async fn info(State(app): State<Arc<App>>) -> Response<Body>
 /// `POST /update_weight_version`.
 pub(in crate::http) async fn set_version(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let asked = WeightVersionRequest::parse(&value)?;
-        if asked.abort_all_requests {
-            app.service.abort(None);
-        }
-        app.weight_version
-            .store(Arc::new(asked.new_version.clone()));
-        Ok(ok(
-            &json!({"success": true, "new_version": asked.new_version}),
-        ))
-    })
-    .await
+    Posted { value, .. }: Posted,
+) -> Answer {
+    let asked = WeightVersionRequest::parse(&value)?;
+    if asked.abort_all_requests {
+        app.service.abort(None);
+    }
+    app.weight_version
+        .store(Arc::new(asked.new_version.clone()));
+    Ok(ok(
+        &json!({"success": true, "new_version": asked.new_version}),
+    ))
 }
 
 /// `POST /weight_checker`: there are no weights to compare.
-pub(in crate::http) async fn check(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    answered(async {
-        body::json(&app, &parts.headers, body).await?;
-        Ok(ok(&json!({"success": true})))
-    })
-    .await
+pub(in crate::http) async fn check(_any: Posted) -> Answer {
+    Ok(ok(&json!({"success": true})))
 }
 
 async fn step(
     app: Arc<App>,
-    request: Request,
+    received: Received,
     operation: Operation,
     needs: Option<&str>,
     words: &str,
-) -> Response<Body> {
-    answered(async {
-        let bytes = body::read(&app, request.into_body()).await?;
-        let value = if bytes.is_empty() && needs.is_none() {
-            Value::Null
-        } else {
-            raw_json(&bytes, "Invalid JSON format")?
-        };
-        if let Some(key) = needs.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
-            return Err(refused(format!("Missing '{key}' in request body")));
-        }
-        timed(&app, operation, async {}).await;
-        Ok::<_, Fault>(ok(&json!({"message": words})))
-    })
-    .await
+) -> Answer {
+    let bytes = &received.bytes;
+    let value = if bytes.is_empty() && needs.is_none() {
+        Value::Null
+    } else {
+        raw_json(bytes, "Invalid JSON format")?
+    };
+    if let Some(key) = needs.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
+        return Err(refused(format!("Missing '{key}' in request body")));
+    }
+    timed(&app, operation, async {}).await;
+    Ok::<_, Fault>(ok(&json!({"message": words})))
 }

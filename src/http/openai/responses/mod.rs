@@ -10,7 +10,7 @@ mod stream;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -22,8 +22,10 @@ use self::stream::ResponseStream;
 use super::chat::{self, Refused};
 use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
+use crate::http::body::Posted;
+use crate::http::error::Answer;
 use crate::http::stream::EventStream;
-use crate::http::{body, error, fault, json, transfer};
+use crate::http::{error, fault, json, transfer};
 use crate::metrics::ToolMode;
 use crate::service::{Job, Reply};
 use crate::wire::fault::{Fault, Kind};
@@ -37,23 +39,16 @@ use crate::wire::schema::Wire;
 /// Answers a request.
 pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
-    request: Request,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let answer = async {
-        let value = body::json(&app, &parts.headers, body).await?;
-        let threshold = transfer::hit_threshold(&app, &parts.headers, &value);
-        let value = if app.is_llmd() {
-            llmd::body(value)?
-        } else {
-            value
-        };
-        let request = ResponsesRequest::parse(&value)?;
-        answer(&app, &parts.headers, request, threshold).await
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let threshold = transfer::hit_threshold(&app, &headers, &value);
+    let value = if app.is_llmd() {
+        llmd::body(value)?
+    } else {
+        value
     };
-    answer
-        .await
-        .unwrap_or_else(|fault: Fault| error::response(&fault))
+    let request = ResponsesRequest::parse(&value)?;
+    answer(&app, &headers, request, threshold).await
 }
 
 /// Shows a stored response, or the events of a background one.
