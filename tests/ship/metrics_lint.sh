@@ -76,6 +76,8 @@ request_prompt_tokens
 request_queue_time_seconds
 request_success
 request_time_per_output_token_seconds
+rl_weight_update_operation_duration_seconds
+rl_weight_update_operations_in_flight
 sleep_mode_operation_duration_seconds
 sleep_mode_operations_in_flight
 spec_decode_num_accepted_tokens
@@ -85,6 +87,9 @@ spec_decode_num_drafts
 time_per_output_token_seconds
 time_to_first_token_seconds
 tool_call_parser_invocations
+websocket_connection_duration_seconds
+websocket_connections
+websocket_connections_active
 END
 # vLLM's histogram whose own name ends in _total; llm-d's counters without it.
 cat >"$work/other" <<'END'
