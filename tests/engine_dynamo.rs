@@ -167,11 +167,11 @@ fn turns_of_a_session_follow_each_other() {
         all.find(|r| r["session_id"] == session && r["turn_index"] == turn)
             .unwrap()
     };
-    let gap = of("session-5", 1)["arrival_time_ms"].as_f64().unwrap()
-        - of("session-5", 0)["terminal_time_ms"].as_f64().unwrap();
+    let gap = of("session_5", 1)["arrival_time_ms"].as_f64().unwrap()
+        - of("session_5", 0)["terminal_time_ms"].as_f64().unwrap();
     assert!((gap - 100.0).abs() < 1e-6, "{gap}");
     // Five blocks of 64, of which half, rounded up, is shared.
-    assert_eq!(of("session-5", 2)["reused_input_tokens"], 192);
+    assert_eq!(of("session_5", 2)["reused_input_tokens"], 192);
 }
 
 #[test]

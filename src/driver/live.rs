@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::progress::{Progress, State};
+use super::slack::wake_promptly;
 use crate::engine::{
     CachedBlock, Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
 };
@@ -388,6 +389,7 @@ impl Shared {
     }
 
     fn serve_deadlines(&self) {
+        wake_promptly();
         let grid = self.tune.quantum.as_nanos() as u64;
         let mut core = self.core.lock();
         while !core.stopping {

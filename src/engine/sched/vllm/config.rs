@@ -55,6 +55,9 @@ pub struct VllmConfig {
     pub fetch: (Duration, Duration),
     /// Whether tokens that are cached here are fetched all the same. Default no.
     pub fetch_whole_prompt: bool,
+    /// Whether remote prompts are moved by somebody above, who is told when their blocks are
+    /// reserved and says when they are here; `fetch` means nothing then. Default no.
+    pub handoff: bool,
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
@@ -87,7 +90,8 @@ pub enum Victim {
     #[default]
     Last,
     /// The one admitted first, but not again and again before it made a token: two sequences could
-    /// take turns in robbing each other. For the same reason full prompts are reserved.
+    /// take turns in robbing each other. For the same reason full prompts are reserved. Dynamo's
+    /// mocker knows no such mercy.
     First,
 }
 
@@ -100,6 +104,8 @@ pub enum Recompute {
     /// Output tokens cost nothing, and a step's prompt chunks and decodes are counted as Dynamo's
     /// mocker counts them.
     Free,
+    /// Prompts cost nothing either: a worker of the mocker that only decodes.
+    AllFree,
 }
 
 /// Rules for the head of the waiting queue.
@@ -148,6 +154,7 @@ impl Default for VllmConfig {
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,
+            handoff: false,
             lease: None,
             kv_events: false,
             run_lengths: false,
