@@ -12,10 +12,12 @@
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
+//! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `tools`: calls of tools
+//! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
 
@@ -32,6 +34,8 @@ mod drills;
 mod events;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/flags.rs"]
+mod flags;
 #[path = "http/fleet.rs"]
 mod fleet;
 #[path = "http/golden.rs"]
@@ -66,6 +70,8 @@ mod tools;
 mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
+#[path = "http/tuning.rs"]
+mod tuning;
 #[path = "http/upstream.rs"]
 mod upstream;
 #[path = "http/wire.rs"]

@@ -35,9 +35,12 @@ mod number;
 mod observer;
 mod page;
 mod process;
+mod residency;
+mod restart;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,13 +49,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use buckets::{BucketError, Buckets};
 pub use cache_config::CacheConfig;
 pub use engine::{
-    EngineMetrics, Finished, NixlFailure, NixlTransfer, Reason, Rejection, SleepState,
+    EngineMetrics, Finished, NixlFailure, NixlTransfer, Reason, Rejection, SleepState, Totals,
 };
 pub use fake::{Fake, FakeError};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
 pub use observer::{Hearing, Observer};
+pub use residency::Residency;
+pub use work::{Model as WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};
 use cells::{Cells, Engines};
@@ -90,8 +95,6 @@ pub enum Dialect {
 /// What decides which series there are.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether there are `vllm:*` series at all (not with `--disable-log-stats`).
-    pub log_stats: bool,
     /// First served model name; requests to adapters count under it too.
     pub model_name: String,
     /// One per data-parallel rank, as the label `engine` shows it.
@@ -110,6 +113,8 @@ pub struct Settings {
     pub finish_reason_label: bool,
     /// A tool-call parser is configured.
     pub tool_parser: bool,
+    /// Whether engines are shown at all (not with `--disable-log-stats`).
+    pub engine_stats: bool,
     /// `--kv-cache-metrics`.
     pub kv_cache_metrics: bool,
     /// Whether speech comes over WebSockets.
@@ -141,7 +146,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            log_stats: true,
             model_name: String::new(),
             engines: vec!["0".to_owned()],
             engine_label: true,
@@ -151,6 +155,7 @@ impl Default for Settings {
             legacy: false,
             finish_reason_label: false,
             tool_parser: false,
+            engine_stats: true,
             kv_cache_metrics: false,
             sockets: false,
             spec_positions: 0,
@@ -178,6 +183,9 @@ pub struct Metrics {
     sockets: sockets::Sockets,
     faults: Arc<faults::Faults>,
     fake: Option<fake::FakeState>,
+    /// Where a process without requests shows that it has no adapter (llm-d).
+    idle_lora: Option<Arc<LoraInfo>>,
+    clock: Clock,
     /// Length of the last text.
     length: AtomicUsize,
 }
@@ -213,12 +221,23 @@ impl Metrics {
             })
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
+        let rejected: Vec<Series> = Rejection::LABELS
+            .iter()
+            .zip(&rejections)
+            .map(|(reason, cell)| {
+                let labels = [
+                    ("model_name", settings.model_name.as_str()),
+                    ("reason", reason),
+                ];
+                Series::new(Labels::new(labels), cell)
+            })
+            .collect();
         let all = Engines {
             each: &shown,
             settings: &settings,
         };
-        if settings.log_stats {
-            all.register(&mut page, &rejected(&settings.model_name, &rejections));
+        if settings.engine_stats {
+            all.register(&mut page, &rejected);
         }
 
         let max_lora = settings.lora.unwrap_or(1);
@@ -228,33 +247,33 @@ impl Metrics {
             .fake
             .as_ref()
             .map_or_else(|| real_lora.clone(), |_| lora());
-        if settings.log_stats && (settings.lora.is_some() || settings.fake.is_some()) {
+        let mut idle_lora = None;
+        if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(Group::SummedGauge, shown_lora.clone());
             if settings.dialect == Dialect::LlmD {
                 shown_lora.set("", "", born.trunc());
+                idle_lora = Some(shown_lora.clone());
             }
         }
-        if settings.log_stats {
+        if settings.engine_stats {
             register_cache_config(&settings, &mut page);
         }
 
         let http = HttpMetrics::new(&settings.routes, settings.multiprocess, settings.clock);
         http.register(&mut page);
         let tool_parser = ToolParser::new();
-        if settings.log_stats && settings.tool_parser {
+        if settings.tool_parser {
             tool_parser.register(&mut page, &settings.model_name);
         }
         let operations = AllOperations::new(&page, settings.clock);
-        if settings.log_stats {
-            operations.register(&mut page);
-        }
+        operations.register(&mut page);
         let sockets = sockets::Sockets::new();
-        if settings.log_stats && settings.sockets {
+        if settings.sockets {
             sockets.register(&mut page);
         }
         let faults = Arc::new(faults::Faults::default());
         page.live(Group::Counter, faults.clone());
-        if settings.log_stats && settings.legacy {
+        if settings.engine_stats && settings.legacy {
             page.without_created();
             all.register_old_names(&mut page);
         }
@@ -282,6 +301,8 @@ impl Metrics {
             sockets,
             faults,
             fake,
+            idle_lora,
+            clock: settings.clock,
             length: AtomicUsize::new(0),
         }))
     }
@@ -360,6 +381,19 @@ impl Metrics {
         fake.update(update)
     }
 
+    /// Counts begin again at zero, as in a process that starts now. Fake metrics stay as they are,
+    /// and so does what is counted of faults: it is the record of the drill.
+    pub fn restart(&self) {
+        if self.fake.is_some() {
+            return;
+        }
+        let now = (self.clock)();
+        self.page.restart(now);
+        if let Some(lora) = &self.idle_lora {
+            lora.set("", "", now.trunc());
+        }
+    }
+
     /// Appends the whole text, as of this unix time.
     pub fn encode(&self, out: &mut String, now_unix: f64) {
         if let Some(fake) = &self.fake {
@@ -379,15 +413,6 @@ fn engine_labels(settings: &Settings, engine: &str) -> Labels {
     } else {
         labels
     }
-}
-
-/// A series per queue limit; they have no engine label.
-fn rejected(model_name: &str, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
-    let series = |(reason, cell): (&&str, &Arc<Counter>)| {
-        let labels = [("model_name", model_name), ("reason", reason)];
-        Series::new(Labels::new(labels), cell)
-    };
-    Rejection::LABELS.iter().zip(cells).map(series).collect()
 }
 
 fn register_cache_config(settings: &Settings, page: &mut PageBuilder) {

@@ -114,25 +114,3 @@ fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
     }
     out
 }
-
-#[test]
-fn without_log_stats_the_server_shows_no_series_of_vllm() {
-    let settings = Settings {
-        log_stats: false,
-        lora: Some(2),
-        tool_parser: true,
-        legacy: true,
-        ..base()
-    };
-    let metrics = metrics(settings);
-    get_models(&metrics);
-    let names: Vec<_> = families(&metrics).into_iter().map(|f| f.name).collect();
-    assert!(
-        !names.iter().any(|name| name.starts_with("vllm:")),
-        "{names:?}"
-    );
-    assert!(
-        names.iter().any(|name| name.starts_with("http_requests")),
-        "{names:?}"
-    );
-}

@@ -11,6 +11,7 @@ use crate::replay::workload::Source;
 use crate::replay::{EngineSpec, KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
+use super::tables::{self, Measured};
 use super::workload;
 
 /// A run, ready to be played.
@@ -72,6 +73,16 @@ impl Args {
 
     pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// Puts back what [`Self::take`] took.
+    pub(super) fn put(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
+    /// Whether it is there, and not `null`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
     pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
@@ -283,7 +294,13 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     if worker.count("dp_size")?.unwrap_or(1) != 1 {
         return Err(wrong("extra_engine_args.dp_size", "only 1 is modelled"));
     }
-    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(1);
+    let measured = tables::take(&mut engine, dir)?;
+    let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
+    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(gpus);
+    let measured = match measured {
+        Some(measured) => Some(measured.sized(&mut worker, &mut engine)?),
+        None => None,
+    };
     worker.ignore(&[
         "startup_time",
         "gpu_memory_utilization",
@@ -300,9 +317,10 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         "kv_cache_bytes_per_token",
     ]);
     let transfer = transfer(&mut engine)?;
-    let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir)?)),
-        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
+    let measured = measured.as_ref();
+    let parsed = match scheduler(&mut engine, measured)? {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir)?)),
+        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
     };
     engine.done()?;
     if parsed.block_size() == 0 {
@@ -317,6 +335,26 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         transfer,
         role,
     })
+}
+
+/// 0: vLLM's, 1: SGLang's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
+/// batches are closest to vLLM's.
+fn scheduler(engine: &mut Args, measured: Option<&Measured>) -> Result<usize, DynamoError> {
+    const KINDS: [&str; 2] = ["vllm", "sglang"];
+    let key = match engine.has("engine_type") {
+        true => "engine_type",
+        false => "backend",
+    };
+    let measured = measured.map(|measured| measured.backend);
+    if !engine.has(key) {
+        return Ok(usize::from(measured == Some(KINDS[1])));
+    }
+    let kind = engine.one_of(key, &KINDS)?;
+    if let Some(other) = measured.filter(|name| *name != KINDS[kind]) {
+        let own = KINDS[kind];
+        tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as {own} does");
+    }
+    Ok(kind)
 }
 
 /// How long it takes to move a prompt's cache.
@@ -344,8 +382,13 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
-fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
-    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+fn vllm(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+) -> Result<VllmConfig, DynamoError> {
+    let blocks = measured.map_or(16_384, |measured| measured.blocks);
+    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
     let block_size = args.count("block_size")?.unwrap_or(64);
     if args.count("prefill_schedule_interval")?.unwrap_or(1) != 1 {
         return Err(args.wrong("prefill_schedule_interval", "only 1 is modelled"));
@@ -358,7 +401,12 @@ fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
     let rates = args.text("aic_nextn_accept_rates")?;
     let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
     Ok(VllmConfig {
-        latency: latency(args, u64::from(num_gpu_blocks) * u64::from(block_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_gpu_blocks) * u64::from(block_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_gpu_blocks,
         block_size,
@@ -389,8 +437,13 @@ fn speculation(drafts: u32, rates: Option<&str>) -> Result<Speculation, DynamoEr
     Ok(Speculation { accept, free: true })
 }
 
-fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
-    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+fn sglang(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+) -> Result<SglangConfig, DynamoError> {
+    let pages = measured.map_or(16_384, |measured| measured.blocks);
+    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(pages);
     let page_size = args.count("block_size")?.unwrap_or(1);
     let more = args.take("sglang").unwrap_or_default();
     let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
@@ -401,7 +454,12 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     }
     args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
     let config = SglangConfig {
-        latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_pages) * u64::from(page_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_pages,
         page_size,
@@ -427,7 +485,15 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     Ok(config)
 }
 
-fn latency(args: &mut Args, capacity: u64, dir: &Path) -> Result<LatencyModel, DynamoError> {
+fn latency(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    capacity: u64,
+    dir: &Path,
+) -> Result<LatencyModel, DynamoError> {
+    if let Some(measured) = measured {
+        return Ok(measured.model.clone());
+    }
     let value = args.take("timing_model").unwrap_or_default();
     let mut timing = Args::new("extra_engine_args.engine.timing_model", &value)?;
     let model = match timing.one_of("type", &["polynomial", "fixed", "external"])? {
