@@ -56,9 +56,11 @@ impl Pool {
         }
         self.started += 1;
         self.changed = now;
-        let worker = Worker::new(&spec, log_limit, now)?;
         let gone = |worker: &Worker| worker.phase == Phase::Gone;
-        let at = match self.workers.iter().position(gone) {
+        let free = self.workers.iter().position(gone);
+        let spec = spec.at(free.unwrap_or(self.workers.len()));
+        let worker = Worker::new(&spec, log_limit, now)?;
+        let at = match free {
             Some(at) => {
                 self.workers[at] = worker;
                 at

@@ -72,6 +72,17 @@ impl EngineSpec {
         spec
     }
 
+    /// The worker at this place: its draws are its own.
+    pub(super) fn at(&self, place: usize) -> Self {
+        let mut spec = self.clone();
+        if let Self::Vllm(config) = &mut spec
+            && config.speculation.as_ref().is_some_and(|s| s.free)
+        {
+            config.seed = config.seed.wrapping_add(place as u64);
+        }
+        spec
+    }
+
     /// Tells about its blocks, or does not; keeps those of prompts that others fetch, or does not.
     pub(super) fn in_pool(&self, events: bool, lends: bool) -> Self {
         let mut spec = self.clone();

@@ -7,6 +7,7 @@
 mod args;
 mod replay;
 mod router;
+mod typical;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ pub enum DynamoError {
     Replay(#[from] ReplayError),
 }
 
-/// Plays the run in `dir`.
+/// Plays the run in `dir`; of runs whose router draws, the one nearest to the middle of several.
 ///
 /// # Errors
 /// [`DynamoError`] names the file or argument.
@@ -71,6 +72,5 @@ pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
         place: path.display().to_string(),
         error,
     })?;
-    let (setup, mut source) = args::read(&args, dir)?;
-    replay::play(&setup, source.as_mut())
+    typical::play(&|| args::read(&args, dir))
 }

@@ -311,6 +311,22 @@ impl BlockPool {
         }
     }
 
+    /// Gives back the blocks of `table` that `tokens` tokens do not need and that are not cached.
+    pub fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
+        let keep = self.blocks_for(tokens).max(table.cached);
+        while table.len() > keep {
+            let Some(id) = table.blocks.pop() else {
+                break;
+            };
+            let block = &mut self.blocks[id as usize];
+            block.refs -= 1;
+            if block.refs == 0 {
+                self.free.push_front(id);
+            }
+        }
+        table.settled = table.settled.min(table.len() * self.config.block_size);
+    }
+
     /// Gives all blocks of `table` back, at the end or for a preemption.
     ///
     /// Cached ones join the back of the free queue, last block first, so that a prefix outlives

@@ -30,6 +30,7 @@ use crate::engine::{
     CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
+use crate::sim::std_rng::StdRng;
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
 use super::{Admitted, ConfigError};
@@ -65,6 +66,8 @@ pub struct Vllm {
     fetching: usize,
     destinations: Destinations,
     loras: Adapters,
+    /// Of the drafts of Dynamo's mocker, once one was drawn.
+    draws: Option<StdRng>,
     window: Option<u32>,
     watermark_blocks: u32,
     arrivals: u64,
@@ -104,6 +107,7 @@ impl Vllm {
             fetching: 0,
             destinations: Destinations::default(),
             loras: Adapters::default(),
+            draws: None,
             arrivals: 0,
             places: 0,
             stats: Stats::default(),

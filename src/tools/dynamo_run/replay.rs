@@ -7,8 +7,12 @@ use crate::sim::SimTime;
 use super::DynamoError;
 use super::args::{Setup, Workers};
 
-/// Plays a run to its end.
-pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
+/// Plays a run to its end; `seed` decides between equal workers.
+pub(super) fn play(
+    setup: &Setup,
+    seed: u64,
+    source: &mut dyn Source,
+) -> Result<Report, DynamoError> {
     let pool = |workers: &Workers, router: RouterConfig| PoolSpec {
         transfer: workers.worker.transfer,
         ..PoolSpec::new(workers.worker.engine.clone(), workers.count, router)
@@ -28,7 +32,7 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
             speedup: setup.speedup,
         },
         limit: setup.max_ms.map(millis),
-        seed: 0,
+        seed,
         sample_every: None,
     };
     let mut collector = Collector::new(Options {
