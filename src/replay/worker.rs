@@ -166,6 +166,8 @@ pub(super) struct Worker {
     pub load: u32,
     /// When it has to be looked at next, as entered in the calendar.
     pub wake: SimTime,
+    /// It may not start a step before other ranks of its worker have ended theirs.
+    pub held: bool,
     /// When it came into being.
     pub since: SimTime,
     /// Steps in the log before it is looked through.
@@ -186,6 +188,7 @@ impl Worker {
             phase: Phase::Starting,
             load: 0,
             wake: SimTime::MAX,
+            held: false,
             since: now,
             log_limit,
             batched_tokens: spec.batched_tokens(),
@@ -226,6 +229,33 @@ impl Worker {
             Engine::Pool(_) => false,
             Engine::Vllm(engine) => engine.is_busy(),
             Engine::Sglang(engine) => engine.is_busy(),
+        }
+    }
+
+    /// When its step ends, if one runs.
+    pub(super) fn step_end(&self) -> Option<SimTime> {
+        match &self.engine {
+            Engine::Pool(_) => None,
+            Engine::Vllm(engine) => engine.step_end(),
+            Engine::Sglang(engine) => engine.step_end(),
+        }
+    }
+
+    /// Its step ends with that of others, and not before.
+    pub(super) fn stretch(&mut self, end: SimTime) {
+        match &mut self.engine {
+            Engine::Pool(_) => {}
+            Engine::Vllm(engine) => engine.stretch(end),
+            Engine::Sglang(engine) => engine.stretch(end),
+        }
+    }
+
+    /// It may start a step again, from now on.
+    pub(super) fn postpone(&mut self, now: SimTime) {
+        match &mut self.engine {
+            Engine::Pool(_) => {}
+            Engine::Vllm(engine) => engine.postpone(now),
+            Engine::Sglang(engine) => engine.postpone(now),
         }
     }
 

@@ -9,9 +9,9 @@ mod lengths;
 use crate::replay::workload::{Prompt, Run, Session, Source, Turn, WorkloadError};
 use crate::sim::{Draw, Purpose, SimTime, mix, stream};
 
+use crate::sim::std_rng::StdRng;
 pub use arrivals::{Arrivals, Starts};
 pub use lengths::Lengths;
-use crate::sim::std_rng::StdRng;
 
 /// First part of the ids of shared blocks.
 pub const SHARED: u64 = 0xD00D << 48;

@@ -38,6 +38,8 @@ pub(super) struct Workers {
 #[derive(Debug, Clone)]
 pub(in crate::tools) struct Worker {
     pub engine: EngineSpec,
+    /// Its data-parallel ranks.
+    pub ranks: u32,
     /// Its GPUs, for the report.
     pub gpus: u32,
     /// How long prompts take from it to another pool.
@@ -45,6 +47,9 @@ pub(in crate::tools) struct Worker {
     /// What it was said to do.
     role: Role,
 }
+
+/// Most data-parallel ranks of a worker, so that a slip of the pen cannot take all memory.
+const MOST_RANKS: u32 = 1024;
 
 /// What a worker is said to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,6 +206,15 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
         let problem = "block_size must be that of decode_engine_args";
         return Err(wrong("kwargs.prefill_engine_args", problem));
     }
+    if prefill
+        .iter()
+        .chain([&serving])
+        .any(|pool| pool.worker.ranks > 1)
+        && split
+    {
+        let problem = "more than 1 is not modelled for split pools";
+        return Err(wrong("kwargs.prefill_engine_args.dp_size", problem));
+    }
     let config = kwargs.take("router_config").unwrap_or_default();
     let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
     let router = match kwargs.one_of("router_mode", &["round_robin", "kv_router"])? {
@@ -280,10 +294,13 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
     let mut engine = Args::new("extra_engine_args.engine", &engine)?;
-    if worker.count("dp_size")?.unwrap_or(1) != 1 {
-        return Err(wrong("extra_engine_args.dp_size", "only 1 is modelled"));
+    let ranks = worker.count("dp_size")?.unwrap_or(1);
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        let problem = format!("{ranks}, must be between 1 and {MOST_RANKS}");
+        return Err(wrong("extra_engine_args.dp_size", problem));
     }
     let gpus = worker.count("tensor_parallel_size")?.unwrap_or(1);
+    let gpus = gpus.saturating_mul(ranks);
     worker.ignore(&[
         "startup_time",
         "gpu_memory_utilization",
@@ -300,11 +317,14 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         "kv_cache_bytes_per_token",
     ]);
     let transfer = transfer(&mut engine)?;
-    let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir)?)),
+    let mut parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir, ranks)?)),
         _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
+    if ranks > 1 {
+        with_ranks(&mut parsed, ranks)?;
+    }
     if parsed.block_size() == 0 {
         return Err(wrong(
             "extra_engine_args.engine.block_size",
@@ -313,10 +333,29 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     }
     Ok(Worker {
         engine: parsed,
+        ranks,
         gpus,
         transfer,
         role,
     })
+}
+
+/// What one of several data-parallel ranks has of its worker's settings.
+fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
+    let key = "extra_engine_args.engine.";
+    let unmodelled = |name: &str| Err(wrong(&format!("{key}{name}"), "needs dp_size 1"));
+    match engine {
+        EngineSpec::Sglang(config) if config.prefill_decode_interval != 0 => {
+            unmodelled("prefill_decode_interval")
+        }
+        EngineSpec::Sglang(config) => {
+            // aisimulate-core 0.13.0 `scheduler/rank.rs`, as SGLang itself does at its start.
+            config.chunked_prefill_size /= ranks;
+            config.schedule_conservativeness *= 0.3;
+            Ok(())
+        }
+        EngineSpec::Vllm(_) | EngineSpec::Pool(_) => Ok(()),
+    }
 }
 
 /// How long it takes to move a prompt's cache.
@@ -344,11 +383,14 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
-fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
+fn vllm(args: &mut Args, dir: &Path, ranks: u32) -> Result<VllmConfig, DynamoError> {
     let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
     let block_size = args.count("block_size")?.unwrap_or(64);
-    if args.count("prefill_schedule_interval")?.unwrap_or(1) != 1 {
-        return Err(args.wrong("prefill_schedule_interval", "only 1 is modelled"));
+    // It spaces prompts out only where ranks wait for each other.
+    let interval = args.count("prefill_schedule_interval")?.unwrap_or(1);
+    if interval == 0 || (interval > 1 && ranks > 1) {
+        let problem = "must be at least 1, and 1 where dp_size is more";
+        return Err(args.wrong("prefill_schedule_interval", problem));
     }
     let victims = [Victim::Last, Victim::First];
     let drafts = args.count("aic_nextn")?;

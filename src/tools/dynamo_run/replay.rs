@@ -13,9 +13,14 @@ pub(super) fn play(
     seed: u64,
     source: &mut dyn Source,
 ) -> Result<Report, DynamoError> {
-    let pool = |workers: &Workers, router: RouterConfig| PoolSpec {
-        transfer: workers.worker.transfer,
-        ..PoolSpec::new(workers.worker.engine.clone(), workers.count, router)
+    let pool = |workers: &Workers, router: RouterConfig| {
+        let worker = &workers.worker;
+        let places = workers.count.saturating_mul(worker.ranks);
+        PoolSpec {
+            ranks: worker.ranks,
+            transfer: worker.transfer,
+            ..PoolSpec::new(worker.engine.clone(), places, router)
+        }
     };
     let (before, after) = setup.router.split();
     let settings = Settings {
@@ -43,7 +48,9 @@ pub(super) fn play(
     Ok(collector.finish(&Facts {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
-        decode_worker_seconds: Some(totals.worker_seconds),
+        decode_worker_seconds: Some(
+            totals.worker_seconds / f64::from(setup.serving.worker.ranks.max(1)),
+        ),
         workers: setup.serving.count,
         gpus: (
             setup
