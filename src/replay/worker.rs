@@ -75,10 +75,12 @@ impl EngineSpec {
     /// The worker at this place: its draws are its own.
     pub(super) fn at(&self, place: usize) -> Self {
         let mut spec = self.clone();
-        if let Self::Vllm(config) = &mut spec
-            && config.speculation.as_ref().is_some_and(|s| s.free)
-        {
-            config.seed = config.seed.wrapping_add(place as u64);
+        match &mut spec {
+            Self::Vllm(config) if config.speculation.as_ref().is_some_and(|s| s.free) => {
+                config.seed = config.seed.wrapping_add(place as u64);
+            }
+            Self::Sglang(config) => config.seed = config.seed.wrapping_add(place as u64),
+            Self::Vllm(_) | Self::Pool(_) => {}
         }
         spec
     }

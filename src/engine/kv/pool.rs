@@ -151,6 +151,16 @@ impl BlockPool {
         hits.count() as u32 * self.config.block_size
     }
 
+    /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.
+    pub fn held_prefix(&self, plan: &Plan, blocks: u32) -> u32 {
+        let keys = plan.keys.iter().take(blocks as usize);
+        let held = keys.take_while(|&&key| {
+            let found = self.cache.find(key);
+            found.is_some_and(|id| self.blocks[id as usize].refs > 0)
+        });
+        held.count() as u32
+    }
+
     /// Makes `table` cover what is needed: cached prefix blocks first (if the table is empty),
     /// then blocks from the front of the free queue, which thereby leave the prefix cache.
     ///

@@ -391,9 +391,15 @@ impl Scheduler for Vllm {
             .speculation
             .as_ref()
             .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
-        let slot = self
-            .seqs
-            .insert(seq, self.config.max_model_len, self.arrivals);
+        let room = self
+            .config
+            .num_gpu_blocks
+            .saturating_mul(self.config.block_size);
+        let most = match self.config.no_evict {
+            true => self.config.max_model_len.min(room),
+            false => self.config.max_model_len,
+        };
+        let slot = self.seqs.insert(seq, most, self.arrivals);
         self.arrivals += 1;
         let seq = &mut self.seqs[slot];
         seq.rank = rank;

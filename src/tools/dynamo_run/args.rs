@@ -317,8 +317,10 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         "kv_cache_bytes_per_token",
     ]);
     let transfer = transfer(&mut engine)?;
-    let mut parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir, ranks)?)),
+    let backend = engine.one_of("backend", &["vllm", "sglang", "trtllm"])?;
+    let mut parsed = match backend {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir, ranks, 64)?)),
+        2 => EngineSpec::Vllm(Box::new(trtllm(&mut engine, dir, ranks, role)?)),
         _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
     };
     engine.done()?;
@@ -383,9 +385,33 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
-fn vllm(args: &mut Args, dir: &Path, ranks: u32) -> Result<VllmConfig, DynamoError> {
+fn trtllm(args: &mut Args, dir: &Path, ranks: u32, role: Role) -> Result<VllmConfig, DynamoError> {
+    if role != Role::Aggregated {
+        let problem = "is not modelled for trtllm, only aggregated";
+        return Err(args.wrong("worker_type", problem));
+    }
+    let more = args.take("trtllm").unwrap_or_default();
+    let mut more = Args::new("extra_engine_args.engine.trtllm", &more)?;
+    more.one_of("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
+    more.done()?;
+    let config = vllm(args, dir, ranks, 32)?;
+    if config.speculation.is_some() {
+        return Err(args.wrong("aic_nextn", "is not modelled for trtllm"));
+    }
+    Ok(VllmConfig {
+        no_evict: true,
+        ..config
+    })
+}
+
+fn vllm(
+    args: &mut Args,
+    dir: &Path,
+    ranks: u32,
+    block_size: u32,
+) -> Result<VllmConfig, DynamoError> {
     let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
-    let block_size = args.count("block_size")?.unwrap_or(64);
+    let block_size = args.count("block_size")?.unwrap_or(block_size);
     // It spaces prompts out only where ranks wait for each other.
     let interval = args.count("prefill_schedule_interval")?.unwrap_or(1);
     if interval == 0 || (interval > 1 && ranks > 1) {
@@ -393,12 +419,8 @@ fn vllm(args: &mut Args, dir: &Path, ranks: u32) -> Result<VllmConfig, DynamoErr
         return Err(args.wrong("prefill_schedule_interval", problem));
     }
     let victims = [Victim::Last, Victim::First];
-    let drafts = args.count("aic_nextn")?;
-    if drafts.is_some_and(|n| !(1..=5).contains(&n)) {
-        return Err(args.wrong("aic_nextn", "must be between 1 and 5"));
-    }
-    let rates = args.text("aic_nextn_accept_rates")?;
-    let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
+    let (accept, seed) = drafts(args)?;
+    let speculation = (!accept.is_empty()).then_some(Speculation { accept, free: true });
     Ok(VllmConfig {
         latency: latency(args, u64::from(num_gpu_blocks) * u64::from(block_size), dir)?,
         speed: speed(args)?,
@@ -410,25 +432,37 @@ fn vllm(args: &mut Args, dir: &Path, ranks: u32) -> Result<VllmConfig, DynamoErr
         enable_chunked_prefill: args.flag("enable_chunked_prefill", true)?,
         enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
         victim: victims[args.one_of("preemption_mode", &["lifo", "fifo"])?],
-        speculation: drafts
-            .map(|n| speculation(n, rates.as_deref()))
-            .transpose()?,
+        speculation,
         seed,
         log_admissions: true,
         ..VllmConfig::mocker()
     })
 }
 
-fn speculation(drafts: u32, rates: Option<&str>) -> Result<Speculation, DynamoError> {
-    let key = "extra_engine_args.engine.aic_nextn_accept_rates";
-    let rates = rates.unwrap_or("0.85,0.3,0,0,0").split(',').map(|rate| {
-        let rate = rate.trim();
-        rate.parse()
-            .map_err(|_| wrong(key, format!("{rate:?} is not a number")))
-    });
-    let mut accept: Vec<f64> = rates.collect::<Result<_, _>>()?;
+/// Acceptance rates of drafts, none without them, and the seed of their draws.
+fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
+    let rates = args.text("aic_nextn_accept_rates")?;
+    let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
+    let Some(drafts) = args.count("aic_nextn")? else {
+        return match rates {
+            Some(_) => Err(args.wrong("aic_nextn_accept_rates", "needs aic_nextn")),
+            None => Ok((Vec::new(), seed)),
+        };
+    };
+    if !(1..=5).contains(&drafts) {
+        return Err(args.wrong("aic_nextn", format!("{drafts}, must be between 1 and 5")));
+    }
+    let rates = rates.as_deref().unwrap_or("0.85,0.3,0,0,0").split(',');
+    let mut accept = Vec::new();
+    for rate in rates.map(str::trim) {
+        let number = rate.parse().ok().filter(|n| (0.0..=1.0).contains(n));
+        accept.push(number.ok_or_else(|| {
+            let problem = format!("{rate:?} is not a number from 0 to 1");
+            args.wrong("aic_nextn_accept_rates", problem)
+        })?);
+    }
     accept.resize(drafts as usize, 0.0);
-    Ok(Speculation { accept, free: true })
+    Ok((accept, seed))
 }
 
 fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
@@ -442,7 +476,10 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
         return Err(args.wrong("enable_chunked_prefill", "must be true for sglang"));
     }
     args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
+    let (accept, seed) = drafts(args)?;
     let config = SglangConfig {
+        accept,
+        seed,
         latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
         speed: speed(args)?,
         num_pages,
