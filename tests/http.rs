@@ -4,6 +4,8 @@
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
 //! - `audio`: speech to text
+//! - `custom_tools`: tools that take free text
+//! - `derender`: replies from tokens
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
@@ -12,10 +14,12 @@
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
+//! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `tools`: calls of tools
+//! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
 
@@ -26,12 +30,18 @@
 
 #[path = "http/audio.rs"]
 mod audio;
+#[path = "http/custom_tools.rs"]
+mod custom_tools;
+#[path = "http/derender.rs"]
+mod derender;
 #[path = "http/drills.rs"]
 mod drills;
 #[path = "http/events.rs"]
 mod events;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/flags.rs"]
+mod flags;
 #[path = "http/fleet.rs"]
 mod fleet;
 #[path = "http/golden.rs"]
@@ -66,6 +76,8 @@ mod tools;
 mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
+#[path = "http/tuning.rs"]
+mod tuning;
 #[path = "http/upstream.rs"]
 mod upstream;
 #[path = "http/wire.rs"]

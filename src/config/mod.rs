@@ -138,6 +138,11 @@ impl Config {
                 self.model.name
             )));
         }
+        for module in self.lora.modules.iter().filter(|_| v.door == Door::Vllm) {
+            if let Some(text) = self.lora.too_high(&module.path) {
+                return Err(ConfigError::Invalid(text));
+            }
+        }
         if self.kv_events.enabled
             && self.kv_events.form != EventForm::Vllm
             && self.kv_events.topic.contains("{pod_ip}")

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::progress::{Progress, State};
 use super::slack::wake_promptly;
 use crate::engine::{
-    CachedBlock, Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+    CachedBlock, Command, End, Event, Outbox, Plan, Scheduler, SeqId, Sequence, Stats, SubmitError,
 };
 use crate::sim::SimTime;
 
@@ -79,6 +79,8 @@ pub struct Tag {
     pub source: Option<Arc<Source>>,
     /// What its span shows; `None`: nobody traces.
     pub traced: Option<Arc<Traced>>,
+    /// Names of its blocks, when somebody follows them.
+    pub plan: Option<Arc<Plan>>,
 }
 
 /// Where blocks of a prompt lie that another server computed.
@@ -441,6 +443,7 @@ impl Core {
         let progress = Arc::new(Progress::new(ticket.arrived));
         let mut sequence = ticket.sequence;
         sequence.id = id;
+        sequence.spent = now.since(ticket.arrived);
         self.records[slot as usize] = Some(Record {
             id,
             prompt: sequence.prompt,

@@ -1,7 +1,7 @@
 //! What is said: a brief in, a finished [`Script`] out.
 
 mod corpus;
-mod hermes;
+pub mod hermes;
 mod length;
 mod recorded;
 mod script;
@@ -55,6 +55,8 @@ pub struct Generator {
     think_end: Option<u32>,
     /// Whether an echo may be longer than its limit.
     whole_echo: bool,
+    /// Whether tokens have no text.
+    mute: bool,
     recordings: Option<Recordings>,
 }
 
@@ -104,7 +106,15 @@ impl Generator {
             think_end,
             recordings: None,
             whole_echo: false,
+            mute: false,
         }
+    }
+
+    /// Gives tokens without text, as a server does that has no tokenizer.
+    #[must_use]
+    pub fn with_mute(mut self, mute: bool) -> Self {
+        self.mute = mute;
+        self
     }
 
     /// Leaves an echo whole however low its token limit is, as llm-d-inference-sim does; it then
@@ -167,6 +177,9 @@ impl Generator {
             times: draft.times,
         };
         stop::apply(&mut script, &brief.stops, &self.tokenizer);
+        if self.mute {
+            script.fall_silent();
+        }
         script
     }
 

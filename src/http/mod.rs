@@ -20,6 +20,7 @@ mod media;
 mod omni;
 mod openai;
 mod ops;
+mod overheard;
 mod pooling;
 mod query;
 mod routes;

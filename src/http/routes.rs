@@ -49,12 +49,16 @@ fn table(config: &Config) -> Vec<Route> {
         ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
         ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
     ];
-    if generates(config) {
-        routes.extend(generation());
-        routes.extend(scale_out(config));
+    if config.api.render_only {
+        routes.extend(rendering());
+    } else {
+        if generates(config) {
+            routes.extend(generation());
+            routes.extend(scale_out(config));
+        }
+        routes.extend(pooled(config));
+        routes.extend(speech(config));
     }
-    routes.extend(pooled(config));
-    routes.extend(speech(config));
     if !config.server.disable_fastapi_docs {
         routes.extend(documentation());
     }
@@ -142,7 +146,7 @@ fn generation() -> Vec<Route> {
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
     let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
-    let routes = vec![
+    let mut routes = vec![
         (
             "/inference/v1/generate",
             "POST",
@@ -153,6 +157,19 @@ fn scale_out(config: &Config) -> Vec<Route> {
             "POST",
             post(control::abort_named),
         ),
+    ];
+    routes.extend(rendering());
+    if on {
+        return routes;
+    }
+    let off = routes.into_iter();
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
+        .collect()
+}
+
+/// Routes that turn requests into tokens and tokens into replies.
+fn rendering() -> Vec<Route> {
+    vec![
         ("/v1/chat/completions/render", "POST", post(render::chat)),
         ("/v1/completions/render", "POST", post(render::completions)),
         ("/v1/messages/render", "POST", post(render::messages)),
@@ -167,13 +184,7 @@ fn scale_out(config: &Config) -> Vec<Route> {
             "POST",
             post(derender::completions),
         ),
-    ];
-    if on {
-        return routes;
-    }
-    let off = routes.into_iter();
-    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
-        .collect()
+    ]
 }
 
 /// Pooling routes of the server's task.
@@ -352,7 +363,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         router = router.route(path, handler);
     }
     // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
-    if app.config.api.speech.realtime {
+    if app.config.api.speech.realtime && !app.config.api.render_only {
         router = router.route("/v1/realtime", any(audio::realtime::open));
     }
     router.fallback(any(unknown)).with_state(app)

@@ -7,6 +7,7 @@
 mod args;
 mod replay;
 mod router;
+mod tables;
 mod typical;
 mod workload;
 

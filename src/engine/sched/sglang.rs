@@ -408,7 +408,12 @@ impl Scheduler for Sglang {
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
             Command::Release(id) => return self.release_source(now, id, out),
-            Command::Delays(_) => return false,
+            Command::Delays(delays) => return self.config.latency.delay(&delays),
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
+            }
             Command::Speed(speed) => self.config.speed.all = speed,
         }
         true

@@ -25,7 +25,6 @@ mod waiting;
 use std::collections::VecDeque;
 
 use crate::engine::kv::{BlockPool, KvConfig, Leases};
-use crate::engine::latency::LatencyModel;
 use crate::engine::{
     CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
@@ -489,10 +488,17 @@ impl Scheduler for Vllm {
                 return held;
             }
             Command::Delays(delays) => {
-                let LatencyModel::Constant { prefill, decode } = &mut self.config.latency else {
-                    return false;
-                };
-                (*prefill, *decode) = (delays.ttft.0, delays.itl.0);
+                // A bandwidth may stand for the time per token; then there is none to change it.
+                self.config.fetch.0 = delays.kv_transfer.0;
+                if !delays.kv_transfer_per_token.is_zero() {
+                    self.config.fetch.1 = delays.kv_transfer_per_token;
+                }
+                return self.config.latency.delay(&delays);
+            }
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
             }
             Command::Speed(speed) => self.config.speed.all = speed,
         }

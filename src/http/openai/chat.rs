@@ -158,6 +158,7 @@ pub(in crate::http) async fn prompt(
             heard: None,
         });
     }
+    prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (template, has_tools) = (
         request

@@ -107,6 +107,7 @@ pub(in crate::http) async fn prompts(
     {
         let prompt = match asked {
             Asked::Text(text) => {
+                prepare::has_tokenizer(app)?;
                 let tokenizer = app.service.generator.tokenizer().clone();
                 let special = request.add_special_tokens;
                 let owned = text.clone();

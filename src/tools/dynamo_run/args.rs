@@ -11,6 +11,7 @@ use crate::replay::workload::Source;
 use crate::replay::{EngineSpec, KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
+use super::tables::{self, Measured};
 use super::workload;
 
 /// A run, ready to be played.
@@ -77,6 +78,16 @@ impl Args {
 
     pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// Puts back what [`Self::take`] took.
+    pub(super) fn put(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
+    /// Whether it is there, and not `null`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
     pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
@@ -299,7 +310,13 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         let problem = format!("{ranks}, must be between 1 and {MOST_RANKS}");
         return Err(wrong("extra_engine_args.dp_size", problem));
     }
-    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(1);
+    let measured = tables::take(&mut engine, dir)?;
+    let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
+    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(gpus);
+    let measured = match measured {
+        Some(measured) => Some(measured.sized(&mut worker, &mut engine)?),
+        None => None,
+    };
     let gpus = gpus.saturating_mul(ranks);
     worker.ignore(&[
         "startup_time",
@@ -317,11 +334,11 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         "kv_cache_bytes_per_token",
     ]);
     let transfer = transfer(&mut engine)?;
-    let backend = engine.one_of("backend", &["vllm", "sglang", "trtllm"])?;
-    let mut parsed = match backend {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, dir, ranks, 64)?)),
-        2 => EngineSpec::Vllm(Box::new(trtllm(&mut engine, dir, ranks, role)?)),
-        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
+    let measured = measured.as_ref();
+    let mut parsed = match scheduler(&mut engine, measured)? {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir, (ranks, 64))?)),
+        1 => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
+        _ => EngineSpec::Vllm(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
     };
     engine.done()?;
     if ranks > 1 {
@@ -360,6 +377,26 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
     }
 }
 
+/// 0: vLLM's, 1: SGLang's, 2: TensorRT-LLM's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
+/// batches are closest to vLLM's.
+fn scheduler(engine: &mut Args, measured: Option<&Measured>) -> Result<usize, DynamoError> {
+    const KINDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
+    let key = match engine.has("engine_type") {
+        true => "engine_type",
+        false => "backend",
+    };
+    let measured = measured.map(|measured| measured.backend);
+    if !engine.has(key) {
+        return Ok(usize::from(measured == Some(KINDS[1])));
+    }
+    let kind = engine.one_of(key, &KINDS)?;
+    if let Some(other) = measured.filter(|name| *name != KINDS[kind]) {
+        let own = KINDS[kind];
+        tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as {own} does");
+    }
+    Ok(kind)
+}
+
 /// How long it takes to move a prompt's cache.
 fn transfer(args: &mut Args) -> Result<TransferTime, DynamoError> {
     let older = args.number("kv_bytes_per_token")?;
@@ -385,7 +422,13 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
-fn trtllm(args: &mut Args, dir: &Path, ranks: u32, role: Role) -> Result<VllmConfig, DynamoError> {
+fn trtllm(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+    ranks: u32,
+    role: Role,
+) -> Result<VllmConfig, DynamoError> {
     if role != Role::Aggregated {
         let problem = "is not modelled for trtllm, only aggregated";
         return Err(args.wrong("worker_type", problem));
@@ -394,7 +437,7 @@ fn trtllm(args: &mut Args, dir: &Path, ranks: u32, role: Role) -> Result<VllmCon
     let mut more = Args::new("extra_engine_args.engine.trtllm", &more)?;
     more.one_of("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
     more.done()?;
-    let config = vllm(args, dir, ranks, 32)?;
+    let config = vllm(args, measured, dir, (ranks, 32))?;
     if config.speculation.is_some() {
         return Err(args.wrong("aic_nextn", "is not modelled for trtllm"));
     }
@@ -404,13 +447,15 @@ fn trtllm(args: &mut Args, dir: &Path, ranks: u32, role: Role) -> Result<VllmCon
     })
 }
 
+/// `ranks` of a worker, and tokens of a block unless they are named.
 fn vllm(
     args: &mut Args,
+    measured: Option<&Measured>,
     dir: &Path,
-    ranks: u32,
-    block_size: u32,
+    (ranks, block_size): (u32, u32),
 ) -> Result<VllmConfig, DynamoError> {
-    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+    let blocks = measured.map_or(16_384, |measured| measured.blocks);
+    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
     let block_size = args.count("block_size")?.unwrap_or(block_size);
     // It spaces prompts out only where ranks wait for each other.
     let interval = args.count("prefill_schedule_interval")?.unwrap_or(1);
@@ -422,7 +467,12 @@ fn vllm(
     let (accept, seed) = drafts(args)?;
     let speculation = (!accept.is_empty()).then_some(Speculation { accept, free: true });
     Ok(VllmConfig {
-        latency: latency(args, u64::from(num_gpu_blocks) * u64::from(block_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_gpu_blocks) * u64::from(block_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_gpu_blocks,
         block_size,
@@ -465,8 +515,13 @@ fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
     Ok((accept, seed))
 }
 
-fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
-    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+fn sglang(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+) -> Result<SglangConfig, DynamoError> {
+    let pages = measured.map_or(16_384, |measured| measured.blocks);
+    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(pages);
     let page_size = args.count("block_size")?.unwrap_or(1);
     let more = args.take("sglang").unwrap_or_default();
     let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
@@ -480,7 +535,12 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     let config = SglangConfig {
         accept,
         seed,
-        latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_pages) * u64::from(page_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_pages,
         page_size,
@@ -506,7 +566,15 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     Ok(config)
 }
 
-fn latency(args: &mut Args, capacity: u64, dir: &Path) -> Result<LatencyModel, DynamoError> {
+fn latency(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    capacity: u64,
+    dir: &Path,
+) -> Result<LatencyModel, DynamoError> {
+    if let Some(measured) = measured {
+        return Ok(measured.model.clone());
+    }
     let value = args.take("timing_model").unwrap_or_default();
     let mut timing = Args::new("extra_engine_args.engine.timing_model", &value)?;
     let model = match timing.one_of("type", &["polynomial", "fixed", "external"])? {

@@ -51,7 +51,9 @@ pub struct VllmConfig {
     pub speculation: Option<Speculation>,
     /// Adapters in one batch; 0: no limit. Default 0.
     pub max_loras: u32,
-    /// How long the batch waits for an adapter that has no slot yet. Default not at all.
+    /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
+    pub max_cpu_loras: u32,
+    /// How long the batch waits for an adapter that is not at hand yet. Default not at all.
     pub lora_load: Duration,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
@@ -155,6 +157,7 @@ impl Default for VllmConfig {
             watermark: 0.0,
             speculation: None,
             max_loras: 0,
+            max_cpu_loras: 0,
             lora_load: Duration::ZERO,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
@@ -199,6 +202,11 @@ impl VllmConfig {
             within("acceptance rate", rate, 0.0, 1.0)?;
         }
         Ok(())
+    }
+
+    /// Adapters that need not be loaded again.
+    pub(super) fn kept_loras(&self) -> usize {
+        self.max_loras.max(self.max_cpu_loras) as usize
     }
 
     /// Draft tokens per step.
