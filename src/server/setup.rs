@@ -196,6 +196,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
             Compat::Llmd => Dialect::LlmD,
         },
         legacy: config.metrics.legacy,
+        finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         kv_cache_metrics: config.metrics.kv_cache,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
