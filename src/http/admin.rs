@@ -131,7 +131,7 @@ fn told(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
-        flags.insert("VllmDevMode".to_owned(), json!(app.config.api.dev_mode));
+        flags.insert("VllmDevMode".to_owned(), json!(app.config.server.dev_mode));
     }
     flags
 }
