@@ -36,6 +36,7 @@ fn brief(key: u64, limit: u32, stops: Stops) -> Brief {
         skip_special_tokens: true,
         arrived: SimTime::default(),
         hashes: Vec::new(),
+        length: None,
     }
 }
 

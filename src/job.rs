@@ -30,6 +30,17 @@ pub struct Prompt {
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
     /// or there is no such dataset.
     pub text_hash: Option<[u8; 32]>,
+    /// What is heard, when the answer writes down a sound.
+    pub heard: Option<Heard>,
+}
+
+/// A sound that is to be written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Key of its content: what is the same sound gets the same text.
+    pub key: u64,
+    /// Tokens that it takes to write it down.
+    pub tokens: u32,
 }
 
 /// What a part of a prompt is, besides text.
@@ -141,4 +152,6 @@ pub struct Brief {
     pub arrived: SimTime,
     /// Names of the prompt in a dataset; empty without one.
     pub hashes: Vec<[u8; 32]>,
+    /// How many tokens a free text has, when not chance decides it.
+    pub length: Option<u32>,
 }

@@ -16,6 +16,7 @@ pub mod job;
 pub mod kv_events;
 pub mod kv_transfer;
 pub mod metrics;
+pub mod net;
 pub mod otel;
 pub mod replay;
 pub mod scenario;

@@ -14,12 +14,13 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("engine", "sim"),
     ("tokenizer", "job"),
     ("dataset", ""),
+    ("net", ""),
     ("fault", "sim"),
     ("scenario", "sim"),
     ("generate", "dataset job sim tokenizer"),
     ("driver", "engine sim"),
-    // Virtual time needs the engine only; its online mode is a plain HTTP client.
-    ("replay", "dataset driver engine sim"),
+    // Virtual time needs the engine only; its online mode is an HTTP client.
+    ("replay", "dataset driver engine net sim"),
     ("metrics", "driver engine sim"),
     ("kv_events", "driver engine sim wire"),
     ("kv_transfer", "driver engine sim"),
@@ -44,7 +45,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     ("server", ALL_ABOVE),
     (
         "tools",
-        "config dataset driver engine replay sim tokenizer wire",
+        "config dataset driver engine net replay sim tokenizer wire",
     ),
     ("cli", ALL_ABOVE),
 ];

@@ -167,11 +167,11 @@ fn turns_of_a_session_follow_each_other() {
         all.find(|r| r["session_id"] == session && r["turn_index"] == turn)
             .unwrap()
     };
-    let gap = of("session-5", 1)["arrival_time_ms"].as_f64().unwrap()
-        - of("session-5", 0)["terminal_time_ms"].as_f64().unwrap();
+    let gap = of("session_5", 1)["arrival_time_ms"].as_f64().unwrap()
+        - of("session_5", 0)["terminal_time_ms"].as_f64().unwrap();
     assert!((gap - 100.0).abs() < 1e-6, "{gap}");
     // Five blocks of 64, of which half, rounded up, is shared.
-    assert_eq!(of("session-5", 2)["reused_input_tokens"], 192);
+    assert_eq!(of("session_5", 2)["reused_input_tokens"], 192);
 }
 
 #[test]
@@ -202,5 +202,63 @@ fn what_is_not_modelled_is_refused_by_name() {
     assert_eq!(
         error(json!({"block_size": 0}), closed()),
         "extra_engine_args.engine.block_size: must be at least 1"
+    );
+}
+
+/// Kernel tables are not read: the roofline of that model on that GPU stands in for them.
+#[test]
+fn kernel_tables_are_played_by_the_roofline() {
+    use serde_json::json;
+    let play = |engine| synthetic(engine, json!({"replay_concurrency": 1})).unwrap();
+    let tables = |system, tp| {
+        json!({"aic_backend": "vllm", "aic_system": system, "aic_tp_size": tp,
+            "aic_backend_version": "0.12.0", "aic_model_path": "nvidia/Llama-3.1-8B-Instruct-FP8"})
+    };
+    let ttft = |report: &serde_json::Value| report["summary"]["mean_ttft_ms"].as_f64().unwrap();
+    let (h200, a100) = (play(tables("h200_sxm", 1)), play(tables("a100_sxm", 1)));
+    assert!(ttft(&h200) < ttft(&a100), "{} {}", ttft(&h200), ttft(&a100));
+    // Both generations of names, and the form of 1.6, mean the same.
+    let renamed = json!({"ais_backend": "vllm", "ais_system": "h200_sxm",
+        "ais_model_path": "nvidia/Llama-3.1-8B-Instruct-FP8"});
+    let timing = json!({"timing_model": {"type": "external", "provider": "ais", "config": {
+        "backend": "vllm", "system": "h200_sxm", "tp": 1, "worker_type": "aggregated",
+        "model": "nvidia/Llama-3.1-8B-Instruct-FP8"}}});
+    assert_eq!(play(renamed)["summary"], h200["summary"]);
+    assert_eq!(play(timing)["summary"], h200["summary"]);
+    // A timing model that is spelt out wins.
+    let mut fixed = tables("h200_sxm", 1);
+    fixed["timing_model"] = json!({"type": "fixed", "prefill_ms": 5.0, "decode_ms": 2.0});
+    assert_eq!(play(fixed)["summary"]["mean_ttft_ms"], 5.0);
+}
+
+#[test]
+fn what_no_kernel_table_is_known_of_is_named_with_what_is() {
+    use serde_json::json;
+    let error = |key: &str, value: serde_json::Value| {
+        let mut engine = json!({"aic_backend": "vllm", "aic_model_path": "Qwen/Qwen3-0.6B"});
+        engine[key] = value;
+        synthetic(engine, json!({"replay_concurrency": 1})).unwrap_err()
+    };
+    let place = "extra_engine_args.engine.aic_";
+    let system = error("aic_system", json!("h900_sxm"));
+    let wanted = format!("{place}system: \"h900_sxm\" is not known, there are H100-SXM-80GB, ");
+    assert!(system.starts_with(&wanted), "{system}");
+    let model = error("aic_model_path", json!("acme/none"));
+    let wanted = format!("{place}model_path: \"acme/none\" is neither a folder with a config.json");
+    assert!(
+        model.starts_with(&wanted) && model.contains("llama-3.1-8b"),
+        "{model}"
+    );
+    assert_eq!(
+        error("aic_backend", json!("tgi")),
+        format!("{place}backend: \"tgi\" is not known, there are vllm, sglang, trtllm")
+    );
+    assert_eq!(
+        error("aic_tp_size", json!(0)),
+        format!("{place}tp_size: 0 is not a whole number of 1 or more")
+    );
+    assert_eq!(
+        error("aic_attention_dp_size", json!(2)),
+        format!("{place}attention_dp_size: only 1 is modelled")
     );
 }

@@ -31,6 +31,7 @@ enum Input {
     Caching(bool),
     Release(u64),
     CancelAll,
+    Bounds(u32, Option<u32>),
 }
 
 #[derive(Debug, Clone)]
@@ -88,6 +89,8 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         1 => any::<bool>().prop_map(Input::Caching),
         1 => (0..30u64).prop_map(Input::Release),
         1 => Just(Input::CancelAll),
+        1 => (1..6u32, proptest::option::of(0..9u32))
+            .prop_map(|(running, waiting)| Input::Bounds(running, waiting)),
     ];
     proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
         let mut at = 0;
@@ -197,6 +200,10 @@ fn play(
                 }
                 Input::CancelAll => {
                     engine.command(now, Command::CancelAll, &mut out);
+                }
+                Input::Bounds(running, waiting) => {
+                    let (running, waiting) = (*running, *waiting);
+                    engine.command(now, Command::Bounds { running, waiting }, &mut out);
                 }
             }
         }

@@ -3,17 +3,21 @@
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
+//! - `audio`: speech to text
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `media`: pictures, sounds and films in prompts and replies
+//! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and words of errors
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
+//! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `tools`: calls of tools
+//! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
 
@@ -22,12 +26,16 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "http/audio.rs"]
+mod audio;
 #[path = "http/drills.rs"]
 mod drills;
 #[path = "http/events.rs"]
 mod events;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/flags.rs"]
+mod flags;
 #[path = "http/fleet.rs"]
 mod fleet;
 #[path = "http/golden.rs"]
@@ -40,6 +48,8 @@ mod life;
 mod media;
 #[path = "http/pd.rs"]
 mod pd;
+#[path = "http/realtime.rs"]
+mod realtime;
 #[path = "http/refusals.rs"]
 mod refusals;
 #[path = "http/rules.rs"]
@@ -60,6 +70,8 @@ mod tools;
 mod transfer;
 #[path = "http/transport.rs"]
 mod transport;
+#[path = "http/tuning.rs"]
+mod tuning;
 #[path = "http/upstream.rs"]
 mod upstream;
 #[path = "http/wire.rs"]

@@ -83,6 +83,7 @@ fn ticket(number: u64, now: SimTime) -> Ticket {
         group: None,
         source: None,
         traced: None,
+        plan: None,
     };
     Ticket {
         sequence,

@@ -233,8 +233,8 @@ fn applied_compute_rows_become_growing_sessions() {
         0.0,
         vec![
             (100, 10, 0.0, false),
-            (30, 20, 500.0, true),
-            (40, 50, 1250.0, true),
+            (140, 20, 500.0, false),
+            (200, 50, 1250.0, false),
         ],
     )];
     assert_eq!(shown(&all(source)), expected);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use vllm_sim::config::{Door, Loaded};
 use vllm_sim::engine::sched::pool::PoolConfig;
+use vllm_sim::net::Trust;
 use vllm_sim::replay::online::{Api, OnlineError, Options, Sent, run};
 use vllm_sim::replay::outcome::{Outcome, Sink, Status};
 use vllm_sim::replay::report::{self, Collector, Facts, Report};
@@ -41,7 +42,11 @@ impl Sim {
         let server = runtime
             .block_on(Server::start_loaded(loaded.clone()))
             .expect("it starts");
-        let url = format!("http://{}", server.address.expect("a TCP socket"));
+        let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
+            true => "https",
+            false => "http",
+        };
+        let url = format!("{scheme}://{}", server.address.expect("a TCP socket"));
         Self {
             runtime,
             server: Some(server),
@@ -271,4 +276,69 @@ fn what_cannot_be_used_is_refused_before_anything_is_sent() {
     drop(socket);
     let error = refused(&with(&format!("http://{address}/v1"))).to_string();
     assert!(error.contains("cannot connect"), "{error}");
+}
+
+#[test]
+fn what_the_server_reused_is_in_the_report() {
+    let sim = Sim::start(&[
+        "--scheduler=vllm",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+    ]);
+    let shared = Synthetic {
+        sessions: 8,
+        input: Lengths::Constant(160),
+        output: Lengths::Constant(2),
+        prefix_groups: 1,
+        shared_prefix_ratio: 0.5,
+        ..Synthetic::default()
+    };
+    let options = Options {
+        concurrency: Some(1),
+        ..sim.options()
+    };
+    let (report, _) = online(shared, &options);
+    let reused: Vec<u32> = report.records().map(|r| r.reused_input_tokens).collect();
+    assert_eq!(reused, [0, 80, 80, 80, 80, 80, 80, 80]);
+    let ratio = report.number("prefix_cache_reused_ratio");
+    assert!((ratio - 7.0 / 16.0).abs() < 1e-9, "{ratio}");
+}
+
+#[test]
+fn a_server_behind_tls_is_measured_if_it_is_trusted() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("is made");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("crt"), made.cert.pem()).expect("is written");
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).expect("is written");
+    let certificate = format!("--ssl-certfile={}", path("crt").display());
+    let key = format!("--ssl-keyfile={}", path("key").display());
+    let sim = Sim::start(&[&certificate, &key, "--scheduler=pool"]);
+    for trust in [Trust::Anyone, Trust::Authorities(path("crt"))] {
+        let options = Options {
+            trust,
+            ..sim.options()
+        };
+        let (report, _) = online(workload(), &options);
+        assert_eq!(report.number("completed_requests"), 40.0);
+    }
+    let mut source = workload().source().expect("makes sense");
+    let error = run(
+        &mut source,
+        &sim.options(),
+        &mut Ends::default(),
+        &mut |_| {},
+    );
+    let error = error.expect_err("nobody vouches for it").to_string();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    let options = Options {
+        trust: Trust::Authorities(path("none")),
+        ..sim.options()
+    };
+    let error = run(&mut source, &options, &mut Ends::default(), &mut |_| {});
+    let error = error.expect_err("there is no such file").to_string();
+    assert!(
+        error.starts_with("cannot read certificates from "),
+        "{error}"
+    );
 }

@@ -52,6 +52,7 @@ fn report(sessions: u64, workers: u32) -> Report {
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");
     collector.finish(&Facts {
+        prefill_tokens: None,
         requests: totals.requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: Some(totals.worker_seconds),

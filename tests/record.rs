@@ -507,6 +507,36 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
 }
 
 #[tokio::test]
+async fn an_upstream_behind_tls_is_recorded_if_it_is_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("crt"), made.cert.pem()).unwrap();
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).unwrap();
+    let [crt, key] = ["crt", "key"].map(|name| path(name).display().to_string());
+    let (upstream, url) = server(&["--ssl-certfile", &crt, "--ssl-keyfile", &key]).await;
+    let url = url.replace("http://", "https://");
+    let authority = path("crt");
+    assert_eq!(model_of(&url, Some(&authority)).await.unwrap(), "demo");
+    let untrusted = model_of(&url, None).await.unwrap_err().to_string();
+    assert!(
+        untrusted.contains("invalid peer certificate"),
+        "{untrusted}"
+    );
+    let mut record = record(&url, &path("r.sqlite3"));
+    record.authority = Some(authority);
+    let recorder = Recorder::start(record).await.unwrap();
+    let base = format!("http://{}", recorder.address);
+    let body = json!({"model": "demo", "prompt": "x", "max_tokens": 4, "stream": true});
+    // The second one goes over the connection of the first.
+    for _ in 0..2 {
+        assert!(!said(&ask(&base, TEXT, &body).await).is_empty());
+    }
+    assert_eq!(recorder.stop().await.unwrap().replies, 2);
+    upstream.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_second_run_may_add_to_the_file() {
     let (upstream, url) = server(&[]).await;
     let folder = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ use vllm_sim::replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim::replay::workload::{Dependency, Prompt, Run, Session, Source, Turn, WorkloadError};
 use vllm_sim::replay::{
     EngineSpec, KvConfig, Pace, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings,
-    Totals, run,
+    Totals, TransferTime, run,
 };
 use vllm_sim::sim::SimTime;
 

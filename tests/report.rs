@@ -44,6 +44,9 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         preemptions: &[],
         handoff: None,
         overlap: 0,
+        best_overlap: None,
+        block_size: 0,
+        decode_first: false,
         queued_ns: 0,
         error: (status == Status::Failed).then_some("went, \"away\""),
     });
@@ -54,6 +57,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
 
 fn facts(requests: u64) -> Facts {
     Facts {
+        prefill_tokens: None,
         requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,

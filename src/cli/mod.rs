@@ -82,6 +82,13 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         .cloned()
         .unwrap_or_default();
     let mut signals = Signals::new();
+    if loaded.config.server.headless {
+        // Its engines would take requests from a head node, which has its own here.
+        let engines = loaded.config.engine.parallel.local_ranks.1;
+        tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
+        signals.next().await;
+        return ExitCode::SUCCESS;
+    }
     let started = tokio::select! {
         started = Fleet::start(loaded) => started,
         () = signals.next() => return ExitCode::SUCCESS,

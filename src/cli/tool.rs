@@ -30,10 +30,12 @@ pub(super) fn run(
             )
         }
         "replay" | "bench" => {
+            super::start_plain_log();
             let sort = |words: &[String]| sort(words, env);
             replay::run(words, &sort, &|words| deploy(words, env))
         }
         "sweep" => {
+            super::start_plain_log();
             let sort = |words: &[String]| sort(words, env);
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
@@ -103,7 +105,9 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     let timeless = engine.latency_model == LatencyModel::Delays
         && engine.scheduler != SchedulerKind::Pool
         && engine.delays.ttft.0.is_zero()
-        && engine.delays.itl.0.is_zero();
+        && engine.delays.itl.0.is_zero()
+        && engine.delays.prefill_overhead.is_zero()
+        && engine.delays.prefill_per_token.is_zero();
     if timeless {
         let mut words = words.to_vec();
         words.push("--latency-model=polynomial".to_owned());

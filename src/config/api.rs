@@ -5,9 +5,10 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
+use super::speech::Speech;
 use super::values::Values;
 use super::words::closest;
-use super::{Compat, Door};
+use super::{Compat, Door, Model};
 
 /// What the API offers and refuses.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,6 +69,8 @@ pub struct Api {
     pub allowed_local_media_path: Option<PathBuf>,
     /// Classes of the simulated classifier [2].
     pub num_labels: u32,
+    /// What the model makes of speech.
+    pub speech: Speech,
 }
 
 /// Which family of routes exists.
@@ -88,6 +91,8 @@ pub enum Task {
     Reward,
     /// Speech to text.
     Transcription,
+    /// Speech to text over WebSocket, beside everything that generates.
+    Realtime,
 }
 
 /// What `system_fingerprint` says.
@@ -118,7 +123,8 @@ pub struct Limits {
 }
 
 impl Api {
-    pub(super) fn from_values(v: &Values, compat: Compat) -> Result<Self, ConfigError> {
+    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+        let compat = model.compat;
         let tool_call_parser = parser(v, "tool-call-parser", "tool-parser-plugin", &TOOL_PARSERS)?;
         let enable_auto_tool_choice = v.switch("enable-auto-tool-choice")?;
         if v.door == Door::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
@@ -143,8 +149,10 @@ impl Api {
                 "--enable-log-outputs requires --enable-log-requests".to_owned(),
             ));
         }
+        let (task, speech) = Speech::from_values(v, model, task(v)?)?;
         Ok(Self {
-            task: task(v)?,
+            task,
+            speech,
             max_logprobs: match v.int("max-logprobs")? {
                 -1 => None,
                 _ => Some(v.ranged(
@@ -241,6 +249,7 @@ fn task(v: &Values) -> Result<Task, ConfigError> {
         Some("score") => Task::Score,
         Some("reward") => Task::Reward,
         Some("transcription") => Task::Transcription,
+        Some("realtime") => Task::Realtime,
         _ => match (pooling, convert, v.choice("runner")?) {
             (_, Some("classify"), _) => Task::Classify,
             (_, Some("reward"), _) => Task::Reward,

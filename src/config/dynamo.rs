@@ -55,6 +55,23 @@ const SGLANG: &[(&str, &str)] = &[
     ),
 ];
 
+/// Names of NVIDIA's kernel tables, after `aic_` or `ais_`, and the flag they mean: the roofline
+/// stands in for the tables.
+const TABLES: &[(&str, &str)] = &[("system", "gpu"), ("tp_size", "tensor-parallel-size")];
+
+/// The rest of these names: of the model `--model` tells, the others change nothing.
+const TABLES_IGNORED: &[&str] = &[
+    "backend",
+    "backend_version",
+    "model_path",
+    "moe_tp_size",
+    "moe_ep_size",
+    "attention_dp_size",
+];
+
+/// The GPU of the tables when none is named, as the mocker has it.
+const SYSTEM: &str = "h200_sxm";
+
 /// Keys that change nothing in a server.
 const IGNORED: &[&str] = &[
     "aic_mtp_seed",
@@ -109,7 +126,10 @@ impl Reader<'_> {
     fn all(&mut self, keys: &Map<String, Value>) -> Result<(), ConfigError> {
         let engine = keys.get("engine").unwrap_or(&Value::Null);
         let told = |key: &str| keys.get(key).or_else(|| engine.get(key));
+        let measured = told("aic_backend").or_else(|| told("ais_backend"));
+        let measured = measured.filter(|backend| !backend.is_null());
         let backend = told("backend").or_else(|| told("engine_type"));
+        let backend = backend.or(measured);
         let sglang = backend.and_then(Value::as_str) == Some("sglang");
         self.set("scheduler", if sglang { "sglang" } else { "vllm" });
         self.set("block-size", if sglang { "1" } else { "64" });
@@ -119,7 +139,13 @@ impl Reader<'_> {
         self.set("max-num-batched-tokens", "8192");
         self.set("enable-prefix-caching", "true");
         self.set("async-scheduling", "false");
-        self.set("latency-model", "polynomial");
+        match measured {
+            Some(_) => {
+                self.set("latency-model", "roofline");
+                self.set("gpu", SYSTEM);
+            }
+            None => self.set("latency-model", "polynomial"),
+        }
         for (key, value) in keys {
             match (key.as_str(), value) {
                 ("engine", Value::Object(engine)) => {
@@ -166,9 +192,8 @@ impl Reader<'_> {
                 }
             }
             (_, Value::Null) => {}
-            _ if IGNORED.contains(&key) => {
-                self.layer.ignored.push(format!("{key} of {}", self.path))
-            }
+            _ if IGNORED.contains(&key) => self.ignore(key),
+            _ if tables(key).is_some() => self.tables(key, value)?,
             _ => {
                 let flag = KEYS.iter().find(|(name, _)| *name == key);
                 let (_, flag) = flag.ok_or_else(|| self.unknown(key))?;
@@ -176,6 +201,27 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A name of kernel tables.
+    fn tables(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
+        let name = tables(key).unwrap_or_default();
+        if name == "backend"
+            && !["vllm", "sglang", "trtllm"]
+                .iter()
+                .any(|known| value == known)
+        {
+            return Err(self.wrong(key, value, "vllm, sglang or trtllm"));
+        }
+        match TABLES.iter().find(|(known, _)| *known == name) {
+            Some((_, flag)) => self.set(flag, &text(value)),
+            None => self.ignore(key),
+        }
+        Ok(())
+    }
+
+    fn ignore(&mut self, key: &str) {
+        self.layer.ignored.push(format!("{key} of {}", self.path));
     }
 
     fn timing(&mut self, timing: &Map<String, Value>) -> Result<(), ConfigError> {
@@ -197,9 +243,22 @@ impl Reader<'_> {
                 self.set("latency-model", "profile");
                 self.set("latency-profile", &text(path));
             }
+            Some("external")
+                if ["ais", "aic"]
+                    .iter()
+                    .any(|name| timing.get("provider") == Some(&(*name).into())) =>
+            {
+                let config = timing.get("config").unwrap_or(&Value::Null);
+                self.set("latency-model", "roofline");
+                self.set("gpu", config["system"].as_str().unwrap_or(SYSTEM));
+                if !config["tp"].is_null() {
+                    self.set("tensor-parallel-size", &text(&config["tp"]));
+                }
+            }
             Some(_) => {
                 let value = Value::Object(timing.clone());
-                let allowed = "polynomial, fixed or external with provider dynamo_profile";
+                let allowed =
+                    "polynomial, fixed or external with provider dynamo_profile, ais or aic";
                 return Err(self.wrong("timing_model", &value, allowed));
             }
         }
@@ -231,6 +290,15 @@ impl Reader<'_> {
             origin: self.path.to_owned(),
         }
     }
+}
+
+/// The name behind the prefix, if the key is one of kernel tables.
+fn tables(key: &str) -> Option<&str> {
+    let name = key
+        .strip_prefix("aic_")
+        .or_else(|| key.strip_prefix("ais_"))?;
+    let known = TABLES.iter().any(|(known, _)| *known == name);
+    (known || TABLES_IGNORED.contains(&name)).then_some(name)
 }
 
 fn text(value: &Value) -> String {
@@ -266,6 +334,30 @@ mod tests {
             assert_eq!(values(&old, flag), [value], "{flag}");
             assert_eq!(values(&new, flag), [value], "{flag}");
         }
+    }
+
+    #[test]
+    fn kernel_tables_mean_the_roofline() {
+        let layer = read(
+            r#"{"aic_backend": "sglang", "aic_system": "h100_sxm", "aic_tp_size": 2,
+                "aic_model_path": "m", "block_size": 64}"#,
+        )
+        .unwrap();
+        for (flag, value) in [
+            ("latency-model", "roofline"),
+            ("gpu", "h100_sxm"),
+            ("tensor-parallel-size", "2"),
+            ("scheduler", "sglang"),
+        ] {
+            assert_eq!(layer.settings[flag].values, [value], "{flag}");
+        }
+        let timing = r#"{"engine": {"timing_model": {"type": "external", "provider": "ais",
+            "config": {"backend": "vllm", "model": "m", "tp": 4}}}}"#;
+        let layer = read(timing).unwrap();
+        assert_eq!(layer.settings["gpu"].values, ["h200_sxm"]);
+        assert_eq!(layer.settings["tensor-parallel-size"].values, ["4"]);
+        let error = read(r#"{"aic_backend": "tgi"}"#).unwrap_err().to_string();
+        assert!(error.contains("vllm, sglang or trtllm"), "{error}");
     }
 
     #[test]

@@ -295,6 +295,8 @@ impl Loaded {
         let fresh = std::mem::replace(&mut new.config, self.config.clone());
         new.config.engine.delays = fresh.engine.delays;
         new.config.engine.latency_factor = fresh.engine.latency_factor;
+        new.config.engine.max_num_seqs = fresh.engine.max_num_seqs;
+        new.config.engine.max_waiting_queue_length = fresh.engine.max_waiting_queue_length;
         new.config.engine.max_num_queued_reqs = fresh.engine.max_num_queued_reqs;
         new.config.engine.max_num_queued_tokens = fresh.engine.max_num_queued_tokens;
         new.config.faults = fresh.faults;

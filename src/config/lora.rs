@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -67,6 +68,26 @@ impl Lora {
             modules,
             load_time: v.duration("lora-load-time", "lora-load-time cannot be negative")?,
             runtime_updating: v.switch("allow-runtime-lora-updating")?,
+        })
+    }
+}
+
+impl Lora {
+    /// Why the adapter in a folder is refused for its rank; `None`: it is not, or nothing is known
+    /// of it. Source: vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
+    pub fn too_high(&self, path: &str) -> Option<String> {
+        let file = Path::new(path).join("adapter_config.json");
+        let text = std::fs::read_to_string(file).ok()?;
+        let adapter: Value = serde_json::from_str(&text).ok()?;
+        let own = adapter.get("r").and_then(Value::as_u64);
+        let patterns = adapter.get("rank_pattern").and_then(Value::as_object);
+        let patterns = patterns.into_iter().flat_map(|map| map.values());
+        let rank = patterns.filter_map(Value::as_u64).chain(own).max()?;
+        (rank > u64::from(self.max_rank)).then(|| {
+            format!(
+                "LoRA rank {rank} is greater than max_lora_rank {}.",
+                self.max_rank
+            )
         })
     }
 }

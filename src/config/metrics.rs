@@ -17,6 +17,8 @@ pub struct Metrics {
     pub kv_cache: bool,
     /// Share of blocks those sample [0.01].
     pub kv_cache_sample: f64,
+    /// How often a line about each engine is logged behind `serve` [10 s]; zero: never.
+    pub log_interval: Duration,
     /// FLOP counters (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// llm-d's fake metrics, checked; shown instead of real ones.
@@ -46,6 +48,10 @@ impl Metrics {
                 "kv-cache-metrics-sample",
                 f64::MIN_POSITIVE..=1.0,
                 "kv-cache-metrics-sample must be more than 0 and at most 1",
+            )?,
+            log_interval: v.duration(
+                "log-stats-interval",
+                "log-stats-interval cannot be negative",
             )?,
             mfu: v.switch("enable-mfu-metrics")?,
             fake,

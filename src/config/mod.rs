@@ -29,6 +29,7 @@ mod registry;
 mod server;
 mod show;
 mod speculative;
+mod speech;
 mod values;
 mod words;
 mod yaml;
@@ -54,6 +55,7 @@ pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 pub use registry::{Flag, Group, Kind, flags};
 pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
 pub use speculative::Speculative;
+pub use speech::{Listener, Speech};
 
 use values::Values;
 
@@ -99,7 +101,7 @@ impl Config {
         }
         let config = Self {
             server: Server::from_values(v)?,
-            api: Api::from_values(v, model.compat)?,
+            api: Api::from_values(v, &model)?,
             content: Content::from_values(v, model.compat)?,
             lora: Lora::from_values(v, &model)?,
             kv_events,
@@ -135,6 +137,11 @@ impl Config {
                 "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
                 self.model.name
             )));
+        }
+        for module in self.lora.modules.iter().filter(|_| v.door == Door::Vllm) {
+            if let Some(text) = self.lora.too_high(&module.path) {
+                return Err(ConfigError::Invalid(text));
+            }
         }
         if self.kv_events.enabled
             && self.kv_events.form != EventForm::Vllm

@@ -102,13 +102,28 @@ const CONTEXT_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
+/// llm-d's documents put all names into one pair of quotes.
+fn served_names(v: &Values) -> Vec<String> {
+    let mut names = v.list("served-model-name");
+    if let [all] = names.as_slice()
+        && v.door == Door::Llmd
+        && all.trim().contains(char::is_whitespace)
+    {
+        v.warn(format!(
+            "--served-model-name {all:?} is read as several names"
+        ));
+        names = all.split_whitespace().map(str::to_owned).collect();
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
 impl Model {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
         let name = v.owned("model").ok_or_else(|| {
             ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
         })?;
-        let mut served_names = v.list("served-model-name");
-        served_names.retain(|served| !served.is_empty());
+        let mut served_names = served_names(v);
         if served_names.is_empty() {
             served_names.push(name.clone());
             v.derive("served-model-name", &name);

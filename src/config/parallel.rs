@@ -52,11 +52,22 @@ impl Parallel {
         let balance = balance(v, rank)?;
         let local_ranks = local_ranks(v, data, rank, balance)?;
         let multi_port = v.switch("data-parallel-multi-port-external-lb")?;
-        let supervisor_port = v.ranged(
+        let supervisor_port: u16 = v.ranged(
             "data-parallel-supervisor-port",
             1..=65535,
             "invalid data-parallel-supervisor-port: 1 to 65535 are allowed",
         )?;
+        if multi_port {
+            apart(v, supervisor_port, local_ranks.1)?;
+        }
+        if v.switch("headless")?
+            && let Some(servers) = v.opt_int("api-server-count")?.filter(|n| *n > 0)
+        {
+            return Err(ConfigError::Invalid(format!(
+                "--api-server-count={servers} cannot be used with --headless (no API servers are \
+                 started in headless mode)."
+            )));
+        }
         Ok(Self {
             tensor: size("tensor-parallel-size", "tensor parallel size")?,
             pipeline: size("pipeline-parallel-size", "pipeline parallel size")?,
@@ -68,6 +79,19 @@ impl Parallel {
             expert: v.switch("enable-expert-parallel")?,
         })
     }
+}
+
+/// Whether the supervisor has a port of its own.
+fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
+    let first: u16 = v.ranged("port", 0..=65535, "invalid port: 1 to 65535 are allowed")?;
+    let last = u32::from(first) + ranks - 1;
+    if first != 0 && (u32::from(first)..=last).contains(&u32::from(supervisor)) {
+        return Err(ConfigError::Invalid(format!(
+            "--data-parallel-supervisor-port {supervisor} overlaps with child rank ports \
+             {first}-{last}"
+        )));
+    }
+    Ok(())
 }
 
 /// The one rank to run, if only one is.

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::progress::{Progress, State};
+use super::slack::wake_promptly;
 use crate::engine::{
-    CachedBlock, Command, End, Event, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError,
+    CachedBlock, Command, End, Event, Outbox, Plan, Scheduler, SeqId, Sequence, Stats, SubmitError,
 };
 use crate::sim::SimTime;
 
@@ -78,6 +79,8 @@ pub struct Tag {
     pub source: Option<Arc<Source>>,
     /// What its span shows; `None`: nobody traces.
     pub traced: Option<Arc<Traced>>,
+    /// Names of its blocks, when somebody follows them.
+    pub plan: Option<Arc<Plan>>,
 }
 
 /// Where blocks of a prompt lie that another server computed.
@@ -388,6 +391,7 @@ impl Shared {
     }
 
     fn serve_deadlines(&self) {
+        wake_promptly();
         let grid = self.tune.quantum.as_nanos() as u64;
         let mut core = self.core.lock();
         while !core.stopping {

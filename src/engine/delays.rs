@@ -18,7 +18,7 @@ pub enum Calculator {
     PerToken,
 }
 
-/// Delays of the pool scheduler.
+/// Delays of the pool scheduler; of batching schedulers without a model of steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delays {
     /// The formula.
@@ -108,6 +108,21 @@ impl Delays {
             }
         };
         scale(delay, 1.0 / self.speedup)
+    }
+
+    /// Mean time of a step that computes `tokens` of prompts, alone and at the speed of the model.
+    pub fn chunk(&self, tokens: u64) -> Duration {
+        let constant = match self.calculator {
+            Calculator::Constant => true,
+            Calculator::PerToken => false,
+            Calculator::Default => !self.ttft.0.is_zero(),
+        };
+        if constant {
+            return self.ttft.0;
+        }
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let work = self.prefill_per_token.saturating_mul(tokens);
+        self.prefill_overhead.saturating_add(work)
     }
 
     /// Delay before a further token.

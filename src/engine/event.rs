@@ -124,8 +124,16 @@ pub enum Command {
     Caching(bool),
     /// Another engine has read the blocks of an ended sequence.
     Release(SeqId),
-    /// Delays of sequences that are submitted from now on (pool scheduler).
+    /// Delays of sequences that are submitted from now on (pool scheduler), of steps from now on
+    /// (batching schedulers without a model of their own).
     Delays(Arc<super::Delays>),
+    /// How many sequences may run and wait from now on; what runs or waits already stays.
+    Bounds {
+        /// Sequences that run at once, at least one.
+        running: u32,
+        /// Sequences that may wait; `None`: any number.
+        waiting: Option<u32>,
+    },
     /// How much faster than modelled steps run from now on, more than zero (batching schedulers).
     Speed(f64),
 }

@@ -55,6 +55,8 @@ pub struct Generator {
     think_end: Option<u32>,
     /// Whether an echo may be longer than its limit.
     whole_echo: bool,
+    /// Whether tokens have no text.
+    mute: bool,
     recordings: Option<Recordings>,
 }
 
@@ -104,7 +106,15 @@ impl Generator {
             think_end,
             recordings: None,
             whole_echo: false,
+            mute: false,
         }
+    }
+
+    /// Gives tokens without text, as a server does that has no tokenizer.
+    #[must_use]
+    pub fn with_mute(mut self, mute: bool) -> Self {
+        self.mute = mute;
+        self
     }
 
     /// Leaves an echo whole however low its token limit is, as llm-d-inference-sim does; it then
@@ -167,6 +177,9 @@ impl Generator {
             times: draft.times,
         };
         stop::apply(&mut script, &brief.stops, &self.tokenizer);
+        if self.mute {
+            script.fall_silent();
+        }
         script
     }
 
@@ -192,6 +205,10 @@ impl Generator {
     fn length(&self, brief: &Brief, rng: &mut ChaCha8Rng) -> u32 {
         if brief.stops.ignore_eos {
             return brief.limit;
+        }
+        if let Some(length) = brief.length {
+            // And the token that ends it.
+            return length.saturating_add(1).min(brief.limit);
         }
         let drawn = if brief.limited {
             length::limited(brief.limit, rng)

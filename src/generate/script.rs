@@ -106,6 +106,18 @@ impl Script {
         self.len
     }
 
+    /// Takes the text from its tokens.
+    pub(super) fn fall_silent(&mut self) {
+        let silent = |token: Token<'_>| Run {
+            source: Source::Silent(token.id),
+            from: 0,
+            to: 1,
+            channel: token.channel,
+        };
+        self.runs = self.tokens().map(silent).collect();
+        self.own.clear();
+    }
+
     /// Whether any token is reasoning.
     pub fn has_reasoning(&self) -> bool {
         self.runs

@@ -49,6 +49,9 @@ impl VllmEngine for Engine {
         ruling.delay(&self.parts).await;
         ruling.refuse(&self.parts)?;
         let request = request.into_inner();
+        if self.parts.config.server.log.http {
+            tracing::info!(message = ?request, "gRPC Generate");
+        }
         let stream = request.stream;
         let mut job = read::job(&self.parts, request).await?;
         job.rank = rank;

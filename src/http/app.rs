@@ -139,6 +139,11 @@ impl App {
         &self.desk
     }
 
+    /// Whether it takes requests.
+    pub fn is_up(&self) -> bool {
+        !self.is_stopping() && self.is_ready()
+    }
+
     /// From now on `/health` says 503.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);

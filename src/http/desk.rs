@@ -53,6 +53,8 @@ struct Program {
 struct InForce {
     tuned: Tuned,
     speed: f64,
+    /// Sequences that run and that wait, at most.
+    bounds: (u32, Option<u32>),
     fake: Option<Value>,
     pictures: Arc<Pictures>,
 }
@@ -74,6 +76,7 @@ impl InForce {
                 origin,
             },
             speed: engine.speed(),
+            bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
             fake: first.metrics.fake.clone(),
             pictures: Arc::new(Pictures::of(first)),
         }
@@ -86,6 +89,8 @@ impl InForce {
                 live.command(Command::Delays(delays.clone()));
             }
             live.command(Command::Speed(self.speed));
+            let (running, waiting) = self.bounds;
+            live.command(Command::Bounds { running, waiting });
         }
         if let Some(fake) = &self.fake
             && let Ok(fake) = Fake::from_value(fake.clone())
@@ -434,6 +439,7 @@ fn restart(app: &Arc<App>, time: Duration) {
     app.service.command(&Command::CancelAll);
     app.service
         .command(&Command::ResetPrefixCache(Reset::Forget));
+    app.metrics.restart();
     if down {
         let app = Arc::downgrade(app);
         tokio::spawn(async move {

@@ -97,7 +97,15 @@ impl Edge {
         let started = unix_now();
         let mut request = request.map(Body::new);
         if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
-            return Ok(self.call_grpc(grpc.clone(), request).await);
+            return Ok(match self.journal.clone() {
+                Some(journal) => {
+                    let path = request.uri().path().to_owned();
+                    journal.call(&path, request.headers());
+                    let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
+                    journal.called(path, response)
+                }
+                None => self.call_grpc(grpc.clone(), request).await,
+            });
         }
         self.strip_root_path(&mut request);
         Ok(match self.journal.clone() {
@@ -360,6 +368,10 @@ impl Asked {
         let Some((handler, method, size)) = self.0 else {
             return;
         };
+        // A WebSocket is none of FastAPI's requests.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
         let body = http_body::Body::size_hint(response.body())
             .exact()
             .unwrap_or(0);

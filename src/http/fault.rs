@@ -21,7 +21,7 @@ use crate::wire::fault::{Fault, Kind};
 const HEADER: &str = "x-sim-fault";
 
 /// Routes whose requests may fail. Source: llm-d-inference-sim `failures.go`.
-const GENERATING: [&str; 7] = [
+const GENERATING: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -29,6 +29,8 @@ const GENERATING: [&str; 7] = [
     "/v1/chat/completions/batch",
     "/inference/v1/generate",
     "/invocations",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
 ];
 
 /// What befalls the request of this task.

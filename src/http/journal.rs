@@ -1,8 +1,9 @@
 //! What is logged of requests: one line each at debug; parameters, bodies and headers only for
 //! those who ask.
 //!
-//! `--log-http` is llm-d's: bodies up to 512 KiB, of streams none. `--enable-log-requests` and
-//! `--enable-log-outputs` are vLLM's: parameters at info, the prompt at debug alone.
+//! `--log-http` is llm-d's: bodies, cut at 512 KiB; streams (which llm-d leaves out) when they have
+//! ended, gRPC as calls. `--enable-log-requests` and `--enable-log-outputs` are vLLM's: parameters
+//! at info, the prompt at debug alone.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`; vLLM `vllm/entrypoints/logger.py`.
 
@@ -15,9 +16,10 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
+use super::overheard::{Heard, Overheard};
 use crate::config::{Log, LogLevel};
 
-/// Longest body that is logged.
+/// Most bytes of a body that are logged.
 const LONGEST: usize = 512 * 1024;
 /// What stands for a secret.
 const MASK: &str = "***";
@@ -72,8 +74,11 @@ impl Journal {
 
     /// Logs a request as far as somebody asked, and gives it back.
     pub(super) async fn request(&self, request: Request<Body>) -> Request<Body> {
-        if !(self.log.http || self.log.requests) || !is_short(request.headers()) {
+        if !(self.log.http || self.log.requests) {
             return request;
+        }
+        if !is_short(request.headers()) {
+            return self.long_request(request);
         }
         let (parts, body) = request.into_parts();
         let Ok(whole) = body.collect().await else {
@@ -103,12 +108,75 @@ impl Journal {
         Request::from_parts(parts, Body::from(bytes))
     }
 
-    /// Logs an answer in one piece as far as somebody asked, and gives it back.
-    pub(super) async fn response(&self, path: &str, response: Response<Body>) -> Response<Body> {
-        let length = http_body::Body::size_hint(response.body()).exact();
-        let short = length.is_some_and(|length| length <= LONGEST as u64);
-        if !(self.log.http || self.log.outputs) || !short {
+    /// The same for a body that is long, or does not say: it is logged when it was read.
+    fn long_request(&self, request: Request<Body>) -> Request<Body> {
+        if !self.log.http {
+            return request;
+        }
+        let (parts, body) = request.into_parts();
+        let method = parts.method.clone();
+        let path = parts.uri.path().to_owned();
+        let headers = shown(&parts.headers);
+        let body = Overheard::body(body, LONGEST, move |heard| {
+            let (bytes, body) = (heard.length, told(&heard));
+            tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
+        });
+        Request::from_parts(parts, body)
+    }
+
+    /// A gRPC call: who is called with what metadata, and how it ended. The messages are logged
+    /// where they are read.
+    pub(super) fn call(&self, path: &str, headers: &HeaderMap) {
+        if self.log.http {
+            tracing::info!(path, headers = shown(headers), "gRPC call");
+        }
+    }
+
+    /// The answer to a gRPC call, logged at its end.
+    pub(super) fn called(&self, path: String, response: Response<Body>) -> Response<Body> {
+        if !self.log.http {
             return response;
+        }
+        let (parts, body) = response.into_parts();
+        let early = parts.headers.get("grpc-status");
+        let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
+        let body = Overheard::body(body, 0, move |heard| {
+            let status = heard.grpc_status.or(early);
+            let status = status.as_deref().unwrap_or("none: broken off");
+            let (bytes, frames) = (heard.length, heard.frames);
+            tracing::info!(path, status, bytes, frames, "gRPC answer");
+        });
+        Response::from_parts(parts, body)
+    }
+
+    /// A stream, or an answer that is long, logged at its end.
+    fn long_response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+        let (parts, body) = response.into_parts();
+        let (status, path) = (parts.status.as_u16(), path.to_owned());
+        let journal = Self {
+            log: self.log.clone(),
+        };
+        let body = Overheard::body(body, LONGEST, move |heard| {
+            let (bytes, whole, body) = (heard.length, heard.whole, told(&heard));
+            if journal.log.http {
+                tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
+            }
+            if journal.log.outputs {
+                let output = journal.cut(body);
+                tracing::info!(path, status, whole, output, "request answered");
+            }
+        });
+        Response::from_parts(parts, body)
+    }
+
+    /// Logs an answer as far as somebody asked, and gives it back.
+    pub(super) async fn response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+        if !(self.log.http || self.log.outputs) {
+            return response;
+        }
+        let length = http_body::Body::size_hint(response.body()).exact();
+        if length.is_none_or(|length| length > LONGEST as u64) {
+            return self.long_response(path, response);
         }
         let (parts, body) = response.into_parts();
         let Ok(whole) = body.collect().await else {
@@ -134,6 +202,16 @@ impl Journal {
         }
         text
     }
+}
+
+/// What was heard of a body, as text.
+fn told(heard: &Heard) -> String {
+    let mut text = masked(&heard.head).into_owned();
+    let cut = heard.length - heard.head.len() as u64;
+    if cut > 0 {
+        text.push_str(&format!("… ({cut} more bytes)"));
+    }
+    text
 }
 
 /// Whether a request says that its body is short enough to be logged.

@@ -3,6 +3,7 @@
 mod admin;
 mod anthropic;
 mod app;
+mod audio;
 mod body;
 pub mod bootstrap;
 mod dashboard;
@@ -19,6 +20,7 @@ mod media;
 mod omni;
 mod openai;
 mod ops;
+mod overheard;
 mod pooling;
 mod query;
 mod routes;

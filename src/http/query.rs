@@ -9,8 +9,12 @@ use crate::wire::schema::Wire;
 
 /// Names and values, decoded, in the order given.
 pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
-    let query = uri.query().unwrap_or_default();
-    let parts = query.split('&').filter(|part| !part.is_empty());
+    pairs_of(uri.query().unwrap_or_default())
+}
+
+/// Names and values of an encoded text, a query or a form.
+pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
+    let parts = text.split('&').filter(|part| !part.is_empty());
     parts
         .map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));

@@ -14,7 +14,7 @@ use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
-    admin, anthropic, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
 };
 use crate::config::{Config, Door, Task};
 
@@ -49,11 +49,16 @@ fn table(config: &Config) -> Vec<Route> {
         ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
         ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
     ];
-    if generates(config) {
-        routes.extend(generation());
-        routes.extend(scale_out(config));
+    if config.api.render_only {
+        routes.extend(rendering());
+    } else {
+        if generates(config) {
+            routes.extend(generation());
+            routes.extend(scale_out(config));
+        }
+        routes.extend(pooled(config));
+        routes.extend(speech(config));
     }
-    routes.extend(pooled(config));
     if !config.server.disable_fastapi_docs {
         routes.extend(documentation());
     }
@@ -106,7 +111,7 @@ fn table(config: &Config) -> Vec<Route> {
 
 /// Whether chat and completions exist.
 fn generates(config: &Config) -> bool {
-    matches!(config.api.task, Task::All | Task::Generate)
+    matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
 }
 
 fn generation() -> Vec<Route> {
@@ -141,7 +146,7 @@ fn generation() -> Vec<Route> {
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
     let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
-    let routes = vec![
+    let mut routes = vec![
         (
             "/inference/v1/generate",
             "POST",
@@ -152,6 +157,19 @@ fn scale_out(config: &Config) -> Vec<Route> {
             "POST",
             post(control::abort_named),
         ),
+    ];
+    routes.extend(rendering());
+    if on {
+        return routes;
+    }
+    let off = routes.into_iter();
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
+        .collect()
+}
+
+/// Routes that turn requests into tokens and tokens into replies.
+fn rendering() -> Vec<Route> {
+    vec![
         ("/v1/chat/completions/render", "POST", post(render::chat)),
         ("/v1/completions/render", "POST", post(render::completions)),
         ("/v1/messages/render", "POST", post(render::messages)),
@@ -166,13 +184,7 @@ fn scale_out(config: &Config) -> Vec<Route> {
             "POST",
             post(derender::completions),
         ),
-    ];
-    if on {
-        return routes;
-    }
-    let off = routes.into_iter();
-    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
-        .collect()
+    ]
 }
 
 /// Pooling routes of the server's task.
@@ -200,6 +212,21 @@ fn pooled(config: &Config) -> Vec<Route> {
         }
     }
     routes
+}
+
+/// Routes of models that hear.
+fn speech(config: &Config) -> Vec<Route> {
+    if !config.api.speech.transcribes {
+        return Vec::new();
+    }
+    vec![
+        (
+            "/v1/audio/transcriptions",
+            "POST",
+            post(audio::transcriptions),
+        ),
+        ("/v1/audio/translations", "POST", post(audio::translations)),
+    ]
 }
 
 fn documentation() -> Vec<Route> {
@@ -335,6 +362,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         };
         router = router.route(path, handler);
     }
+    // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
+    if app.config.api.speech.realtime && !app.config.api.render_only {
+        router = router.route("/v1/realtime", any(audio::realtime::open));
+    }
     router.fallback(any(unknown)).with_state(app)
 }
 
@@ -363,7 +394,7 @@ fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-fn not_found() -> Response<Body> {
+pub(super) fn not_found() -> Response<Body> {
     error::json(
         StatusCode::NOT_FOUND,
         "{\"detail\":\"Not Found\"}".to_owned(),

@@ -28,6 +28,7 @@ pub(super) async fn detokenize(
 ) -> Answer {
     let request = DetokenizeRequest::parse(&value)?;
     prepare::target(&app, request.model.as_deref())?;
+    prepare::has_tokenizer(&app)?;
     // An id beyond any vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids
@@ -45,6 +46,7 @@ pub(super) async fn detokenize(
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let request = TokenizeRequest::parse(value)?;
     prepare::target(app, request.model())?;
+    prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {

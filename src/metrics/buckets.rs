@@ -14,6 +14,10 @@ pub(super) const NIXL_DESCRIPTORS: &[f64] = &[
 ];
 /// Sleeping, waking, weight updates.
 pub(super) const OPERATION: &[f64] = &[0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+/// Connections of `/v1/realtime`.
+pub(super) const SOCKET: &[f64] = &[
+    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+];
 pub(super) const HTTP_HIGHR: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0,
     7.5, 10.0, 30.0, 60.0,

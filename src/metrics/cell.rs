@@ -22,7 +22,7 @@ impl Counter {
         self.0.get()
     }
 
-    /// Fake metrics only.
+    /// Fake metrics, and a process that forgets.
     pub(super) fn set(&self, n: u64) {
         self.0.set(n);
     }
@@ -136,6 +136,11 @@ impl Born {
         if self.0.get() == 0.0 {
             self.0.set(now_unix);
         }
+    }
+
+    /// Hides the series until it is shown again.
+    pub(super) fn hide(&self) {
+        self.0.set(0.0);
     }
 
     /// When it was born, if it was.

@@ -123,6 +123,23 @@ pub struct NixlTransfer {
     pub descriptors: u32,
 }
 
+/// Sums since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Prompt tokens that were computed here.
+    pub computed: u64,
+    /// Output tokens.
+    pub generated: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Prompt tokens found in the prefix cache, of how many that were looked up.
+    pub prefix: (u64, u64),
+    /// The same of the caches of others.
+    pub external: (u64, u64),
+    /// Media found in the cache, of how many that were looked up.
+    pub media: (u64, u64),
+}
+
 /// The series of one engine (one data-parallel rank).
 ///
 /// Any thread may call; the calls of one token cost some nanoseconds.
@@ -318,6 +335,19 @@ impl EngineMetrics {
         let work = [flops, read_bytes, write_bytes];
         for (cell, n) in self.cells.work.iter().zip(work) {
             cell.add(n);
+        }
+    }
+
+    /// What has been done so far.
+    pub fn totals(&self) -> Totals {
+        let c = &self.cells;
+        Totals {
+            computed: c.prompt_by_source[0].get(),
+            generated: c.generation_tokens.get(),
+            preemptions: c.preemptions.get(),
+            prefix: (c.prefix_hits.get(), c.prefix_queries.get()),
+            external: (c.external_hits.get(), c.external_queries.get()),
+            media: (c.mm_hits.get(), c.mm_queries.get()),
         }
     }
 

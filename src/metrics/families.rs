@@ -142,6 +142,13 @@ specs! {
     WEIGHTS_IN_FLIGHT = "vllm:rl_weight_update_operations_in_flight",
         "Logical frontend weight operations currently awaited.";
 
+    SOCKETS_ACTIVE = "vllm:websocket_connections_active",
+        "Number of currently active WebSocket connections.";
+    SOCKETS_TOTAL = "vllm:websocket_connections_total",
+        "Total number of WebSocket connections.";
+    SOCKET_DURATION = "vllm:websocket_connection_duration_seconds",
+        "Duration of WebSocket connections in seconds.";
+
     HTTP_REQUESTS = "http_requests_total",
         "Total number of requests by method, status and handler.";
     HTTP_REQUEST_SIZE = "http_request_size_bytes",

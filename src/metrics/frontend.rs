@@ -193,6 +193,13 @@ fn push_sample(out: &mut String, name: &str, labels: &str, value: f64) {
 
 struct Durations(Arc<Operations>);
 impl Live for Durations {
+    fn restart(&self, _: f64) {
+        for op in &self.0.each {
+            op.born.hide();
+            op.duration.replace(&[]);
+        }
+    }
+
     fn write(&self, out: &mut String, _: f64) {
         self.0.write_durations(out);
     }

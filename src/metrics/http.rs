@@ -240,6 +240,27 @@ enum What {
     Durations,
 }
 
+impl Lines {
+    /// The series stay, at zero: a count that is under way still finds its own.
+    fn restart(&mut self, now_unix: f64) {
+        for l in &mut self.requests {
+            l.cell.set(0);
+            l.line.born = now_unix;
+        }
+        for l in &mut self.sizes {
+            let cells = &l.cells;
+            for cell in [&cells.count, &cells.request, &cells.response] {
+                cell.set(0);
+            }
+            l.line.born = now_unix;
+        }
+        for l in &mut self.durations {
+            l.cell.replace(&[]);
+            l.line.born = now_unix;
+        }
+    }
+}
+
 /// One family.
 struct Text {
     what: What,
@@ -248,6 +269,10 @@ struct Text {
 }
 
 impl Live for Text {
+    fn restart(&self, now_unix: f64) {
+        self.lines.lock().restart(now_unix);
+    }
+
     fn write(&self, out: &mut String, _: f64) {
         let lines = &*self.lines.lock();
         match self.what {

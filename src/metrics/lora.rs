@@ -112,6 +112,14 @@ impl LoraInfo {
         })
     }
 
+    /// Forgets all series.
+    fn clear(&self) {
+        let _adding = self.adding.lock();
+        for series in self.series.swap(Arc::default()).iter() {
+            series.evicted.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets all series for these (running, waiting, value).
     pub(super) fn replace(&self, series: &[(String, String, f64)]) {
         let _adding = self.adding.lock();
@@ -127,6 +135,10 @@ impl LoraInfo {
 }
 
 impl Live for LoraInfo {
+    fn restart(&self, _: f64) {
+        self.clear();
+    }
+
     fn write(&self, out: &mut String, _: f64) {
         let all = self.series.load();
         if self.hide_empty && all.is_empty() {

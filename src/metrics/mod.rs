@@ -14,8 +14,7 @@
 //! first and with the same value. That family is then no longer vLLM's to the letter.
 //!
 //! Left out: series of hardware and connectors that nothing here stands for (Mooncake,
-//! offloading, HF3FS, HiSparse, UMBP), of watermarks, NaN counting, diffusion and realtime
-//! transcription.
+//! offloading, HF3FS, HiSparse, UMBP), of watermarks, NaN counting and diffusion.
 //!
 //! Source: vLLM 0.32 and 0.33, `vllm/v1/metrics`; a recorded server's texts are in
 //! `tests/fixtures/metrics`.
@@ -36,8 +35,12 @@ mod number;
 mod observer;
 mod page;
 mod process;
+mod residency;
+mod restart;
+mod sockets;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,13 +49,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use buckets::{BucketError, Buckets};
 pub use cache_config::CacheConfig;
 pub use engine::{
-    EngineMetrics, Finished, NixlFailure, NixlTransfer, Reason, Rejection, SleepState,
+    EngineMetrics, Finished, NixlFailure, NixlTransfer, Reason, Rejection, SleepState, Totals,
 };
 pub use fake::{Fake, FakeError};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
 pub use observer::{Hearing, Observer};
+pub use residency::Residency;
+pub use work::{Model as WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};
 use cells::{Cells, Engines};
@@ -108,8 +113,12 @@ pub struct Settings {
     pub finish_reason_label: bool,
     /// A tool-call parser is configured.
     pub tool_parser: bool,
+    /// Whether engines are shown at all (not with `--disable-log-stats`).
+    pub engine_stats: bool,
     /// `--kv-cache-metrics`.
     pub kv_cache_metrics: bool,
+    /// Whether speech comes over WebSockets.
+    pub sockets: bool,
     /// Draft tokens per step; zero: no speculation.
     pub spec_positions: u32,
     /// Prompts may come from other servers.
@@ -146,7 +155,9 @@ impl Default for Settings {
             legacy: false,
             finish_reason_label: false,
             tool_parser: false,
+            engine_stats: true,
             kv_cache_metrics: false,
+            sockets: false,
             spec_positions: 0,
             kv_consumer: false,
             nixl: false,
@@ -169,8 +180,12 @@ pub struct Metrics {
     http: HttpMetrics,
     tool_parser: ToolParser,
     operations: AllOperations,
+    sockets: sockets::Sockets,
     faults: Arc<faults::Faults>,
     fake: Option<fake::FakeState>,
+    /// Where a process without requests shows that it has no adapter (llm-d).
+    idle_lora: Option<Arc<LoraInfo>>,
+    clock: Clock,
     /// Length of the last text.
     length: AtomicUsize,
 }
@@ -221,7 +236,9 @@ impl Metrics {
             each: &shown,
             settings: &settings,
         };
-        all.register(&mut page, &rejected);
+        if settings.engine_stats {
+            all.register(&mut page, &rejected);
+        }
 
         let max_lora = settings.lora.unwrap_or(1);
         let lora = || Arc::new(LoraInfo::new(max_lora, settings.multiprocess));
@@ -230,13 +247,17 @@ impl Metrics {
             .fake
             .as_ref()
             .map_or_else(|| real_lora.clone(), |_| lora());
-        if settings.lora.is_some() || settings.fake.is_some() {
+        let mut idle_lora = None;
+        if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(Group::SummedGauge, shown_lora.clone());
             if settings.dialect == Dialect::LlmD {
                 shown_lora.set("", "", born.trunc());
+                idle_lora = Some(shown_lora.clone());
             }
         }
-        register_cache_config(&settings, &mut page);
+        if settings.engine_stats {
+            register_cache_config(&settings, &mut page);
+        }
 
         let http = HttpMetrics::new(&settings.routes, settings.multiprocess, settings.clock);
         http.register(&mut page);
@@ -246,9 +267,13 @@ impl Metrics {
         }
         let operations = AllOperations::new(&page, settings.clock);
         operations.register(&mut page);
+        let sockets = sockets::Sockets::new();
+        if settings.sockets {
+            sockets.register(&mut page);
+        }
         let faults = Arc::new(faults::Faults::default());
         page.live(Group::Counter, faults.clone());
-        if settings.legacy {
+        if settings.engine_stats && settings.legacy {
             page.without_created();
             all.register_old_names(&mut page);
         }
@@ -273,8 +298,11 @@ impl Metrics {
             http,
             tool_parser,
             operations,
+            sockets,
             faults,
             fake,
+            idle_lora,
+            clock: settings.clock,
             length: AtomicUsize::new(0),
         }))
     }
@@ -318,6 +346,16 @@ impl Metrics {
         self.operations.ended(operation, seconds);
     }
 
+    /// A WebSocket was opened; [`Self::socket_closed`] must follow.
+    pub fn socket_opened(&self) {
+        self.sockets.opened();
+    }
+
+    /// A WebSocket was closed after so many seconds.
+    pub fn socket_closed(&self, seconds: f64) {
+        self.sockets.closed(seconds);
+    }
+
     /// A client got to feel a fault of this kind, dealt by a scenario's phase (both empty outside
     /// a drill).
     pub fn on_fault(&self, kind: &'static str, scenario: &str, phase: &str) {
@@ -341,6 +379,19 @@ impl Metrics {
     pub fn update_fake(&self, update: &Fake) -> Result<(), FakeError> {
         let fake = self.fake.as_ref().ok_or(FakeError::RealMetrics)?;
         fake.update(update)
+    }
+
+    /// Counts begin again at zero, as in a process that starts now. Fake metrics stay as they are,
+    /// and so does what is counted of faults: it is the record of the drill.
+    pub fn restart(&self) {
+        if self.fake.is_some() {
+            return;
+        }
+        let now = (self.clock)();
+        self.page.restart(now);
+        if let Some(lora) = &self.idle_lora {
+            lora.set("", "", now.trunc());
+        }
     }
 
     /// Appends the whole text, as of this unix time.

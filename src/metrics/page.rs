@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::cell::{Born, Counter, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
+use super::restart::Growing;
 
 /// Name and HELP of a family. Counters are named with their `_total`.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +121,8 @@ impl Series {
 pub(super) trait Live: Send + Sync {
     /// Appends whole lines.
     fn write(&self, out: &mut String, now_unix: f64);
+    /// Forgets what a process that starts at this time does not know.
+    fn restart(&self, _now_unix: f64) {}
 }
 
 /// In which order several API servers show their families.
@@ -155,8 +158,11 @@ enum Part {
 pub(super) struct PageBuilder {
     families: Vec<(Group, Vec<Part>)>,
     multiprocess: bool,
-    /// Unix time shown in `_created` families; `None`: there are none.
-    created: Option<f64>,
+    /// Unix time shown in `_created` families.
+    born: Arc<Gauge>,
+    /// Whether there are such families.
+    created: bool,
+    growing: Vec<Growing>,
 }
 
 impl PageBuilder {
@@ -164,13 +170,15 @@ impl PageBuilder {
         Self {
             families: Vec::new(),
             multiprocess,
-            created: (!multiprocess).then_some(now_unix),
+            born: Arc::new(Gauge::new(now_unix)),
+            created: !multiprocess,
+            growing: Vec::new(),
         }
     }
 
     /// Families from here on have no `_created` beside them.
     pub(super) fn without_created(&mut self) {
-        self.created = None;
+        self.created = false;
     }
 
     /// Whether the text is that of several API servers.
@@ -179,24 +187,25 @@ impl PageBuilder {
     }
 
     pub(super) fn counter(&mut self, spec: Spec, series: Vec<Series>) {
+        self.growing.extend(series.iter().flat_map(Growing::of));
         let mut parts = vec![Part::Text(header(spec.name, spec.help, "counter"))];
         for s in &series {
             let text = format!("{}{} ", spec.name, s.labels.render());
             push_line(&mut parts, text, &s.value, s.shown.as_ref());
         }
-        if let Some(now) = self.created {
+        if self.created {
             let name = created_name(spec.name);
             parts.push(Part::Text(header(&name, spec.help, "gauge")));
             for s in &series {
                 let text = format!("{name}{} ", s.labels.render());
-                parts.push(match &s.shown {
-                    None => Part::Text(format!("{text}{}\n", float(now))),
-                    Some(shown) => Part::Hidden {
+                match &s.shown {
+                    None => push_line(&mut parts, text, &Value::Gauge(self.born.clone()), None),
+                    Some(shown) => parts.push(Part::Hidden {
                         shown: shown.clone(),
                         text,
                         value: None,
-                    },
-                });
+                    }),
+                }
             }
         }
         self.families.push((Group::Counter, parts));
@@ -214,19 +223,20 @@ impl PageBuilder {
     pub(super) fn histogram(&mut self, spec: Spec, series: &[(Labels, Arc<Histogram>)]) {
         let mut parts = vec![Part::Text(header(spec.name, spec.help, "histogram"))];
         for (labels, cell) in series {
+            self.growing.push(Growing::Observed(cell.clone()));
             parts.push(Part::Histogram {
                 cell: cell.clone(),
                 before: histogram_lines(spec.name, labels, cell.bounds(), self.multiprocess),
                 sum_first: self.multiprocess,
             });
         }
-        if let Some(now) = self.created {
+        if self.created {
             let name = format!("{}_created", spec.name);
-            let mut text = header(&name, spec.help, "gauge");
+            parts.push(Part::Text(header(&name, spec.help, "gauge")));
             for (labels, _) in series {
-                let _ = writeln!(text, "{name}{} {}", labels.render(), float(now));
+                let text = format!("{name}{} ", labels.render());
+                push_line(&mut parts, text, &Value::Gauge(self.born.clone()), None);
             }
-            parts.push(Part::Text(text));
         }
         self.families.push((Group::Histogram, parts));
     }
@@ -246,7 +256,11 @@ impl PageBuilder {
                 (_, part) => parts.push(part),
             }
         }
-        Page { parts }
+        Page {
+            parts,
+            born: self.born,
+            growing: self.growing,
+        }
     }
 }
 
@@ -333,9 +347,22 @@ pub(super) fn write_histogram(
 /// A page that is ready to be filled with numbers.
 pub(super) struct Page {
     parts: Vec<Part>,
+    born: Arc<Gauge>,
+    growing: Vec<Growing>,
 }
 
 impl Page {
+    /// Shows the numbers of a process that starts at this unix time: counts from zero.
+    pub(super) fn restart(&self, now_unix: f64) {
+        self.born.set(now_unix);
+        self.growing.iter().for_each(Growing::forget);
+        for part in &self.parts {
+            if let Part::Live(live) = part {
+                live.restart(now_unix);
+            }
+        }
+    }
+
     /// Appends the whole text.
     pub(super) fn write(&self, out: &mut String, now_unix: f64) {
         for part in &self.parts {

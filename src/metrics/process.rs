@@ -55,6 +55,8 @@ pub(super) struct Process {
     boot: Option<f64>,
     max_fds: Option<f64>,
     fds: Mutex<Option<(f64, f64)>>,
+    /// When it seems to have started anew, and the CPU time it had by then.
+    anew: Mutex<Option<(f64, f64)>>,
 }
 
 /// A line of `/proc/self/stat` that matters.
@@ -74,6 +76,7 @@ impl Process {
             boot: word_after("/proc/stat", "btime"),
             max_fds: word_after("/proc/self/limits", "Max open files"),
             fds: Mutex::default(),
+            anew: Mutex::default(),
         }
     }
 
@@ -134,6 +137,11 @@ fn word_after(path: &str, label: &str) -> Option<f64> {
 }
 
 impl Live for Process {
+    fn restart(&self, now_unix: f64) {
+        let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
+        *self.anew.lock() = Some((now_unix, cpu_s));
+    }
+
     fn write(&self, out: &mut String, now_unix: f64) {
         let mut family = |name: &str, help: &str, kind: &str, value: f64| {
             out.push_str(&header(name, help, kind));
@@ -142,7 +150,15 @@ impl Live for Process {
             push_float(out, value);
             out.push('\n');
         };
-        if let Some(stat) = self.stat() {
+        let stat = self.stat().map(|stat| match *self.anew.lock() {
+            Some((start_s, before)) => Stat {
+                start_s,
+                cpu_s: (stat.cpu_s - before).max(0.0),
+                ..stat
+            },
+            None => stat,
+        });
+        if let Some(stat) = stat {
             family(
                 "process_virtual_memory_bytes",
                 "Virtual memory size in bytes.",

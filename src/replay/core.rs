@@ -5,6 +5,8 @@
 //! steps start, which the engines leave to another round at the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
 
+mod split;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -18,8 +20,9 @@ use super::requests::Requests;
 use super::route::{Ask, Choice};
 use super::sessions::{Due, Sessions};
 use super::settings::Settings;
-use super::worker::Phase;
+use super::worker::{EngineSpec, Phase};
 use super::workload::{Source, WorkloadError};
+use split::Way;
 
 /// Steps that a worker's log may hold before it is looked through.
 const LOG_STEPS: usize = 4096;
@@ -55,6 +58,9 @@ pub struct Totals {
     pub most_workers: u32,
     /// Most requests at a time.
     pub most_requests: u64,
+    /// Tokens of prompts, and of output lost, that steps computed; `None`: the engines have no
+    /// steps.
+    pub prefill_tokens: Option<u64>,
     /// Sessions that waited for something that never happened.
     pub stuck: Vec<String>,
 }
@@ -83,6 +89,8 @@ enum Timer {
     Ready(Address),
     /// The number of workers may change.
     Scale(usize),
+    /// The prompt of a request has arrived where its output is made.
+    Arrived(u32),
 }
 
 struct Core<'a> {
@@ -93,6 +101,7 @@ struct Core<'a> {
     /// Prefill workers (none in a plain deployment), then those that make output.
     pools: [Pool; 2],
     split: bool,
+    way: Way,
     /// When workers have something to do. Entries may be out of date.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<Address>,
@@ -133,6 +142,7 @@ impl<'a> Core<'a> {
                 Pool::new(Some(&settings.pool), seed, false),
             ],
             split: prefill.is_some(),
+            way: Way::default(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: Agenda::default(),
@@ -146,6 +156,12 @@ impl<'a> Core<'a> {
             now: SimTime::ZERO,
             totals: Totals::default(),
         };
+        core.way.order = prefill.and_then(|spec| spec.engines.first()?.handoff());
+        let order = settings.pool.engines.first().and_then(EngineSpec::handoff);
+        if core.way.order != order {
+            core.way.order = None;
+        }
+        core.pools[SERVING].fetches = core.way.order.is_some();
         for pool in [PREFILL, SERVING] {
             let Some(spec) = core.pools[pool].spec.clone() else {
                 continue;
@@ -178,8 +194,10 @@ impl<'a> Core<'a> {
                 match timer {
                     Timer::Ready(address) => self.worker_ready(address)?,
                     Timer::Scale(pool) => self.scale(pool)?,
+                    Timer::Arrived(slot) => self.way.arrives(slot),
                 }
             }
+            self.act()?;
             while let Some(due) = self.sessions.pop_due(now)? {
                 self.send(due)?;
             }
@@ -195,10 +213,14 @@ impl<'a> Core<'a> {
         {
             self.calendar.pop();
         }
+        if self.way.is_due() {
+            return Some(self.now);
+        }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         let work = step.into_iter().chain(arrival).min();
-        if work.is_none() && !self.pools.iter().any(Pool::is_starting) {
+        let coming = self.way.is_under_way() || self.pools.iter().any(Pool::is_starting);
+        if work.is_none() && !coming {
             return None;
         }
         work.into_iter().chain(self.timers.next_due()).min()
@@ -221,6 +243,7 @@ impl<'a> Core<'a> {
         for &(pool, worker) in &due {
             let mut out = std::mem::take(&mut self.out);
             self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
+            self.wake_deferred((pool, worker), &out);
             self.hear((pool, worker), &mut out)?;
             self.out = out;
             self.hand_over()?;
@@ -259,7 +282,10 @@ impl<'a> Core<'a> {
             match event {
                 Event::Tokens { id, n } => self.made(address, id, n, when, steps),
                 Event::Decoded { id, n } => self.decoded(address, id, n),
-                Event::Step { .. } => self.pools[pool].workers[at as usize].log.close(when),
+                Event::Step { prompt_tokens, .. } => {
+                    *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
+                    self.pools[pool].workers[at as usize].log.close(when);
+                }
                 Event::Scheduled { id, cached, .. } if !steps => {
                     self.admitted(pool, id, when, cached, false);
                 }
@@ -275,6 +301,7 @@ impl<'a> Core<'a> {
                 _ => {}
             }
         }
+        self.hear_reserved(address);
         let worker = &self.pools[pool].workers[at as usize];
         if worker.log.len() >= worker.log_limit {
             self.flush_log(address);
@@ -284,15 +311,20 @@ impl<'a> Core<'a> {
 
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
-        if let Some(handoff) = request.handoff.as_mut().filter(|_| !again) {
-            handoff.reused = cached.min(request.input);
+        let mut handoff = request.handoff.as_mut();
+        if self.way.order.is_some() {
+            if let Some(handoff) = handoff.filter(|_| pool == SERVING) {
+                handoff.reused = handoff.reused.max(cached);
+            }
+        } else if let Some(handoff) = handoff.take().filter(|_| !again) {
+            handoff.reused = cached;
             (handoff.activated, handoff.released) = (Some(at), Some(at));
             let worker = request.prefill_worker.unwrap_or_default();
             self.fetched.push((worker, id.0 as u32));
         }
         request.admissions.push(Admission {
             at,
-            reused: cached.min(request.input),
+            reused: cached,
             again,
             prefill_pool: pool == PREFILL,
         });
@@ -351,6 +383,10 @@ impl<'a> Core<'a> {
         when: SimTime,
         end: End,
     ) -> Result<(), ReplayError> {
+        if pool == PREFILL && end == End::Finished && self.way.order.is_some() {
+            self.held(slot, when);
+            return Ok(());
+        }
         if pool == PREFILL && end == End::Finished {
             self.left((pool, at), slot);
             let handoff = Handoff {
@@ -365,6 +401,9 @@ impl<'a> Core<'a> {
             End::Finished => Status::Completed,
             End::Aborted | End::Cancelled | End::Threshold => Status::Rejected,
         };
+        if pool == PREFILL && self.way.order.is_some() {
+            self.give_up_destination(slot)?;
+        }
         self.over((pool, at), slot, when, status)
     }
 
@@ -390,12 +429,18 @@ impl<'a> Core<'a> {
     ) -> Result<(), ReplayError> {
         let request = self.requests.get(slot);
         let (place, turn) = (request.place, request.turn);
-        if let (Some(_), Some(worker)) = (request.handoff, request.prefill_worker) {
+        if let (Some(_), Some(worker), None) =
+            (request.handoff, request.prefill_worker, self.way.order)
+        {
             self.fetched.push((worker, slot));
         }
-        self.tell(slot, when, status);
-        self.left(address, slot);
-        self.requests.release(slot);
+        if self.is_kept(slot, when, status) {
+            self.left(address, slot);
+        } else {
+            self.tell(slot, when, status);
+            self.left(address, slot);
+            self.requests.release(slot);
+        }
         self.living -= 1;
         self.totals.ended = self.totals.ended.max(when);
         self.sessions.ended(place, turn, when)?;
@@ -404,8 +449,14 @@ impl<'a> Core<'a> {
 
     fn tell(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
-        let open = self.sessions.get(request.place);
-        let spec = open.turn(request.turn);
+        let (session_id, request_id) = match request.over {
+            Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
+            None => {
+                let open = self.sessions.get(request.place);
+                let spec = open.turn(request.turn);
+                (open.session.id.as_ref(), spec.request_id.as_ref())
+            }
+        };
         let (mut second, mut last) = (None, None);
         self.tokens.clear();
         if let Some(worker) = request.worker {
@@ -421,9 +472,9 @@ impl<'a> Core<'a> {
         }
         self.sink.request(&Outcome {
             session: request.session,
-            session_id: open.session.id.as_ref(),
+            session_id,
             turn: request.turn,
-            request_id: spec.request_id.as_ref(),
+            request_id,
             number: request.number,
             arrival: request.arrival,
             dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
@@ -442,6 +493,9 @@ impl<'a> Core<'a> {
             preemptions: &request.preemptions,
             handoff: request.handoff,
             overlap: request.overlap,
+            best_overlap: request.best_overlap,
+            block_size: self.pools[SERVING].block_size,
+            decode_first: self.way.order == Some(super::worker::Order::DestinationFirst),
             queued_ns: request.queued_ns,
             error: None,
         });
@@ -464,6 +518,11 @@ impl<'a> Core<'a> {
         self.living += 1;
         self.totals.most_requests = self.totals.most_requests.max(self.living);
         self.sessions.sent(place, turn, self.now);
+        if self.way.order.is_some() {
+            // Workers that can go on at this instant do so before they hear of it.
+            self.set_out(slot);
+            return Ok(());
+        }
         self.place(if self.split { PREFILL } else { SERVING }, slot);
         self.hand_over()
     }
@@ -506,14 +565,14 @@ impl<'a> Core<'a> {
             let (mut output, mut transfer) = (request.output, Transfer::Local);
             if pool == PREFILL {
                 request.prefill_worker = Some(choice.worker);
-                request.overlap = choice.overlap;
+                (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 (output, transfer) = (1, Transfer::RemoteDecode);
             } else {
                 request.worker = Some(choice.worker);
                 if self.split {
                     transfer = Transfer::RemotePrefill;
                 } else {
-                    request.overlap = choice.overlap;
+                    (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 }
             }
             let sequence = Sequence {
@@ -659,7 +718,9 @@ impl<'a> Core<'a> {
             self.requests.living().map(|(s, r)| (r.number, s)).collect();
         left.sort_unstable();
         for (_, slot) in left {
-            self.tell(slot, end, Status::Incomplete);
+            let over = self.requests.get(slot).over;
+            let (at, status) = over.unwrap_or((end, Status::Incomplete));
+            self.tell(slot, at, status);
         }
         for pool in [PREFILL, SERVING] {
             for at in 0..self.pools[pool].workers.len() as u32 {

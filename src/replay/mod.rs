@@ -31,5 +31,5 @@ pub use self::core::{ReplayError, Totals, run};
 pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
 pub use scale::{ScaleRule, Scaling};
 pub use sessions::Pace;
-pub use settings::{PoolSpec, Settings};
+pub use settings::{PoolSpec, Settings, TransferTime};
 pub use worker::EngineSpec;

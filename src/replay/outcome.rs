@@ -22,7 +22,7 @@ pub enum Status {
 pub struct Admission {
     /// When.
     pub at: SimTime,
-    /// Prompt tokens found in the cache.
+    /// Tokens found in the cache; after a preemption output may be among them.
     pub reused: u32,
     /// After a preemption.
     pub again: bool,
@@ -78,6 +78,12 @@ pub struct Outcome<'a> {
     pub handoff: Option<Handoff>,
     /// Blocks in which the router believed the prompt to be cached on the chosen worker.
     pub overlap: u32,
+    /// The same of the best worker, of routers that look for them.
+    pub best_overlap: Option<u32>,
+    /// Tokens of such a block.
+    pub block_size: u32,
+    /// In split pools: the decode worker was chosen before the prefill worker.
+    pub decode_first: bool,
     /// Time in the router's queue, nanoseconds.
     pub queued_ns: u64,
     /// The words of a failure (online only).

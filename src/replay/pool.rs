@@ -21,6 +21,8 @@ pub(super) struct Pool {
     events: bool,
     /// Others fetch what is computed here.
     lends: bool,
+    /// Others compute the prompts for it.
+    pub fetches: bool,
     /// Workers that were ever started.
     started: usize,
     /// When the number of workers changed last.
@@ -35,6 +37,7 @@ impl Pool {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
             events: config.wants_events(),
             lends,
+            fetches: false,
             router: Router::new(config, seed),
             spec: spec.cloned(),
             workers: Vec::new(),
@@ -47,7 +50,10 @@ impl Pool {
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
-        let spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
+        let mut spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
+        if self.fetches {
+            spec = spec.for_output();
+        }
         self.started += 1;
         self.changed = now;
         let worker = Worker::new(&spec, log_limit, now)?;

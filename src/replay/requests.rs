@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::engine::Plan;
 use crate::sim::SimTime;
 
-use super::outcome::{Admission, Handoff};
+use super::outcome::{Admission, Handoff, Status};
 use super::steps::Tokens;
 
 /// A request on its way.
@@ -30,7 +30,14 @@ pub(super) struct Request {
     pub admissions: Vec<Admission>,
     pub preemptions: Vec<u64>,
     pub handoff: Option<Handoff>,
+    /// Tokens of the prompt that the decode worker has not, once it has room for them.
+    pub missing: Option<u32>,
+    /// It is over, but the prefill worker has to be told: when, and how.
+    pub over: Option<(SimTime, Status)>,
+    /// Names of the session and of the request, once its session may be closed.
+    pub names: (Option<Arc<str>>, Option<Arc<str>>),
     pub overlap: u32,
+    pub best_overlap: Option<u32>,
 }
 
 /// Requests that live, in slots that are used again.

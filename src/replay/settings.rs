@@ -24,6 +24,24 @@ pub struct Settings {
     pub sample_every: Option<Duration>,
 }
 
+/// Time that the cache of a prompt takes from one worker to another. Transfers do not share
+/// bandwidth.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TransferTime {
+    /// Nanoseconds per token.
+    pub ns_per_token: f64,
+    /// What is there already is moved all the same.
+    pub whole: bool,
+}
+
+impl TransferTime {
+    /// The time of a prompt of which `missing` tokens are not there yet.
+    pub(super) fn of(self, prompt: u32, missing: u32) -> Duration {
+        let tokens = if self.whole { prompt } else { missing };
+        Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
+    }
+}
+
 /// Workers of one kind, and how they are chosen.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
@@ -32,6 +50,8 @@ pub struct PoolSpec {
     pub engines: Vec<EngineSpec>,
     /// How workers are chosen.
     pub router: RouterConfig,
+    /// How long prompts are on their way to another pool, where the core looks after it.
+    pub transfer: TransferTime,
     /// How long a new worker takes until it serves.
     pub startup: Duration,
     /// Whether those of the start take that long too.
@@ -46,6 +66,7 @@ impl PoolSpec {
         Self {
             engines: vec![engine; workers as usize],
             router,
+            transfer: TransferTime::default(),
             startup: Duration::ZERO,
             cold: false,
             scaling: Scaling::default(),

@@ -2,12 +2,21 @@ use std::time::Duration;
 
 use crate::engine::sched::pool::{Pool, PoolConfig};
 use crate::engine::sched::sglang::{Sglang, SglangConfig};
-use crate::engine::sched::vllm::{Vllm, VllmConfig};
+use crate::engine::sched::vllm::{Admission, Recompute, Vllm, VllmConfig};
 use crate::engine::sched::{Admitted, ConfigError};
 use crate::engine::{Command, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError};
 use crate::sim::SimTime;
 
 use super::steps::StepLog;
+
+/// Who is ready first when a prompt moves from one pool to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The prompt is computed, then the other side finds room (vLLM).
+    SourceFirst,
+    /// The other side finds room, then the prompt is computed (SGLang).
+    DestinationFirst,
+}
 
 /// The engine of a worker.
 #[derive(Debug, Clone)]
@@ -39,6 +48,30 @@ impl EngineSpec {
         }
     }
 
+    /// How prompts get from engines like this one to those that make output, if somebody has to
+    /// look after it; else they fetch them.
+    pub(super) fn handoff(&self) -> Option<Order> {
+        match self {
+            Self::Vllm(config) if config.admission == Admission::Mocker => Some(Order::SourceFirst),
+            Self::Sglang(_) => Some(Order::DestinationFirst),
+            Self::Vllm(_) | Self::Pool(_) => None,
+        }
+    }
+
+    /// An engine that makes output for prompts that others computed.
+    pub(super) fn for_output(&self) -> Self {
+        let mut spec = self.clone();
+        match &mut spec {
+            Self::Vllm(config) if config.admission == Admission::Mocker => {
+                config.handoff = true;
+                config.recompute = Recompute::AllFree;
+            }
+            Self::Sglang(config) => (config.handoff, config.free_prompts) = (true, true),
+            Self::Vllm(_) | Self::Pool(_) => {}
+        }
+        spec
+    }
+
     /// Tells about its blocks, or does not; keeps those of prompts that others fetch, or does not.
     pub(super) fn in_pool(&self, events: bool, lends: bool) -> Self {
         let mut spec = self.clone();
@@ -52,8 +85,12 @@ impl EngineSpec {
                 config.kv_events = events;
                 // Until they are fetched, however long that takes.
                 config.lease = lends.then_some(Duration::MAX);
+                config.handoff |= lends && config.admission == Admission::Mocker;
             }
-            Self::Sglang(config) => config.kv_events = events,
+            Self::Sglang(config) => {
+                config.kv_events = events;
+                config.handoff |= lends;
+            }
         }
         spec
     }
@@ -169,6 +206,43 @@ impl Worker {
             Engine::Pool(engine) => engine.command(now, release, out),
             Engine::Vllm(engine) => engine.command(now, release, out),
             Engine::Sglang(engine) => engine.command(now, release, out),
+        }
+    }
+
+    /// Whether a step runs.
+    pub(super) fn is_busy(&self) -> bool {
+        match &self.engine {
+            Engine::Pool(_) => false,
+            Engine::Vllm(engine) => engine.is_busy(),
+            Engine::Sglang(engine) => engine.is_busy(),
+        }
+    }
+
+    /// Sequences that have room for their prompts since the last call, and how many tokens of these
+    /// are missing.
+    pub(super) fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+        match &mut self.engine {
+            Engine::Pool(_) => Vec::new(),
+            Engine::Vllm(engine) => engine.take_reserved(),
+            Engine::Sglang(engine) => engine.take_reserved(),
+        }
+    }
+
+    /// The prompt of a sequence is here.
+    pub(super) fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        match &mut self.engine {
+            Engine::Pool(_) => false,
+            Engine::Vllm(engine) => engine.activate(now, id, out),
+            Engine::Sglang(engine) => engine.activate(now, id, out),
+        }
+    }
+
+    /// A sequence is not wanted any more.
+    pub(super) fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        match &mut self.engine {
+            Engine::Pool(engine) => engine.abort(now, id, out),
+            Engine::Vllm(engine) => engine.abort(now, id, out),
+            Engine::Sglang(engine) => engine.abort(now, id, out),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
 use crate::kv_transfer::Reader;
-use crate::metrics::{Metrics, Observer as MetricsObserver};
+use crate::metrics::{Metrics, Observer as MetricsObserver, Residency, WorkObserver};
 use crate::otel::Spans;
 use crate::replay::EngineSpec;
 
@@ -40,8 +40,16 @@ pub(super) fn start(
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
         let hearing = setup::hearing(config);
-        let metrics = MetricsObserver::new(metrics.engine(index), hearing);
-        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(metrics)];
+        let series = metrics.engine(index);
+        let mut observers: Vec<Box<dyn Observer>> =
+            vec![Box::new(MetricsObserver::new(series.clone(), hearing))];
+        if config.metrics.kv_cache {
+            let share = config.metrics.kv_cache_sample;
+            observers.push(Box::new(Residency::new(series.clone(), share)));
+        }
+        if let Some(model) = timing::work(config) {
+            observers.push(Box::new(WorkObserver::new(series, model, hearing.steps)));
+        }
         if config.kv_events.enabled && setup::has_cache(config) {
             let publisher = publisher(config, rank, port)?;
             observers.push(Box::new(KvObserver::new(publisher, hearing.steps)));
@@ -161,11 +169,12 @@ pub(super) fn modelled(
         } else {
             0
         },
+        max_cpu_loras: config.lora.max_cpu_loras,
         lora_load: config.lora.load_time,
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),
-        kv_events: config.kv_events.enabled,
+        kv_events: config.kv_events.enabled || config.metrics.kv_cache,
         seed,
         ..VllmConfig::default()
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::supervisor::Supervisor;
 use super::{Server, StartError, Texts, drill};
 use crate::config::{Balance, Config, Engine, Loaded};
 use crate::kv_events;
@@ -15,6 +16,7 @@ use crate::kv_events;
 /// and the dataset.
 pub struct Fleet {
     servers: Vec<Server>,
+    supervisor: Option<Supervisor>,
 }
 
 impl Fleet {
@@ -30,6 +32,7 @@ impl Fleet {
         let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
         let mut fleet = Self {
             servers: Vec::new(),
+            supervisor: None,
         };
         for (index, config) in members.into_iter().enumerate() {
             let mut member = loaded.clone();
@@ -55,7 +58,23 @@ impl Fleet {
                 return Err(error);
             }
         }
+        if let Some(port) = loaded.config.engine.parallel.supervisor_port {
+            let apps: Vec<_> = fleet.servers.iter().map(|s| s.app().clone()).collect();
+            let host = loaded.config.server.host.as_deref();
+            match Supervisor::start(host, port, &apps).await {
+                Ok(supervisor) => fleet.supervisor = Some(supervisor),
+                Err(error) => {
+                    fleet.shutdown().await;
+                    return Err(error);
+                }
+            }
+        }
         Ok(fleet)
+    }
+
+    /// Where it is told whether all of them are up, in vLLM's multi-port mode.
+    pub fn supervisor(&self) -> Option<SocketAddr> {
+        self.supervisor.as_ref().map(|s| s.address)
     }
 
     /// Its servers, in the order of their ports.

@@ -6,6 +6,8 @@ mod fleet;
 mod line;
 mod prefill;
 mod setup;
+mod stats_log;
+mod supervisor;
 mod texts;
 mod timing;
 mod uvicorn;
@@ -192,6 +194,7 @@ impl Server {
         let live = engines::start(&config, seed, started, &metrics, port, spans.as_ref())?;
         let service = Arc::new(service(&config, texts, seed, live.clone()));
         let listeners = prefill::listen(&config, &service);
+        let watched = stats_log::watched(&config, &metrics, &live);
         let counted = drill::Counted(metrics.clone());
         service.drill.report_to(Arc::new(counted));
         let parts = Parts {
@@ -212,6 +215,9 @@ impl Server {
         let mut accepting = JoinSet::new();
         if let Some(registry) = registry {
             accepting.spawn(registry);
+        }
+        if let Some((watched, every)) = watched {
+            accepting.spawn(stats_log::run(watched, every));
         }
         let calls = grpc::router(grpc::Parts {
             config: config.clone(),
@@ -317,10 +323,12 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
         tools: setup::tools(config),
         hashes: setup::hashes(config),
         traced: config.server.otlp_traces_endpoint.is_some(),
+        followed: config.metrics.kv_cache,
         role: setup::role(config),
     };
-    let mut generator =
-        Generator::new(mode, seed, texts.tokenizer).with_whole_echo(!config.content.echo_cut);
+    let mut generator = Generator::new(mode, seed, texts.tokenizer)
+        .with_whole_echo(!config.content.echo_cut)
+        .with_mute(config.model.tokenizer.skip_init);
     if let Some(recordings) = texts.recordings {
         generator = generator.with_recordings(recordings);
     }
@@ -589,6 +597,7 @@ async fn serve<S>(
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
                 .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
+                .with_upgrades()
         ),
         Protocol::Http2 => run!(
             http2::Builder::new(TokioExecutor::new())

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind};
+use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
 use crate::engine::kv::{Algo, HashConfig, KvConfig};
 use crate::generate::tools::ToolSettings;
 use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
@@ -111,7 +111,7 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
         num_blocks: blocks(config),
         block_size: config.engine.block_size,
         prefix_caching: true,
-        events: config.kv_events.enabled,
+        events: config.kv_events.enabled || config.metrics.kv_cache,
     })
 }
 
@@ -197,15 +197,19 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         },
         legacy: config.metrics.legacy,
         tool_parser: config.api.tool_call_parser.is_some(),
+        // A server that only renders has no engine.
+        engine_stats: !config.metrics.disable_log_stats && !config.api.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
+        // The first door has every route, so that these would be nothing but noise there.
+        sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),
         nixl: matches!(
             connector(config),
             Some(Connector::Nixl | Connector::NixlPush)
         ),
-        multiprocess: count > 1,
-        runtime_series: count <= 1,
+        multiprocess: engine.parallel.api_servers > 1,
+        runtime_series: engine.parallel.api_servers <= 1,
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
         ..Settings::default()

@@ -6,9 +6,10 @@ use super::engines::wrong;
 use super::{StartError, setup};
 use crate::config::{Config, LatencyModel as Chosen};
 use crate::engine::latency::{
-    Coefficients, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization, Roofline,
-    Setup, gpu, model,
+    Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,
+    Roofline, Scheme, Setup, gpu, model,
 };
+use crate::metrics::WorkModel;
 
 /// The GPU when none is named.
 const GPU: &str = "H100";
@@ -18,8 +19,8 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
     let engine = &config.engine;
     Ok(match &engine.latency_model {
         Chosen::Delays => {
-            let (prefill, decode) = (engine.delays.ttft.0, engine.delays.itl.0);
-            (LatencyModel::Constant { prefill, decode }, None)
+            let delays = engine.delays.clone();
+            (LatencyModel::Delays(Box::new(delays)), None)
         }
         Chosen::Polynomial => {
             let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
@@ -53,6 +54,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     }
     Ok(Setup {
         tp: engine.parallel.tensor,
+        pp: engine.parallel.pipeline,
         async_scheduling: engine.async_scheduling,
         kv_bytes: kv_bytes(config),
         expert_ranks: match engine.parallel.expert {
@@ -66,7 +68,12 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     let name = config.engine.gpu.as_deref().unwrap_or(GPU);
-    gpu(name).ok_or_else(|| wrong(format!("--gpu {name:?} is not known")))
+    let found = gpu(name).or_else(|| gpu(name.split("_sxm").next()?));
+    found.ok_or_else(|| {
+        let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+        let known = known.join(", ");
+        wrong(format!("--gpu {name:?} is not known, there are {known}"))
+    })
 }
 
 /// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.
@@ -90,10 +97,37 @@ fn shape(config: &Config) -> Result<ModelShape, StartError> {
     })
 }
 
+/// What a token costs, when somebody counts it and the model's shape is known.
+pub(super) fn work(config: &Config) -> Option<WorkModel> {
+    if !config.metrics.mfu {
+        return None;
+    }
+    let shape = match shape(config) {
+        Ok(shape) => shape,
+        Err(error) => {
+            tracing::warn!(%error, "--enable-mfu-metrics: nothing is counted");
+            return None;
+        }
+    };
+    let parallel = &config.engine.parallel;
+    let experts = if parallel.expert { parallel.data } else { 1 };
+    let weights = match shape.quantization.scheme {
+        Scheme::None => 2.0,
+        Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
+        Scheme::Int4 => 0.5,
+    };
+    Some(WorkModel::new(
+        &shape,
+        (parallel.tensor, parallel.pipeline, experts),
+        (weights, f64::from(kv_bytes(config))),
+    ))
+}
+
 fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
     let engine = &config.engine;
+    let stage = shape.stage(engine.parallel.pipeline);
     Memory::new(
-        shape,
+        &stage,
         gpu,
         engine.parallel.tensor,
         engine.gpu_memory_utilization,

@@ -130,6 +130,8 @@ pub struct Settings {
     pub hashes: Option<HashConfig>,
     /// Whether requests leave spans.
     pub traced: bool,
+    /// Whether somebody follows the blocks of requests.
+    pub followed: bool,
     /// What is done here of each request.
     pub role: Role,
 }
@@ -166,6 +168,19 @@ pub struct Service {
     in_flight: Arc<AtomicU32>,
     backlog: backlog::Backlog,
     draining: std::sync::atomic::AtomicBool,
+}
+
+/// Sequences that count as in flight.
+#[derive(Debug)]
+pub struct Held {
+    sequences: u32,
+    in_flight: Arc<AtomicU32>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(self.sequences, Ordering::Relaxed);
+    }
 }
 
 impl Service {
@@ -247,6 +262,19 @@ impl Service {
         Ok(())
     }
 
+    /// Counts work that needs no engine as so many sequences in flight, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Self::admits`].
+    pub fn enter(&self, sequences: u32) -> Result<Held, ServeError> {
+        self.admits(sequences)?;
+        self.in_flight.fetch_add(sequences, Ordering::Relaxed);
+        Ok(Held {
+            sequences,
+            in_flight: self.in_flight.clone(),
+        })
+    }
+
     /// Room for output behind a prompt of `prompt` tokens.
     pub fn room(&self, prompt: usize) -> u32 {
         self.settings
@@ -325,6 +353,7 @@ impl Service {
             .iter()
             .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
         key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
+        key = prompt.heard.map_or(key, |heard| mix(key, heard.key));
         if let Target::Lora { name, .. } = &job.target {
             key = name
                 .bytes()
@@ -384,6 +413,7 @@ impl Service {
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
             hashes: self.generator.hashes(prompt),
+            length: prompt.heard.map(|heard| heard.tokens),
         }))
     }
 
@@ -404,6 +434,7 @@ impl Service {
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
         sequence.plan = self.plan(job, prompt, script);
+        let followed = self.settings.followed.then(|| sequence.plan.clone());
         sequence.priority = job.priority;
         sequence.timeline = script.times.clone();
         if script.calls.len() > 1 {
@@ -446,6 +477,7 @@ impl Service {
                 lora,
                 group: Some(group),
                 source,
+                plan: followed.flatten(),
                 traced: self.settings.traced.then(|| {
                     Arc::new(Traced {
                         headers: job.trace.clone(),

@@ -7,6 +7,7 @@
 mod args;
 mod replay;
 mod router;
+mod tables;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::replay::ReplayError;
 use crate::replay::report::Report;
 use crate::replay::workload::WorkloadError;
 
-pub(super) use args::engine;
+pub(super) use args::worker;
 pub(super) use router::config as router;
 
 /// Why a run cannot be played.

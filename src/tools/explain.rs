@@ -111,10 +111,14 @@ fn write_memory(
     writeln!(
         text,
         "GPU         {} x {}: {} TFLOP/s, {} TB/s, {} GiB",
-        setup.tp, gpu.name, gpu.bf16_tflops, gpu.bandwidth_tbs, gpu.memory_gib,
+        setup.tp * setup.pp,
+        gpu.name,
+        gpu.bf16_tflops,
+        gpu.bandwidth_tbs,
+        gpu.memory_gib,
     )?;
     let memory = Memory::new(
-        &setup.shape,
+        &setup.shape.stage(setup.pp),
         gpu,
         setup.tp,
         utilization,

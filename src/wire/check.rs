@@ -131,6 +131,22 @@ pub fn apart(model: &'static Model, value: &Value) -> Result<(), Fault> {
     }
 }
 
+/// Checks and reads a value apart from any body.
+///
+/// # Errors
+/// As [`apart`].
+pub fn read_apart<T: Wire>(name: &str, value: &Value) -> Result<T, Fault> {
+    let mut checker = Checker {
+        verbose: true,
+        ..Checker::default()
+    };
+    match checker.check(&T::SCHEMA, value) {
+        Ok(changed) => T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread),
+        Err(Failed::Raised(fault)) => Err(fault),
+        Err(Failed::Lines(lines)) => Err(Fault::bad_request(printed(name, &lines))),
+    }
+}
+
 /// A member by name. Requests have few members and classes many fields: comparing names is quicker
 /// than hashing each field's.
 pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {

@@ -84,7 +84,7 @@ pub(crate) const COMMANDS: &[Line] = &[
     line(
         "seed 003: basics",
         "model1",
-        r#"--model "model-name" --port 8000 --served-model-name model1 model2 --mode random --max-num-seqs 5 --max-waiting-queue-length 1000 --max-model-len 1024"#,
+        r#"--model "model-name" --port 8000 --served-model-name "model1 model2" --mode "random" --max-num-seqs 5 --max-waiting-queue-length 1000 --max-model-len 1024"#,
     ),
     slow(
         "seed 003: delays",

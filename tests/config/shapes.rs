@@ -333,3 +333,14 @@ fn word() -> impl Strategy<Value = String> {
         "[ -~]{0,12}",
     ]
 }
+
+/// As llm-d's introduction writes it.
+#[test]
+fn served_names_may_share_a_pair_of_quotes() {
+    let read = |words: &[&str]| {
+        let words = [&["vllm-sim", "--model", "m", "--served-model-name"], words].concat();
+        try_words(&words, &[]).unwrap().config.model.served_names
+    };
+    assert_eq!(read(&["model1 model2"]), ["model1", "model2"]);
+    assert_eq!(read(&["a b", "c"]), ["a b", "c"]);
+}

@@ -104,13 +104,17 @@ fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
             decode: Duration::from_millis(5),
         },
         num_gpu_blocks: blocks,
-        fetch: (Duration::ZERO, Duration::from_nanos(fetch_ns)),
-        fetch_whole_prompt: true,
         ..VllmConfig::mocker()
     }));
     let (before, after) = router.split();
     Settings {
-        prefill: Some(PoolSpec::new(engine.clone(), 2, before)),
+        prefill: Some(PoolSpec {
+            transfer: TransferTime {
+                ns_per_token: fetch_ns as f64,
+                whole: true,
+            },
+            ..PoolSpec::new(engine.clone(), 2, before)
+        }),
         ..settings(PoolSpec::new(engine, 2, after))
     }
 }

@@ -17,6 +17,7 @@ pub(super) const FLAGS: &[Flag] = &[
             "score",
             "reward",
             "transcription",
+            "realtime",
             "draft",
         ]),
         "Which family of routes exists [all; behind `serve` generate].",
@@ -255,6 +256,33 @@ pub(super) const FLAGS: &[Flag] = &[
     )
     .or("128")
     .env(&["VLLM_MAX_NUM_BAD_WORDS"])
+    .hide(),
+    Flag::new(
+        "max-audio-clip-filesize-mb",
+        Api,
+        Int,
+        "Largest sound that is taken, in MiB.",
+    )
+    .or("25")
+    .env(&["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"])
+    .hide(),
+    Flag::new(
+        "max-audio-decode-duration-s",
+        Api,
+        Int,
+        "Longest sound that is taken, in seconds.",
+    )
+    .or("600")
+    .env(&["VLLM_MAX_AUDIO_DECODE_DURATION_S"])
+    .hide(),
+    Flag::new(
+        "max-audio-decode-bytes",
+        Api,
+        Int,
+        "Most bytes of a sound as 32-bit samples.",
+    )
+    .or("268435456")
+    .env(&["VLLM_MAX_AUDIO_DECODE_BYTES"])
     .hide(),
     Flag::new(
         "limit-mm-per-prompt",

@@ -305,7 +305,21 @@ pub(super) const FLAGS: &[Flag] = &[
         "Also expose the metric names of older vLLM releases and of llm-d-inference-sim.",
     )
     .doors("true", "false"),
-    Flag::new("disable-log-stats", Metrics, Switch, "No vllm:* series.").or("false"),
+    Flag::new(
+        "disable-log-stats",
+        Metrics,
+        Switch,
+        "No series of engines, and no line about them in the log.",
+    )
+    .or("false"),
+    Flag::new(
+        "log-stats-interval",
+        Metrics,
+        Seconds,
+        "How often `serve` logs a line about each engine; 0: never.",
+    )
+    .or("10s")
+    .env(&["VLLM_LOG_STATS_INTERVAL"]),
     Flag::new(
         "kv-cache-metrics",
         Metrics,

@@ -60,6 +60,22 @@ impl Batch {
         self.decodes + self.chunks
     }
 
+    /// One of `parts` equal batches that this one is split into; fractions count as whole.
+    pub(super) fn part(&self, parts: u32) -> Self {
+        let (few, many) = (parts.max(1), u64::from(parts.max(1)));
+        Self {
+            decodes: self.decodes.div_ceil(few),
+            decode_tokens: self.decode_tokens.div_ceil(few),
+            context: self.context.div_ceil(many),
+            clipped: self.clipped.div_ceil(many),
+            chunks: self.chunks.div_ceil(few),
+            chunk_tokens: self.chunk_tokens.div_ceil(many),
+            chunk_past: self.chunk_past.div_ceil(many),
+            chunk_pairs: self.chunk_pairs.div_ceil(many),
+            chunk_pairs_clipped: self.chunk_pairs_clipped.div_ceil(many),
+        }
+    }
+
     /// Whether there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.sequences() == 0

@@ -16,6 +16,8 @@ mod shape;
 
 use std::time::Duration;
 
+use super::Delays;
+
 pub use batch::Batch;
 pub use gpus::{GPUS, Gpu, gpu};
 pub use grid::{Grid, GridError};
@@ -36,6 +38,9 @@ pub enum LatencyModel {
         /// A step with decode work; both add up.
         decode: Duration,
     },
+    /// The pool's delays, their means: that before a first token for a step with prompt work, that
+    /// between tokens for one with decode work; both add up.
+    Delays(Box<Delays>),
     /// The default curves of Dynamo's mocker.
     Polynomial(Polynomial),
     /// Tables measured by a profiler.
@@ -87,6 +92,18 @@ impl LatencyModel {
                     Duration::ZERO
                 },
             ),
+            Self::Delays(delays) => (
+                if batch.chunks > 0 {
+                    delays.chunk(batch.chunk_tokens)
+                } else {
+                    Duration::ZERO
+                },
+                if batch.decodes > 0 {
+                    delays.itl.0
+                } else {
+                    Duration::ZERO
+                },
+            ),
             Self::Polynomial(curves) => {
                 (millis(curves.prefill(batch)), millis(curves.decode(batch)))
             }
@@ -96,6 +113,15 @@ impl LatencyModel {
             }
         };
         divide(prefill, speed.all).saturating_add(divide(decode, speed.all * speed.decode))
+    }
+
+    /// Takes other delays, if it has any; whether it has.
+    pub fn delay(&mut self, new: &Delays) -> bool {
+        let Self::Delays(delays) = self else {
+            return false;
+        };
+        (**delays).clone_from(new);
+        true
     }
 
     /// The window beyond which some layers do not look, if any: [`Batch::clipped`] is summed with it.

@@ -69,6 +69,8 @@ pub struct Setup {
     pub gpu: Gpu,
     /// Tensor-parallel size, at least 1.
     pub tp: u32,
+    /// Stages of the pipeline, at least 1.
+    pub pp: u32,
     /// Data-parallel ranks over which experts are spread; 1: not spread.
     pub expert_ranks: u32,
     /// The next step is scheduled while one runs.
@@ -88,6 +90,7 @@ impl Setup {
             shape,
             gpu,
             tp: 1,
+            pp: 1,
             expert_ranks: 1,
             async_scheduling: true,
             kv_bytes: 2,
@@ -136,6 +139,9 @@ pub struct Roofline {
     step: f64,
     per_sequence: f64,
     mixed: f64,
+    stages: u32,
+    /// us, and us per token, to hand a batch from stage to stage, all stages together.
+    hand_over: (f64, f64),
     /// us, and us per request in progress.
     front_end: (f64, f64),
 }
@@ -207,7 +213,7 @@ pub struct Breakdown {
     pub decode_attention: f64,
     /// Attention of prompt chunks.
     pub prefill_attention: f64,
-    /// Tensor parallelism.
+    /// Tensor parallelism, and handing over from stage to stage.
     pub all_reduce: f64,
     /// Norms, rotary embedding, activation, cache writes.
     pub small: f64,
@@ -272,6 +278,8 @@ impl Roofline {
             step: co.step_us + sync,
             per_sequence: co.sequence_us + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
             mixed: co.mixed_us,
+            stages: setup.pp,
+            hand_over: hand_over(setup),
             front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
@@ -297,6 +305,12 @@ impl Roofline {
 
     /// The same by cause.
     pub fn breakdown(&self, batch: &Batch) -> Breakdown {
+        // As many batches are under way as there are stages, so that each sequence takes part in
+        // one of them and waits for all stages, but for a part of the others only.
+        let batch = &match batch.sequences().min(self.stages) {
+            0 | 1 => *batch,
+            parts => batch.part(parts),
+        };
         let tokens = batch.tokens() as f64;
         let sequences = f64::from(batch.sequences());
         let prefill = batch.chunks > 0;
@@ -323,7 +337,9 @@ impl Roofline {
             lm_head: self.head.time(sequences),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.0 + self.reduce.1 * tokens,
+            all_reduce: self.reduce.0
+                + self.hand_over.0
+                + (self.reduce.1 + self.hand_over.1) * tokens,
             small: self.small.0 + self.small.1 * tokens,
             overhead: self.step
                 + self.per_sequence * sequences
@@ -332,9 +348,19 @@ impl Roofline {
     }
 }
 
+/// Half an all-reduce of two GPUs of one vector per token, at each border of two stages.
+fn hand_over(setup: &Setup) -> (f64, f64) {
+    let borders = f64::from(setup.pp.saturating_sub(1));
+    let (fixed, gbs) = setup.gpu.all_reduce[tp_row(2)];
+    let scale = borders * setup.coefficients.all_reduce_scale / 2.0;
+    let bytes = 2.0 * f64::from(setup.shape.hidden);
+    (scale * fixed, scale * 2.0 * bytes / (gbs * 1e3))
+}
+
 fn check(setup: &Setup) -> Result<(), RooflineError> {
     for (what, n) in [
         ("tensor-parallel size", setup.tp),
+        ("pipeline-parallel size", setup.pp),
         ("expert ranks", setup.expert_ranks),
         ("KV bytes", setup.kv_bytes),
     ] {
@@ -371,6 +397,23 @@ mod tests {
     use crate::engine::latency::{gpu, model};
 
     use super::*;
+
+    #[test]
+    fn a_pipeline_shares_the_sequences_and_hands_over() {
+        let time = |pp: u32, sequences: u32| {
+            let setup = Setup { pp, ..llama(1) };
+            let mut batch = Batch::default();
+            (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
+            Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
+        };
+        // One sequence passes all stages one after the other, and a little more.
+        let alone = time(4, 1) / time(1, 1);
+        assert!((1.0..1.05).contains(&alone), "{alone}");
+        // Four batches of 64 are under way at once.
+        let many = time(4, 256) / time(1, 64);
+        assert!((1.0..1.05).contains(&many), "{many}");
+        assert!(time(4, 256) < 0.8 * time(1, 256));
+    }
 
     fn llama(tp: u32) -> Setup {
         let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();

@@ -107,6 +107,24 @@ const UNGATED: &[&str] = &[
 ];
 
 impl ModelShape {
+    /// The largest of `stages` stages that its layers are split into.
+    #[must_use]
+    pub fn stage(&self, stages: u32) -> Self {
+        let part = |layers: u32| layers.div_ceil(stages.max(1));
+        Self {
+            layers: part(self.layers),
+            moe: self.moe.map(|moe| Moe {
+                layers: part(moe.layers),
+                ..moe
+            }),
+            window: self.window.map(|window| Window {
+                layers: part(window.layers),
+                ..window
+            }),
+            ..self.clone()
+        }
+    }
+
     /// Reads a `config.json`; multimodal ones are read at their text part.
     ///
     /// # Errors

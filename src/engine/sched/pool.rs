@@ -628,6 +628,11 @@ impl Scheduler for Pool {
                 return held;
             }
             Command::Delays(delays) => self.delays = delays,
+            Command::Bounds { running, waiting } => {
+                self.config.slots = running.max(1) as usize;
+                self.config.queue = waiting.map(|n| n as usize);
+                self.admit(now, out);
+            }
             Command::Speed(_) => return false,
         }
         true

@@ -13,6 +13,7 @@
 //! by aisimulate-core `scheduler/sglang`. Remote prompts, adapters and priorities are not.
 
 mod config;
+mod handoff;
 mod pass;
 mod radix;
 mod seqs;
@@ -25,12 +26,13 @@ use std::sync::Arc;
 use crate::engine::latency::Batch;
 use crate::engine::{
     BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
-    SubmitError,
+    SubmitError, Transfer,
 };
 use crate::sim::{Agenda, SimTime};
 
 use super::{Admitted, ConfigError};
 pub use config::{SchedulePolicy, SglangConfig};
+use handoff::Destinations;
 use radix::Radix;
 use seqs::{Seqs, Slot};
 
@@ -50,6 +52,7 @@ pub struct Sglang {
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: Seqs,
     waiting: VecDeque<Slot>,
+    destinations: Destinations,
     running: Vec<Slot>,
     pass: Option<Pass>,
     spare: Pass,
@@ -74,8 +77,11 @@ struct Pass {
     /// Sequences, in order.
     slots: Vec<Slot>,
     prefill: bool,
+    begun: SimTime,
     end: SimTime,
     batch: Batch,
+    /// Tokens of prompts (and lost output) computed.
+    prompt_tokens: u32,
     /// Block events that it causes.
     events: Vec<Event>,
     rejected: Vec<SeqId>,
@@ -87,6 +93,7 @@ impl Pass {
         self.events.clear();
         self.rejected.clear();
         self.batch = Batch::default();
+        self.prompt_tokens = 0;
         self.prefill = false;
     }
 }
@@ -105,6 +112,7 @@ impl Sglang {
             hashes: HashMap::new(),
             seqs: Seqs::default(),
             waiting: VecDeque::new(),
+            destinations: Destinations::default(),
             running: Vec::new(),
             pass: None,
             spare: Pass::default(),
@@ -130,7 +138,8 @@ impl Sglang {
     }
 
     fn wake(&mut self, now: SimTime) {
-        let work = !self.waiting.is_empty() || !self.running.is_empty();
+        let work =
+            !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.are_ready();
         if self.pass.is_none() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
         }
@@ -148,6 +157,7 @@ impl Sglang {
             self.spare = pass;
             return;
         }
+        pass.begun = now;
         pass.end = now + self.config.latency.step(&pass.batch, self.config.speed);
         self.pass = Some(pass);
     }
@@ -163,7 +173,7 @@ impl Sglang {
             self.finish_decode(&mut pass, now, out)
         };
         report_rejected(&mut pass, now, out);
-        let prompt_tokens = u32::try_from(pass.batch.chunk_tokens).unwrap_or(u32::MAX);
+        let prompt_tokens = pass.prompt_tokens;
         out.push_back((
             now,
             Event::Step {
@@ -173,6 +183,7 @@ impl Sglang {
         ));
         pass.clear();
         self.spare = pass;
+        self.reserve_next(now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
@@ -181,6 +192,12 @@ impl Sglang {
     /// A sequence has all its tokens. The caller has taken it off its queue.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
+        if seq.lends {
+            seq.held = true;
+            let (id, end) = (seq.id, End::Finished);
+            out.push_back((now, Event::Ended { id, end }));
+            return;
+        }
         if seq.tail.is_zero() {
             self.end(slot, End::Finished, now, out);
         } else {
@@ -203,6 +220,7 @@ impl Sglang {
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.running.retain(|&other| other != slot);
         self.waiting.retain(|&other| other != slot);
+        self.destinations.forget(slot);
         self.end(slot, end, now, out);
     }
 
@@ -284,7 +302,7 @@ fn report_rejected(pass: &mut Pass, now: SimTime, out: &mut Outbox) {
 }
 
 impl Scheduler for Sglang {
-    fn submit(&mut self, now: SimTime, seq: Sequence, _: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() >= limit
         {
@@ -302,10 +320,16 @@ impl Scheduler for Sglang {
                 total: self.config.num_pages,
             });
         }
+        let transfer = seq.transfer;
         let slot = self
             .seqs
             .insert(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
+        if self.config.handoff && transfer == Transfer::RemotePrefill {
+            self.expect_prompt(slot, now, out);
+            return Ok(());
+        }
+        self.seqs[slot].lends = self.config.handoff && transfer == Transfer::RemoteDecode;
         self.waiting.push_back(slot);
         self.wake(now);
         Ok(())
@@ -329,7 +353,9 @@ impl Scheduler for Sglang {
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
         let mut may_plan = self.plan_at.is_some();
         while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
-            if self.pass.as_ref().is_some_and(|pass| pass.end == due) {
+            if let Some(pass) = self.pass.as_ref().filter(|pass| pass.end == due) {
+                // What takes no time is over before anybody else has a turn.
+                may_plan |= pass.begun == due;
                 self.finish_pass(out);
             } else if let Some((at, (slot, generation))) = self.tails.pop_due(due) {
                 let seq = &self.seqs[slot];
@@ -377,7 +403,13 @@ impl Scheduler for Sglang {
                 }
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
-            Command::Release(_) | Command::Delays(_) => return false,
+            Command::Release(id) => return self.release_source(now, id, out),
+            Command::Delays(delays) => return self.config.latency.delay(&delays),
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
+            }
             Command::Speed(speed) => self.config.speed.all = speed,
         }
         true

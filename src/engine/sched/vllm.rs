@@ -14,6 +14,7 @@
 mod adapters;
 mod config;
 mod cruise;
+mod handoff;
 mod plan;
 mod seqs;
 mod step;
@@ -24,7 +25,6 @@ mod waiting;
 use std::collections::VecDeque;
 
 use crate::engine::kv::{BlockPool, KvConfig, Leases};
-use crate::engine::latency::LatencyModel;
 use crate::engine::{
     CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
@@ -35,6 +35,7 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
 use cruise::Cruise;
+use handoff::Destinations;
 use seqs::{Seqs, Slot, State};
 use step::Step;
 use waiting::Waiting;
@@ -61,6 +62,7 @@ pub struct Vllm {
     /// Blocks kept for engines that decode what was prefilled here.
     leases: Leases,
     fetching: usize,
+    destinations: Destinations,
     loras: Adapters,
     window: Option<u32>,
     watermark_blocks: u32,
@@ -99,6 +101,7 @@ impl Vllm {
             timers: Agenda::default(),
             leases: Leases::default(),
             fetching: 0,
+            destinations: Destinations::default(),
             loras: Adapters::default(),
             arrivals: 0,
             places: 0,
@@ -163,6 +166,7 @@ impl Vllm {
 
     fn start(&self, step: &mut Step, now: SimTime) {
         let computing = self.config.latency.step(&step.batch, self.config.speed);
+        step.begun = now;
         step.end = now + step.loading + computing;
     }
 
@@ -227,6 +231,7 @@ impl Vllm {
             self.start(&mut next, now);
             self.flight.push_front(next);
         }
+        self.reserve_next(now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
@@ -296,7 +301,10 @@ impl Vllm {
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         match self.seqs[slot].state {
             State::Waiting => self.waiting.remove(&self.seqs, slot),
-            State::Fetching => self.fetching -= 1,
+            State::Fetching => {
+                self.fetching -= 1;
+                self.destinations.forget(slot);
+            }
             State::Running | State::Draining => {
                 self.land(slot, now, out);
                 self.cruise.left(slot);
@@ -333,6 +341,12 @@ impl Vllm {
 
     /// Blocks that a sequence needs at most, or why it can never run.
     fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+        let expected = self.config.handoff && seq.transfer == Transfer::RemotePrefill;
+        let prompt = self.pool.blocks_for(seq.prompt);
+        if expected && prompt > self.pool.usable() {
+            let (needed, total) = (prompt, self.pool.usable());
+            return Err(SubmitError::TooLarge { needed, total });
+        }
         // The last token is never computed, unless as a draft.
         let last = u32::from(self.config.drafts() == 0);
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
@@ -355,7 +369,7 @@ fn report_rejected(step: &mut Step, now: SimTime, out: &mut Outbox) {
 }
 
 impl Scheduler for Vllm {
-    fn submit(&mut self, now: SimTime, seq: Sequence, _: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() >= limit
         {
@@ -379,6 +393,10 @@ impl Scheduler for Vllm {
         let seq = &mut self.seqs[slot];
         seq.rank = rank;
         seq.draws = draws;
+        if self.config.handoff && seq.transfer == Transfer::RemotePrefill {
+            self.expect_prompt(slot, now, out);
+            return Ok(());
+        }
         self.waiting.insert(&self.seqs, slot);
         self.wake(now);
         Ok(())
@@ -415,6 +433,9 @@ impl Scheduler for Vllm {
                     self.plan(at, out);
                     continue;
                 }
+                // In the mocker what takes no time is over before anybody else has a turn.
+                let instant = self.flight.front().is_some_and(|step| step.begun == due);
+                may_plan |= instant && self.config.admission == Admission::Mocker;
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
                 self.timer(at, slot, generation, out);
@@ -457,10 +478,17 @@ impl Scheduler for Vllm {
                 return held;
             }
             Command::Delays(delays) => {
-                let LatencyModel::Constant { prefill, decode } = &mut self.config.latency else {
-                    return false;
-                };
-                (*prefill, *decode) = (delays.ttft.0, delays.itl.0);
+                // A bandwidth may stand for the time per token; then there is none to change it.
+                self.config.fetch.0 = delays.kv_transfer.0;
+                if !delays.kv_transfer_per_token.is_zero() {
+                    self.config.fetch.1 = delays.kv_transfer_per_token;
+                }
+                return self.config.latency.delay(&delays);
+            }
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
             }
             Command::Speed(speed) => self.config.speed.all = speed,
         }

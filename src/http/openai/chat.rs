@@ -155,8 +155,10 @@ pub(in crate::http) async fn prompt(
             echo: last_text(request).into(),
             media: Vec::new(),
             text_hash: text_hash(app, request),
+            heard: None,
         });
     }
+    prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (template, has_tools) = (
         request
@@ -226,6 +228,7 @@ pub(in crate::http) async fn prompt(
         echo: last_text(request).into(),
         media,
         text_hash: text_hash(app, request),
+        heard: None,
     })
 }
 

@@ -107,6 +107,7 @@ pub(in crate::http) async fn prompts(
     {
         let prompt = match asked {
             Asked::Text(text) => {
+                prepare::has_tokenizer(app)?;
                 let tokenizer = app.service.generator.tokenizer().clone();
                 let special = request.add_special_tokens;
                 let owned = text.clone();
@@ -122,6 +123,7 @@ pub(in crate::http) async fn prompts(
                     echo: text.as_str().into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
             Asked::Tokens(ids) => {
@@ -135,6 +137,7 @@ pub(in crate::http) async fn prompts(
                     echo: listed.join(",").into(),
                     media: Vec::new(),
                     text_hash: None,
+                    heard: None,
                 }
             }
         };

@@ -129,6 +129,18 @@ pub(in crate::http) fn template_fault(error: TemplateError) -> Fault {
     }
 }
 
+/// Whether text can be turned into tokens and back.
+///
+/// # Errors
+/// vLLM's 400 on a server without a tokenizer (`--skip-tokenizer-init`).
+pub(in crate::http) fn has_tokenizer(app: &App) -> Result<(), Fault> {
+    if app.config.model.tokenizer.skip_init {
+        let text = "Tokenizer not available when `skip_tokenizer_init=True`";
+        return Err(Fault::bad_request(text));
+    }
+    Ok(())
+}
+
 /// The form of content that the server was told to give to templates.
 pub(in crate::http) fn content_format(app: &App) -> Option<ContentFormat> {
     match app.config.model.chat_template_content_format.as_str() {

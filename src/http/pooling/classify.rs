@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{id, model, tokens, usage};
+use super::{count, hold, id, model, tokens, usage};
 use crate::http::app::{App, unix_now};
 use crate::http::body::Posted;
 use crate::http::error::Answer;
@@ -20,6 +20,7 @@ pub(in crate::http) async fn create(
 ) -> Answer {
     let request = PoolingRequest::parse_classify(&value)?;
     let model = model(&app, request.model.as_deref())?;
+    let _held = hold(&app, count(&request))?;
     let inputs = tokens(&app, &request, &value).await?;
     let classes = app.config.api.num_labels.max(1);
     let data: Vec<Value> = inputs

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{id, model, vector};
+use super::{hold, id, model, vector};
 use crate::config::Door;
 use crate::http::app::App;
 use crate::http::body::Posted;
@@ -26,6 +26,7 @@ pub(in crate::http) async fn create(
     let mixed = || request.inputs.iter().flatten().map(text_of).collect();
     let given = request.texts.clone().or_else(|| request.images.clone());
     let texts: Vec<String> = given.unwrap_or_else(mixed);
+    let _held = hold(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
     let unit = app.config.model.door == Door::Vllm;
     let tokenizer = app.service.generator.tokenizer();

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{id, model, tokens, usage, vector};
+use super::{count, hold, id, model, tokens, usage, vector};
 use crate::config::{Door, Task};
 use crate::http::app::{App, unix_now};
 use crate::http::body::Posted;
@@ -88,6 +88,7 @@ async fn answer(
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let request = (route.parse)(value)?;
     let model = model(app, request.model.as_deref())?;
+    let _held = hold(app, count(&request))?;
     let inputs = tokens(app, &request, value).await?;
     let classes = wants_classes(app, &request)?;
     if request.embed_dtype != "float32" && request.encoding_format != "float" {

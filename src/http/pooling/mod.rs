@@ -12,7 +12,9 @@ use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::app::App;
+use super::error;
 use super::openai::{chat, prepare};
+use crate::service::Held;
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::completion::{Prompt, Prompts};
@@ -26,6 +28,23 @@ fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
         Some(target) => Ok(app.service.models.shown(&target)),
         None if app.is_llmd() => Ok(app.service.models.displayed().clone()),
         None => Err(Fault::unknown_pooling_model(asked.unwrap_or_default())),
+    }
+}
+
+/// Counts a request as in flight, each input as a sequence, until the guard is dropped.
+fn hold(app: &App, inputs: usize) -> Result<Held, Fault> {
+    let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
+    app.service
+        .enter(inputs)
+        .map_err(|error| error::fault(&error))
+}
+
+/// So many inputs a request has.
+fn count(request: &PoolingRequest) -> usize {
+    match &request.input {
+        PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
+        PoolingInput::Chats(chats) => chats.len(),
+        PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
     }
 }
 

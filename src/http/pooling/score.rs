@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{id, model, usage, vector};
+use super::{hold, id, model, usage, vector};
 use crate::http::app::{App, unix_now};
 use crate::http::body::Posted;
 use crate::http::error::Answer;
@@ -37,6 +37,7 @@ pub(in crate::http) async fn score(
             "Input lengths must be either 1:1, 1:N or N:N",
         ));
     }
+    let _held = hold(&app, twos.len())?;
     let pairs = twos
         .iter()
         .enumerate()
@@ -72,6 +73,7 @@ pub(in crate::http) async fn rerank(
             "At least one text_pair element must be given",
         ));
     }
+    let _held = hold(&app, documents.len())?;
     let mut tokens = 0;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {

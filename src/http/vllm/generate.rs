@@ -108,6 +108,7 @@ async fn answer(
         echo: listed.join(",").into(),
         media: media::given(request.features.as_ref()),
         text_hash: None,
+        heard: None,
     };
     let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
     let content = match late.and_then(|()| prepare::constraint(&params)) {

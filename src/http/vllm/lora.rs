@@ -94,7 +94,13 @@ fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
     if !Path::new(path).join("adapter_config.json").is_file() {
         return Err(lora::not_found(name, path));
     }
-    Ok(())
+    match app.config.lora.too_high(path) {
+        None => Ok(()),
+        Some(text) => {
+            let text = format!("Call to add_lora method failed: {text}");
+            Err(Fault::new(500, Kind::InternalServer, text))
+        }
+    }
 }
 
 /// llm-d's reading: any JSON object, whatever the media type.

@@ -11,8 +11,7 @@ use super::mooncake::runs;
 use super::ready::{Ready, millis, nanos};
 use super::row::Row;
 use crate::replay::synth::SHARED;
-use crate::replay::synth::std_rng::StdRng;
-use crate::replay::workload::{Dependency, Prompt, Run, Session, Turn, WorkloadError};
+use crate::replay::workload::{Dependency, MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
 use crate::sim::mix;
 
 /// Schema of the header line of version 2.
@@ -237,11 +236,12 @@ pub(super) struct Sharing {
     pub(super) groups: u32,
 }
 
-/// Applied Compute's sessions: an agent that calls tools, its prompt growing by what it said and
-/// what the tool answered.
+/// Applied Compute's sessions: an agent that calls tools, its prompt growing by the length of what
+/// it said and what the tool answered. As in Dynamo's replay 1.6.1 a prompt is made of blocks, and
+/// a longer one goes on where the last ended; what was generated is not among them.
 pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, WorkloadError> {
     let mut sessions = VecDeque::new();
-    let (mut rng, mut next) = (StdRng::new(42), 0u64);
+    let mut next = 0;
     for path in paths {
         let mut lines = Lines::open(path)?;
         while lines.step()? {
@@ -250,20 +250,12 @@ pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, Work
             let place = || lines.place();
             let row = Row::new(&value, &place)?;
             let group = match sharing.groups {
-                n if n > 0 && sharing.ratio > 0.0 => rng.below(n),
-                _ => 0,
+                n if n > 0 && sharing.ratio > 0.0 => Some((lines.number() - 1) % u64::from(n)),
+                _ => None,
             };
-            let mut fresh = |len| {
-                next += 1;
-                Run {
-                    id: mix(APPLIED, next),
-                    len,
-                    same: false,
-                }
-            };
-            let turns = applied_turns(&row, sharing, group, &mut fresh)?;
+            let turns = applied_turns(&row, sharing, group, &mut next)?;
             sessions.push_back(Session {
-                id: Some(format!("session-{}", sessions.len()).into()),
+                id: Some(format!("applied_compute_agentic_session_{}", lines.number()).into()),
                 start: millis(0.0),
                 turns,
                 after: Vec::new(),
@@ -276,8 +268,8 @@ pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, Work
 fn applied_turns(
     row: &Row<'_>,
     sharing: Sharing,
-    group: u32,
-    fresh: &mut dyn FnMut(u32) -> Run,
+    group: Option<u64>,
+    next: &mut u64,
 ) -> Result<Vec<Turn>, WorkloadError> {
     let count = row.needed_tokens(&["num_turns"], 0)? as usize;
     let first = row.needed_tokens(&["input_prompt_length"], 1)?;
@@ -295,28 +287,37 @@ fn applied_turns(
     let said = list("assistant_response_length")?;
     let answered = list("tool_call_output_length")?;
     let waited = list("tool_call_latency")?;
-    let blocks = first.div_ceil(sharing.block);
-    let shared = ((f64::from(blocks) * sharing.ratio).round() as u32).min(blocks);
-    let shared = (shared * sharing.block).min(first);
-    let mut prompt = Vec::new();
-    if shared > 0 {
-        prompt.push(Run {
-            id: SHARED | u64::from(group) << 32,
-            len: shared,
-            same: false,
+    let block = sharing.block;
+    let shared = (f64::from(first.div_ceil(block)) * sharing.ratio).round() as usize;
+    let mut ids: Vec<u64> = Vec::new();
+    let mut prompt = |input: u32| {
+        while ids.len() < input.div_ceil(block) as usize {
+            let at = ids.len();
+            ids.push(match group {
+                Some(group) if at < shared => SHARED | group << 32 | at as u64,
+                _ => {
+                    *next += 1;
+                    mix(APPLIED, *next)
+                }
+            });
+        }
+        let runs = ids.iter().enumerate().map(|(at, &id)| Run {
+            id,
+            len: block.min(input - at as u32 * block),
+            same: true,
         });
-    }
-    if shared < first {
-        prompt.push(fresh(first - shared));
-    }
+        Prompt::Whole(runs.collect())
+    };
     let output = |turn: usize| said.get(turn).map_or(last, |n| *n as u32);
-    let mut turns = vec![Turn::new(Prompt::Whole(prompt), output(0))];
+    let mut input = first;
+    let mut turns = vec![Turn::new(prompt(input), output(0))];
     for turn in 0..count {
-        let grown = match answered[turn] as u32 {
-            0 => Vec::new(),
-            len => vec![fresh(len)],
-        };
-        let mut turn_ = Turn::new(Prompt::Grown(grown), output(turn + 1));
+        let longer = (said[turn] + answered[turn]).min(f64::from(u32::MAX)) as u32;
+        input = input.saturating_add(longer);
+        if u64::from(input) > MAX_TOKENS {
+            return Err(row.bad(format!("the prompt of turn {} is too long", turn + 2)));
+        }
+        let mut turn_ = Turn::new(prompt(input), output(turn + 1));
         turn_.delay_ns = nanos(waited[turn] * 1e3);
         turns.push(turn_);
     }

@@ -95,6 +95,11 @@ impl Lines {
         self.line.trim()
     }
 
+    /// Number of the line, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// `file:line`
     pub(super) fn place(&self) -> String {
         format!("{}:{}", self.path.display(), self.number)

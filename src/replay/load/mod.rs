@@ -117,6 +117,9 @@ pub struct Options {
     /// Whether sessions come by start time (they do) or, for a closed loop, in the order of the
     /// file.
     pub by_time: bool,
+    /// Whether rows of a Mooncake trace that belong to no session are sessions of their own,
+    /// `request_<line>`. Default no.
+    pub name_rows: bool,
     /// Seed of arrivals that a result file only describes.
     pub seed: u64,
     /// Counts the tokens of conversations. Default: a token for every four bytes.
@@ -132,6 +135,7 @@ impl Default for Options {
             prefix_groups: 0,
             limit: None,
             by_time: true,
+            name_rows: false,
             seed: 42,
             count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
         }
@@ -168,6 +172,7 @@ pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, Wor
         block: options.trace_block_size,
         delta,
         by_time,
+        name_rows: options.name_rows,
     };
     let source: Box<dyn Source> = match format {
         Format::Auto | Format::Mooncake => mooncake::open(paths, rules(false))?,

@@ -24,6 +24,8 @@ pub(super) struct Rules {
     pub(super) delta: bool,
     /// Sessions are wanted by start time rather than in the order of the file.
     pub(super) by_time: bool,
+    /// Rows that belong to no session are sessions named after their line, as in the peer's report.
+    pub(super) name_rows: bool,
 }
 
 /// What a line says.
@@ -122,8 +124,12 @@ fn parse(lines: &Lines, rules: Rules) -> Result<Parsed, WorkloadError> {
     turn.request_id = row.text("request_id")?.map(Arc::from);
     turn.priority = row.integer("priority")?.unwrap_or(0);
     turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
+    let session = match row.text("session_id")? {
+        None if rules.name_rows => Some(format!("request_{}", lines.number()).into()),
+        named => named.map(Arc::from),
+    };
     Ok(Parsed {
-        session: row.text("session_id")?.map(Arc::from),
+        session,
         stamp_ms: row.number(&["timestamp", "created_time"])?,
         delay_ms: row.positive(&["delay", "delay_ms"])?,
         runs,

@@ -10,6 +10,7 @@ use super::exchange::Exchange;
 use super::prompt::{Memory, Speech};
 use super::target::Target;
 use super::{OnlineError, Options, Sent};
+use crate::driver::wake_promptly;
 use crate::replay::outcome::{Admission, Outcome, Sample, Sink, Status};
 use crate::replay::workload::{Dependency, Session, Source, Turn};
 use crate::sim::SimTime;
@@ -76,10 +77,13 @@ async fn exactly(instant: Instant) {
     {
         tokio::time::sleep_until(early.into()).await;
     }
-    let rest = instant.saturating_duration_since(now());
-    if !rest.is_zero() {
+    if instant > now() {
         // It fails only when the run is over.
-        let _ = tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await;
+        let sleep = move || {
+            wake_promptly();
+            std::thread::sleep(instant.saturating_duration_since(now()));
+        };
+        let _ = tokio::task::spawn_blocking(sleep).await;
     }
 }
 
@@ -356,6 +360,9 @@ fn tell(sink: &mut dyn Sink, done: &Done) {
         preemptions: &[],
         handoff: None,
         overlap: 0,
+        best_overlap: None,
+        block_size: 0,
+        decode_first: false,
         queued_ns: 0,
         error,
     });

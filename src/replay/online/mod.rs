@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::outcome::Sink;
 use super::workload::{Source, WorkloadError};
+use crate::net::Trust;
 
 /// Which API is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,7 +27,7 @@ pub enum Api {
 /// How to send.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `http://host:port`, with or without `/v1`; sessions go to them in turn.
+    /// `http://host:port` or `https://…`, with or without `/v1`; sessions go to them in turn.
     pub targets: Vec<String>,
     /// Which API.
     pub api: Api,
@@ -34,6 +35,8 @@ pub struct Options {
     pub model: Option<String>,
     /// Sent as a bearer token.
     pub api_key: Option<String>,
+    /// Whose certificates are believed where a target is `https`.
+    pub trust: Trust,
     /// Sessions in flight in a closed loop; `None`: sessions start at their times.
     pub concurrency: Option<u32>,
     /// Most sessions in flight at all. Default 4096.
@@ -60,6 +63,7 @@ impl Default for Options {
             api: Api::Completions,
             model: None,
             api_key: None,
+            trust: Trust::Browsers,
             concurrency: None,
             max_in_flight: 4096,
             speedup: 1.0,

@@ -1,39 +1,35 @@
-//! One server: its address, its idle connections, what is in flight there.
+//! One server: its address, and what is in flight there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 use super::exchange::{Exchange, Reader};
 use super::{Api, OnlineError, Options};
+use crate::net::{Answer, Client, Connector, Endpoint};
 
 /// Longest answer that is no stream.
 const MAX_ANSWER: usize = 16 << 20;
 /// Longest error text that is kept.
 const MAX_ERROR: usize = 2048;
 
-type Sender = SendRequest<Full<Bytes>>;
+type Body = Full<Bytes>;
 
 /// A server.
 pub(super) struct Target {
     /// As named, for messages.
     name: String,
-    /// `host:port`
+    /// As its URL has it.
     authority: String,
+    client: Client<Body>,
     /// What stands before `/v1`.
     base: String,
     path: &'static str,
     api_key: Option<String>,
-    idle: Mutex<Vec<Sender>>,
     /// Requests without and with a first token.
     waiting: AtomicU32,
     running: AtomicU32,
@@ -46,14 +42,14 @@ impl Target {
                 "--target {url:?} {problem}, such as http://127.0.0.1:8000"
             ))
         };
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some((scheme, _)) => {
-                return Err(wrong(&format!(
-                    "has the scheme {scheme:?}, must be a plain http URL"
-                )));
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let secure = match scheme {
+            "http" => false,
+            "https" => true,
+            _ => {
+                let problem = format!("has the scheme {scheme:?}, must be http or https");
+                return Err(wrong(&problem));
             }
-            None => url,
         };
         let (authority, base) = rest.split_once('/').unwrap_or((rest, ""));
         let base = base.trim_end_matches('/');
@@ -63,13 +59,13 @@ impl Target {
             .trim_end_matches('/');
         let parsed: Result<http::uri::Authority, _> = authority.parse();
         let parsed = parsed.map_err(|_| wrong("names no host"))?;
-        if parsed.host().is_empty() {
-            return Err(wrong("names no host"));
-        }
-        let port = parsed.port_u16().unwrap_or(80);
+        let endpoint = Endpoint::new(secure, &parsed).ok_or_else(|| wrong("names no host"))?;
+        let connector = Connector::new(endpoint, &options.trust)
+            .map_err(|error| OnlineError::Option(error.to_string()))?;
         Ok(Self {
             name: url.to_owned(),
-            authority: format!("{}:{port}", parsed.host()),
+            authority: authority.to_owned(),
+            client: Client::new(connector),
             base: if base.is_empty() {
                 String::new()
             } else {
@@ -80,7 +76,6 @@ impl Target {
                 Api::Chat => "/v1/chat/completions",
             },
             api_key: options.api_key.clone(),
-            idle: Mutex::new(Vec::new()),
             waiting: AtomicU32::new(0),
             running: AtomicU32::new(0),
         })
@@ -119,11 +114,10 @@ impl Target {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let (sender, response) = self.request(method, path, body).await?;
+            let response = self.request(method, path, body).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let body = body.collect().await.map_err(|error| error.to_string())?;
-            self.put_back(sender);
             let body = body.to_bytes();
             if !status.is_success() {
                 return Err(format!("{path} answers {status}: {}", cut(&body)));
@@ -155,7 +149,10 @@ impl Target {
     }
 
     async fn stream(&self, body: &Bytes, exchange: &mut Exchange) -> Result<(), String> {
-        let (sender, response) = self.request(Method::POST, self.path, body.clone()).await?;
+        let response = self.request(Method::POST, self.path, body.clone()).await?;
+        // Meanwhile there is time for the next one's.
+        let client = self.client.clone();
+        tokio::spawn(async move { client.prepare().await });
         let status = response.status();
         let mut body = response.into_body();
         if !status.is_success() {
@@ -165,7 +162,7 @@ impl Target {
         }
         let mut reader = Reader::default();
         while let Some(frame) = body.frame().await {
-            let at = super::drive::now();
+            let at = body.arrived();
             let frame = frame.map_err(|error| format!("the stream broke off: {error}"))?;
             let first = exchange.tokens.is_empty();
             if let Some(data) = frame.data_ref() {
@@ -176,7 +173,6 @@ impl Target {
                 self.running.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.put_back(sender);
         Ok(())
     }
 
@@ -185,59 +181,25 @@ impl Target {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<(Sender, Response<Incoming>), String> {
-        let make = || {
-            let mut request = Request::builder()
-                .method(method.clone())
-                .uri(format!("{}{path}", self.base))
-                .header("host", &self.authority)
-                .header("content-type", "application/json");
-            if let Some(key) = &self.api_key {
-                request = request.header("authorization", format!("Bearer {key}"));
-            }
-            request
-                .body(Full::new(body.clone()))
-                .map_err(|error| error.to_string())
-        };
-        // An idle connection may have been closed meanwhile: then a new one is made.
+    ) -> Result<Response<Answer<Body>>, String> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
+            .header("host", &self.authority)
+            .header("content-type", "application/json");
+        if let Some(key) = &self.api_key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| error.to_string())?;
         loop {
-            let idle = self.idle.lock().pop();
-            let Some(mut sender) = idle else {
-                let mut sender = self.connect().await?;
-                let response = sender.send_request(make()?).await;
-                return response
-                    .map(|response| (sender, response))
-                    .map_err(|error| format!("cannot send: {error}"));
-            };
-            if sender.ready().await.is_err() {
-                continue;
-            }
-            match sender.send_request(make()?).await {
-                Ok(response) => return Ok((sender, response)),
-                Err(error) if error.is_canceled() || error.is_incomplete_message() => {}
-                Err(error) => return Err(format!("cannot send: {error}")),
+            match self.client.send(request.clone()).await {
+                Ok(response) => return Ok(response),
+                // The server closed an idle connection at this moment.
+                Err(error) if error.stale => {}
+                Err(error) => return Err(error.why),
             }
         }
-    }
-
-    fn put_back(&self, sender: Sender) {
-        if !sender.is_closed() {
-            self.idle.lock().push(sender);
-        }
-    }
-
-    async fn connect(&self) -> Result<Sender, String> {
-        let problem = |error: &dyn std::fmt::Display| format!("cannot connect: {error}");
-        let stream = TcpStream::connect(&self.authority).await;
-        let stream = stream.map_err(|error| problem(&error))?;
-        stream.set_nodelay(true).map_err(|error| problem(&error))?;
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = shaken.map_err(|error| problem(&error))?;
-        // It ends with the sender, or when the server closes it.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        Ok(sender)
     }
 }
 

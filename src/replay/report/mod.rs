@@ -75,6 +75,9 @@ pub struct Facts {
     pub workers: u32,
     /// GPUs of a worker for prompts, and of another.
     pub gpus: (u32, u32),
+    /// Tokens of prompts, and of output lost, that steps computed; `None`: what admissions left to
+    /// compute.
+    pub prefill_tokens: Option<u64>,
 }
 
 /// Sums up requests as they end.
@@ -143,15 +146,14 @@ impl Collector {
         self.output += u64::from(outcome.output);
         self.last_end_ns = self.last_end_ns.max(outcome.ended.nanos());
         self.queued_ns += outcome.queued_ns;
-        let split = outcome.prefill_worker.is_some();
-        let of_prompt = outcome
-            .admissions
-            .iter()
-            .filter(|a| !split || a.prefill_pool);
-        let reused = of_prompt.clone().map(|a| a.reused.min(outcome.input));
+        let reused = outcome.admissions.iter().map(|a| a.reused);
         self.first_reused += u64::from(reused.clone().next().unwrap_or(0));
         self.reused += u64::from(reused.clone().max().unwrap_or(0));
-        self.computed += reused.map(|r| u64::from(outcome.input - r)).sum::<u64>();
+        let split = outcome.prefill_worker.is_some();
+        let of_prompt = outcome.admissions.iter();
+        let of_prompt = of_prompt.filter(|a| !split || a.prefill_pool);
+        let computed = of_prompt.map(|a| u64::from(outcome.input.saturating_sub(a.reused)));
+        self.computed += computed.sum::<u64>();
         self.preemptions += outcome.preemptions.len() as u64;
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return;
@@ -209,6 +211,7 @@ impl Collector {
         let (prefill_gpus, decode_gpus) = facts.gpus;
         let gpu_seconds =
             prefill_seconds * f64::from(prefill_gpus) + decode_seconds * f64::from(decode_gpus);
+        let computed = facts.prefill_tokens.unwrap_or(self.computed);
         let mut map = Map::new();
         let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
         put("num_requests", json!(facts.requests));
@@ -246,7 +249,7 @@ impl Collector {
             "first_admission_prefix_cache_reused_ratio",
             share(self.first_reused),
         );
-        put("committed_prefill_tokens", json!(self.computed));
+        put("committed_prefill_tokens", json!(computed));
         put("kv_eviction_policy", json!("lru"));
         put("num_ttft_samples", json!(self.ttft.count()));
         put("num_tpot_samples", json!(self.tpot.count()));

@@ -31,6 +31,9 @@ pub struct Kept {
     preemptions: Box<[u64]>,
     handoff: Option<Box<Handoff>>,
     overlap: u32,
+    best_overlap: Option<u32>,
+    block_size: u32,
+    decode_first: bool,
     queued_ns: u64,
     error: Option<Box<str>>,
 }
@@ -58,6 +61,9 @@ impl From<&Outcome<'_>> for Kept {
             preemptions: outcome.preemptions.into(),
             handoff: outcome.handoff.map(Box::new),
             overlap: outcome.overlap,
+            best_overlap: outcome.best_overlap,
+            block_size: outcome.block_size,
+            decode_first: outcome.decode_first,
             queued_ns: outcome.queued_ns,
             error: outcome.error.map(Into::into),
         }
@@ -156,7 +162,7 @@ impl Kept {
         };
         let decode = admitted(false).filter(|_| split);
         let reused = self.admissions.iter().filter(|a| !split || a.prefill_pool);
-        let reused = reused.map(|a| a.reused.min(self.input)).max();
+        let reused = reused.map(|a| a.reused).max();
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
             None => uuid::Uuid::from_u128(u128::from(self.number) + 1).to_string(),
@@ -166,7 +172,8 @@ impl Kept {
             session_id: self.session_id.clone(),
             turn_index: self.session_id.as_ref().map(|_| self.turn),
             arrival_time_ms: arrival,
-            dispatched_at_ms: self.dispatched.map(ms),
+            // The peer tells it for agentic traces alone.
+            dispatched_at_ms: None,
             first_admit_ms: self.admissions.first().map(|a| ms(a.at)),
             first_token_ms: first,
             last_token_ms: last,
@@ -193,13 +200,17 @@ impl Kept {
             destination_activated_ms: handoff.activated.map(ms),
             source_released_ms: handoff.released.map(ms),
             decode_reused_input_tokens: self.handoff.as_ref().map(|handoff| handoff.reused),
-            prefill_route_overlap_tokens: None,
-            decode_route_overlap_tokens: None,
+            prefill_route_overlap_tokens: self.prefill_worker.map(|_| {
+                let tokens = self.overlap.saturating_mul(self.block_size);
+                tokens.min(self.input)
+            }),
+            decode_route_overlap_tokens: self.worker.filter(|_| split).map(|_| 0),
             admission_count: history.len(),
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
             routing_history: self.routing(split),
-            pressure_record_ordinals: self.preemptions.to_vec(),
+            // They refer to records of pressure that a replay does not write.
+            pressure_record_ordinals: Vec::new(),
             error: self.error.clone(),
         }
     }
@@ -219,7 +230,7 @@ impl Kept {
                     (true, false) => "decode",
                 },
                 pool_admission_ordinal: *ordinal - 1,
-                reused_input_tokens: admission.reused.min(self.input),
+                reused_input_tokens: admission.reused,
             }
         });
         history.collect()
@@ -227,19 +238,26 @@ impl Kept {
 
     fn routing(&self, split: bool) -> Value {
         let one = |pool: &str, worker: u32| {
-            let waited = self.queued_ns > 0;
+            // A decode worker is chosen at once, whatever it has cached.
+            let first = pool != "decode";
+            let waited = first && self.queued_ns > 0;
+            let best = match first {
+                true => self.best_overlap,
+                false => self.best_overlap.map(|_| 0),
+            };
+            let found = if first { self.overlap } else { 0 };
             json!({
                 "pool": pool,
                 "outcome": if waited { "queued" } else { "immediate" },
                 "logical_worker_id": worker,
                 "scheduler_id": worker,
                 "dp_rank": 0,
-                "reported_overlap_tokens": 0,
-                "selected_overlap_blocks": (self.overlap > 0).then_some(self.overlap),
-                "best_available_overlap_blocks": null,
-                "overlap_regret_blocks": null,
+                "reported_overlap_tokens": found * self.block_size,
+                "selected_overlap_blocks": best.map(|_| found),
+                "best_available_overlap_blocks": best,
+                "overlap_regret_blocks": best.map(|best| best.saturating_sub(found)),
                 "queue_entered_at_ms": waited.then(|| ms(self.arrival)),
-                "queue_wait_ms": self.queued_ns as f64 / 1e6,
+                "queue_wait_ms": if first { self.queued_ns as f64 / 1e6 } else { 0.0 },
                 "released_at_ms": self.dispatched.filter(|_| waited).map(ms),
                 "placement_replica_id": null,
             })
@@ -248,6 +266,9 @@ impl Kept {
         routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
         let pool = if split { "decode" } else { "agg" };
         routes.extend(self.worker.map(|worker| one(pool, worker)));
+        if self.decode_first {
+            routes.reverse();
+        }
         Value::Array(routes)
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Choice {
     pub worker: u32,
     /// Blocks of its prompt that the router believes to be there.
     pub overlap: u32,
+    /// The same of the best worker, of routers that look for them.
+    pub best: Option<u32>,
 }
 
 /// What a worker tells of itself.
@@ -223,7 +225,11 @@ impl Router {
         let (serving, loads) = (&self.serving, &self.loads);
         let load = |worker: u32| loads[worker as usize];
         let last = serving.len() as u64 - 1;
-        let plain = |worker| Choice { worker, overlap: 0 };
+        let plain = |worker| Choice {
+            worker,
+            overlap: 0,
+            best: None,
+        };
         let choice = match &self.config {
             RouterConfig::RoundRobin => {
                 let at = self.next % serving.len();
@@ -251,11 +257,15 @@ impl Router {
                     .costs(config, ask, serving, overlaps, &mut self.index);
                 let at = kv::pick(costs, config.temperature, &mut draws);
                 let worker = serving[at];
-                let overlap = match overlaps {
+                let overlap = |worker: u32| match overlaps {
                     Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
                     None => self.index.overlap(worker),
                 };
-                Choice { worker, overlap }
+                Choice {
+                    worker,
+                    overlap: overlap(worker),
+                    best: serving.iter().map(|&worker| overlap(worker)).max(),
+                }
             }
             RouterConfig::Scorers(config) => {
                 let overlaps = match config.weight(Scorer::Prefix) > 0.0 {
@@ -268,7 +278,14 @@ impl Router {
                         .scores(config, serving, loads, overlaps, ask.blocks().len());
                 let worker = serving[kv::pick(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
-                Choice { worker, overlap }
+                Choice {
+                    worker,
+                    overlap,
+                    best: serving
+                        .iter()
+                        .filter_map(|&worker| overlaps.get(worker as usize).copied())
+                        .max(),
+                }
             }
         };
         self.loads[choice.worker as usize] += 1;

@@ -37,7 +37,7 @@ pub struct Synthetic {
     pub seed: u64,
     /// Share of the blocks of a prompt that its group has in common, 0 to 1.
     pub shared_prefix_ratio: f64,
-    /// Groups; each session belongs to one, drawn evenly. 0: one group.
+    /// Groups; each session belongs to one, drawn evenly. 0: no group, and nothing is shared.
     pub prefix_groups: u32,
     /// Turns of a session.
     pub turns: Lengths,
@@ -130,7 +130,10 @@ impl Made {
     fn prompt(&mut self, input: u32, group: u32) -> Vec<Run> {
         let block = self.what.block;
         let blocks = input.div_ceil(block);
-        let shared = (f64::from(blocks) * self.what.shared_prefix_ratio).round() as u32;
+        let shared = match self.what.prefix_groups {
+            0 => 0,
+            _ => (f64::from(blocks) * self.what.shared_prefix_ratio).round() as u32,
+        };
         // In a prompt of its own nobody looks at single blocks: one run does.
         let single = self.what.grows_by.is_some();
         let mut runs = Vec::with_capacity(if single { shared + 1 } else { blocks } as usize);
@@ -217,7 +220,7 @@ impl Source for Made {
             turns.push(turn);
         }
         Ok(Some(Session {
-            id: (!plain).then(|| format!("session-{i}").into()),
+            id: (!plain).then(|| format!("session_{i}").into()),
             start: SimTime::from_nanos(start),
             turns,
             after: Vec::new(),

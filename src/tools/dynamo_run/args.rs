@@ -8,9 +8,10 @@ use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use crate::engine::sched::vllm::{Speculation, Victim, VllmConfig};
 use crate::replay::report::Slo;
 use crate::replay::workload::Source;
-use crate::replay::{EngineSpec, KvConfig, RouterConfig};
+use crate::replay::{EngineSpec, KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
+use super::tables::{self, Measured};
 use super::workload;
 
 /// A run, ready to be played.
@@ -30,10 +31,28 @@ pub(super) struct Setup {
 
 /// Equal workers.
 pub(super) struct Workers {
-    pub engine: EngineSpec,
+    pub worker: Worker,
     pub count: u32,
-    /// GPUs of a worker, for the report.
+}
+
+/// What a worker is.
+#[derive(Debug, Clone)]
+pub(in crate::tools) struct Worker {
+    pub engine: EngineSpec,
+    /// Its GPUs, for the report.
     pub gpus: u32,
+    /// How long prompts take from it to another pool.
+    pub transfer: TransferTime,
+    /// What it was said to do.
+    role: Role,
+}
+
+/// What a worker is said to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Aggregated,
+    Prefill,
+    Decode,
 }
 
 /// Arguments by name, taken out one by one so that those left over can be refused.
@@ -54,6 +73,16 @@ impl Args {
 
     pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// Puts back what [`Self::take`] took.
+    pub(super) fn put(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
+    /// Whether it is there, and not `null`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
     pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
@@ -143,18 +172,18 @@ pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
 /// Reads what a run was called with, and opens its workload.
 pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
-    let mut pool = |args: &str, count: &str| -> Result<Workers, DynamoError> {
+    let mut pool = |args: &str, count: &str, role: Role| -> Result<Workers, DynamoError> {
         let value = kwargs.take(args).unwrap_or_default();
-        let (engine, gpus) = engine(&value, dir)?;
+        let worker = worker(&value, dir)?;
+        if worker.role != role {
+            let problem = format!("worker_type must be {role:?}, is {:?}", worker.role);
+            return Err(wrong(&format!("kwargs.{args}"), problem.to_lowercase()));
+        }
         let count = match kwargs.count(count)?.unwrap_or(1) {
             0 => return Err(wrong(&format!("kwargs.{count}"), "must be at least 1")),
             n => n,
         };
-        Ok(Workers {
-            engine,
-            count,
-            gpus,
-        })
+        Ok(Workers { worker, count })
     };
     let split = [
         "prefill_engine_args",
@@ -165,13 +194,20 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
     let split = split.iter().any(|key| !args["kwargs"][*key].is_null());
     let (prefill, serving) = match split {
         true => (
-            Some(pool("prefill_engine_args", "num_prefill_workers")?),
-            pool("decode_engine_args", "num_decode_workers")?,
+            Some(pool(
+                "prefill_engine_args",
+                "num_prefill_workers",
+                Role::Prefill,
+            )?),
+            pool("decode_engine_args", "num_decode_workers", Role::Decode)?,
         ),
-        false => (None, pool("extra_engine_args", "num_workers")?),
+        false => (
+            None,
+            pool("extra_engine_args", "num_workers", Role::Aggregated)?,
+        ),
     };
     if let Some(prefill) = &prefill
-        && prefill.engine.block_size() != serving.engine.block_size()
+        && prefill.worker.engine.block_size() != serving.worker.engine.block_size()
     {
         let problem = "block_size must be that of decode_engine_args";
         return Err(wrong("kwargs.prefill_engine_args", problem));
@@ -192,6 +228,10 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
         itl_ms: kwargs.number("sla_itl_ms")?,
         e2e_ms: kwargs.number("sla_e2e_ms")?,
     };
+    if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
+        let problem = "excludes sla_ttft_ms and sla_itl_ms";
+        return Err(wrong("kwargs.sla_e2e_ms", problem));
+    }
     let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
     let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
@@ -203,9 +243,12 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
     let positional = args["positional"].as_array().map_or(&[][..], Vec::as_slice);
     let closed = concurrency.is_some();
     let source = match args["api"].as_str() {
-        Some("run_synthetic_trace_replay") => {
-            workload::synthetic(positional, &mut kwargs, serving.engine.block_size(), closed)?
-        }
+        Some("run_synthetic_trace_replay") => workload::synthetic(
+            positional,
+            &mut kwargs,
+            serving.worker.engine.block_size(),
+            closed,
+        )?,
         Some("run_trace_replay") => workload::trace(positional, &mut kwargs, dir, closed)?,
         other => return Err(wrong("api", format!("{other:?} is not modelled"))),
     };
@@ -223,15 +266,11 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
     Ok((setup, source))
 }
 
-/// The object around an engine's arguments, or these alone as 1.4.2 takes them: the engine, and
-/// GPUs per worker.
+/// The object around an engine's arguments, or these alone as 1.4.2 takes them.
 ///
 /// # Errors
 /// [`DynamoError`] names the argument.
-pub(in crate::tools) fn engine(
-    value: &Value,
-    dir: &Path,
-) -> Result<(EngineSpec, u32), DynamoError> {
+pub(in crate::tools) fn worker(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     let around = [
         "engine",
         "dp_size",
@@ -248,14 +287,20 @@ pub(in crate::tools) fn engine(
     worker_args(value, dir)
 }
 
-fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoError> {
+fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
     let mut engine = Args::new("extra_engine_args.engine", &engine)?;
     if worker.count("dp_size")?.unwrap_or(1) != 1 {
         return Err(wrong("extra_engine_args.dp_size", "only 1 is modelled"));
     }
-    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(1);
+    let measured = tables::take(&mut engine, dir)?;
+    let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
+    let gpus = worker.count("tensor_parallel_size")?.unwrap_or(gpus);
+    let measured = match measured {
+        Some(measured) => Some(measured.sized(&mut worker, &mut engine)?),
+        None => None,
+    };
     worker.ignore(&[
         "startup_time",
         "gpu_memory_utilization",
@@ -264,21 +309,18 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
         "dynamo",
     ]);
     worker.done()?;
-    // The pool that a worker is in says what it does.
-    engine.one_of("worker_type", &["aggregated", "prefill", "decode"])?;
+    let roles = [Role::Aggregated, Role::Prefill, Role::Decode];
+    let role = roles[engine.one_of("worker_type", &["aggregated", "prefill", "decode"])?];
     engine.ignore(&[
         "emit_kv_events",
         "emit_kv_token_ids",
         "kv_cache_bytes_per_token",
     ]);
-    let transfer = Transfer::read(&mut engine)?;
-    let parsed = match engine.one_of("backend", &["vllm", "sglang"])? {
-        0 => EngineSpec::Vllm(Box::new(VllmConfig {
-            fetch: (Duration::ZERO, transfer.per_token),
-            fetch_whole_prompt: transfer.whole,
-            ..vllm(&mut engine, dir)?
-        })),
-        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, dir)?)),
+    let transfer = transfer(&mut engine)?;
+    let measured = measured.as_ref();
+    let parsed = match scheduler(&mut engine, measured)? {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir)?)),
+        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
     };
     engine.done()?;
     if parsed.block_size() == 0 {
@@ -287,36 +329,50 @@ fn worker_args(value: &Value, dir: &Path) -> Result<(EngineSpec, u32), DynamoErr
             "must be at least 1",
         ));
     }
-    Ok((parsed, gpus))
+    Ok(Worker {
+        engine: parsed,
+        gpus,
+        transfer,
+        role,
+    })
+}
+
+/// 0: vLLM's, 1: SGLang's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
+/// batches are closest to vLLM's.
+fn scheduler(engine: &mut Args, measured: Option<&Measured>) -> Result<usize, DynamoError> {
+    const KINDS: [&str; 2] = ["vllm", "sglang"];
+    let key = match engine.has("engine_type") {
+        true => "engine_type",
+        false => "backend",
+    };
+    let measured = measured.map(|measured| measured.backend);
+    if !engine.has(key) {
+        return Ok(usize::from(measured == Some(KINDS[1])));
+    }
+    let kind = engine.one_of(key, &KINDS)?;
+    if let Some(other) = measured.filter(|name| *name != KINDS[kind]) {
+        let own = KINDS[kind];
+        tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as {own} does");
+    }
+    Ok(kind)
 }
 
 /// How long it takes to move a prompt's cache.
-struct Transfer {
-    per_token: Duration,
-    /// What is there already is moved all the same.
-    whole: bool,
-}
-
-impl Transfer {
-    fn read(args: &mut Args) -> Result<Self, DynamoError> {
-        let older = args.number("kv_bytes_per_token")?;
-        let bytes = args.number("kv_transfer_bytes_per_token")?.or(older);
-        let bandwidth = args.number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
-        let modes = ["full_prompt", "destination_missing"];
-        let whole = args.one_of("kv_transfer_timing_mode", &modes)? == 0;
-        let per_token = match (bytes, bandwidth) {
-            (Some(bytes), Some(bandwidth)) => {
-                Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).map_err(|_| {
-                    args.wrong(
-                        "kv_transfer_bandwidth",
-                        format!("{bandwidth} is too little"),
-                    )
-                })?
-            }
-            _ => Duration::ZERO,
-        };
-        Ok(Self { per_token, whole })
-    }
+fn transfer(args: &mut Args) -> Result<TransferTime, DynamoError> {
+    let older = args.number("kv_bytes_per_token")?;
+    let bytes = args.number("kv_transfer_bytes_per_token")?.or(older);
+    let bandwidth = args.number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
+    let modes = ["full_prompt", "destination_missing"];
+    let whole = args.one_of("kv_transfer_timing_mode", &modes)? == 0;
+    // Gigabytes per second are bytes per nanosecond.
+    let ns_per_token = match (bytes, bandwidth) {
+        (Some(bytes), Some(bandwidth)) => bytes / bandwidth,
+        _ => 0.0,
+    };
+    Ok(TransferTime {
+        ns_per_token,
+        whole,
+    })
 }
 
 fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
@@ -326,8 +382,13 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
-fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
-    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+fn vllm(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+) -> Result<VllmConfig, DynamoError> {
+    let blocks = measured.map_or(16_384, |measured| measured.blocks);
+    let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
     let block_size = args.count("block_size")?.unwrap_or(64);
     if args.count("prefill_schedule_interval")?.unwrap_or(1) != 1 {
         return Err(args.wrong("prefill_schedule_interval", "only 1 is modelled"));
@@ -340,7 +401,12 @@ fn vllm(args: &mut Args, dir: &Path) -> Result<VllmConfig, DynamoError> {
     let rates = args.text("aic_nextn_accept_rates")?;
     let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
     Ok(VllmConfig {
-        latency: latency(args, u64::from(num_gpu_blocks) * u64::from(block_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_gpu_blocks) * u64::from(block_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_gpu_blocks,
         block_size,
@@ -371,20 +437,29 @@ fn speculation(drafts: u32, rates: Option<&str>) -> Result<Speculation, DynamoEr
     Ok(Speculation { accept, free: true })
 }
 
-fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
-    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(16_384);
+fn sglang(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+) -> Result<SglangConfig, DynamoError> {
+    let pages = measured.map_or(16_384, |measured| measured.blocks);
+    let num_pages = args.count("num_gpu_blocks")?.unwrap_or(pages);
     let page_size = args.count("block_size")?.unwrap_or(1);
     let more = args.take("sglang").unwrap_or_default();
     let mut more = Args::new("extra_engine_args.engine.sglang", &more)?;
     let policies = [SchedulePolicy::Fifo, SchedulePolicy::Lpm];
     let defaults = SglangConfig::default();
-    args.ignore(&[
-        "max_num_batched_tokens",
-        "enable_chunked_prefill",
-        "preemption_mode",
-    ]);
+    if !args.flag("enable_chunked_prefill", true)? {
+        return Err(args.wrong("enable_chunked_prefill", "must be true for sglang"));
+    }
+    args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
     let config = SglangConfig {
-        latency: latency(args, u64::from(num_pages) * u64::from(page_size), dir)?,
+        latency: latency(
+            args,
+            measured,
+            u64::from(num_pages) * u64::from(page_size),
+            dir,
+        )?,
         speed: speed(args)?,
         num_pages,
         page_size,
@@ -410,7 +485,15 @@ fn sglang(args: &mut Args, dir: &Path) -> Result<SglangConfig, DynamoError> {
     Ok(config)
 }
 
-fn latency(args: &mut Args, capacity: u64, dir: &Path) -> Result<LatencyModel, DynamoError> {
+fn latency(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    capacity: u64,
+    dir: &Path,
+) -> Result<LatencyModel, DynamoError> {
+    if let Some(measured) = measured {
+        return Ok(measured.model.clone());
+    }
     let value = args.take("timing_model").unwrap_or_default();
     let mut timing = Args::new("extra_engine_args.engine.timing_model", &value)?;
     let model = match timing.one_of("type", &["polynomial", "fixed", "external"])? {

@@ -1,3 +1,4 @@
+use crate::replay::outcome::{Outcome, Sink, Status};
 use crate::replay::report::{Collector, Facts, Options, Report};
 use crate::replay::workload::Source;
 use crate::replay::{Pace, PoolSpec, RouterConfig, Settings};
@@ -8,8 +9,9 @@ use super::args::{Setup, Workers};
 
 /// Plays a run to its end.
 pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
-    let pool = |workers: &Workers, router: RouterConfig| {
-        PoolSpec::new(workers.engine.clone(), workers.count, router)
+    let pool = |workers: &Workers, router: RouterConfig| PoolSpec {
+        transfer: workers.worker.transfer,
+        ..PoolSpec::new(workers.worker.engine.clone(), workers.count, router)
     };
     let (before, after) = setup.router.split();
     let settings = Settings {
@@ -33,19 +35,36 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
         slo: setup.sla,
         per_request: setup.capture,
     });
-    let totals = crate::replay::run(&settings, source, &mut collector)?;
+    let totals = crate::replay::run(&settings, source, &mut Finished(&mut collector))?;
     Ok(collector.finish(&Facts {
         requests: totals.requests,
-        prefill_worker_seconds: setup.prefill.as_ref().map_or(0.0, |workers| {
-            f64::from(workers.count) * totals.ended.as_secs_f64()
-        }),
-        decode_worker_seconds: None,
+        prefill_worker_seconds: totals.prefill_worker_seconds,
+        decode_worker_seconds: Some(totals.worker_seconds),
         workers: setup.serving.count,
         gpus: (
-            setup.prefill.as_ref().map_or(0, |workers| workers.gpus),
-            setup.serving.gpus,
+            setup
+                .prefill
+                .as_ref()
+                .map_or(0, |workers| workers.worker.gpus),
+            setup.serving.worker.gpus,
         ),
+        prefill_tokens: totals.prefill_tokens,
     }))
+}
+
+/// The peer keeps no record of requests that were under way when the time was over.
+struct Finished<'a>(&'a mut Collector);
+
+impl Sink for Finished<'_> {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        if outcome.status != Status::Incomplete {
+            self.0.request(outcome);
+        }
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        self.0.gaps(nanos, times);
+    }
 }
 
 /// Milliseconds as an instant, to the nearest nanosecond.

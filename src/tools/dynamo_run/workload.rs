@@ -1,10 +1,11 @@
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::replay::load::{self, Format};
 use crate::replay::synth::{Arrivals, Lengths, Synthetic};
-use crate::replay::workload::{MAX_TOKENS, Source};
+use crate::replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
 
 use super::DynamoError;
 use super::args::{Args, wrong};
@@ -28,8 +29,8 @@ pub(super) fn synthetic(
             .ok_or_else(|| wrong(key, format!("must be between {least} and {most}")))
     };
     let input = length(0, "input_tokens", 1, MAX_TOKENS)?;
-    let output = length(1, "output_tokens", 0, MAX_TOKENS)?;
-    let count = length(2, "request_count", 0, MAX_REQUESTS)?;
+    let output = length(1, "output_tokens", 1, MAX_TOKENS)?;
+    let count = length(2, "request_count", 1, MAX_REQUESTS)?;
     let turns = kwargs.count("turns_per_session")?.unwrap_or(1).max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
         let problem = format!("makes more than {MAX_REQUESTS} requests");
@@ -103,7 +104,34 @@ pub(super) fn trace(
         shared_prefix_ratio: kwargs.number("trace_shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.count("trace_num_prefix_groups")?.unwrap_or(0),
         by_time: !closed,
+        name_rows: true,
         ..load::Options::default()
     };
-    Ok(load::open(&files, &options)?)
+    let mut source = load::open(&files, &options)?;
+    if source.untimed() && !closed {
+        let problem = "the trace has no start times, so give replay_concurrency";
+        return Err(wrong("kwargs.trace_format", problem));
+    }
+    let plain = matches!(format, Format::Mooncake | Format::MooncakeDelta) && !closed;
+    if !plain {
+        return Ok(source);
+    }
+    let mut sessions = VecDeque::new();
+    while let Some(session) = source.next()? {
+        sessions.push_back(session);
+    }
+    // An open loop of single requests has no sessions.
+    if sessions.iter().all(|session| session.turns.len() == 1) {
+        sessions.iter_mut().for_each(|session| session.id = None);
+    }
+    Ok(Box::new(Sessions(sessions)))
+}
+
+/// Sessions that are all in memory.
+struct Sessions(VecDeque<Session>);
+
+impl Source for Sessions {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        Ok(self.0.pop_front())
+    }
 }

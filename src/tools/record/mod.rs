@@ -4,7 +4,6 @@
 //! Every byte passes as it comes. Of chats and completions the prompt's tokens, the reply's and
 //! the instant of each are kept; llm-d-inference-sim reads the file too, without the instants.
 
-mod connect;
 mod exchange;
 mod proxy;
 mod store;
@@ -19,19 +18,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
 use http::uri::Scheme;
+use http::{HeaderValue, Request, Uri, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::net::{Client, Connector, Endpoint, Trust, TrustError};
 use crate::tokenizer::Tokenizer;
-use connect::Connector;
 use proxy::Proxy;
 use store::Store;
 
@@ -98,17 +96,9 @@ pub enum RecordError {
         /// What is wrong.
         why: String,
     },
-    /// The authorities cannot be read.
-    #[error("cannot read certificates from {}: {why}", path.display())]
-    Authority {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// TLS cannot be set up.
-    #[error("TLS: {0}")]
-    Tls(String),
+    /// The upstream's certificate cannot be checked.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
 }
 
 /// What was recorded.
@@ -136,7 +126,7 @@ impl Recorder {
     /// [`RecordError`], with nothing left running.
     pub async fn start(record: Record) -> Result<Self, RecordError> {
         let target = Target::parse(&record.upstream)?;
-        let connector = Connector::new(record.authority.as_deref())?;
+        let connector = target.connector(record.authority.as_deref())?;
         let (host, port) = &record.listen;
         let listener = TcpListener::bind((host.as_str(), *port)).await;
         let listening = |why| RecordError::Listen {
@@ -147,9 +137,8 @@ impl Recorder {
         let address = listener.local_addr().map_err(listening)?;
         let store = Store::open(&record.out, &record.table, record.append, record.tokenizer)?;
         let proxy = Proxy {
-            client: Client::builder(TokioExecutor::new()).build(connector),
-            scheme: target.scheme,
-            authority: target.authority,
+            client: Client::new(connector),
+            host: target.host,
             prefix: target.prefix,
             inbox: store.inbox(),
         };
@@ -220,8 +209,9 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
 
 /// An upstream, taken apart.
 struct Target {
-    scheme: Scheme,
-    authority: http::uri::Authority,
+    endpoint: Endpoint,
+    /// The host as its URL names it.
+    host: HeaderValue,
     prefix: String,
 }
 
@@ -240,12 +230,26 @@ impl Target {
         let path = parts.path_and_query.map(|path| path.path().to_owned());
         let path = path.unwrap_or_default();
         let path = path.trim_end_matches('/');
+        let authority = parts.authority.ok_or_else(|| wrong("it has no host"))?;
+        let endpoint = Endpoint::new(scheme == Scheme::HTTPS, &authority);
+        let (_, host) = authority
+            .as_str()
+            .rsplit_once('@')
+            .unwrap_or(("", authority.as_str()));
         Ok(Self {
-            scheme,
-            authority: parts.authority.ok_or_else(|| wrong("it has no host"))?,
+            endpoint: endpoint.ok_or_else(|| wrong("it has no host"))?,
+            host: HeaderValue::from_str(host).map_err(|_| wrong("it has no host"))?,
             // Requests bring `/v1` themselves.
             prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
         })
+    }
+
+    fn connector(&self, authority: Option<&Path>) -> Result<Connector, TrustError> {
+        let trust = match authority {
+            Some(path) => Trust::Authorities(path.into()),
+            None => Trust::Browsers,
+        };
+        Connector::new(self.endpoint.clone(), &trust)
     }
 }
 
@@ -255,25 +259,20 @@ impl Target {
 /// [`RecordError`] when it lists none.
 pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
     let target = Target::parse(upstream)?;
-    let connector = Connector::new(authority)?;
-    let url = format!(
-        "{}://{}{}/v1/models",
-        target.scheme, target.authority, target.prefix
-    );
+    let client: Client<Empty<bytes::Bytes>> = Client::new(target.connector(authority)?);
+    let path = format!("{}/v1/models", target.prefix);
     let failed = |why: String| RecordError::Model {
-        url: url.clone(),
+        url: format!(
+            "{}/v1/models",
+            upstream.trim_end_matches('/').trim_end_matches("/v1")
+        ),
         why,
     };
-    let client: Client<_, Empty<bytes::Bytes>> =
-        Client::builder(TokioExecutor::new()).build(connector);
-    let uri: Uri = url
-        .parse()
-        .map_err(|_| failed("it is no address".to_owned()))?;
+    let request = Request::get(&path).header(header::HOST, target.host);
+    let request = request.body(Empty::new());
+    let request = request.map_err(|_| failed("it is no address".to_owned()))?;
     let ask = async {
-        let response = client.get(uri).await.map_err(|error| {
-            let cause = std::error::Error::source(&error);
-            cause.map_or_else(|| error.to_string(), ToString::to_string)
-        })?;
+        let response = client.send(request).await.map_err(|error| error.why)?;
         let status = response.status();
         if !status.is_success() {
             return Err(format!("it answers {status}"));

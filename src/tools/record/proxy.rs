@@ -4,22 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::combinators::BoxBody;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::connect::Connector;
 use super::exchange::Api;
 use super::store::Inbox;
 use super::tee::{Captured, Tee};
+use crate::net::{Answer, Client};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-pub(super) type Body = BoxBody<Bytes, Error>;
+pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
 
 /// Largest request that is recorded, in bytes; vLLM has no bound, we need one.
 const LARGEST: usize = 64 << 20;
@@ -37,9 +35,9 @@ const OF_A_CONNECTION: [HeaderName; 7] = [
 
 /// Passes requests on and keeps what comes back.
 pub(super) struct Proxy {
-    pub(super) client: Client<Connector, Body>,
-    pub(super) scheme: Scheme,
-    pub(super) authority: Authority,
+    pub(super) client: Client<Body>,
+    /// What the upstream is called in requests.
+    pub(super) host: HeaderValue,
     /// Path in front of every request's own; without a slash at its end.
     pub(super) prefix: String,
     pub(super) inbox: Inbox,
@@ -61,31 +59,36 @@ impl Proxy {
 
     fn uri(&self, asked: &Uri) -> Result<Uri, Error> {
         let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
-        let uri = Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(self.authority.clone())
-            .path_and_query(format!("{}{path}", self.prefix));
-        Ok(uri.build()?)
+        Ok(format!("{}{path}", self.prefix).parse()?)
+    }
+
+    /// Sends a request, whatever protocol it came in.
+    async fn send(
+        &self,
+        parts: http::request::Parts,
+        body: Body,
+    ) -> Result<Response<Answer<Body>>, Error> {
+        let mut request = Request::new(body);
+        *request.method_mut() = parts.method;
+        *request.uri_mut() = self.uri(&parts.uri)?;
+        *request.headers_mut() = parts.headers;
+        clean(request.headers_mut());
+        let host = self.host.clone();
+        request.headers_mut().insert(header::HOST, host);
+        let mut response = self.client.send(request).await.map_err(|error| error.why)?;
+        clean(response.headers_mut());
+        Ok(response)
     }
 
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Error> {
-        let (mut parts, body) = request.into_parts();
-        parts.uri = self.uri(&parts.uri)?;
-        clean(&mut parts.headers);
-        let body = body.map_err(Error::from).boxed();
-        let mut response = self
-            .client
-            .request(outward(parts, body))
-            .await
-            .map_err(root)?;
-        clean(response.headers_mut());
-        Ok(response.map(|body| body.map_err(Error::from).boxed()))
+        let (parts, body) = request.into_parts();
+        let body = body.map_err(Error::from).boxed_unsync();
+        let response = self.send(parts, body).await?;
+        Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()))
     }
 
     async fn record(&self, api: Api, request: Request<Incoming>) -> Result<Response<Body>, Error> {
         let (mut parts, body) = request.into_parts();
-        parts.uri = self.uri(&parts.uri)?;
-        clean(&mut parts.headers);
         // A compressed answer could not be read.
         parts.headers.remove(header::ACCEPT_ENCODING);
         let body = match Limited::new(body, LARGEST).collect().await {
@@ -99,17 +102,11 @@ impl Proxy {
             }
         };
         let asked: Option<Value> = serde_json::from_slice(&body).ok();
-        let body = Full::new(body).map_err(|never| match never {}).boxed();
-        let sent = Instant::now();
-        let mut response = self
-            .client
-            .request(outward(parts, body))
-            .await
-            .map_err(root)?;
-        clean(response.headers_mut());
+        let body = Full::new(body).map_err(|never| match never {});
+        let response = self.send(parts, body.boxed_unsync()).await?;
         let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
             self.inbox.skip("the answer is a refusal");
-            return Ok(response.map(|body| body.map_err(Error::from).boxed()));
+            return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);
         let streamed = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
@@ -121,22 +118,11 @@ impl Proxy {
         };
         let inbox = self.inbox.clone();
         Ok(response.map(|body| {
-            Tee::new(body, sent, captured, inbox)
+            Tee::new(body, captured, inbox)
                 .map_err(Error::from)
-                .boxed()
+                .boxed_unsync()
         }))
     }
-}
-
-/// The same request on another connection, whatever protocol it came in.
-fn outward(parts: http::request::Parts, body: Body) -> Request<Body> {
-    let mut request = Request::new(body);
-    *request.method_mut() = parts.method;
-    *request.uri_mut() = parts.uri;
-    *request.headers_mut() = parts.headers;
-    // The client names the upstream.
-    request.headers_mut().remove(header::HOST);
-    request
 }
 
 /// Removes what is about a connection.
@@ -153,15 +139,6 @@ fn clean(headers: &mut HeaderMap) {
     }
 }
 
-/// What a client's error says at its root.
-fn root(error: hyper_util::client::legacy::Error) -> Error {
-    let mut cause: &dyn std::error::Error = &error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string().into()
-}
-
 /// An error of our own, in the shape of the upstream's.
 fn refusal(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
@@ -171,7 +148,7 @@ fn refusal(status: StatusCode, message: &str) -> Response<Body> {
     let code = status.as_u16();
     let body = json!({"error": {"message": message, "type": kind, "param": null, "code": code}});
     let body = Full::new(Bytes::from(body.to_string()));
-    let mut response = Response::new(body.map_err(|never| match never {}).boxed());
+    let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

@@ -5,13 +5,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Body as _, Frame, SizeHint};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::exchange::Api;
+use super::proxy::Body;
 use super::store::Inbox;
+use crate::net::Answer;
 
 /// Most bytes of an answer that are kept; a longer one passes and is not recorded.
 const LARGEST: usize = 64 << 20;
@@ -28,19 +28,17 @@ pub(super) struct Captured {
 
 /// The body.
 pub(super) struct Tee {
-    body: Incoming,
-    sent: Instant,
+    body: Answer<Body>,
     bytes: usize,
     captured: Option<Captured>,
     inbox: Inbox,
 }
 
 impl Tee {
-    /// Keeps what `body` brings, the answer to a request that was sent then.
-    pub(super) fn new(body: Incoming, sent: Instant, captured: Captured, inbox: Inbox) -> Self {
+    /// Keeps what `body` brings.
+    pub(super) fn new(body: Answer<Body>, captured: Captured, inbox: Inbox) -> Self {
         Self {
             body,
-            sent,
             bytes: 0,
             captured: Some(captured),
             inbox,
@@ -56,7 +54,11 @@ impl Tee {
             return;
         }
         if let Some(captured) = &mut self.captured {
-            captured.chunks.push((self.sent.elapsed(), data.clone()));
+            let after = self
+                .body
+                .arrived()
+                .saturating_duration_since(self.body.sent());
+            captured.chunks.push((after, data.clone()));
         }
     }
 
@@ -67,7 +69,7 @@ impl Tee {
     }
 }
 
-impl Body for Tee {
+impl http_body::Body for Tee {
     type Data = Bytes;
     type Error = hyper::Error;
 

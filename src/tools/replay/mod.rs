@@ -153,6 +153,7 @@ pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> F
         decode_worker_seconds: (!fixed).then_some(totals.worker_seconds),
         workers: settings.pool.engines.len() as u32,
         gpus,
+        prefill_tokens: totals.prefill_tokens,
     }
 }
 

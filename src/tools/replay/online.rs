@@ -1,9 +1,11 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::net::Trust;
 use crate::replay::online::{self, Api, Options};
 use crate::replay::report::{Facts, Report};
 
@@ -35,6 +37,12 @@ pub(super) struct OnlineWords {
     /// Sent as a bearer token.
     #[arg(long)]
     pub target_api_key: Option<String>,
+    /// Certificates (PEM) to trust https targets by [those that browsers trust].
+    #[arg(long, value_name = "FILE", conflicts_with = "target_insecure")]
+    pub target_ca: Option<PathBuf>,
+    /// Believe any certificate of an https target.
+    #[arg(long, visible_alias = "insecure")]
+    pub target_insecure: bool,
     /// Longest time of one request, seconds.
     #[arg(long, default_value_t = 600.0)]
     pub target_timeout: f64,
@@ -64,6 +72,11 @@ pub(super) fn run(
         },
         model: online.target_model.clone(),
         api_key: online.target_api_key.clone(),
+        trust: match (&online.target_ca, online.target_insecure) {
+            (Some(path), _) => Trust::Authorities(path.clone()),
+            (None, true) => Trust::Anyone,
+            (None, false) => Trust::Browsers,
+        },
         concurrency: pace.concurrency.map(|n| n as u32),
         max_in_flight: online.target_max_in_flight,
         speedup: pace.speedup,
@@ -87,6 +100,7 @@ pub(super) fn run(
         decode_worker_seconds: None,
         workers: online.target.len() as u32,
         gpus: (0, 1),
+        prefill_tokens: None,
     };
     Ok((sink.finish(&facts)?, sent.wall))
 }

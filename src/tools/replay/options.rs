@@ -37,7 +37,7 @@ pub(super) struct Words {
     /// In virtual time, or against the servers of --target [by whether there is a --target].
     #[arg(long, value_enum)]
     pub replay_mode: Option<Mode>,
-    /// For scripts that also sweep: one replay runs on one thread, whatever is said here.
+    /// Without effect: workers share one clock, so a replay runs on one thread. See sweep.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
 }

@@ -6,13 +6,16 @@ use serde_json::{Map, Value};
 
 use crate::replay::{
     EngineSpec, KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer,
-    ScorersConfig,
+    ScorersConfig, TransferTime,
 };
 use crate::sim::SimTime;
 use crate::tools::dynamo_run;
 
 use super::Deploy;
 use super::options::{PolicyName, PoolWords, RouterName, json_or_file};
+
+/// An engine, its GPUs, and how long prompts take from it to another pool.
+type Worker = (EngineSpec, u32, TransferTime);
 
 /// The pools of a deployment.
 #[derive(Debug, Clone)]
@@ -33,20 +36,22 @@ pub(in crate::tools) fn pools(
     deploy: Deploy<'_>,
 ) -> Result<Pools> {
     let plain = deploy(flags)?;
-    let mocker = |flag: &str, text: &Option<String>| -> Result<Option<(EngineSpec, u32)>> {
+    let mocker = |flag: &str, text: &Option<String>| -> Result<Option<Worker>> {
         let Some(text) = text else {
             return Ok(None);
         };
         let value = json_or_file(flag, text)?;
-        Ok(Some(dynamo_run::engine(&value, std::path::Path::new("."))?))
+        let worker = dynamo_run::worker(&value, std::path::Path::new("."))?;
+        Ok(Some((worker.engine, worker.gpus, worker.transfer)))
     };
     let shared = mocker("--extra-engine-args", &words.extra_engine_args)?;
-    let own = (plain.engine.clone(), plain.gpus);
+    let own = (plain.engine.clone(), plain.gpus, TransferTime::default());
     let router = router(words)?;
     let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
             engines,
             router,
+            transfer: TransferTime::default(),
             startup: seconds("--startup-time", words.startup_time)?,
             cold: words.cold_start,
             scaling: scaling(words)?,
@@ -64,7 +69,10 @@ pub(in crate::tools) fn pools(
             }
             let (before, after) = router.split();
             let gpus = (first.1, second.1);
-            let prefill = pool(vec![first.0; prefill as usize], before)?;
+            let prefill = PoolSpec {
+                transfer: first.2,
+                ..pool(vec![first.0; prefill as usize], before)?
+            };
             let decode = pool(vec![second.0; decode as usize], after)?;
             (Some(prefill), decode, gpus)
         }
@@ -72,7 +80,7 @@ pub(in crate::tools) fn pools(
             let (engines, gpus) = match &words.workers {
                 Some(file) => different(file, flags, deploy)?,
                 None => {
-                    let (engine, gpus) = shared.unwrap_or(own);
+                    let (engine, gpus, _) = shared.unwrap_or(own);
                     (vec![engine; words.num_workers as usize], gpus)
                 }
             };
@@ -119,7 +127,10 @@ fn different(
     let (mut engines, mut gpus) = (Vec::new(), 0);
     for group in &groups {
         let (engine, each) = match &group.engine_args {
-            Some(value) => dynamo_run::engine(value, std::path::Path::new("."))?,
+            Some(value) => {
+                let worker = dynamo_run::worker(value, std::path::Path::new("."))?;
+                (worker.engine, worker.gpus)
+            }
             None => {
                 let mut all = flags.to_vec();
                 for (name, value) in &group.flags {

@@ -115,7 +115,10 @@ fn synthetic(
         arrival_seed: words.arrival_seed,
         seed: words.workload_seed,
         shared_prefix_ratio: words.shared_prefix_ratio,
-        prefix_groups: words.num_prefix_groups,
+        prefix_groups: match words.shared_prefix_ratio > 0.0 {
+            true => words.num_prefix_groups.max(1),
+            false => words.num_prefix_groups,
+        },
         turns: words.turns_per_session.clone(),
         grows_by: words.turn_tokens.clone(),
         think_ms: words.inter_turn_delay_ms,

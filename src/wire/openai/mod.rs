@@ -1,5 +1,6 @@
 //! OpenAI's API as vLLM serves it.
 
+pub mod audio;
 pub mod batch;
 pub mod chat;
 pub mod completion;

@@ -30,6 +30,11 @@ pub struct SglangConfig {
     pub schedule_conservativeness: f64,
     /// Rounds without prefill after each prefill pass. Default 0.
     pub prefill_decode_interval: u32,
+    /// Whether prompts move between engines under the eye of somebody above, who is told when their
+    /// pages are reserved and says when they are here. Default no.
+    pub handoff: bool,
+    /// Whether prompts cost no time: a worker of the mocker that only decodes. Default no.
+    pub free_prompts: bool,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
     /// Whether anybody wants page events. Default no.
@@ -64,6 +69,8 @@ impl Default for SglangConfig {
             clip_max_new_tokens: 4096,
             schedule_conservativeness: 1.0,
             prefill_decode_interval: 0,
+            handoff: false,
+            free_prompts: false,
             max_waiting: None,
             kv_events: false,
             log_admissions: false,

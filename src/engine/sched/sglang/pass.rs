@@ -28,10 +28,12 @@ impl Sglang {
     /// Fills `pass`: prompts if any can be admitted, else the running batch.
     pub(super) fn form(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
         self.reject_long(pass);
+        self.join_ready(now, out);
         if self.config.schedule_policy == SchedulePolicy::Lpm {
             self.sort_by_prefix();
         }
-        if self.rounds_without_prefill == 0 || self.running.is_empty() {
+        let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
+        if may_prefill && !self.destinations.go_first() {
             self.form_prefill(now, pass, out);
             if pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty() {
                 // Chunks of several prompts hold all pages, and nobody can go on.
@@ -183,8 +185,11 @@ impl Sglang {
         room.total -= wanted;
         room.input -= charge;
         room.chunk -= charge;
-        pass.batch
-            .add_chunk(chunk, start, self.config.latency.window());
+        if !self.config.free_prompts {
+            pass.batch
+                .add_chunk(chunk, start, self.config.latency.window());
+        }
+        pass.prompt_tokens += chunk;
         pass.slots.push(slot);
         if first {
             self.note_admission(slot, start, now, out);
@@ -192,7 +197,13 @@ impl Sglang {
         true
     }
 
-    fn note_admission(&mut self, slot: Slot, cached: u32, now: SimTime, out: &mut Outbox) {
+    pub(super) fn note_admission(
+        &mut self,
+        slot: Slot,
+        cached: u32,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         let seq = &mut self.seqs[slot];
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
@@ -314,8 +325,11 @@ impl Sglang {
             if self.seqs[slot].dead {
                 continue;
             }
-            self.share(slot, &mut pass.events);
-            if self.seqs[slot].stored < self.seqs[slot].len() {
+            let whole = self.seqs[slot].stored == self.seqs[slot].len();
+            if !(whole && self.seqs[slot].lends) {
+                self.share(slot, &mut pass.events);
+            }
+            if !whole {
                 unfinished.push(slot);
             } else {
                 ready.push(slot);

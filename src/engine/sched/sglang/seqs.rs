@@ -29,6 +29,10 @@ pub(super) struct Seq {
     /// It has a place in the running batch or a chunk behind it.
     pub holds: bool,
     pub admitted: bool,
+    /// Another engine fetches its prompt.
+    pub lends: bool,
+    /// It is over, and its pages are kept for that.
+    pub held: bool,
     /// Over, but a pass that computes it is in flight.
     pub dead: bool,
     pub in_flight: bool,
@@ -55,6 +59,8 @@ impl Seq {
             node: Radix::root(),
             holds: false,
             admitted: false,
+            lends: false,
+            held: false,
             dead: false,
             in_flight: false,
             drained: false,

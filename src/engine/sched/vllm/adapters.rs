@@ -12,7 +12,7 @@ const PASSES: u32 = 16;
 pub(super) struct Adapters {
     /// Those of this step.
     used: Vec<LoraId>,
-    /// Those in slots, the least recently used first.
+    /// Those at hand, the least recently used first.
     loaded: Vec<LoraId>,
     /// The sequence that is passed, and how often it was.
     passed: Option<(SeqId, u32)>,
@@ -53,7 +53,7 @@ impl Adapters {
     }
 
     /// Uses an adapter in this step; whether it must be loaded first.
-    pub(super) fn take(&mut self, lora: LoraId, slots: usize) -> bool {
+    pub(super) fn take(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;
         }
@@ -61,7 +61,7 @@ impl Adapters {
         let at = self.loaded.iter().position(|&loaded| loaded == lora);
         match at {
             Some(at) => drop(self.loaded.remove(at)),
-            None if self.loaded.len() >= slots => {
+            None if self.loaded.len() >= kept => {
                 // None of this step: those were put behind the others.
                 self.loaded.remove(0);
             }

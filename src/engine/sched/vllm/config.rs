@@ -47,7 +47,9 @@ pub struct VllmConfig {
     pub speculation: Option<Speculation>,
     /// Adapters in one batch; 0: no limit. Default 0.
     pub max_loras: u32,
-    /// How long the batch waits for an adapter that has no slot yet. Default not at all.
+    /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
+    pub max_cpu_loras: u32,
+    /// How long the batch waits for an adapter that is not at hand yet. Default not at all.
     pub lora_load: Duration,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
@@ -55,6 +57,9 @@ pub struct VllmConfig {
     pub fetch: (Duration, Duration),
     /// Whether tokens that are cached here are fetched all the same. Default no.
     pub fetch_whole_prompt: bool,
+    /// Whether remote prompts are moved by somebody above, who is told when their blocks are
+    /// reserved and says when they are here; `fetch` means nothing then. Default no.
+    pub handoff: bool,
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
@@ -87,7 +92,8 @@ pub enum Victim {
     #[default]
     Last,
     /// The one admitted first, but not again and again before it made a token: two sequences could
-    /// take turns in robbing each other. For the same reason full prompts are reserved.
+    /// take turns in robbing each other. For the same reason full prompts are reserved. Dynamo's
+    /// mocker knows no such mercy.
     First,
 }
 
@@ -100,6 +106,8 @@ pub enum Recompute {
     /// Output tokens cost nothing, and a step's prompt chunks and decodes are counted as Dynamo's
     /// mocker counts them.
     Free,
+    /// Prompts cost nothing either: a worker of the mocker that only decodes.
+    AllFree,
 }
 
 /// Rules for the head of the waiting queue.
@@ -144,10 +152,12 @@ impl Default for VllmConfig {
             watermark: 0.0,
             speculation: None,
             max_loras: 0,
+            max_cpu_loras: 0,
             lora_load: Duration::ZERO,
             max_waiting: None,
             fetch: (Duration::ZERO, Duration::ZERO),
             fetch_whole_prompt: false,
+            handoff: false,
             lease: None,
             kv_events: false,
             run_lengths: false,
@@ -187,6 +197,11 @@ impl VllmConfig {
             within("acceptance rate", rate, 0.0, 1.0)?;
         }
         Ok(())
+    }
+
+    /// Adapters that need not be loaded again.
+    pub(super) fn kept_loras(&self) -> usize {
+        self.max_loras.max(self.max_cpu_loras) as usize
     }
 
     /// Draft tokens per step.

@@ -128,7 +128,7 @@ impl Vllm {
     fn note_lora(&mut self, slot: Slot, step: &mut Step) {
         if self.config.max_loras > 0
             && let Some(lora) = self.seqs[slot].lora
-            && self.loras.take(lora, self.config.max_loras as usize)
+            && self.loras.take(lora, self.config.kept_loras())
         {
             step.loading += self.config.lora_load;
         }

@@ -54,6 +54,8 @@ pub(super) struct Step {
     pub number: u64,
     /// How long adapters load before it computes.
     pub loading: Duration,
+    /// When it started.
+    pub begun: SimTime,
     /// When it ends; set when it starts.
     pub end: SimTime,
     /// Tokens of prompts (and lost output) computed.
@@ -83,7 +85,7 @@ impl Step {
         self.entries.push(entry);
         self.work.push(work);
         self.batch += work.cost(rule, window);
-        self.prompt_tokens += work.prompt_tokens();
+        self.prompt_tokens += work.prompt_tokens(rule);
     }
 
     /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
@@ -100,7 +102,7 @@ impl Step {
         let own = self.work.iter().position(|work| work.slot == slot);
         let work = own.map_or(plain, |at| self.work.remove(at));
         self.batch -= work.cost(rule, window);
-        self.prompt_tokens -= work.prompt_tokens();
+        self.prompt_tokens -= work.prompt_tokens(rule);
         Some((entry.emit, work.new))
     }
 }
@@ -116,8 +118,12 @@ impl Work {
         self.prompt - u32::from(self.fetched)
     }
 
-    fn prompt_tokens(&self) -> u32 {
-        let output = self.past >= self.prompt && self.past + 1 == self.known;
+    fn prompt_tokens(&self, rule: Recompute) -> u32 {
+        let output = match rule {
+            Recompute::Costed => self.past >= self.prompt && self.past + 1 == self.known,
+            // aisimulate-core `scheduler/vllm/core.rs`: chunks that reach into the prompt.
+            Recompute::Free | Recompute::AllFree => self.past >= self.ready(),
+        };
         if output { 0 } else { self.new }
     }
 
@@ -134,16 +140,18 @@ impl Work {
         match rule {
             Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
             Recompute::Costed => batch.add_chunk(new, past, window),
+            Recompute::AllFree if past + new < known => {}
+            Recompute::AllFree => batch.add_decode(known, 1, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
-                // decodes, unless this step ends its prompt.
+                // decodes, unless it is the first token and this step ends the prompt.
                 let before = past.min(prompt);
                 let fresh = (past + new).min(prompt) - before;
                 if fresh > 0 {
                     batch.add_chunk(fresh, before, window);
                 }
                 let emits = past + new >= known;
-                if emits && (fresh == 0 || drafted) {
+                if emits && (fresh == 0 || drafted || known > self.prompt) {
                     batch.add_decode(known, 1, window);
                 }
             }

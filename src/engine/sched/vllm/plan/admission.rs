@@ -54,6 +54,10 @@ impl Vllm {
             self.reject(slot, pass);
             return Head::Next;
         }
+        // Prompts that are expected come before those that are computed here.
+        if self.destinations.is_pending() && self.seqs[slot].table.is_empty() {
+            return Head::Skip;
+        }
         if let Some(lora) = self.seqs[slot].lora
             && self.config.max_loras > 0
             && !self
@@ -90,6 +94,9 @@ impl Vllm {
         self.admit(candidate, pass);
         self.emit(slot, past, new, pass.step);
         pass.budget = pass.budget.saturating_sub(new);
+        if new == 0 && pass.budget == 0 {
+            return Head::Stop;
+        }
         Head::Next
     }
 
@@ -132,7 +139,7 @@ impl Vllm {
             let alone = pass.step.is_empty();
             return (alone && !mocker).then_some(new);
         }
-        (pass.budget > 0).then(|| new.min(pass.budget))
+        (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
 
     /// Blocks for a sequence that joins: all of its prompt must fit, its first chunk is taken.
@@ -149,7 +156,7 @@ impl Vllm {
         };
         // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
         // without room for its next token could start in vain again and again.
-        let held = self.fetching > 0 || !self.leases.is_empty();
+        let held = !self.config.handoff && (self.fetching > 0 || !self.leases.is_empty());
         let next = match held {
             false => 0,
             true => 1 + self.config.drafts(),

@@ -109,7 +109,8 @@ impl Vllm {
             }
             pass.preempted = true;
             self.running.remove(victim_at);
-            if victim_at < pass.at {
+            // The mocker loses its place in the batch, and with it one sequence's turn.
+            if victim_at < pass.at && self.config.admission == Admission::Vllm {
                 pass.at -= 1;
             }
             self.undo(victim, pass);
@@ -145,6 +146,9 @@ impl Vllm {
     /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
     /// else the two could stand in each other's way for ever.
     fn take_fetched_blocks(&mut self) -> bool {
+        if self.config.handoff && self.running.len() > 1 {
+            return false;
+        }
         let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
         let Some(holder) = self.waiting.backwards().find(holds) else {
             return false;
@@ -169,7 +173,8 @@ impl Vllm {
             }),
             (Policy::Fcfs, Victim::Last) => victims.next_back(),
             (Policy::Fcfs, Victim::First) => {
-                let may = |&at: &usize| self.seqs[self.running[at]].robbed < MOST_ROBBED;
+                let mocker = self.config.admission == Admission::Mocker;
+                let may = |&at: &usize| mocker || self.seqs[self.running[at]].robbed < MOST_ROBBED;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }

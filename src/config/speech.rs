@@ -1,0 +1,157 @@
+//! What a model makes of speech, by its architecture.
+//!
+//! Source: vLLM 0.33, `SupportsTranscription` and `SupportsRealtime` of
+//! `model_executor/models/interfaces.py` and the models that implement them.
+
+use serde_json::Value;
+
+use super::api::Task;
+use super::error::ConfigError;
+use super::model::Model;
+use super::values::Values;
+
+/// What is made of speech.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Speech {
+    /// Whether `/v1/audio/transcriptions` and `/v1/audio/translations` exist.
+    pub transcribes: bool,
+    /// Whether `/v1/realtime` exists.
+    pub realtime: bool,
+    /// How the model listens.
+    pub model: Listener,
+    /// Most bytes of an upload [25 MiB].
+    pub max_file_bytes: u64,
+    /// Longest sound, in seconds [600].
+    pub max_seconds: u32,
+    /// Most bytes of a sound as 32-bit samples [256 MiB].
+    pub max_decoded_bytes: u64,
+}
+
+/// How a model listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// Whether it does nothing but transcribe.
+    pub only: bool,
+    /// Whether its answers can have times (`verbose_json`).
+    pub segments: bool,
+    /// Whether its answers can name speakers (`diarized_json`).
+    pub speakers: bool,
+    /// Whether it finds out the language in a pass of its own.
+    pub detects: bool,
+    /// Longest sound of one pass, in seconds; longer ones are split. `None`: any length.
+    pub clip: Option<u32>,
+    /// Whether the sound stands among the tokens of the prompt; else an encoder reads it.
+    pub in_prompt: bool,
+}
+
+/// Whisper: what a model is taken for when nothing is known of it.
+const WHISPER: Listener = Listener {
+    only: true,
+    segments: true,
+    speakers: false,
+    detects: true,
+    clip: Some(30),
+    in_prompt: false,
+};
+
+/// A language model that also hears.
+const HEARING: Listener = Listener {
+    only: false,
+    segments: false,
+    detects: false,
+    in_prompt: true,
+    ..WHISPER
+};
+
+/// Architectures that transcribe.
+const LISTENERS: [(&str, Listener); 14] = [
+    ("WhisperForConditionalGeneration", WHISPER),
+    (
+        "CohereAsrForConditionalGeneration",
+        Listener {
+            segments: false,
+            detects: false,
+            ..WHISPER
+        },
+    ),
+    (
+        "FireRedASR2ForConditionalGeneration",
+        Listener {
+            detects: false,
+            ..WHISPER
+        },
+    ),
+    (
+        "FunASRForConditionalGeneration",
+        Listener {
+            detects: false,
+            ..WHISPER
+        },
+    ),
+    (
+        "MossTranscribeDiarizeForConditionalGeneration",
+        Listener {
+            only: true,
+            speakers: true,
+            clip: None,
+            ..HEARING
+        },
+    ),
+    ("Gemma3nForConditionalGeneration", HEARING),
+    ("GlmAsrForConditionalGeneration", HEARING),
+    ("GraniteSpeechForConditionalGeneration", HEARING),
+    ("GraniteSpeechPlusForConditionalGeneration", HEARING),
+    ("MoonshotKimiaForCausalLM", HEARING),
+    ("Qwen3OmniMoeForConditionalGeneration", HEARING),
+    ("Qwen3ASRForConditionalGeneration", HEARING),
+    ("VoxtralForConditionalGeneration", HEARING),
+    ("Qwen3ASRRealtimeGeneration", HEARING),
+];
+
+/// Architectures that listen while somebody speaks.
+const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
+
+impl Speech {
+    /// What is made of speech under `task`, and the task where the architecture decides it.
+    pub(super) fn from_values(
+        v: &Values,
+        model: &Model,
+        task: Task,
+    ) -> Result<(Task, Self), ConfigError> {
+        let architecture = model.hf_config.as_deref().and_then(architecture);
+        let realtime = architecture.is_some_and(|name| REALTIME.contains(&name));
+        let known = LISTENERS
+            .iter()
+            .find(|(name, _)| architecture == Some(name));
+        let known = known.map(|(_, listener)| *listener);
+        let known = known.or(realtime.then_some(HEARING));
+        // A task that somebody chose stands; a model that only transcribes decides it otherwise.
+        let chosen = v.given("task") || v.given("runner");
+        let task = match known {
+            Some(listener) if listener.only && !chosen => Task::Transcription,
+            _ => task,
+        };
+        let many = i64::from(u32::MAX);
+        let words = "limits cannot be less than 1";
+        let megabytes: u64 = v.ranged("max-audio-clip-filesize-mb", 1..=many, words)?;
+        let generates = task == Task::Generate;
+        let speech = Self {
+            transcribes: matches!(task, Task::All | Task::Transcription | Task::Realtime)
+                || generates && known.is_some(),
+            realtime: matches!(task, Task::All | Task::Realtime) || generates && realtime,
+            model: known.unwrap_or(match task {
+                Task::Realtime => HEARING,
+                _ => WHISPER,
+            }),
+            max_file_bytes: megabytes << 20,
+            max_seconds: v.ranged("max-audio-decode-duration-s", 1..=many, words)?,
+            max_decoded_bytes: v.ranged("max-audio-decode-bytes", 1..=i64::MAX, words)?,
+        };
+        Ok((task, speech))
+    }
+}
+
+/// The first architecture of a config.json.
+fn architecture(config: &Value) -> Option<&str> {
+    config.get("architectures")?.get(0)?.as_str()
+}

@@ -1,0 +1,115 @@
+//! A body that is listened to while it passes, for `--log-http`: the head of it is told at its
+//! end, or when nobody wants the rest.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use http_body::{Frame, SizeHint};
+
+/// What was heard of a body.
+pub(super) struct Heard {
+    /// Its first bytes, as many as were wanted.
+    pub(super) head: Vec<u8>,
+    /// How long it was.
+    pub(super) length: u64,
+    /// Pieces it came in.
+    pub(super) frames: u64,
+    /// Whether it came to its end.
+    pub(super) whole: bool,
+    /// `grpc-status` among its trailers.
+    pub(super) grpc_status: Option<String>,
+}
+
+type Tell = Box<dyn FnOnce(Heard) + Send>;
+
+/// Passes a body on and listens to it.
+pub(super) struct Overheard {
+    body: Body,
+    most: usize,
+    heard: Heard,
+    tell: Option<Tell>,
+}
+
+impl Overheard {
+    /// Keeps `most` bytes of it, and tells what it heard.
+    pub(super) fn body(body: Body, most: usize, tell: impl FnOnce(Heard) + Send + 'static) -> Body {
+        Body::new(Self {
+            body,
+            most,
+            heard: Heard {
+                head: Vec::new(),
+                length: 0,
+                frames: 0,
+                whole: false,
+                grpc_status: None,
+            },
+            tell: Some(Box::new(tell)),
+        })
+    }
+
+    fn hear(&mut self, frame: &Frame<Bytes>) {
+        let heard = &mut self.heard;
+        if let Some(data) = frame.data_ref() {
+            let room = self.most.saturating_sub(heard.head.len()).min(data.len());
+            heard.head.extend_from_slice(&data[..room]);
+            heard.length += data.len() as u64;
+            heard.frames += 1;
+        } else if let Some(trailers) = frame.trailers_ref() {
+            let status = trailers.get("grpc-status");
+            heard.grpc_status = status.and_then(|s| s.to_str().ok()).map(str::to_owned);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            let nothing = Heard {
+                head: Vec::new(),
+                grpc_status: None,
+                ..self.heard
+            };
+            tell(std::mem::replace(&mut self.heard, nothing));
+        }
+    }
+}
+
+impl http_body::Body for Overheard {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.hear(frame);
+                if self.body.is_end_stream() {
+                    self.heard.whole = true;
+                    self.end();
+                }
+            }
+            Poll::Ready(None) => {
+                self.heard.whole = true;
+                self.end();
+            }
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Overheard {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,265 @@
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+
+use super::connect::Connector;
+use super::socket::{Arrival, now};
+use super::stream::Stream;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a connection is kept that nobody uses.
+const KEEP: Duration = Duration::from_secs(90);
+
+/// Sends requests to one server and keeps its connections (HTTP/1.1). Clones share them.
+pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
+
+impl<B: Body + 'static> Clone for Client<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Shared<B: Body + 'static> {
+    connector: Connector,
+    /// Idle connections, the latest used one last.
+    idle: Mutex<VecDeque<(Instant, Link<B>)>>,
+    /// Whether one is being made beforehand.
+    preparing: AtomicBool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub struct SendError {
+    /// In words.
+    pub why: String,
+    /// Whether the server closed a connection that was in use before: the request may be sent
+    /// again.
+    pub stale: bool,
+}
+
+impl<B> Client<B>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// One without connections yet.
+    pub fn new(connector: Connector) -> Self {
+        Self(Arc::new(Shared {
+            connector,
+            idle: Mutex::default(),
+            preparing: AtomicBool::new(false),
+        }))
+    }
+
+    /// Sends a request, whose URI is a path and whose headers name the host, and waits for the
+    /// head of the answer.
+    ///
+    /// # Errors
+    /// [`SendError`]; with `stale` the request was lost.
+    pub async fn send(&self, request: Request<B>) -> Result<Response<Answer<B>>, SendError> {
+        let mut request = request;
+        loop {
+            let link = self.0.idle.lock().pop_back();
+            let (mut link, used) = match link {
+                Some((_, link)) => (link, true),
+                None => (self.link().await?, false),
+            };
+            let failed = |error: hyper::Error| SendError {
+                stale: used && (error.is_canceled() || error.is_incomplete_message()),
+                why: format!("cannot send: {}", root(&error)),
+            };
+            // One that was closed meanwhile is not ready: then the next.
+            match link.ready().await {
+                Ok(()) => {}
+                Err(_) if used => continue,
+                Err(error) => return Err(failed(error)),
+            }
+            let sent = now();
+            let response = {
+                let Link {
+                    sender, connection, ..
+                } = &mut link;
+                let mut response = pin!(sender.try_send_request(request));
+                poll_fn(|cx| {
+                    drive(connection, cx);
+                    response.as_mut().poll(cx)
+                })
+                .await
+            };
+            let mut error = match response {
+                Ok(response) => {
+                    return Ok(response.map(|body| Answer {
+                        body,
+                        sent,
+                        arrival: link.arrival.clone(),
+                        link: Some(link),
+                        client: self.clone(),
+                    }));
+                }
+                Err(error) => error,
+            };
+            match error.take_message() {
+                Some(unsent) if used => request = unsent,
+                _ => return Err(failed(error.into_error())),
+            }
+        }
+    }
+
+    /// Makes a connection beforehand if none is idle, so that the next request need not wait for
+    /// it.
+    pub async fn prepare(&self) {
+        if !self.0.idle.lock().is_empty() || self.0.preparing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // The next request would say what is wrong.
+        if let Ok(link) = self.link().await {
+            self.keep(link);
+        }
+        self.0.preparing.store(false, Ordering::Relaxed);
+    }
+
+    async fn link(&self) -> Result<Link<B>, SendError> {
+        let failed = |why: String| SendError {
+            why: format!("cannot connect: {why}"),
+            stale: false,
+        };
+        let stream = self.0.connector.connect().await;
+        let stream = stream.map_err(|error| failed(error.to_string()))?;
+        let arrival = stream.arrival();
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
+        Ok(Link {
+            sender,
+            connection: Some(connection),
+            arrival,
+        })
+    }
+
+    fn keep(&self, link: Link<B>) {
+        let now = now();
+        let mut idle = self.0.idle.lock();
+        idle.push_back((now, link));
+        while idle.front().is_some_and(|(at, _)| now - *at > KEEP) {
+            idle.pop_front();
+        }
+    }
+}
+
+/// A connection, driven by whoever waits for something from it.
+struct Link<B: Body + 'static> {
+    sender: SendRequest<B>,
+    /// `None` once it is over.
+    connection: Option<Connection<TokioIo<Stream>, B>>,
+    arrival: Arrival,
+}
+
+/// What an error says at its root.
+fn root(error: &hyper::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+/// Reads and writes what can be; what goes wrong reaches whoever waits for the answer.
+fn drive<B>(connection: &mut Option<Connection<TokioIo<Stream>, B>>, cx: &mut Context<'_>)
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    if let Some(open) = connection
+        && Pin::new(open).poll(cx).is_ready()
+    {
+        *connection = None;
+    }
+}
+
+impl<B> Link<B>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// Waits until a request can be sent; an error if it was closed.
+    async fn ready(&mut self) -> hyper::Result<()> {
+        poll_fn(|cx| {
+            drive(&mut self.connection, cx);
+            self.sender.poll_ready(cx)
+        })
+        .await
+    }
+}
+
+/// The body of an answer, read from its connection as it is asked for.
+pub struct Answer<B: Body + 'static> {
+    body: Incoming,
+    sent: Instant,
+    arrival: Arrival,
+    link: Option<Link<B>>,
+    client: Client<B>,
+}
+
+impl<B: Body + 'static> Answer<B> {
+    /// When the request was handed to its connection.
+    pub fn sent(&self) -> Instant {
+        self.sent
+    }
+
+    /// When the bytes of the latest frame arrived, or of the head before any.
+    pub fn arrived(&self) -> Instant {
+        self.arrival.latest()
+    }
+}
+
+impl<B> Body for Answer<B>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    /// The connection holds one frame at most, so what it read last is what this frame came with.
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let this = self.get_mut();
+        if let Some(link) = &mut this.link {
+            drive(&mut link.connection, cx);
+        }
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if let Poll::Ready(None) = polled
+            && let Some(link) = this.link.take()
+            && link.connection.is_some()
+        {
+            this.client.keep(link);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,147 @@
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::socket::Socket;
+use super::stream::Stream;
+use super::{Trust, TrustError};
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Whether it speaks TLS.
+    pub secure: bool,
+    /// Host, as certificates name it; IPv6 addresses without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// The endpoint of a URL's authority; `None` if that names no host.
+    pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
+        let host = authority.host().trim_matches(['[', ']']);
+        let port = if secure { 443 } else { 80 };
+        (!host.is_empty()).then(|| Self {
+            secure,
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(port),
+        })
+    }
+}
+
+/// Opens connections to one server.
+#[derive(Clone)]
+pub struct Connector {
+    endpoint: Endpoint,
+    tls: Option<TlsConnector>,
+}
+
+impl Connector {
+    /// Connections to `endpoint`; `trust` matters if it speaks TLS.
+    ///
+    /// # Errors
+    /// When the authorities cannot be read.
+    pub fn new(endpoint: Endpoint, trust: &Trust) -> Result<Self, TrustError> {
+        let tls = match endpoint.secure {
+            true => Some(Arc::new(tls(trust)?).into()),
+            false => None,
+        };
+        Ok(Self { endpoint, tls })
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// What the network or TLS says.
+    pub async fn connect(&self) -> io::Result<Stream> {
+        let Endpoint { host, port, .. } = &self.endpoint;
+        let socket = Socket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Stream::plain(socket));
+        };
+        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+        Ok(Stream::tls(tls.connect(name, socket).await?))
+    }
+}
+
+fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TrustError::Tls(error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    match trust {
+        Trust::Browsers => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Trust::Authorities(path) => {
+            let wrong = |why: String| TrustError::Authorities {
+                path: path.clone(),
+                why,
+            };
+            let found = CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
+            for certificate in found {
+                let certificate = certificate.map_err(|e| wrong(e.to_string()))?;
+                roots.add(certificate).map_err(|e| wrong(e.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong("it holds no certificate".to_owned()));
+            }
+        }
+        Trust::Anyone => {
+            let verifier = Arc::new(Unchecked(provider));
+            let builder = builder
+                .dangerous()
+                .with_custom_certificate_verifier(verifier);
+            return Ok(builder.with_no_client_auth());
+        }
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Believes every certificate. That the server holds its key is still checked.
+#[derive(Debug)]
+struct Unchecked(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unchecked {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

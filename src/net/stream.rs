@@ -1,0 +1,80 @@
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::client::TlsStream;
+
+use super::socket::{Arrival, Socket};
+
+/// A connection, with or without TLS.
+pub struct Stream {
+    through: Through,
+    arrival: Arrival,
+}
+
+enum Through {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+impl Stream {
+    pub(super) fn plain(socket: Socket) -> Self {
+        Self {
+            arrival: socket.arrival(),
+            through: Through::Plain(socket),
+        }
+    }
+
+    pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
+        Self {
+            arrival: stream.get_ref().0.arrival(),
+            through: Through::Tls(Box::new(stream)),
+        }
+    }
+
+    /// When what was read last arrived.
+    pub fn arrival(&self) -> Arrival {
+        self.arrival.clone()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().through {
+            Through::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Through::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().through {
+            Through::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Through::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().through {
+            Through::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Through::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().through {
+            Through::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Through::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}

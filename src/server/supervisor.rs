@@ -1,0 +1,93 @@
+//! What says whether all ranks of a multi-port deployment are up.
+//!
+//! Source: vLLM 0.33 `entrypoints/launchers/dp_supervisor.py`: the processes there are servers of
+//! this one process here.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::StartError;
+use crate::http::App;
+
+/// Pause after a connection could not be accepted.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Listens, and answers until it is dropped.
+pub(super) struct Supervisor {
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    _serving: JoinSet<()>,
+}
+
+impl Supervisor {
+    /// Watches these servers from `port` of the host that they listen on.
+    ///
+    /// # Errors
+    /// When the port is taken.
+    pub(super) async fn start(
+        host: Option<&str>,
+        port: u16,
+        servers: &[Arc<App>],
+    ) -> Result<Self, StartError> {
+        let host = host.and_then(|host| host.parse().ok());
+        let at = SocketAddr::new(host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port);
+        let listen = |why| StartError::Listen {
+            address: format!("{at} (--data-parallel-supervisor-port)"),
+            why,
+        };
+        let listener = TcpListener::bind(at).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let watched: Arc<[Weak<App>]> = servers.iter().map(Arc::downgrade).collect();
+        let look = move || {
+            let up = watched.iter().all(|app| is_up(app));
+            async move {
+                match up {
+                    true => StatusCode::OK,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                }
+            }
+        };
+        let routes = Router::new()
+            .route("/health", get(look.clone()))
+            .route("/ready", get(look.clone()))
+            .route("/readyz", get(look));
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, routes));
+        Ok(Self {
+            address,
+            _serving: serving,
+        })
+    }
+}
+
+fn is_up(app: &Weak<App>) -> bool {
+    app.upgrade().is_some_and(|app| app.is_up())
+}
+
+async fn serve(listener: TcpListener, routes: Router) {
+    let mut open = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of sockets: others must end first.
+            tokio::time::sleep(RETRY).await;
+            continue;
+        };
+        while open.try_join_next().is_some() {}
+        let service = TowerToHyperService::new(routes.clone());
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        open.spawn(async {
+            // A client that goes away is no news.
+            let _ = connection.await;
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! Bounds and delays that an operator changes while the engines run, and what a restart forgets.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::sim::{Sim, post};
+use super::wire::Wire;
+
+const COMPLETION: &str = "/v1/completions";
+
+fn body(tokens: u32, stream: bool) -> Value {
+    json!({"prompt": "Hi", "max_tokens": tokens, "ignore_eos": true, "stream": stream})
+}
+
+async fn tune(sim: &Sim, change: &Value) {
+    let answer = sim.post("/admin/config", change).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// Connections that each wait for a reply that takes long.
+async fn busy(sim: &Sim, many: usize) -> Vec<Wire<tokio::net::TcpStream>> {
+    let mut all = Vec::new();
+    for _ in 0..many {
+        let mut wire = sim.connect().await;
+        let body = body(500, true).to_string();
+        wire.send(&post(COMPLETION, &[], body.as_bytes())).await;
+        all.push(wire);
+    }
+    all
+}
+
+/// The bounds of every scheduler: the batching ones read them before each step.
+#[tokio::test]
+async fn more_or_fewer_requests_run_and_wait_from_now_on() {
+    for scheduler in ["pool", "vllm", "sglang"] {
+        let flags = ["--scheduler", scheduler, "--max-num-seqs", "2"];
+        let slow = [
+            "--time-to-first-token",
+            "5ms",
+            "--inter-token-latency",
+            "5ms",
+        ];
+        let sim = Sim::llmd(&[&flags[..], &slow].concat()).await;
+        let first = busy(&sim, 4).await;
+        assert!(sim.runs(2.0).await, "{scheduler}");
+        assert!(sim.shows("vllm:num_requests_waiting", 2.0).await);
+        tune(
+            &sim,
+            &json!({"max-num-seqs": 3, "max-waiting-queue-length": 1}),
+        )
+        .await;
+        assert!(sim.runs(3.0).await, "{scheduler}");
+        // One waits already.
+        let refused = sim.post(COMPLETION, &body(2, false)).await;
+        assert_eq!(refused.status, 429, "{scheduler}: {}", refused.text());
+        tune(&sim, &json!({"max-num-seqs": 1})).await;
+        // Who runs goes on.
+        assert_eq!(sim.metric("vllm:num_requests_running").await, 3.0);
+        drop(first);
+        assert!(sim.is_idle().await);
+        let second = busy(&sim, 1).await;
+        assert!(sim.runs(1.0).await, "{scheduler}");
+        let third = busy(&sim, 1).await;
+        let waits = sim.shows("vllm:num_requests_waiting", 1.0).await;
+        assert!(
+            waits,
+            "{scheduler}: {}",
+            sim.metric("vllm:num_requests_running").await
+        );
+        drop((second, third));
+        let shown = sim.get("/admin/config").await.json();
+        assert_eq!(shown["max-num-seqs"], 1);
+        assert_eq!(shown["max-waiting-queue-length"], 1);
+    }
+}
+
+#[tokio::test]
+async fn a_bound_that_makes_no_sense_changes_nothing() {
+    let sim = Sim::llmd(&[]).await;
+    let change = json!({"max-num-seqs": 0, "failure-injection-rate": 100});
+    let refused = sim.post("/admin/config", &change).await;
+    assert_eq!(refused.status, 400);
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(
+        message.contains("max num seqs cannot be less than 1"),
+        "{message}"
+    );
+    let shown = sim.get("/admin/config").await.json();
+    assert_eq!(
+        (&shown["max-num-seqs"], &shown["failure-injection-rate"]),
+        (&json!(5), &json!(0))
+    );
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a delay takes real time")]
+async fn new_delays_reach_the_batching_schedulers() {
+    for scheduler in ["vllm", "sglang"] {
+        let sim = Sim::llmd(&["--scheduler", scheduler, "--latency-model", "delays"]).await;
+        let took = async || {
+            let begin = Instant::now();
+            assert_eq!(sim.post(COMPLETION, &body(3, false)).await.status, 200);
+            begin.elapsed()
+        };
+        let quick = took().await;
+        tune(
+            &sim,
+            &json!({"time-to-first-token": "80ms", "inter-token-latency": "40ms"}),
+        )
+        .await;
+        let slow = took().await;
+        assert!(
+            slow >= Duration::from_millis(160) && quick < slow,
+            "{quick:?} {slow:?}"
+        );
+        // By the prompt, when that is what is set.
+        let change =
+            json!({"time-to-first-token": 0, "inter-token-latency": 0, "prefill-overhead": "90ms"});
+        tune(&sim, &change).await;
+        let slow = took().await;
+        assert!(slow >= Duration::from_millis(90), "{scheduler}: {slow:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_server_counts_from_zero() {
+    let sim = Sim::llmd(&["--mode", "echo"]).await;
+    assert_eq!(sim.post(COMPLETION, &body(3, false)).await.status, 200);
+    let counted = [
+        "vllm:generation_tokens_total",
+        "vllm:prompt_tokens_total",
+        "vllm:request_success_total",
+        "vllm:e2e_request_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_sum",
+        "vllm:time_to_first_token_seconds_count",
+    ];
+    for name in counted {
+        assert!(sim.metric(name).await > 0.0, "{name}");
+    }
+    let born = sim.metric("vllm:generation_tokens_created").await;
+    let started = sim.metric("process_start_time_seconds").await;
+    let scenario = json!({"phases": [{"for": "1ms", "do": [{"restart": "0s"}]}]});
+    let mut operator = sim.connect().await;
+    let request = post("/admin/scenario", &[], scenario.to_string().as_bytes());
+    operator.send(&request).await;
+    assert!(operator.is_closed().await);
+    for name in counted {
+        assert_eq!(sim.metric(name).await, 0.0, "{name}");
+    }
+    assert!(sim.metric("vllm:generation_tokens_created").await > born);
+    assert!(sim.metric("process_start_time_seconds").await > started);
+    assert_eq!(sim.post(COMPLETION, &body(3, false)).await.status, 200);
+    assert_eq!(sim.metric("vllm:generation_tokens_total").await, 3.0);
+}
+
+#[tokio::test]
+async fn pooling_requests_count_among_those_in_flight() {
+    let flags = ["--runner", "pooling", "--max-num-queued-reqs", "2"];
+    let sim = Sim::serve(&flags).await;
+    let embed = |inputs: usize| json!({"input": vec!["Hi"; inputs]});
+    assert_eq!(sim.post("/v1/embeddings", &embed(2)).await.status, 200);
+    let refused = sim.post("/v1/embeddings", &embed(3)).await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    // Nothing stays behind.
+    assert_eq!(sim.post("/v1/embeddings", &embed(2)).await.status, 200);
+    let documents = json!({"query": "a", "documents": ["b", "c", "d"]});
+    assert_eq!(sim.post("/rerank", &documents).await.status, 503);
+    assert_eq!(sim.metric("vllm:admission_rejections_total").await, 2.0);
+}
