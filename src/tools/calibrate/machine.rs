@@ -180,8 +180,8 @@ impl Machine<'_> {
             let (up, down) = (&found[2 * n], &found[2 * n + 1]);
             for &column in probe {
                 let apart = (places[2 * n][column] - places[2 * n + 1][column]).max(1e-9);
-                for i in 0..here.len() {
-                    if self.concerns(self.columns[column], owners[i]) {
+                for (i, owner) in owners.iter().enumerate() {
+                    if self.concerns(self.columns[column], *owner) {
                         slopes[column][i] = (up[i] - down[i]) / apart;
                     }
                 }

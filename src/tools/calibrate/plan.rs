@@ -163,8 +163,7 @@ impl Choice {
     pub(super) fn best(&self, columns: &[Column], lines: &Linear) -> Plan {
         let stages = self.stages(columns);
         if lines.unit_count() < 2 {
-            let mut simplest = stages.into_iter().next().unwrap_or_default();
-            let mut plan = simplest.drain(..).next().unwrap_or_default();
+            let mut plan = stages.into_iter().flatten().next().unwrap_or_default();
             plan.terms.iter_mut().for_each(|term| term.1 = ONE_RUN);
             return plan;
         }
