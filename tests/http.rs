@@ -4,6 +4,8 @@
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
 //! - `audio`: speech to text
+//! - `custom_tools`: tools that take free text
+//! - `derender`: replies from tokens
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
@@ -28,6 +30,10 @@
 
 #[path = "http/audio.rs"]
 mod audio;
+#[path = "http/custom_tools.rs"]
+mod custom_tools;
+#[path = "http/derender.rs"]
+mod derender;
 #[path = "http/drills.rs"]
 mod drills;
 #[path = "http/events.rs"]

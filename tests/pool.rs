@@ -53,6 +53,24 @@ fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
 }
 
 #[test]
+fn preparation_is_part_of_the_first_delay_unless_it_waits() {
+    let prepared = |id, spent| Sequence {
+        spent,
+        ..seq(id, 3, 2)
+    };
+    let arrivals = [
+        (at(4), prepared(1, ms(4))),
+        (at(4), prepared(2, ms(90))),
+        (at(4), prepared(3, ms(4))),
+    ];
+    let log = offline::run(&mut pool(2, constant(ms(70), ms(10))), arrivals).unwrap();
+    let millis = |id| releases(&log, id).iter().map(|n| n / 1_000_000).collect();
+    let seen: [Vec<u64>; 3] = [1, 2, 3].map(millis);
+    // The third one waits for the second one's slot.
+    assert_eq!(seen, [vec![70, 80], vec![4, 14], vec![84, 94]]);
+}
+
+#[test]
 fn a_recorded_timeline_stands_in_place_of_the_delays() {
     let delays = Delays {
         speedup: 2.0,

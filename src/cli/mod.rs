@@ -82,7 +82,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         .cloned()
         .unwrap_or_default();
     let mut signals = Signals::new();
-    if loaded.config.server.headless {
+    if loaded.config.server.headless || loaded.config.engine.parallel.api_servers == 0 {
         // Its engines would take requests from a head node, which has its own here.
         let engines = loaded.config.engine.parallel.local_ranks.1;
         tracing::info!("Launching {engines} data parallel engine(s) in headless mode");

@@ -443,6 +443,7 @@ impl Core {
         let progress = Arc::new(Progress::new(ticket.arrived));
         let mut sequence = ticket.sequence;
         sequence.id = id;
+        sequence.spent = now.since(ticket.arrived);
         self.records[slot as usize] = Some(Record {
             id,
             prompt: sequence.prompt,

@@ -96,6 +96,9 @@ pub struct Sequence {
     /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
     /// batching schedulers ignore it. Never runs back.
     pub timeline: Option<Arc<[Duration]>>,
+    /// How long it was prepared before it was submitted. In a pool, if it starts at once, its first
+    /// delay is that much shorter: delays count from the arrival of a request.
+    pub spent: Duration,
 }
 
 impl Sequence {
@@ -116,6 +119,7 @@ impl Sequence {
             tail: Duration::ZERO,
             delays: None,
             timeline: None,
+            spent: Duration::ZERO,
         }
     }
 }

@@ -22,6 +22,22 @@ struct Written<'a> {
     arguments: &'a RawValue,
 }
 
+/// Names and arguments of the calls in a text; `None` when it calls none.
+pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
+    let (pieces, names) = pieces(text)?;
+    let arguments = |index: usize| {
+        let own = |(_, channel): &&(&str, Channel)| *channel == Channel::Call(index as u16);
+        let piece = pieces.iter().find(own);
+        piece.map_or_else(String::new, |(text, _)| (*text).to_owned())
+    };
+    let calls = names.into_iter().enumerate();
+    Some(
+        calls
+            .map(|(index, name)| (name, arguments(index)))
+            .collect(),
+    )
+}
+
 /// The pieces of a text that calls tools; `None` when it calls none.
 pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
     let (content, _) = text.split_once(OPEN)?;

@@ -1,7 +1,7 @@
 //! What is said: a brief in, a finished [`Script`] out.
 
 mod corpus;
-mod hermes;
+pub mod hermes;
 mod length;
 mod recorded;
 mod script;

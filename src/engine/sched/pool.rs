@@ -256,6 +256,7 @@ impl Pool {
                 d.first(prompt, cached, transfer, load, rng)
             }),
         };
+        let first = first.saturating_sub(running.seq.spent);
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);
         if due == now {
@@ -535,6 +536,8 @@ impl Scheduler for Pool {
         {
             return Err(SubmitError::QueueFull { limit });
         }
+        // A slot is given later than its arrival anyway.
+        seq.spent = Duration::ZERO;
         self.place.insert(seq.id, Place::Waiting);
         self.waiting.push_back(Waiting { seq, passed: 0 });
         self.admit(now, out);

@@ -333,7 +333,8 @@ impl Session {
                     Channel::Content => token.text,
                     _ => "",
                 };
-                let blank = choice.sent == 1 && !utterance.text.is_empty() && !text.is_empty();
+                let parted = utterance.text.is_empty() || utterance.text.ends_with(' ');
+                let blank = choice.sent == 1 && !parted && !text.is_empty();
                 let delta = format!("{}{text}", if blank { " " } else { "" });
                 utterance.text.push_str(&delta);
                 let event = json!({"type": "transcription.delta", "delta": delta});

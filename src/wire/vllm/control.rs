@@ -112,63 +112,6 @@ wire_model! {
     }
 }
 
-wire_model! {
-    /// `POST /v1/chat/completions/derender`.
-    pub struct DerenderChatRequest: Plain "DerenderChatRequest" {
-        /// Served name.
-        model: Option<String> = None,
-        /// A reply in tokens.
-        generate_response: Value [Schema::Dict(&STR, &Schema::Any)],
-        /// The request that was rendered.
-        chat_request: Option<Value> = None,
-        /// How long the prompt was.
-        prompt_tokens: Option<i128> = None,
-        /// The prompt.
-        prompt_token_ids: Option<Vec<u64>> = None,
-        /// Whether the reply is a chunk.
-        stream: bool = false,
-    }
-}
-
-wire_model! {
-    /// `POST /v1/completions/derender`.
-    pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" {
-        /// Served name.
-        model: Option<String> = None,
-        /// Replies in tokens, one per prompt.
-        generate_responses: Vec<Value> [Schema::List(
-            &Schema::Dict(&STR, &Schema::Any),
-            ANY_LENGTH,
-        )],
-        /// The request that was rendered.
-        completion_request: Option<Value> = None,
-        /// How long the prompts were.
-        prompt_tokens: Option<Vec<i128>> = None,
-        /// Whether the replies are chunks.
-        stream: bool = false,
-    }
-}
-
-impl DerenderChatRequest {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
-    }
-}
-
-impl DerenderCompletionRequest {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
-    }
-}
-
 impl ScoringRequest {
     /// Reads a body.
     ///

@@ -1,6 +1,7 @@
 //! vLLM's own routes.
 
 pub mod control;
+pub mod derender;
 pub mod dev;
 pub mod generate;
 pub mod lora;

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::custom;
 use crate::wire::fault::Fault;
 use crate::wire::openai::chat::ChatRequest;
 use crate::wire::openai::message::Message;
@@ -62,7 +63,13 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     let kind = item.get("type").and_then(Value::as_str);
     let (member, value) = match kind {
         Some("function_call" | "custom_tool_call") => {
-            let arguments = item.get("arguments").or(item.get("input"));
+            let arguments = match (kind, item.get("input")) {
+                (Some("custom_tool_call"), input) => {
+                    let input = input.and_then(Value::as_str).unwrap_or_default();
+                    Some(custom::arguments(input).into())
+                }
+                (_, input) => item.get("arguments").or(input).cloned(),
+            };
             let name = match item.get("namespace").and_then(Value::as_str) {
                 Some(space) => format!("{space}__{}", item["name"].as_str().unwrap_or("")).into(),
                 None => item["name"].clone(),
@@ -167,6 +174,8 @@ fn functions(tools: &[Value]) -> Vec<Value> {
     for tool in tools {
         if is(tool, "function") {
             out.push(function(tool, None));
+        } else if is(tool, "custom") {
+            out.push(custom::function(tool));
         } else if is(tool, "namespace") {
             let inner = tool.get("tools").and_then(Value::as_array);
             let inner = inner.into_iter().flatten().filter(|t| is(t, "function"));
@@ -222,7 +231,7 @@ pub(in crate::http) fn chat(
     if !tools.is_empty() {
         let choice = match &request.tool_choice {
             Value::String(word) => word.as_str().into(),
-            choice if is(choice, "function") => {
+            choice if is(choice, "function") || is(choice, "custom") => {
                 json!({"type": "function", "function": {"name": choice["name"]}})
             }
             choice if is(choice, "allowed_tools") => {

@@ -2,6 +2,7 @@
 //! (`vllm/entrypoints/openai/responses/`).
 
 pub(in crate::http) mod convert;
+mod custom;
 mod llmd;
 mod object;
 mod store;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::custom;
 use crate::engine::End;
 use crate::generate::{Channel, Reason};
 use crate::http::openai::logprobs::entries;
@@ -283,11 +284,35 @@ impl Frame {
         status: &str,
     ) -> Value {
         let name = choice.script.calls.get(usize::from(call));
+        if self.is_custom(choice, call) {
+            return json!({
+                "call_id": self.ids.call(call), "input": custom::input(arguments), "name": name,
+                "type": "custom_tool_call", "id": self.item_id(choice, Channel::Call(call)),
+                "async": null, "caller": null, "namespace": null,
+            });
+        }
         json!({
             "arguments": arguments, "call_id": self.ids.call(call), "name": name,
             "type": "function_call", "id": self.ids.item(Channel::Call(call)), "async": null,
             "caller": null, "namespace": null, "status": status,
         })
+    }
+
+    /// Whether a call is one of a tool that takes free text.
+    pub(super) fn is_custom(&self, choice: &Choice, call: u16) -> bool {
+        let name = choice.script.calls.get(usize::from(call));
+        let custom = |tool: &&Value| tool["type"] == "custom";
+        let mut tools = self.request.tools.iter().filter(custom);
+        name.is_some_and(|name| tools.any(|tool| tool["name"] == **name))
+    }
+
+    /// The id of the item that a channel belongs to.
+    pub(super) fn item_id(&self, choice: &Choice, channel: Channel) -> String {
+        let id = self.ids.item(channel);
+        match channel {
+            Channel::Call(call) if self.is_custom(choice, call) => id.replacen("fc_", "ctc_", 1),
+            _ => id,
+        }
     }
 
     fn logprobs(&self, choice: &Choice, top: u32) -> Value {

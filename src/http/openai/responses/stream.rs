@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::custom;
 use super::object::{Frame, status, text_part};
 use super::store::Keep;
 use crate::generate::Channel;
@@ -20,6 +21,8 @@ struct Open {
     channel: Channel,
     id: String,
     text: String,
+    /// What is out of the text that a custom tool takes.
+    input: String,
 }
 
 /// Writes the events of one response.
@@ -80,7 +83,7 @@ impl ResponseStream {
         }
         self.finish(out, choice, false);
         let frame = self.frame.clone();
-        let id = frame.ids.item(channel);
+        let id = frame.item_id(choice, channel);
         let index = self.output_index;
         let (item, part) = match channel {
             Channel::Reasoning => (
@@ -104,6 +107,7 @@ impl ResponseStream {
             channel,
             id,
             text: String::new(),
+            input: String::new(),
         });
     }
 
@@ -113,7 +117,12 @@ impl ResponseStream {
             return;
         };
         let frame = self.frame.clone();
-        let Open { channel, id, text } = open;
+        let Open {
+            channel,
+            id,
+            text,
+            input,
+        } = open;
         let index = self.output_index;
         self.output_index += 1;
         let (item, part) = match channel {
@@ -125,6 +134,18 @@ impl ResponseStream {
                     frame.reasoning_item(Some(&text), Some("completed")),
                     Some(json!({"text": text, "type": "reasoning_text"})),
                 )
+            }
+            Channel::Call(call) if frame.is_custom(choice, call) => {
+                let whole = custom::input(&text);
+                // What cannot be taken back is sent once more, whole.
+                let delta = whole.strip_prefix(&*input).unwrap_or(&whole);
+                if !delta.is_empty() {
+                    let delta = json!({"delta": delta, "item_id": id, "output_index": index});
+                    self.event(out, "response.custom_tool_call_input.delta", delta);
+                }
+                let done = json!({"input": whole, "item_id": id, "output_index": index});
+                self.event(out, "response.custom_tool_call_input.done", done);
+                (frame.call_item(choice, call, &text, "completed"), None)
             }
             Channel::Call(call) => {
                 let name = choice.script.calls.get(usize::from(call));
@@ -170,6 +191,21 @@ impl ResponseStream {
         let Some(open) = &mut self.open else { return };
         open.text.push_str(&group.text);
         let (id, delta) = (open.id.clone(), &group.text);
+        if let Channel::Call(call) = group.channel
+            && self.frame.is_custom(choice, call)
+        {
+            let begun = custom::begun(&open.text);
+            let more = begun
+                .strip_prefix(&*open.input)
+                .unwrap_or_default()
+                .to_owned();
+            if !more.is_empty() {
+                open.input = begun;
+                let delta = json!({"delta": more, "item_id": id, "output_index": index});
+                self.event(out, "response.custom_tool_call_input.delta", delta);
+            }
+            return;
+        }
         let (name, members) = match group.channel {
             Channel::Reasoning => (
                 "response.reasoning_text.delta",

@@ -1,0 +1,94 @@
+//! Tools that take free text: to the model they are functions with one argument.
+//!
+//! Source: vLLM 0.33 `tool_parsers/utils.py`, `custom_tool_parameters`;
+//! `entrypoints/openai/responses/utils.py`, `decode_custom_tool_input`.
+
+use serde_json::{Value, json};
+
+/// The function that a custom tool is shown as.
+pub(super) fn function(tool: &Value) -> Value {
+    json!({"type": "function", "function": {
+        "name": tool["name"],
+        "description": tool["description"],
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "input": {
+                    "type": "string",
+                    "description": "The freeform text payload for this tool.",
+                },
+            },
+            "required": ["input"],
+            "additionalProperties": false,
+        },
+        "strict": null,
+    }})
+}
+
+/// Arguments of that function, from the text.
+pub(super) fn arguments(input: &str) -> String {
+    format!("{{\"input\": {}}}", Value::from(input))
+}
+
+/// The text of whole arguments; what are none stays as it is.
+pub(super) fn input(arguments: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(arguments).ok();
+    let text = parsed.and_then(|parsed| Some(parsed.get("input")?.as_str()?.to_owned()));
+    text.unwrap_or_else(|| arguments.to_owned())
+}
+
+/// The text that arguments which are still being written are sure to begin with.
+pub(super) fn begun(arguments: &str) -> String {
+    let value = || {
+        let rest = arguments.trim_start().strip_prefix('{')?.trim_start();
+        let rest = rest.strip_prefix("\"input\"")?.trim_start();
+        rest.strip_prefix(':')?.trim_start().strip_prefix('"')
+    };
+    let Some(text) = value() else {
+        return String::new();
+    };
+    let mut escaped = false;
+    let end = text.find(|c| {
+        let closes = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        closes
+    });
+    let mut text = &text[..end.unwrap_or(text.len())];
+    // An escape may be cut: the longest is a pair of surrogates.
+    for _ in 0..12 {
+        if let Ok(text) = serde_json::from_str(&format!("\"{text}\"")) {
+            return text;
+        }
+        let Some((last, _)) = text.char_indices().next_back() else {
+            break;
+        };
+        text = &text[..last];
+    }
+    String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_begun_begins_the_whole() {
+        let payload = "say \"hi\"\\ \u{1f600} ü\n";
+        let written = [
+            arguments(payload),
+            "{ \"input\" :\"say \\\"hi\\\"\\\\ \\ud83d\\ude00 \\u00fc\\n\"}".to_owned(),
+        ];
+        for text in &written {
+            assert_eq!(input(text), payload);
+            let mut longest = 0;
+            for (end, _) in text.char_indices() {
+                let begun = begun(&text[..end]);
+                assert!(payload.starts_with(&begun), "{begun}");
+                assert!(begun.len() >= longest, "{begun}");
+                longest = begun.len();
+            }
+            assert_eq!(begun(text), payload);
+        }
+        assert_eq!(input("bare"), "bare");
+    }
+}

@@ -1,0 +1,68 @@
+use serde_json::{Value, json};
+
+use super::decode::Piece;
+use super::list;
+
+/// What the request that was rendered says about its reply.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    /// Whether special tokens show no text.
+    pub(super) skip_special: bool,
+    pub(super) include_reasoning: bool,
+    pub(super) return_token_ids: bool,
+    /// Strings that end the reply, and whether they stay in it.
+    pub(super) stops: Vec<String>,
+    pub(super) include_stop: bool,
+    pub(super) stop_ids: Vec<u32>,
+    pub(super) ignore_eos: bool,
+    /// Whether tools may be called.
+    pub(super) tools: bool,
+    /// Alternatives to show; `None`: all there are.
+    pub(super) top: Option<usize>,
+}
+
+impl Asked {
+    /// Reads a request; without one, vLLM's defaults.
+    pub(super) fn of(request: Option<&Value>) -> Self {
+        let none = json!({});
+        let request = request.unwrap_or(&none);
+        let flag = |key: &str| request.get(key).and_then(Value::as_bool);
+        let stops = match request.get("stop") {
+            Some(Value::String(stop)) => vec![stop.clone()],
+            _ => list(request, "stop")
+                .filter_map(|stop| stop.as_str().map(str::to_owned))
+                .collect(),
+        };
+        let offered = list(request, "tools").next().is_some();
+        let chosen = request.get("tool_choice").and_then(Value::as_str);
+        // A chat asks for logprobs with a switch, a completion with the number itself.
+        let top = match request.get("logprobs") {
+            Some(Value::Bool(true)) => request.get("top_logprobs"),
+            Some(number @ Value::Number(_)) => Some(number),
+            _ => None,
+        };
+        Self {
+            skip_special: flag("skip_special_tokens") != Some(false),
+            include_reasoning: flag("include_reasoning") != Some(false),
+            return_token_ids: flag("return_token_ids") == Some(true),
+            stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            include_stop: flag("include_stop_str_in_output") == Some(true),
+            stop_ids: list(request, "stop_token_ids")
+                .filter_map(|id| u32::try_from(id.as_u64()?).ok())
+                .collect(),
+            ignore_eos: flag("ignore_eos") == Some(true),
+            tools: offered && chosen != Some("none"),
+            top: top.and_then(Value::as_u64).map(|top| top as usize),
+        }
+    }
+
+    /// Whether what each token is would give hidden reasoning away.
+    pub(super) fn hides(&self, parsed: bool) -> bool {
+        parsed && !self.include_reasoning
+    }
+
+    /// The tokens of a choice, when they are to be shown.
+    pub(super) fn ids(&self, piece: &Piece<'_>, parsed: bool) -> Option<Vec<u32>> {
+        (self.return_token_ids && !self.hides(parsed)).then(|| piece.ids.clone())
+    }
+}
