@@ -76,6 +76,9 @@ pub(super) struct Traits {
 /// Weights of the statistics of a run: TTFT depends on what hardly any of the numbers is about.
 const TTFT: f64 = 0.5;
 const ITL: f64 = 1.0;
+/// What the gaps of an overloaded run count: how many sequences share a step, and how often one is
+/// computed again, is then up to the memory for blocks.
+const OVERLOADED: f64 = 0.3;
 /// Least share of the asked rate that a run reached, or it was overloaded.
 const REACHED: f64 = 0.97;
 /// Requests of a stage that tell slopes as well as thousands do.
@@ -368,12 +371,17 @@ fn targets(stage: Option<usize>, stats: &Stats, stages: usize, overloaded: bool)
     ];
     let found = found.into_iter().filter_map(|(kind, measured, weight)| {
         // Waiting amplifies an error of step times: what waited in a queue says little of them.
-        let counts = kind == Kind::Itl || (kind == first && !overloaded);
+        let counts = match (kind, overloaded) {
+            (Kind::Itl, true) => OVERLOADED,
+            (Kind::Itl, false) => 1.0,
+            (_, overloaded) if kind == first && !overloaded => 1.0,
+            _ => 0.0,
+        };
         Some(Target {
             stage,
             kind,
             measured: measured?,
-            weight: if counts { weight / stages as f64 } else { 0.0 },
+            weight: counts * weight / stages as f64,
         })
     });
     found.collect()
