@@ -225,9 +225,10 @@ fn from_folder(runs: &[Value], options: &Options) -> Fitted {
 #[test]
 fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
     let mut runs = Vec::new();
-    for rate in [2, 6, 12, 20] {
-        runs.push(recorded(&format!("slow-{rate}"), 32, rate, 1.07));
-        runs.push(recorded(&format!("known-{rate}"), 24, rate, 1.0));
+    // Off by as much as runs of one machine differ.
+    for (rate, off) in [(2, 0.004), (6, -0.003), (12, 0.003), (20, -0.004)] {
+        runs.push(recorded(&format!("slow-{rate}"), 32, rate, 1.07 + off));
+        runs.push(recorded(&format!("known-{rate}"), 24, rate, 1.0 - off));
     }
     let options = Options {
         hold_out: vec!["slow-6".to_owned(), "known-12".to_owned()],
@@ -242,19 +243,19 @@ fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
     let size = |error: Option<f64>| error.expect("is known").abs();
     let (slow, known) = (run("slow-6"), run("known-12"));
     for i in 0..3 {
-        assert!(size(slow.before[i]) > 6.0, "{fitted}");
+        assert!(size(slow.before[i]) > 5.0, "{fitted}");
         assert!(size(slow.after[i]) < 1.5, "{fitted}");
-        assert!(size(known.after[i]) < 0.5, "{fitted}");
+        assert!(size(known.after[i]) < 1.5, "{fitted}");
     }
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let own = fitted.profile.as_ref().expect("was asked for");
-    assert_eq!((own.name.as_str(), own.runs), ("up on H100", 3));
+    assert_eq!((own.name.as_str(), own.runs), ("up on H100-SXM-80GB", 3));
     let yaml = calibrate::yaml(&fitted, &Coefficients::default(), &[]);
     let speed = yaml
         .lines()
         .find_map(|line| line.strip_prefix("speedup-ratio: "));
     let speed: f64 = speed.expect("is there").parse().expect("is a number");
-    assert!((speed * 1.07 - 1.0).abs() < 0.01, "{yaml}");
+    assert!((speed * 1.07 - 1.0).abs() < 0.015, "{yaml}");
 }
 
 #[test]
