@@ -1,5 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench bless fmt
+.PHONY: help check run test bench bless fmt build docs chart image
+
+# What docs, chart and image start.
+BINARY ?= target/release/vllm-sim
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,3 +24,18 @@ bless: ## run the tests and rewrite the golden files
 
 fmt: ## format the code
 	cargo fmt
+
+build: ## the program, target/release/vllm-sim
+	cargo build --release
+
+docs: ## run the commands of README.md and docs/ with BINARY
+	python3 tests/python/doc_commands.py $(BINARY)
+
+chart: ## render and check the chart and the manifests, start what they say
+	tests/ship/chart.sh $(BINARY)
+	python3 tests/ship/chart_args.py $(BINARY) manifests
+	tests/ship/kserve.sh $(BINARY)
+	tests/ship/metrics_lint.sh $(BINARY)
+
+image: ## run the Dockerfile without Docker, and its image read-only
+	python3 tests/ship/image_root.py

@@ -5,6 +5,10 @@
 //! arrival to its end. The queue behind the exporter is bounded; what finds no place is dropped, so
 //! that a slow collector delays nobody.
 
+mod export;
+
+pub use export::{OpenError, Protocol};
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::trace::{
@@ -12,7 +16,6 @@ use opentelemetry::trace::{
     TracerProvider,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
@@ -31,18 +34,13 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Sends to `endpoint` (OTLP over gRPC, without TLS unless it says `https`). The usual
-    /// variables of OpenTelemetry's environment count. Must be called within a tokio runtime.
+    /// Sends to `endpoint`; see [`Protocol`] for what that may be. The usual variables of
+    /// OpenTelemetry's environment count. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The endpoint is no URL.
-    pub fn open(endpoint: &str) -> Result<Self, ExporterBuildError> {
-        let url = address(endpoint);
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(url)
-            .with_timeout(Duration::from_secs(5))
-            .build()?;
+    /// The endpoint is no URL, or the authority's certificates cannot be read.
+    pub fn open(endpoint: &str, protocol: Protocol) -> Result<Self, OpenError> {
+        let exporter = export::exporter(endpoint, protocol)?;
         let resource = Resource::builder()
             .with_attribute(KeyValue::new("vllm.instrumenting_module_name", MODULE))
             .with_attribute(KeyValue::new(
@@ -164,17 +162,6 @@ impl Observer for SpanObserver {
     fn on_stats(&mut self, _stats: &Stats) {}
 }
 
-/// `endpoint` as the exporter wants it. OpenTelemetry's gRPC exporter for Python, which vLLM uses,
-/// takes any scheme: only `https` means something to it.
-fn address(endpoint: &str) -> String {
-    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
-    let scheme = match scheme.eq_ignore_ascii_case("https") {
-        true => "https",
-        false => "http",
-    };
-    format!("{scheme}://{rest}")
-}
-
 /// The span that W3C trace context names; `None` if it is malformed.
 fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
@@ -200,18 +187,6 @@ fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_may_have_any_scheme_or_none() {
-        for (written, meant) in [
-            ("collector:4317", "http://collector:4317"),
-            ("http://collector:4317", "http://collector:4317"),
-            ("grpc://collector:4317", "http://collector:4317"),
-            ("HTTPS://collector:4317", "https://collector:4317"),
-        ] {
-            assert_eq!(address(written), meant);
-        }
-    }
 
     #[test]
     fn trace_context_is_read_as_w3c_writes_it() {

@@ -10,6 +10,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use prost::Message;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -136,9 +137,74 @@ async fn a_request_leaves_one_span_below_its_caller() {
     }
 }
 
+/// A collector that takes protobuf over HTTP on a free port, and what reaches it: the line of each
+/// request, its type, and its body.
+async fn http_collector() -> (
+    String,
+    mpsc::UnboundedReceiver<(String, String, ExportTraceServiceRequest)>,
+) {
+    let (sender, received) = mpsc::unbounded_channel();
+    let take = move |request: axum::extract::Request| {
+        let sender = sender.clone();
+        async move {
+            let line = format!("{} {}", request.method(), request.uri());
+            let kind = request.headers()["content-type"].to_str();
+            let kind = kind.expect("text").to_owned();
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await;
+            let body = ExportTraceServiceRequest::decode(body.expect("a body"));
+            let _ = sender.send((line, kind, body.expect("protobuf")));
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let router = axum::Router::new().fallback(take.clone());
+            let service = hyper_util::service::TowerToHyperService::new(router);
+            let socket = hyper_util::rt::TokioIo::new(socket);
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(socket, service),
+            );
+        }
+    });
+    (address.to_string(), received)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_go_as_protobuf_over_http_too() {
+    let (address, mut received) = http_collector().await;
+    let endpoint = format!("http://{address}/v1/traces");
+    let flags = ["--otlp-traces-endpoint", &endpoint];
+    let server = serve(&[&flags[..], &["--otlp-traces-protocol", "http/protobuf"]].concat()).await;
+    let url = format!(
+        "http://{}/v1/completions",
+        server.address.expect("a TCP socket")
+    );
+    let body = json!({"prompt": "Hi", "max_tokens": 2, "n": 2});
+    let answer = reqwest::Client::new().post(url).json(&body).send().await;
+    assert_eq!(answer.expect("an answer").status(), 200);
+    server.shutdown().await;
+    let (line, kind, request) = received.try_recv().expect("an export");
+    assert_eq!(
+        (line.as_str(), kind.as_str()),
+        ("POST /v1/traces", "application/x-protobuf")
+    );
+    let spans = &request.resource_spans[0].scope_spans[0].spans;
+    let names: Vec<_> = spans.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(names, ["llm_request"; 2]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_absent_collector_delays_nobody() {
-    let server = serve(&["--otlp-traces-endpoint", "127.0.0.1:9"]).await;
+    absent("grpc").await;
+    absent("http/protobuf").await;
+}
+
+async fn absent(protocol: &str) {
+    let flags = ["--otlp-traces-endpoint", "127.0.0.1:9"];
+    let server = serve(&[&flags[..], &["--otlp-traces-protocol", protocol]].concat()).await;
     let url = format!(
         "http://{}/v1/completions",
         server.address.expect("a TCP socket")

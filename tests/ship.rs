@@ -5,6 +5,9 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+#[path = "ship/links.rs"]
+mod links;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -83,11 +86,36 @@ async fn dashboards_and_alerts_name_only_series_that_are_there() {
         let expressions = text.lines().filter(|line| !line.contains("record:"));
         wanted.extend(expressions.flat_map(series));
     }
+    let page = std::fs::read_to_string(repository("src/http/dashboard/page.js")).unwrap();
+    let whole = |name: String| match exposed.contains(&format!("{name}_bucket")) {
+        true => format!("{name}_bucket"),
+        false => name,
+    };
+    wanted.extend(series(&page).into_iter().map(whole));
     assert!(wanted.len() > 30, "{wanted:?}");
     // Nothing has been turned away, and no adapter asked for: the family has no series yet.
     wanted.remove("vllm:lora_requests_info");
     let missing: Vec<_> = wanted.difference(&exposed).collect();
     assert_eq!(missing, Vec::<&String>::new());
+}
+
+/// A chart cannot reach files beside it.
+#[test]
+fn the_charts_dashboards_and_alerts_are_copies() {
+    for (folder, extension) in [("grafana", "json"), ("alerts", "yaml")] {
+        for copy in files(&format!("helm/vllm-sim/files/{folder}"), extension) {
+            let name = copy.file_name().unwrap();
+            let original = repository("dashboards").join(folder).join(name);
+            if std::env::var_os("BLESS").is_some() {
+                std::fs::copy(&original, &copy).unwrap();
+            }
+            let [original, copied] = [&original, &copy].map(|file| std::fs::read(file).unwrap());
+            assert!(
+                original == copied,
+                "{copy:?} is old: run BLESS=1 cargo test"
+            );
+        }
+    }
 }
 
 #[test]

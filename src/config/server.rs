@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::Door;
 use super::error::ConfigError;
 use super::values::Values;
+use crate::otel::Protocol;
 
 /// Sockets, TLS, headers, logs.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,8 @@ pub struct Server {
     pub grpc_port: Option<u16>,
     /// Where spans go.
     pub otlp_traces_endpoint: Option<String>,
+    /// How they get there.
+    pub otlp_traces_protocol: Protocol,
     /// Engines without an HTTP server.
     pub headless: bool,
 }
@@ -232,6 +235,10 @@ impl Server {
                 "invalid grpc-port: 1 to 65535 are allowed",
             )?,
             otlp_traces_endpoint: v.owned("otlp-traces-endpoint"),
+            otlp_traces_protocol: match v.choice("otlp-traces-protocol")? {
+                Some("http/protobuf") => Protocol::HttpProtobuf,
+                _ => Protocol::Grpc,
+            },
             headless: v.switch("headless")?,
         })
     }

@@ -184,6 +184,13 @@ impl Script {
         }
     }
 
+    /// The last tokens before a position, at most four.
+    pub fn before(&self, position: usize) -> Vec<u32> {
+        let from = position.saturating_sub(4);
+        let last = self.tokens().skip(from).take(position - from);
+        last.map(|token| token.id).collect()
+    }
+
     /// All tokens in order.
     pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
         let mut cursor = Cursor::default();

@@ -186,7 +186,7 @@ impl Server {
         tracing::info!(seed, "seed");
         let spans = match &config.server.otlp_traces_endpoint {
             Some(endpoint) => Some(
-                Spans::open(endpoint)
+                Spans::open(endpoint, config.server.otlp_traces_protocol)
                     .map_err(|error| StartError::Spans(endpoint.clone(), error.to_string()))?,
             ),
             None => None,

@@ -140,6 +140,7 @@ fn vllms_variables_are_read() {
         ("POD_NAME", "pod"),
         ("POD_NAMESPACE", "ns"),
         ("HF_TOKEN", "hf"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
         ("HF_HOME", "/cache"),
         ("VLLM_SIM_LORA_MODULES", r#"[{"name":"a","path":"/a"}]"#),
         ("VLLM_SIM_FAILURE_TYPES", "rate_limit, server_error"),
@@ -159,6 +160,10 @@ fn vllms_variables_are_read() {
         vllm_sim::config::HashForm::Bytes
     );
     assert_eq!(config.server.pod.ip.as_deref(), Some("10.0.0.1"));
+    assert_eq!(
+        config.server.otlp_traces_protocol,
+        vllm_sim::otel::Protocol::HttpProtobuf
+    );
     assert_eq!(config.model.tokenizer.hf_token.as_deref(), Some("hf"));
     assert_eq!(
         config.model.tokenizer.cache_dir.unwrap().to_str(),

@@ -64,6 +64,11 @@ async fn a_completion_comes_back_as_it_was() {
     // A character of several tokens is that of the last one, so that they join to the text.
     let tokens: Vec<String> = serde_json::from_value(shown["logprobs"]["tokens"].clone()).unwrap();
     assert_eq!(choice["text"], tokens.concat());
+    let lists = ["tokens", "token_logprobs", "text_offset"];
+    assert_eq!(
+        lists.map(|list| &shown["logprobs"][list]),
+        lists.map(|list| &choice["logprobs"][list])
+    );
     assert_eq!(answer["usage"]["total_tokens"], 44);
     assert_eq!(
         (&answer["id"], &answer["model"]),

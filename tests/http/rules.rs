@@ -336,7 +336,8 @@ async fn an_echo_is_cut_unless_llm_ds_way_is_asked_for() {
     let said = async |flags: &[&str]| {
         let flags = [&["--mode", "echo", "--force-dummy-tokenizer"], flags].concat();
         let sim = Sim::llmd(&flags).await;
-        let body = json!({"prompt": "one two three four", "max_tokens": 2});
+        let prompt = "one two three four";
+        let body = json!({"model": "tiny-llama", "prompt": prompt, "max_tokens": 2});
         let choice = sim.post(COMPLETION, &body).await.json()["choices"][0].take();
         let text = choice["text"].as_str().unwrap().to_owned();
         (text, choice["finish_reason"].as_str().unwrap().to_owned())
@@ -348,4 +349,48 @@ async fn an_echo_is_cut_unless_llm_ds_way_is_asked_for() {
     assert_eq!(said(&["--compat", "llm-d"]).await, (whole, length()));
     let both = ["--compat", "llm-d", "--echo-cut"];
     assert_eq!(said(&both).await, (cut, length()));
+}
+
+#[tokio::test]
+async fn tokens_of_a_character_have_its_text_once() {
+    // The vocabulary is small: most letters beyond ASCII are two tokens or more.
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let said = "naïve Zürich, 城市 😀";
+    let chat = json!({"messages": [{"role": "user", "content": said}], "logprobs": true, "top_logprobs": 1});
+    let whole = sim.post("/v1/chat/completions", &chat).await.json();
+    let joined = |content: &Value| -> String {
+        let tokens = content.as_array().unwrap().iter();
+        tokens.map(|t| t["token"].as_str().unwrap()).collect()
+    };
+    let content = &whole["choices"][0]["logprobs"]["content"];
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(joined(content).starts_with(text), "{whole}");
+    assert!(!content.to_string().contains('\u{fffd}'), "{content}");
+    let part = &content
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|t| t["token"] == "")
+        .unwrap();
+    assert_eq!(part["bytes"], json!([]));
+    let mut streamed = chat.clone();
+    streamed["stream"] = true.into();
+    let answer = sim.post("/v1/chat/completions", &streamed).await;
+    let deltas = answer.text();
+    let chunks = deltas
+        .lines()
+        .filter_map(|l| serde_json::from_str::<Value>(l.strip_prefix("data: ")?).ok());
+    let parts: Vec<Value> = chunks
+        .flat_map(|c| {
+            c["choices"][0]["logprobs"]["content"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+        })
+        .collect();
+    assert_eq!(json!(parts), *content);
+    let completion = json!({"prompt": said, "logprobs": 1, "echo": true, "max_tokens": 60});
+    let answer = sim.post("/v1/completions", &completion).await.json();
+    let lists = &answer["choices"][0]["logprobs"];
+    assert!(!lists.to_string().contains('\u{fffd}'), "{lists}");
 }

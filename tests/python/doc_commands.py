@@ -8,8 +8,9 @@ before it is stopped) and waited for; `record` runs beside it until the next one
 with 0. Where nothing runs yet, `curl` finds `vllm-sim --model demo`; `cargo run --release --` is the
 program. A YAML block whose first line is `# name.yaml` becomes that file. What needs a cluster, a
 container engine or a compiler is skipped by its name, and so is a block behind the comment
-`<!-- not run: why -->`; behind `<!-- answers 503 -->` that status is wanted. Commands whose program is
-not installed are skipped too.
+`<!-- not run: why -->`; behind `<!-- answers 503 -->` that status is wanted, behind `<!-- exits 18 -->`
+that exit code. A line `NAME="words"` counts in the commands after it. Commands whose program is not
+installed are skipped too.
 """
 
 import fcntl
@@ -29,7 +30,8 @@ import urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Slow, or not to be had on every machine.
-ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf|grpcurl)\b")
+ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf)\b")
+ASSIGNS = re.compile(r"""^(\w+)=("[^"]*"|'[^']*'|\S+)$""")
 CONVERSATIONS = '[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day."}]}]'
 TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [1, 2]}\n'
 BESIDE = re.compile(r"^vllm-sim record\b")
@@ -52,7 +54,7 @@ def blocks(text):
     why, language, lines, first = None, None, [], 0
     for number, line in enumerate(text.splitlines(), 1):
         if language is None:
-            if found := re.match(r"<!-- ((?:not run:|answers) .*) -->", line):
+            if found := re.match(r"<!-- ((?:not run:|answers|exits) .*) -->", line):
                 why = found[1]
             elif found := re.match(r"```(\w*)", line):
                 language, lines, first = found[1], [], number + 1
@@ -83,6 +85,7 @@ def commands(lines):
 
 class Reader:
     def __init__(self, binary, folder):
+        self.binary = binary
         self.folder = folder
         self.server = None
         self.beside = None
@@ -163,6 +166,10 @@ class Reader:
 
     def run(self, command, where, status=None):
         command = re.sub(r"^cargo run --release -- ", "vllm-sim ", command)
+        command = re.sub(r"\btarget/(release|debug)/vllm-sim\b", str(self.binary), command)
+        if found := ASSIGNS.match(command):
+            self.environment[found[1]] = found[2].strip("\"'")
+            return self.say("ok", where, command)
         first = command.split("\n", 1)[0]
         program = re.sub(r"^(\w+=\S+ )*", "", first).split()[0]
         if ELSEWHERE.match(first) or re.search(r"\b(BINARY|score\.py)\b", command):
@@ -177,7 +184,13 @@ class Reader:
             if program == "curl" and not self.server:
                 self.serve("vllm-sim --model demo")
             done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120)
-            failed = done.returncode if status is None else f"error: {status}" not in done.stderr
+            match (status or "").split():
+                case ["answers", code]:
+                    failed = f"error: {code}" not in done.stderr
+                case ["exits", code]:
+                    failed = done.returncode != int(code)
+                case _:
+                    failed = done.returncode
             problem = (done.stdout[-300:] + done.stderr[-600:]) if failed else None
         self.say("failed" if problem else "ok", where, command, f"\n{problem}" if problem else "")
 
@@ -192,7 +205,7 @@ class Reader:
                 if why and why.startswith("not run"):
                     self.say("skipped", f"{name}:{first}", command, f" ({why})")
                 else:
-                    self.run(command, f"{name}:{first}", why and why.removeprefix("answers "))
+                    self.run(command, f"{name}:{first}", why)
         self.stop()
 
 

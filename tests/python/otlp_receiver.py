@@ -4,18 +4,23 @@
     pip install grpcio opentelemetry-proto
     python3 tests/python/otlp_receiver.py BINARY [PORT]
 
-The collector listens on PORT, the server on PORT + 1, through both doors and with every way of
-writing the endpoint. Each request must give one span per sequence: its name, kind, parent, times,
-attributes and resource. A collector that is not there must not delay answers. Ends with «ok», or with
-a failed assertion.
+The collector listens on PORT for gRPC and on PORT + 3 for HTTP, with TLS on PORT + 4 and PORT + 5, the
+server on PORT + 1, through both doors and with every way of writing the endpoint. Each request must
+give one span per sequence: its name, kind, parent, times, attributes and resource. A collector that is
+not there, or whose certificate is not trusted, must not delay answers. Needs openssl. Ends with «ok»,
+or with a failed assertion.
 """
 
 import concurrent.futures
+import http.server
 import json
 import os
 import queue
+import ssl
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.request
 
@@ -56,6 +61,14 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
                     self.spans.put((values(resource.resource.attributes), scope.scope.name, span))
         return trace_service_pb2.ExportTraceServiceResponse()
 
+    def post(self, request):
+        """An export over HTTP; what is wrong with it, or nothing."""
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        if request.path != "/v1/traces" or request.headers["Content-Type"] != "application/x-protobuf":
+            return f"{request.path}: {request.headers['Content-Type']}"
+        self.Export(trace_service_pb2.ExportTraceServiceRequest.FromString(body), None)
+        return None
+
     def take(self, count):
         taken = [self.spans.get(timeout=10) for _ in range(count)]
         time.sleep(0.3)
@@ -65,6 +78,34 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 def values(attributes):
     return {a.key: (a.value.WhichOneof("value"), getattr(a.value, a.value.WhichOneof("value"))) for a in attributes}
+
+
+def listen_http(collector, port, tls=None):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            wrong = collector.post(self)
+            self.send_response(400 if wrong else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def certificate(folder):
+    """A certificate for localhost, and its key."""
+    made = [os.path.join(folder, name) for name in ("cert.pem", "key.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=CA:FALSE"]
+    subprocess.run([*command, "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
+    return made
 
 
 class Server:
@@ -142,7 +183,22 @@ def main():
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
     assert server.add_insecure_port(f"127.0.0.1:{PORT}") == PORT, "the port is taken"
+    folder = tempfile.TemporaryDirectory()
+    chain, key = certificate(folder.name)
+    with open(chain, "rb") as a, open(key, "rb") as b:
+        credentials = grpc.ssl_server_credentials([(b.read(), a.read())])
+    assert server.add_secure_port(f"127.0.0.1:{PORT + 4}", credentials) == PORT + 4, "the port is taken"
     server.start()
+    listen_http(collector, PORT + 3)
+    listen_http(collector, PORT + 5, (chain, key))
+    trusting = {"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": chain}
+    over_http = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+    ways = [(f"{scheme}127.0.0.1:{PORT}", {}) for scheme in ("", "http://", "grpc://")]
+    ways += [
+        (f"https://localhost:{PORT + 4}", trusting),
+        (f"http://127.0.0.1:{PORT + 3}/v1/traces", over_http),
+        (f"https://localhost:{PORT + 5}/v1/traces", {**trusting, **over_http}),
+    ]
     slow = ["--time-to-first-token", "50ms", "--inter-token-latency", "10ms"]
     timed = ["--latency-model", "delays", *slow]
     doors = {"llm-d": ["--model", "demo", *slow], "vLLM": ["serve", "demo", *timed]}
@@ -150,9 +206,8 @@ def main():
     dropped = {"traceparent": f"00-{TRACE}-{SPAN}-00"}
     sampling = {"temperature": 0.5, "top_p": 0.25}
     for door, flags in doors.items():
-        for scheme in ("", "http://", "grpc://"):
-            endpoint = f"{scheme}127.0.0.1:{PORT}"
-            name = {"OTEL_SERVICE_NAME": "mine"}
+        for endpoint, more in ways:
+            name = {"OTEL_SERVICE_NAME": "mine", **more}
             with Server(PORT + 1, *flags, "--otlp-traces-endpoint", endpoint, **name) as sim:
                 answer = sim.complete(**sampling)
                 [found] = collector.take(1)
@@ -177,12 +232,19 @@ def main():
             collector.take(0)
             sim.stop()
             collector.take(1)
-        # Nobody listens there.
-        with Server(PORT + 1, *flags, "--otlp-traces-endpoint", f"127.0.0.1:{PORT + 2}") as sim:
-            started = time.monotonic()
-            for _ in range(5):
-                sim.complete(**sampling)
-            assert time.monotonic() - started < 2, "a missing collector delays answers"
+        # Nobody listens there, or nobody whom the server trusts.
+        for endpoint, more in [
+            (f"127.0.0.1:{PORT + 2}", {}),
+            (f"127.0.0.1:{PORT + 2}/v1/traces", over_http),
+            (f"https://localhost:{PORT + 4}", {}),
+            (f"https://localhost:{PORT + 5}/v1/traces", over_http),
+        ]:
+            with Server(PORT + 1, *flags, "--otlp-traces-endpoint", endpoint, **more) as sim:
+                started = time.monotonic()
+                for _ in range(5):
+                    sim.complete(**sampling)
+                assert time.monotonic() - started < 2, "a missing collector delays answers"
+                collector.take(0)
         print(f"{door}: spans of a stopping server arrive, a missing collector delays nothing")
     server.stop(None)
     print("ok")

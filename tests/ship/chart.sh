@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 chart=helm/vllm-sim
 work=${SHIP_DIR:-$(mktemp -d)}
+mkdir -p "$work"
 python=${PYTHON:-python3}
 
 helm lint --strict "$chart"
@@ -40,6 +41,9 @@ refused --set config.failure-injection-rate=often
 refused --set replicas=3
 refused --set tls.clientCertificates=3
 refused --set dataParallel.mode=pods,dataParallel.size=2,autoscaling.enabled=true
+refused --set kserve.enabled=true,dataset.enabled=true
+refused --set scenario.phases=none
+refused --set-json 'scenario={"phases": [{"name": "a", "untl": "5s"}]}'
 echo "mistakes refused"
 
 if [ $# -gt 0 ]; then

@@ -177,6 +177,9 @@ class Pod:
             "metadata.labels['apps.kubernetes.io/pod-index']": "1",
         }
         values = {"PATH": "/usr/local/bin", "HOME": "/home/nonroot"}
+        for source in self.container.get("envFrom", []):
+            config = self.object("ConfigMap", source["configMapRef"]["name"])
+            values.update(config["data"])
         for env in self.container.get("env", []):
             source = env.get("valueFrom", {})
             if "fieldRef" in source:

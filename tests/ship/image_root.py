@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ import urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 40 * 1024 * 1024
+# What distroless/static brings: users, certificates, time zones.
+BASE = 3 * 1024 * 1024
 
 
 def stages():
@@ -128,15 +131,15 @@ def says(root, *words):
     return out.strip()
 
 
-def ask(port, path, body=None):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+def ask(port, path, body=None, scheme="http"):
+    request = urllib.request.Request(f"{scheme}://127.0.0.1:{port}{path}")
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
     until = time.monotonic() + 15
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
                 return answer.read().decode()
         except OSError:
             if time.monotonic() > until:
@@ -147,8 +150,9 @@ def ask(port, path, body=None):
 def serves(root, words, port, model):
     server = inside(root, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        ask(port, "/health")
-        answer = json.loads(ask(port, "/v1/chat/completions", {"model": model, "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]}))
+        scheme = "https" if "--self-signed-certs" in words else "http"
+        ask(port, "/health", scheme=scheme)
+        answer = json.loads(ask(port, "/v1/chat/completions", scheme=scheme, body={"model": model, "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]}))
         status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
         user = re.search(r"^Uid:\s+(\d+)", status, re.M)[1]
         capabilities = re.search(r"^CapEff:\s+(\w+)", status, re.M)[1]
@@ -185,9 +189,10 @@ def main():
         run("mount", "--rbind", "/dev", str(root / "dev"))
 
         size = program.stat().st_size
-        print(f"ok   the program has {size / 1e6:.1f} MB, statically linked")
+        whole = sum(path.lstat().st_size for path in out.rglob("*") if not path.is_dir())
+        print(f"ok   the program has {size / 1e6:.1f} MB, statically linked; all that is copied {whole / 1e6:.1f} MB")
         if not binary:
-            assert size < LIMIT, "the image is to stay under 40 MB"
+            assert whole + BASE < LIMIT, "the image is to stay under 40 MB"
         version = says(root, "/usr/local/bin/vllm-sim", "--version")
         assert says(root, "/app/llm-d-inference-sim", "--version") == version
         short = says(root, "/usr/local/bin/vllm", "--version")
@@ -202,6 +207,7 @@ def main():
         serves(root, ["/usr/local/bin/vllm", "serve", "demo", "--port", "8001"], 8001, "demo")
         serves(root, ["/app/llm-d-inference-sim", "--model", "demo", "--port", "8002"], 8002, "demo")
         serves(root, ["/usr/local/bin/python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "demo", "--port", "8003"], 8003, "demo")
+        serves(root, ["/usr/local/bin/vllm-sim", "--model", "demo", "--port", "8005", "--self-signed-certs"], 8005, "demo")
         # Names are looked up by the resolver in the program.
         serves(root, ["/usr/local/bin/vllm-sim", "--model", "demo", "--port", "8004", "--host", "localhost"], 8004, "demo")
     finally:

@@ -107,6 +107,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   {{- if $v.dataset.table }}{{ $_ := set $flags "dataset-table-name" $v.dataset.table }}{{ end -}}
   {{- if $v.dataset.inMemory }}{{ $_ := set $flags "dataset-in-memory" true }}{{ end -}}
 {{- end -}}
+{{- if $v.scenario }}{{ $_ := set $flags "scenario" "/etc/vllm-sim/scenario.yaml" }}{{ end -}}
 {{- if $v.huggingFace.cache }}{{ $_ := set $flags "hf-home" "/home/nonroot/huggingface" }}{{ end -}}
 {{- toYaml $flags -}}
 {{- end }}

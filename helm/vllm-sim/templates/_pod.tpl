@@ -52,10 +52,11 @@ YAML would print a million as 1e+06. */}}
     {{- if or $v.args $v.command }}
     {{- toYaml $v.args | nindent 4 }}
     {{- else }}
-    - --config
     {{- if $v.existingConfigMap }}
+    - --config
     - /etc/vllm-sim/base/config.yaml
     {{- end }}
+    - --config
     - /etc/vllm-sim/{{ .file }}
     {{- if $ranked }}
     - --data-parallel-rank=$(DP_RANK)
@@ -140,6 +141,10 @@ YAML would print a million as 1e+06. */}}
     - --port={{ include "vllm-sim.port" . }}
     - --vllm-port={{ int .Values.disaggregation.decodePort }}
     - --kv-connector={{ $s.connector }}
+    {{- $ranks := int (include "vllm-sim.portRanks" .) }}
+    {{- if gt $ranks 1 }}
+    - --data-parallel-size={{ $ranks }}
+    {{- end }}
     - --secure-proxy=false
     {{- if include "vllm-sim.tls" . }}
     - --enable-tls=decoder,prefiller
@@ -149,9 +154,12 @@ YAML would print a million as 1e+06. */}}
     - {{ . | quote }}
     {{- end }}
   ports:
-    - name: proxy
-      containerPort: {{ include "vllm-sim.port" . }}
+    {{- $port := int (include "vllm-sim.port" .) }}
+    {{- range $rank := until $ranks }}
+    - name: {{ if $rank }}{{ printf "proxy-%d" $rank }}{{ else }}proxy{{ end }}
+      containerPort: {{ add $port $rank }}
       protocol: TCP
+    {{- end }}
   {{- with $s.resources }}
   resources:
     {{- toYaml . | nindent 4 }}

@@ -192,8 +192,16 @@ pub(super) const FLAGS: &[Flag] = &[
         "otlp-traces-endpoint",
         Server,
         Text,
-        "Where OpenTelemetry spans go: a collector's gRPC address, such as http://localhost:4317.",
+        "Where OpenTelemetry spans go: a collector's address, such as http://localhost:4317.",
     ),
+    Flag::new(
+        "otlp-traces-protocol",
+        Server,
+        Choice(&["grpc", "http/protobuf"]),
+        "How they get there; with http/protobuf the address is a URL with its path.",
+    )
+    .or("grpc")
+    .env(&["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]),
     Flag::new(
         "ssl-certfile",
         Tls,

@@ -4,11 +4,14 @@
 const EVERY_MS = 1000;
 const KEPT = 120;
 const WINDOW = 60;
-const TUNABLE = [
-  "time-to-first-token", "time-to-first-token-std-dev", "inter-token-latency", "inter-token-latency-std-dev",
-  "prefill-overhead", "prefill-time-per-token", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token",
-  "time-factor-under-load", "failure-injection-rate",
-];
+const TUNABLE = {
+  Delays: [
+    "time-to-first-token", "time-to-first-token-std-dev", "inter-token-latency", "inter-token-latency-std-dev",
+    "prefill-overhead", "prefill-time-per-token", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token",
+    "time-factor-under-load", "latency-factor",
+  ],
+  Failures: ["health-status", "stream-fault-rate", "stream-faults", "failure-injection-rate"],
+};
 const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 const CARDS = [
   ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
@@ -134,6 +137,7 @@ function spark(values) {
   const top = Math.max(...known, 1e-9);
   const points = known.map((value, i) => `${KEPT - known.length + i + 1},${(32 - 30 * value / top).toFixed(2)}`);
   const drawn = svg("svg", { viewBox: `0 0 ${KEPT} 34`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  drawn.append(svg("line", { class: "baseline", x1: 0, x2: KEPT, y1: 33.5, y2: 33.5 }));
   if (points.length > 1) {
     drawn.append(svg("path", { class: "area", d: `M${KEPT - known.length + 1},34L${points.join("L")}L${KEPT},34Z` }));
     drawn.append(svg("path", { class: "spark", d: `M${points.join("L")}` }));
@@ -216,6 +220,21 @@ function drawLora(families) {
   }));
 }
 
+/** What was done to clients, and the drill that does it. */
+function drawFaults(families) {
+  const playing = (families.get("vllm_sim_scenario_phase") || [])[0];
+  const counts = new Map();
+  for (const { labels, value } of families.get("vllm_sim_faults_total") || []) {
+    counts.set(labels.kind, (counts.get(labels.kind) || 0) + value);
+  }
+  const facts = [];
+  if (playing) facts.push("Drill: ", element("b", playing.labels.scenario), ", phase ", element("b", playing.labels.phase));
+  else if (!counts.size) facts.push("None.");
+  at("drill").replaceChildren(...facts);
+  at("faulty").hidden = !counts.size;
+  rows("faults", [...counts].map(([kind, count]) => [kind, whole(count), short(rate("vllm_sim_faults_total", { kind }))]));
+}
+
 function drawCounts(families) {
   const reasons = new Set((families.get("vllm:request_success_total") || []).map(({ labels }) => labels.finished_reason));
   rows("ended", [...reasons].map((finished_reason) => [
@@ -223,6 +242,8 @@ function drawCounts(families) {
     short(rate("vllm:request_success_total", { finished_reason })),
   ]));
   const routes = (families.get("http_requests_total") || []).filter(({ labels }) => !/^\/(dashboard|admin)/.test(labels.handler));
+  const name = ({ labels }) => `${labels.handler} ${labels.method} ${labels.status}`;
+  routes.sort((a, b) => (name(a) < name(b) ? -1 : 1));
   rows("http", routes.map(({ labels, value }) => [
     `${labels.method} ${labels.handler}`, labels.status, whole(value), short(rate("http_requests_total", labels)),
   ]));
@@ -256,6 +277,7 @@ function draw(families) {
   drawHistogram("itl", buckets("vllm:inter_token_latency_seconds"));
   drawEngines(families);
   drawLora(families);
+  drawFaults(families);
   drawCounts(families);
 }
 
@@ -266,10 +288,14 @@ function drawConfig() {
   at("readonly").hidden = may;
   at("about").textContent = `${config["compat"] === "llm-d" ? "llm-d's" : "vLLM's"} wire, ${config["scheduler"]} scheduler, imitates vLLM ${config["vllm-version"]}`;
   if (edited || at("form").contains(document.activeElement)) return;
-  at("inputs").replaceChildren(...TUNABLE.filter((key) => key in config).map((key) => {
-    const label = element("label", key);
-    label.append(element("input", undefined, { name: key, value: config[key] ?? "", spellcheck: "false" }));
-    return label;
+  at("inputs").replaceChildren(...Object.entries(TUNABLE).flatMap(([title, keys]) => {
+    const group = element("div", undefined, { class: "inputs" });
+    group.append(...keys.filter((key) => key in config).map((key) => {
+      const label = element("label", key);
+      label.append(element("input", undefined, { name: key, value: typed(config[key]), spellcheck: "false" }));
+      return label;
+    }));
+    return [element("h3", title, { class: "group" }), group];
   }));
   const chosen = config["failure-types"] || [];
   at("types").replaceChildren(...FAILURES.map((type) => {
@@ -279,6 +305,17 @@ function drawConfig() {
     label.append(box, ` ${type}`);
     return label;
   }));
+}
+
+/** A setting as it stands in its field: a list with blanks between. */
+function typed(value) {
+  return Array.isArray(value) ? value.join(" ") : String(value ?? "");
+}
+
+/** What a field says, in the form that the setting has. */
+function read(text, setting) {
+  if (Array.isArray(setting)) return text.split(/[\s,]+/).filter(Boolean);
+  return typeof setting === "number" && text && !Number.isNaN(Number(text)) ? Number(text) : text;
 }
 
 /** Asks /admin/config, with the key that was typed here. */
@@ -303,8 +340,7 @@ async function apply(event) {
   const update = {};
   for (const input of at("inputs").querySelectorAll("input")) {
     const text = input.value.trim();
-    if (text === String(config[input.name] ?? "")) continue;
-    update[input.name] = typeof config[input.name] === "number" ? Number(text) : text;
+    if (text !== typed(config[input.name])) update[input.name] = read(text, config[input.name]);
   }
   const types = [...at("types").querySelectorAll("input:checked")].map((box) => box.name);
   update["failure-types"] = types.length === FAILURES.length ? [] : types;

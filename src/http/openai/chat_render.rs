@@ -158,7 +158,8 @@ impl ChatView {
                     if at > 0 {
                         out.push(',');
                     }
-                    chat_entry(out, &self.view.tokenizer, &token, at, style);
+                    let before = || choice.script.before(at);
+                    chat_entry(out, &self.view.tokenizer, &token, &before, at, style);
                 }
                 out.push_str("]}");
             }
@@ -394,6 +395,7 @@ impl ChatStream {
                     &mut delta.logprobs,
                     &self.chat.view.tokenizer,
                     &token,
+                    &|| choice.script.before(position),
                     position,
                     style,
                 );

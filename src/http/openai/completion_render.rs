@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{Lists, Style, prompt};
+use super::logprobs::{CONTEXT, Lists, Style, prompt};
 use super::view::{Counts, View, Wire, end_of};
 use crate::generate::Channel;
 use crate::http::json;
@@ -101,7 +101,8 @@ impl CompletionView {
                 let mut lists = Lists::default();
                 self.echo_logprobs(&mut lists, choice, style);
                 for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
-                    lists.push(&self.view.tokenizer, token.id, Some(at), style);
+                    let before = || choice.script.before(at);
+                    lists.push(&self.view.tokenizer, token.id, &before, Some(at), style);
                 }
                 lists.write(out);
             }
@@ -139,7 +140,9 @@ impl CompletionView {
             return;
         };
         for (at, id) in shown.ids.iter().enumerate() {
-            lists.push(&self.view.tokenizer, *id, (at > 0).then_some(at), style);
+            let before = || shown.ids[at.saturating_sub(CONTEXT)..at].to_vec();
+            let position = (at > 0).then_some(at);
+            lists.push(&self.view.tokenizer, *id, &before, position, style);
         }
     }
 }
@@ -271,6 +274,7 @@ impl Render for CompletionStream {
                 lists.push(
                     &self.completion.view.tokenizer,
                     token.id,
+                    &|| choice.script.before(position),
                     Some(position),
                     style,
                 );

@@ -24,10 +24,17 @@ pub(in crate::http) struct Entry {
     pub(in crate::http) text: String,
 }
 
+/// The last tokens before a position; asked for when a token is a part of a character.
+pub(in crate::http) type Before<'a> = &'a dyn Fn() -> Vec<u32>;
+
+/// How many of them matter.
+pub(in crate::http) const CONTEXT: usize = 4;
+
 /// The chosen token and `top - 1` others (only the chosen one for `top` 0), best first.
 pub(in crate::http) fn entries(
     tokenizer: &Tokenizer,
     id: u32,
+    before: Before<'_>,
     position: usize,
     top: u32,
     as_ids: bool,
@@ -36,7 +43,7 @@ pub(in crate::http) fn entries(
         if as_ids {
             format!("token_id:{id}")
         } else {
-            tokenizer.token_text(id)
+            text(tokenizer, id, before)
         }
     };
     let chosen = chosen(position);
@@ -64,6 +71,33 @@ pub(in crate::http) fn entries(
     entries
 }
 
+/// The text of a token. One that is a part of a character has the text of all that it completes
+/// with those before it, or none.
+///
+/// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, `_correct_decoded_token`.
+pub(in crate::http) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String {
+    const CUT: char = '\u{fffd}';
+
+    let alone = tokenizer.token_text(id);
+    if !alone.ends_with(CUT) {
+        return alone;
+    }
+    let before = before();
+    for start in (before.len().saturating_sub(CONTEXT)..before.len()).rev() {
+        let context = &before[start..];
+        let whole = tokenizer.decode(&[context, &[id]].concat(), true);
+        if whole.ends_with(CUT) {
+            continue;
+        }
+        let is_part = |id: &&u32| tokenizer.token_text(**id).ends_with(CUT);
+        let parts = context.iter().rev().take_while(is_part).count();
+        let clean = tokenizer.decode(&context[..context.len() - parts], true);
+        let common = whole.chars().zip(clean.chars()).take_while(|(a, b)| a == b);
+        return whole.chars().skip(common.count()).collect();
+    }
+    String::new()
+}
+
 /// Log probability of the token at a position.
 pub(in crate::http) fn chosen(position: usize) -> f64 {
     f64::from((-1.0 - 0.1 * (position % 3) as f64) as f32)
@@ -74,11 +108,13 @@ pub(super) fn chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
     token: &Token<'_>,
+    before: Before<'_>,
     position: usize,
     style: Style,
 ) {
-    let entries = entries(tokenizer, token.id, position, style.top, style.as_ids);
-    let real = tokenizer.token_text(token.id);
+    let (top, as_ids) = (style.top, style.as_ids);
+    let entries = entries(tokenizer, token.id, before, position, top, as_ids);
+    let real = text(tokenizer, token.id, before);
     entry(out, &entries[0], real.as_bytes());
     out.push_str(",\"top_logprobs\":[");
     let shown = if style.top == 0 { 0 } else { entries.len() };
@@ -131,6 +167,7 @@ impl Lists {
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
+        before: Before<'_>,
         position: Option<usize>,
         style: Style,
     ) {
@@ -149,6 +186,7 @@ impl Lists {
         let entries = entries(
             tokenizer,
             id,
+            before,
             position.unwrap_or(0),
             style.top + 1,
             style.as_ids,
@@ -212,7 +250,8 @@ pub(in crate::http) fn prompt(out: &mut String, tokenizer: &Tokenizer, tokens: &
             continue;
         }
         out.push('{');
-        let entries = entries(tokenizer, *id, position, top + 1, false);
+        let before = || tokens[position.saturating_sub(CONTEXT)..position].to_vec();
+        let entries = entries(tokenizer, *id, &before, position, top + 1, false);
         for (rank, entry) in entries.iter().enumerate() {
             if rank > 0 {
                 out.push(',');

@@ -171,7 +171,8 @@ impl GenerateView {
                 out.push(',');
             }
             let position = piece.from + at;
-            let entries = logprobs::entries(&self.view.tokenizer, *id, position, top, true);
+            let entries =
+                logprobs::entries(&self.view.tokenizer, *id, &Vec::new, position, top, true);
             entry(out, &entries[0], 1);
             out.push_str(",\"top_logprobs\":[");
             let shown = if top == 0 { 0 } else { entries.len() };

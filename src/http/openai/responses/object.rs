@@ -321,7 +321,14 @@ impl Frame {
         tokens
             .enumerate()
             .map(|(at, token)| {
-                let shown = entries(&view.tokenizer, token.id, at, top, view.tokens_as_ids);
+                let shown = entries(
+                    &view.tokenizer,
+                    token.id,
+                    &|| choice.script.before(at),
+                    at,
+                    top,
+                    view.tokens_as_ids,
+                );
                 let bytes = |text: &str| json!(text.as_bytes());
                 let tops: Vec<Value> = shown
                     .iter()

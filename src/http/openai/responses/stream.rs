@@ -216,7 +216,10 @@ impl ResponseStream {
                 json!({"delta": delta, "item_id": id, "output_index": index}),
             ),
             _ => {
-                let logprobs = self.frame.logprobs.map(|top| self.logprobs(group, top));
+                let logprobs = self
+                    .frame
+                    .logprobs
+                    .map(|top| self.logprobs(group, choice, top));
                 let logprobs = logprobs.unwrap_or_default();
                 (
                     "response.output_text.delta",
@@ -230,12 +233,12 @@ impl ResponseStream {
         self.event(out, name, members);
     }
 
-    fn logprobs(&self, group: &Group, top: u32) -> Vec<Value> {
+    fn logprobs(&self, group: &Group, choice: &Choice, top: u32) -> Vec<Value> {
         let view = &self.frame.view;
         let tokens = group.tokens.iter();
         tokens
             .map(|(at, id)| {
-                let shown = entries(&view.tokenizer, *id, *at, top, view.tokens_as_ids);
+                let shown = entries(&view.tokenizer, *id, &|| choice.script.before(*at), *at, top, view.tokens_as_ids);
                 let entry = |e: &crate::http::openai::logprobs::Entry| json!({"token": e.text, "logprob": e.logprob});
                 let tops: Vec<Value> = shown.iter().take(top as usize).map(entry).collect();
                 let first = &shown[0];

@@ -6,6 +6,7 @@ use super::asked::Asked;
 use super::decode::Piece;
 use super::list;
 use crate::http::app::App;
+use crate::http::openai::logprobs;
 
 /// Entries with their text: token, logprob, and those of the alternatives.
 struct Entry {
@@ -71,6 +72,8 @@ pub(super) fn completion(
 fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Option<Vec<Entry>> {
     let logprobs = piece.choice.get("logprobs").filter(|l| l.is_object())?;
     let mut context = before.to_vec();
+    let tokenizer = app.service.generator.tokenizer();
+    let text = |id: u32, context: &[u32]| logprobs::text(tokenizer, id, &|| context.to_vec());
     let logprob = |entry: &Value| {
         entry
             .get("logprob")
@@ -81,9 +84,9 @@ fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Optio
         let all: Vec<&Value> = list(entry, "top_logprobs").collect();
         let kept = asked.top.unwrap_or(all.len()).min(all.len());
         let top = all[..kept].iter();
-        let top = top.map(|other| (text(app, id_of(other), &context), logprob(other)));
+        let top = top.map(|other| (text(id_of(other), &context), logprob(other)));
         let resolved = Entry {
-            text: text(app, id_of(entry), &context),
+            text: text(id_of(entry), &context),
             logprob: logprob(entry),
             top: top.collect(),
             had_top: !all.is_empty(),
@@ -97,23 +100,4 @@ fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Optio
 fn id_of(entry: &Value) -> u32 {
     let id = entry.get("token_id").and_then(Value::as_u64);
     id.and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
-}
-
-/// The text of a token; of one that is a part of a character, what it completes.
-fn text(app: &App, id: u32, context: &[u32]) -> String {
-    let tokenizer = app.service.generator.tokenizer();
-    let alone = tokenizer.token_text(id);
-    if !alone.ends_with('\u{fffd}') {
-        return alone;
-    }
-    let from = context.len().saturating_sub(4);
-    for start in (from..context.len()).rev() {
-        let with = tokenizer.decode(&[&context[start..], &[id]].concat(), false);
-        if !with.ends_with('\u{fffd}') {
-            let without = tokenizer.decode(&context[start..], false);
-            let whole = without.trim_end_matches('\u{fffd}');
-            return with.strip_prefix(whole).unwrap_or(&with).to_owned();
-        }
-    }
-    String::new()
 }
