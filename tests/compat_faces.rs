@@ -30,7 +30,11 @@ impl Sim {
         }
     }
 
-    async fn text(&self, path: &str, body: Value) -> (u16, String) {
+    async fn text(&self, path: &str, mut body: Value) -> (u16, String) {
+        // llm-d asks for a model.
+        if body["model"].is_null() {
+            body["model"] = "m".into();
+        }
         let request = self.client.post(format!("{}{path}", self.url));
         let request = request
             .header("content-type", "application/json")

@@ -21,6 +21,8 @@ mod messages;
 mod printed;
 #[path = "config/shapes.rs"]
 mod shapes;
+#[path = "config/sources.rs"]
+mod sources;
 
 use vllm_sim::config::{Command, Config, ConfigError, Loaded, load};
 

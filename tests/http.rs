@@ -9,6 +9,7 @@
 //! - `drills`: settings changed while requests run, and failures over time
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
+//! - `llmd`: llm-d's words with `--compat llm-d`
 //! - `media`: pictures, sounds and films in prompts and replies
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and words of errors
@@ -50,6 +51,8 @@ mod golden;
 mod hostile;
 #[path = "http/life.rs"]
 mod life;
+#[path = "http/llmd.rs"]
+mod llmd;
 #[path = "http/media.rs"]
 mod media;
 #[path = "http/pd.rs"]

@@ -143,9 +143,10 @@ fn mode(v: &Values) -> Result<Mode, ConfigError> {
     match v.text("mode").unwrap_or_default() {
         "echo" => Ok(Mode::Echo),
         "random" => Ok(Mode::Random),
-        other => Err(ConfigError::Invalid(format!(
-            "invalid mode '{other}', valid values are 'random' and 'echo'"
-        ))),
+        other => {
+            let words = format!("invalid mode '{other}', valid values are 'random' and 'echo'");
+            Err(v.wrong(words, "mode"))
+        }
     }
 }
 

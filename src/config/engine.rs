@@ -511,9 +511,10 @@ fn delays(v: &Values) -> Result<Delays, ConfigError> {
         Some("constant") => Calculator::Constant,
         Some("per-token") => Calculator::PerToken,
         Some(other) => {
-            return Err(ConfigError::Invalid(format!(
+            let words = format!(
                 "unknown latency-calculator '{other}', valid values are 'constant' and 'per-token'"
-            )));
+            );
+            return Err(v.wrong(words, "latency-calculator"));
         }
     };
     let (ttft, itl) = ("time to first token", "inter token latency");

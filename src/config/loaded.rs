@@ -207,7 +207,12 @@ impl Loaded {
         let strict = Values::peek(&upper).switch("strict-config")?;
         let files = upper.settings.shift_remove("config");
         for path in files.iter().flat_map(|setting| &setting.values) {
-            settings.cover(yaml::read(path, strict)?);
+            let mut file = yaml::read(path, strict)?;
+            // A file may ask for it itself.
+            if !strict && Values::peek(&file).switch("strict-config")? {
+                file = yaml::read(path, true)?;
+            }
+            settings.cover(file);
         }
         let engine = upper.settings.shift_remove(ENGINE_ARGS);
         settings.cover(upper);

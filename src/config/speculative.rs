@@ -39,6 +39,11 @@ impl Speculative {
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
             config.insert(key.to_owned(), value);
         }
+        v.opt_ranged::<u32>(
+            "spec-tokens",
+            1..=64,
+            "num_speculative_tokens must be between 1 and 64",
+        )?;
         if config.is_empty() {
             return Ok(None);
         }

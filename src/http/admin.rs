@@ -24,7 +24,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
     let shown = app.desk.show(&app, rank).map_err(refused)?;
-    Ok(ok(&Value::Object(hidden(shown))))
+    Ok(ok(&Value::Object(told(&app, shown))))
 }
 
 /// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
@@ -38,13 +38,16 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
         ))
     })?;
     let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
-    Ok(ok(&Value::Object(hidden(shown))))
+    Ok(ok(&Value::Object(told(&app, shown))))
 }
 
 /// `POST /fake_metrics`: a part of the fake metrics.
 pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
-    let failed = |text: String| Fault::new(500, Kind::InternalServer, text);
+    let failed = |text: String| {
+        let text = format!("Failed to update fake metrics: {text}");
+        Fault::new(500, Kind::InternalServer, text)
+    };
     let bytes = body::read(&app, request.into_body()).await?;
     let update: Value =
         serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
@@ -113,6 +116,24 @@ fn refused(error: Refused) -> Fault {
             Fault::bad_request(text)
         }
     }
+}
+
+/// What is shown of a configuration; llm-d shows some facts among the flags.
+fn told(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
+    let mut flags = hidden(flags);
+    if app.is_llmd() {
+        let pod = &app.config.server.pod;
+        let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
+        flags.insert(
+            "DisplayModelName".to_owned(),
+            json!(&**app.service.models.displayed()),
+        );
+        flags.insert("IP".to_owned(), text(&pod.ip));
+        flags.insert("PodName".to_owned(), text(&pod.name));
+        flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
+        flags.insert("VllmDevMode".to_owned(), json!(app.config.server.dev_mode));
+    }
+    flags
 }
 
 /// Nobody reads a secret here.

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::App;
+use super::openai::llmd::unread;
 use crate::wire::fault::{Fault, Kind};
 
 /// Reads a body up to the server's limit.
@@ -80,7 +81,7 @@ impl FromRequest<Arc<App>> for Posted {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
-            value: received.json(app)?,
+            value: received.json(app).map_err(|fault| unread(app, fault))?,
             headers: received.headers,
         })
     }

@@ -64,7 +64,7 @@ pub(in crate::http) fn draw(app: &App, headers: &HeaderMap) -> Result<Option<Dur
 }
 
 /// A boolean as Go's `strconv.ParseBool` reads it.
-fn boolean(text: &str) -> Option<bool> {
+pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

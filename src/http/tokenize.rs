@@ -44,8 +44,15 @@ pub(super) async fn detokenize(
 }
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+    let given = |key: &str| value.get(key).is_some_and(|value| !value.is_null());
+    if app.is_llmd() && given("prompt") && given("messages") {
+        let words = "both prompt and messages fields in tokenize request";
+        return Err(Fault::bad_request(words));
+    }
     let request = TokenizeRequest::parse(value)?;
-    prepare::target(app, request.model())?;
+    if !app.is_llmd() {
+        prepare::target(app, request.model())?;
+    }
     prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {

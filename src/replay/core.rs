@@ -5,6 +5,7 @@
 //! steps start, which the engines leave to another round at the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
 
+mod ranks;
 mod split;
 
 use std::cmp::Reverse;
@@ -249,13 +250,21 @@ impl<'a> Core<'a> {
             self.hand_over()?;
             self.reschedule((pool, worker));
         }
+        for pool in [PREFILL, SERVING] {
+            if self.pools[pool].ranks > 1 {
+                self.align(pool, &due);
+            }
+        }
         self.due = due;
         Ok(())
     }
 
     fn reschedule(&mut self, (pool, worker): Address) {
         let found = &mut self.pools[pool].workers[worker as usize];
-        let wake = found.next_wakeup().unwrap_or(SimTime::MAX);
+        let wake = match found.held {
+            true => SimTime::MAX,
+            false => found.next_wakeup().unwrap_or(SimTime::MAX),
+        };
         if wake != found.wake {
             found.wake = wake;
             if wake != SimTime::MAX {
@@ -495,6 +504,7 @@ impl<'a> Core<'a> {
             overlap: request.overlap,
             best_overlap: request.best_overlap,
             block_size: self.pools[SERVING].block_size,
+            ranks: self.pools[SERVING].ranks,
             decode_first: self.way.order == Some(super::worker::Order::DestinationFirst),
             queued_ns: request.queued_ns,
             error: None,

@@ -82,6 +82,8 @@ pub struct Outcome<'a> {
     pub best_overlap: Option<u32>,
     /// Tokens of such a block.
     pub block_size: u32,
+    /// Data-parallel ranks of a worker; each counts as a worker here.
+    pub ranks: u32,
     /// In split pools: the decode worker was chosen before the prefill worker.
     pub decode_first: bool,
     /// Time in the router's queue, nanoseconds.

@@ -18,6 +18,8 @@ pub(super) struct Pool {
     pub workers: Vec<Worker>,
     pub router: Router,
     pub block_size: u32,
+    /// Ranks of a worker; each is a place of its own here.
+    pub ranks: u32,
     events: bool,
     /// Others fetch what is computed here.
     lends: bool,
@@ -35,10 +37,11 @@ impl Pool {
         let block_size = spec.and_then(|spec| spec.engines.first());
         Self {
             block_size: block_size.map_or(0, |engine| engine.block_size()),
+            ranks: spec.map_or(1, |spec| spec.ranks.max(1)),
             events: config.wants_events(),
             lends,
             fetches: false,
-            router: Router::new(config, seed),
+            router: Router::new(config, seed, spec.map_or(1, |spec| spec.ranks.max(1))),
             spec: spec.cloned(),
             workers: Vec::new(),
             started: 0,
@@ -56,9 +59,11 @@ impl Pool {
         }
         self.started += 1;
         self.changed = now;
-        let worker = Worker::new(&spec, log_limit, now)?;
         let gone = |worker: &Worker| worker.phase == Phase::Gone;
-        let at = match self.workers.iter().position(gone) {
+        let free = self.workers.iter().position(gone);
+        let spec = spec.at(free.unwrap_or(self.workers.len()));
+        let worker = Worker::new(&spec, log_limit, now)?;
+        let at = match free {
             Some(at) => {
                 self.workers[at] = worker;
                 at

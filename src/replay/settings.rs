@@ -48,6 +48,9 @@ pub struct PoolSpec {
     /// The engine of each worker at the start; those that come later take them in turn. At least
     /// one.
     pub engines: Vec<EngineSpec>,
+    /// Data-parallel ranks of a worker: so many engines in a row start their steps together, and end
+    /// them with the slowest.
+    pub ranks: u32,
     /// How workers are chosen.
     pub router: RouterConfig,
     /// How long prompts are on their way to another pool, where the core looks after it.
@@ -66,6 +69,7 @@ impl PoolSpec {
         Self {
             engines: vec![engine; workers as usize],
             router,
+            ranks: 1,
             transfer: TransferTime::default(),
             startup: Duration::ZERO,
             cold: false,

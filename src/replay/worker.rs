@@ -72,6 +72,19 @@ impl EngineSpec {
         spec
     }
 
+    /// The worker at this place: its draws are its own.
+    pub(super) fn at(&self, place: usize) -> Self {
+        let mut spec = self.clone();
+        match &mut spec {
+            Self::Vllm(config) if config.speculation.as_ref().is_some_and(|s| s.free) => {
+                config.seed = config.seed.wrapping_add(place as u64);
+            }
+            Self::Sglang(config) => config.seed = config.seed.wrapping_add(place as u64),
+            Self::Vllm(_) | Self::Pool(_) => {}
+        }
+        spec
+    }
+
     /// Tells about its blocks, or does not; keeps those of prompts that others fetch, or does not.
     pub(super) fn in_pool(&self, events: bool, lends: bool) -> Self {
         let mut spec = self.clone();
@@ -155,6 +168,8 @@ pub(super) struct Worker {
     pub load: u32,
     /// When it has to be looked at next, as entered in the calendar.
     pub wake: SimTime,
+    /// It may not start a step before other ranks of its worker have ended theirs.
+    pub held: bool,
     /// When it came into being.
     pub since: SimTime,
     /// Steps in the log before it is looked through.
@@ -175,6 +190,7 @@ impl Worker {
             phase: Phase::Starting,
             load: 0,
             wake: SimTime::MAX,
+            held: false,
             since: now,
             log_limit,
             batched_tokens: spec.batched_tokens(),
@@ -215,6 +231,33 @@ impl Worker {
             Engine::Pool(_) => false,
             Engine::Vllm(engine) => engine.is_busy(),
             Engine::Sglang(engine) => engine.is_busy(),
+        }
+    }
+
+    /// When its step ends, if one runs.
+    pub(super) fn step_end(&self) -> Option<SimTime> {
+        match &self.engine {
+            Engine::Pool(_) => None,
+            Engine::Vllm(engine) => engine.step_end(),
+            Engine::Sglang(engine) => engine.step_end(),
+        }
+    }
+
+    /// Its step ends with that of others, and not before.
+    pub(super) fn stretch(&mut self, end: SimTime) {
+        match &mut self.engine {
+            Engine::Pool(_) => {}
+            Engine::Vllm(engine) => engine.stretch(end),
+            Engine::Sglang(engine) => engine.stretch(end),
+        }
+    }
+
+    /// It may start a step again, from now on.
+    pub(super) fn postpone(&mut self, now: SimTime) {
+        match &mut self.engine {
+            Engine::Pool(_) => {}
+            Engine::Vllm(engine) => engine.postpone(now),
+            Engine::Sglang(engine) => engine.postpone(now),
         }
     }
 

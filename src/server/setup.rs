@@ -196,6 +196,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
             Compat::Llmd => Dialect::LlmD,
         },
         legacy: config.metrics.legacy,
+        finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         // A server that only renders has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.render_only,

@@ -4,6 +4,7 @@
 mod agenda;
 pub mod duration;
 mod random;
+pub mod std_rng;
 mod time;
 
 pub use agenda::Agenda;

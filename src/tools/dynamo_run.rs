@@ -8,6 +8,7 @@ mod args;
 mod replay;
 mod router;
 mod tables;
+mod typical;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ pub enum DynamoError {
     Replay(#[from] ReplayError),
 }
 
-/// Plays the run in `dir`.
+/// Plays the run in `dir`; of runs whose router draws, the one nearest to the middle of several.
 ///
 /// # Errors
 /// [`DynamoError`] names the file or argument.
@@ -72,6 +73,5 @@ pub fn dynamo_run(dir: &Path) -> Result<Report, DynamoError> {
         place: path.display().to_string(),
         error,
     })?;
-    let (setup, mut source) = args::read(&args, dir)?;
-    replay::play(&setup, source.as_mut())
+    typical::play(&|| args::read(&args, dir))
 }

@@ -336,7 +336,8 @@ async fn an_echo_is_cut_unless_llm_ds_way_is_asked_for() {
     let said = async |flags: &[&str]| {
         let flags = [&["--mode", "echo", "--force-dummy-tokenizer"], flags].concat();
         let sim = Sim::llmd(&flags).await;
-        let body = json!({"prompt": "one two three four", "max_tokens": 2});
+        let prompt = "one two three four";
+        let body = json!({"model": "tiny-llama", "prompt": prompt, "max_tokens": 2});
         let choice = sim.post(COMPLETION, &body).await.json()["choices"][0].take();
         let text = choice["text"].as_str().unwrap().to_owned();
         (text, choice["finish_reason"].as_str().unwrap().to_owned())

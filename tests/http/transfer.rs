@@ -41,6 +41,7 @@ fn requests() -> [(&'static str, Value); 4] {
 
 async fn transferred(sim: &Sim, path: &str, mut body: Value) -> Value {
     body["kv_transfer_params"] = asked();
+    body["model"] = "tiny-llama".into();
     let answer = sim.post(path, &body).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()["kv_transfer_params"].take()
@@ -82,7 +83,8 @@ async fn llmd_answers_with_placeholders_and_streams_nothing() {
         assert_eq!(params["remote_block_ids"], json!(["DUMMY_ID"]), "{path}");
         assert_eq!(params["remote_port"], 1234);
     }
-    let mut body = json!({"prompt": "hello", "max_tokens": 1, "kv_transfer_params": asked()});
+    let mut body = json!({"model": "tiny-llama", "prompt": "hello", "max_tokens": 1});
+    body["kv_transfer_params"] = asked();
     let answer = sim.post("/v1/completions", &body).await.json();
     assert_eq!(answer["choices"][0]["finish_reason"], "remote_decode");
     body["stream"] = true.into();

@@ -48,7 +48,7 @@ def mooncake(n, seed, *, gap=200.0, blocks=(1, 12), out=(5, 120), groups=6, bloc
         if extra:
             row.update(extra(i, draw))
         rows.append(row)
-        at += draw.expovariate(1 / gap)
+        at += 1 + draw.expovariate(1 / gap)
     return rows
 
 
@@ -321,4 +321,29 @@ CASES = {
     "k-disagg-groups": synthetic(1024, 64, 300, **pd(2, 4, XFER), replay_concurrency=32, router_mode="kv_router", shared_prefix_ratio=0.5, num_prefix_groups=8),
     "k-dp2": synthetic(1024, 64, 200, extra_engine_args=V({"dp_size": 2}), replay_concurrency=32, num_workers=2, router_mode="kv_router", shared_prefix_ratio=0.5, num_prefix_groups=8),
     "k-turns": synthetic(1024, 40, 80, extra_engine_args=V(), request_rate=10.0, num_workers=4, router_mode="kv_router", turns_per_session=3, inter_turn_delay_ms=300.0, shared_prefix_ratio=0.5, num_prefix_groups=8),
+}
+
+# Where the peer gives up the whole run, ours rejects the one request that can never run; and the
+# arguments of 1.4, without the object around them, are still read.
+LENIENT = {"v-unchunked-never", "v-grows-too-big", "s-too-big", "v-flat-args"}
+
+# Small runs that are kept as tests in tests/fixtures/dynamo.
+GOLDEN = {
+    "30-pressure-fifo": synthetic(200, 120, 14, extra_engine_args=V(num_gpu_blocks=24, block_size=32, preemption_mode="fifo"), replay_concurrency=6),
+    "31-pressure-budget": synthetic(300, 90, 14, extra_engine_args=V(num_gpu_blocks=90, block_size=16, max_num_batched_tokens=128), request_rate=12.0),
+    "32-groups-evict": synthetic(512, 30, 24, extra_engine_args=V(num_gpu_blocks=40), replay_concurrency=4, shared_prefix_ratio=0.5, num_prefix_groups=4),
+    "33-turns-poisson": synthetic(300, 20, 8, extra_engine_args=V(), request_rate=8.0, turns_per_session=3, inter_turn_delay_ms=80.0),
+    "34-drafts": synthetic(300, 60, 12, extra_engine_args=V(aic_nextn=3, aic_nextn_accept_rates="0.9,0.6,0.4"), replay_concurrency=4, num_workers=2),
+    "35-ranks": synthetic(400, 30, 20, extra_engine_args=V({"dp_size": 2}), request_rate=30.0, num_workers=2),
+    "36-no-evict": synthetic(256, 100, 16, extra_engine_args={"engine": {"backend": "trtllm", "num_gpu_blocks": 60}}, replay_concurrency=8),
+    "40-split": synthetic(600, 40, 16, **pd(2, 1, XFER), request_rate=12.0),
+    "41-split-pressure": synthetic(300, 100, 14, **split(V(worker_type="prefill", num_gpu_blocks=16, **XFER), V(worker_type="decode", num_gpu_blocks=30, **XFER)), replay_concurrency=8),
+    "42-split-missing": synthetic(512, 30, 20, **pd(1, 2, {**XFER, "kv_transfer_timing_mode": "destination_missing", "kv_transfer_bandwidth": 2.0}), replay_concurrency=5, shared_prefix_ratio=0.5, num_prefix_groups=2),
+    "43-split-sglang": synthetic(300, 100, 14, **split(S(worker_type="prefill", num_gpu_blocks=1000), S(worker_type="decode", num_gpu_blocks=1600)), replay_concurrency=8),
+    "50-mooncake-small": traced(mooncake(20, 51, gap=60, out=(5, 60)), extra_engine_args=V(num_gpu_blocks=300), num_workers=2),
+    "51-sessions-closed": traced(sessions(8, 52), extra_engine_args=V(), replay_concurrency=3),
+    "52-applied": traced(agentic(6), extra_engine_args=V(), trace_format="applied_compute_agentic", replay_concurrency=2),
+    "60-sglang-retract": synthetic(200, 150, 14, extra_engine_args=S(num_gpu_blocks=140, block_size=16), replay_concurrency=8),
+    "61-sglang-lpm": synthetic(512, 20, 20, extra_engine_args=S(block_size=32, num_gpu_blocks=120, sglang={"schedule_policy": "lpm", "chunked_prefill_size": 1024}), arrival_interval_ms=5.0, shared_prefix_ratio=0.5, num_prefix_groups=3),
+    "62-sglang-drafts": synthetic(300, 60, 10, extra_engine_args=S(aic_nextn=2, num_gpu_blocks=1500), replay_concurrency=5),
 }

@@ -151,6 +151,16 @@ impl BlockPool {
         hits.count() as u32 * self.config.block_size
     }
 
+    /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.
+    pub fn held_prefix(&self, plan: &Plan, blocks: u32) -> u32 {
+        let keys = plan.keys.iter().take(blocks as usize);
+        let held = keys.take_while(|&&key| {
+            let found = self.cache.find(key);
+            found.is_some_and(|id| self.blocks[id as usize].refs > 0)
+        });
+        held.count() as u32
+    }
+
     /// Makes `table` cover what is needed: cached prefix blocks first (if the table is empty),
     /// then blocks from the front of the free queue, which thereby leave the prefix cache.
     ///
@@ -309,6 +319,22 @@ impl BlockPool {
             }
             self.hashes[id as usize] = Some(hash);
         }
+    }
+
+    /// Gives back the blocks of `table` that `tokens` tokens do not need and that are not cached.
+    pub fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
+        let keep = self.blocks_for(tokens).max(table.cached);
+        while table.len() > keep {
+            let Some(id) = table.blocks.pop() else {
+                break;
+            };
+            let block = &mut self.blocks[id as usize];
+            block.refs -= 1;
+            if block.refs == 0 {
+                self.free.push_front(id);
+            }
+        }
+        table.settled = table.settled.min(table.len() * self.config.block_size);
     }
 
     /// Gives all blocks of `table` back, at the end or for a preemption.

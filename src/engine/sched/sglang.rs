@@ -28,6 +28,7 @@ use crate::engine::{
     BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
+use crate::sim::std_rng::StdRng;
 use crate::sim::{Agenda, SimTime};
 
 use super::{Admitted, ConfigError};
@@ -60,6 +61,8 @@ pub struct Sglang {
     paused: bool,
     /// Ends that wait for their tail: slot and generation.
     tails: Agenda<(Slot, u32)>,
+    /// Of the drafts, once one was drawn.
+    draws: Option<StdRng>,
     /// Share of the remaining output that admission reserves now.
     ratio: f64,
     /// Rounds that admit no prompt.
@@ -119,6 +122,7 @@ impl Sglang {
             plan_at: None,
             paused: false,
             tails: Agenda::default(),
+            draws: None,
             rounds_without_prefill: 0,
             arrivals: 0,
             epoch: 0,

@@ -29,6 +29,7 @@ use crate::engine::{
     CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
+use crate::sim::std_rng::StdRng;
 use crate::sim::{Agenda, Purpose, SimTime, stream};
 
 use super::{Admitted, ConfigError};
@@ -64,6 +65,8 @@ pub struct Vllm {
     fetching: usize,
     destinations: Destinations,
     loras: Adapters,
+    /// Of the drafts of Dynamo's mocker, once one was drawn.
+    draws: Option<StdRng>,
     window: Option<u32>,
     watermark_blocks: u32,
     arrivals: u64,
@@ -103,6 +106,7 @@ impl Vllm {
             fetching: 0,
             destinations: Destinations::default(),
             loras: Adapters::default(),
+            draws: None,
             arrivals: 0,
             places: 0,
             stats: Stats::default(),
@@ -386,9 +390,15 @@ impl Scheduler for Vllm {
             .speculation
             .as_ref()
             .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
-        let slot = self
-            .seqs
-            .insert(seq, self.config.max_model_len, self.arrivals);
+        let room = self
+            .config
+            .num_gpu_blocks
+            .saturating_mul(self.config.block_size);
+        let most = match self.config.no_evict {
+            true => self.config.max_model_len.min(room),
+            false => self.config.max_model_len,
+        };
+        let slot = self.seqs.insert(seq, most, self.arrivals);
         self.arrivals += 1;
         let seq = &mut self.seqs[slot];
         seq.rank = rank;

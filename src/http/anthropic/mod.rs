@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use self::render::{MessageStream, message};
 use super::app::App;
 use super::openai::chat::{self, Playing, Refused};
-use super::openai::prepare;
+use super::openai::{self, prepare};
 use super::{error, transfer};
 use crate::http::body::Posted;
 use crate::http::error::Answer;
@@ -33,8 +33,10 @@ pub(super) async fn create(
     // Bodies that do not parse keep OpenAI's envelope.
     if app.is_llmd() {
         llmd::check(&value)?;
+        openai::llmd::check(&app, &headers, &value, openai::llmd::Api::Messages)?;
     }
-    let request = MessagesRequest::parse(&value)?;
+    let request = MessagesRequest::parse(&value);
+    let request = request.map_err(|fault| openai::llmd::unread(&app, fault))?;
     let answer = answer(&app, &headers, &request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::{legacy, prepare};
+use super::{legacy, llmd, prepare};
 use crate::http::app::{App, LoadGuard};
 use crate::http::body::Posted;
 use crate::http::error::Answer;
@@ -35,7 +35,9 @@ pub(in crate::http) async fn answer(
     headers: &HeaderMap,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(&legacy::body(app, value))?;
+    llmd::check(app, headers, value, llmd::Api::Chat)?;
+    let body = llmd::body(app, legacy::body(app, value));
+    let request = ChatRequest::parse(&body).map_err(|fault| llmd::unread(app, fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
@@ -107,13 +109,19 @@ pub(in crate::http) async fn start(
     let remote = request.kv_transfer_params.as_ref();
     transfer::streams(app, remote, request.stream.unwrap_or(false))?;
     prepare::admit(app, request.n.unwrap_or(1), requests.len())?;
-    request.validate_early(&app.limits)?;
+    let (_, asked) = request.asked_tokens();
+    if !app.is_llmd() {
+        request.validate_early(&app.limits)?;
+    }
     let mut prompts = Vec::with_capacity(requests.len());
     for request in requests {
         prompts.push(prompt(app, request).await?);
     }
+    if app.is_llmd() {
+        llmd::context(app, prompts.iter().map(|p| p.tokens.len()), asked)?;
+        request.validate_early(&app.limits)?;
+    }
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    let (_, asked) = request.asked_tokens();
     let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
     prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
@@ -190,7 +198,8 @@ pub(in crate::http) async fn prompt(
         request.continue_final_message,
     );
     let special = request.add_special_tokens;
-    let cut = request.truncate_prompt_tokens.is_some();
+    // llm-d counts the tokens of whatever comes.
+    let cut = request.truncate_prompt_tokens.is_some() || app.is_llmd();
     let longest = tokenizer.max_token_chars();
     let format = prepare::content_format(app);
     let limits = app.limits.clone();

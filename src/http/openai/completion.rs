@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
-use super::{legacy, prepare};
+use super::{legacy, llmd, prepare};
 use crate::http::app::App;
 use crate::http::body::Posted;
 use crate::http::error::Answer;
@@ -34,7 +34,9 @@ pub(in crate::http) async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    let request = CompletionRequest::parse(&legacy::body(app, value))?;
+    llmd::check(app, headers, value, llmd::Api::Completions)?;
+    let request = CompletionRequest::parse(&legacy::body(app, value));
+    let request = request.map_err(|fault| llmd::unread(app, fault))?;
     fault::inject(app, headers, request.model.as_deref())?;
     request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
@@ -44,10 +46,18 @@ pub(in crate::http) async fn answer(
     transfer::streams(app, remote, stream)?;
     let given = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1));
     prepare::admit(app, request.n, given)?;
-    request.validate_early(&app.limits)?;
+    // llm-d has no default.
+    let default = (!app.is_llmd()).then_some(DEFAULT_MAX_TOKENS);
+    let asked = request.max_tokens.or(default);
+    if !app.is_llmd() {
+        request.validate_early(&app.limits)?;
+    }
     let prompts = prompts(app, &request).await?;
+    if app.is_llmd() {
+        llmd::context(app, prompts.iter().map(|p| p.tokens.len()), asked)?;
+        request.validate_early(&app.limits)?;
+    }
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
     let late = prepare::late_checks(app, headers, &params, &prompts);
@@ -69,7 +79,7 @@ pub(in crate::http) async fn answer(
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         transfer,
         hit_threshold: transfer::hit_threshold(app, headers, value),
-        limited: true,
+        limited: asked.is_some(),
         // Each prompt has its own room; the service cuts further where it must.
         max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
         ..prepare::job(&params, headers, arrived)
@@ -112,7 +122,7 @@ pub(in crate::http) async fn prompts(
                 let special = request.add_special_tokens;
                 let owned = text.clone();
                 let encode = move || tokenizer.encode(&owned, special);
-                if request.truncate_prompt_tokens.is_none() {
+                if request.truncate_prompt_tokens.is_none() && !app.is_llmd() {
                     let longest = app.service.generator.tokenizer().max_token_chars();
                     app.limits
                         .prompt_characters(text.chars().count(), longest)?;

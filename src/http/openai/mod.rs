@@ -7,6 +7,7 @@ pub(super) mod completion;
 mod completion_render;
 mod ids;
 mod legacy;
+pub(super) mod llmd;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;

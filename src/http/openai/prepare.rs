@@ -87,8 +87,16 @@ pub(in crate::http) fn priority(headers: &HeaderMap, body: i64) -> i64 {
 /// # Errors
 /// vLLM's 404.
 pub(in crate::http) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
-    app.service.models.resolve(model).ok_or_else(|| {
+    // llm-d asks for a name, and says no other.
+    let named = !app.is_llmd() || model.is_some_and(|model| !model.is_empty());
+    let found = app.service.models.resolve(model).filter(|_| named);
+    found.ok_or_else(|| {
         let models = &app.service.models;
+        if app.is_llmd() {
+            let model = model.unwrap_or_default();
+            let words = format!("The model `{model}` does not exist.");
+            return Fault::new(404, Kind::NotFound, words);
+        }
         Fault::unknown_model(model.unwrap_or_default(), models.served())
     })
 }
@@ -296,6 +304,10 @@ pub(in crate::http) fn admit(app: &App, n: i128, prompts: usize) -> Result<(), F
 /// # Errors
 /// 400 for a prompt that fills more than the context.
 pub(in crate::http) fn fits(app: &App, tokens: &[u32], text: bool) -> Result<(), Fault> {
+    if app.is_llmd() {
+        // Looked at with what is asked for (`llmd::context`), and not at all where nothing is.
+        return Ok(());
+    }
     let most = app.config.model.max_model_len as usize;
     let shown = if text {
         tokens.len().min(most + 1)

@@ -66,15 +66,28 @@ fn llmd_input(value: &Value) -> Result<(), Fault> {
         Value::Array(items) => items.is_empty(),
         _ => v.is_null(),
     };
+    let required = "input is required and must be a non-empty string or array";
     let input = value.get("input");
-    if input.is_none_or(empty) && value.get("messages").is_none() {
-        return Err(Fault::bad_request(
-            "input is required and must be a non-empty string or array",
-        ));
-    }
-    let items = input.and_then(Value::as_array).into_iter().flatten();
-    if items.into_iter().any(empty) {
+    let items = || input.and_then(Value::as_array).into_iter().flatten();
+    // Texts, ids or lists of ids, but not some of each.
+    let kinds = [Value::is_string, Value::is_number, Value::is_array];
+    let mixed = kinds
+        .iter()
+        .filter(|is| items().any(|item| is(item)))
+        .count()
+        > 1;
+    if input.is_some_and(|input| *input == *"") || items().any(empty) && !mixed {
         return Err(Fault::bad_request("input cannot be an empty string"));
+    }
+    if mixed || input.is_none_or(empty) && value.get("messages").is_none() {
+        return Err(Fault::bad_request(required));
+    }
+    if value
+        .get("dimensions")
+        .and_then(Value::as_i64)
+        .is_some_and(|n| n < 1)
+    {
+        return Err(Fault::bad_request("dimensions must be at least 1"));
     }
     Ok(())
 }

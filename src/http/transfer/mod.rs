@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
+use super::omni;
 use super::openai::view::{View, Wire};
 use super::vllm::ok;
 use crate::config::{Connector, Door};
@@ -161,10 +162,19 @@ pub(in crate::http) fn hit_threshold(
 ) -> Option<f64> {
     let forced = headers
         .get("x-cache-threshold-finish-reason")
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
+        .is_some_and(|value| {
+            value
+                .to_str()
+                .is_ok_and(|v| omni::boolean(v.trim()) == Some(true))
+        });
     if forced {
         // More than all of it.
         return Some(2.0);
+    }
+    let engine = &app.config.engine;
+    if app.is_llmd() && !engine.enable_kvcache && !engine.enable_prefix_caching {
+        // llm-d compares with a cache, not with none.
+        return None;
     }
     let global = Some(app.config.engine.cache_hit_threshold).filter(|share| *share > 0.0);
     // llm-d ignores a share that is none.

@@ -11,6 +11,7 @@ use super::generate_render::{GenerateStream, GenerateView};
 use crate::http::app::App;
 use crate::http::body::Posted;
 use crate::http::error::Answer;
+use crate::http::openai::llmd;
 use crate::http::openai::prepare::{self, Shape};
 use crate::http::{error, fault, media, transfer};
 use crate::job::Prompt;
@@ -93,8 +94,9 @@ async fn answer(
         .iter()
         .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
         .collect();
-    prepare::fits(app, &tokens, false)?;
     let asked = params.max_tokens;
+    prepare::fits(app, &tokens, false)?;
+    llmd::context(app, [tokens.len()], asked)?;
     params.max_tokens = Some(output_budget(
         &app.limits,
         asked,

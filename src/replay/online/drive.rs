@@ -362,6 +362,7 @@ fn tell(sink: &mut dyn Sink, done: &Done) {
         overlap: 0,
         best_overlap: None,
         block_size: 0,
+        ranks: 1,
         decode_first: false,
         queued_ns: 0,
         error,

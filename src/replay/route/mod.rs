@@ -100,6 +100,8 @@ pub(super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
 pub(super) struct Router {
     config: RouterConfig,
     seed: u64,
+    /// Ranks of a worker; each is routed to as if it were one.
+    ranks: usize,
     /// Workers that take requests, in ascending order.
     serving: Vec<u32>,
     /// Requests on each worker.
@@ -115,7 +117,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(config: RouterConfig, seed: u64) -> Self {
+    pub(super) fn new(config: RouterConfig, seed: u64, ranks: u32) -> Self {
         let (lag, policy) = match &config {
             RouterConfig::Kv(config) => (config.event_lag, config.policy),
             RouterConfig::Scorers(config) => (config.event_lag, QueuePolicy::default()),
@@ -123,6 +125,7 @@ impl Router {
         };
         Self {
             seed,
+            ranks: ranks.max(1) as usize,
             serving: Vec::new(),
             loads: Vec::new(),
             next: 0,
@@ -234,7 +237,10 @@ impl Router {
             RouterConfig::RoundRobin => {
                 let at = self.next % serving.len();
                 self.next = at + 1;
-                plain(serving[at])
+                // Worker by worker, and of each its ranks in turn.
+                let workers = (serving.len() / self.ranks).max(1);
+                let at = (at % workers) * self.ranks + at / workers;
+                plain(serving[at.min(serving.len() - 1)])
             }
             RouterConfig::Random => plain(serving[draws().between(0, last) as usize]),
             RouterConfig::LeastLoaded => {

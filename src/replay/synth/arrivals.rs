@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::std_rng::StdRng;
+use crate::sim::std_rng::StdRng;
 use crate::sim::{Draw, Purpose, stream};
 
 /// How the starts of sessions follow one another.

@@ -5,14 +5,13 @@
 
 mod arrivals;
 mod lengths;
-pub mod std_rng;
 
 use crate::replay::workload::{Prompt, Run, Session, Source, Turn, WorkloadError};
 use crate::sim::{Draw, Purpose, SimTime, mix, stream};
 
+use crate::sim::std_rng::StdRng;
 pub use arrivals::{Arrivals, Starts};
 pub use lengths::Lengths;
-use std_rng::StdRng;
 
 /// First part of the ids of shared blocks.
 pub const SHARED: u64 = 0xD00D << 48;

@@ -39,6 +39,8 @@ pub(super) struct Workers {
 #[derive(Debug, Clone)]
 pub(in crate::tools) struct Worker {
     pub engine: EngineSpec,
+    /// Its data-parallel ranks.
+    pub ranks: u32,
     /// Its GPUs, for the report.
     pub gpus: u32,
     /// How long prompts take from it to another pool.
@@ -46,6 +48,9 @@ pub(in crate::tools) struct Worker {
     /// What it was said to do.
     role: Role,
 }
+
+/// Most data-parallel ranks of a worker, so that a slip of the pen cannot take all memory.
+const MOST_RANKS: u32 = 1024;
 
 /// What a worker is said to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,6 +217,15 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
         let problem = "block_size must be that of decode_engine_args";
         return Err(wrong("kwargs.prefill_engine_args", problem));
     }
+    if prefill
+        .iter()
+        .chain([&serving])
+        .any(|pool| pool.worker.ranks > 1)
+        && split
+    {
+        let problem = "more than 1 is not modelled for split pools";
+        return Err(wrong("kwargs.prefill_engine_args.dp_size", problem));
+    }
     let config = kwargs.take("router_config").unwrap_or_default();
     let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
     let router = match kwargs.one_of("router_mode", &["round_robin", "kv_router"])? {
@@ -291,8 +305,10 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     let mut worker = Args::new("extra_engine_args", value)?;
     let engine = worker.take("engine").unwrap_or_default();
     let mut engine = Args::new("extra_engine_args.engine", &engine)?;
-    if worker.count("dp_size")?.unwrap_or(1) != 1 {
-        return Err(wrong("extra_engine_args.dp_size", "only 1 is modelled"));
+    let ranks = worker.count("dp_size")?.unwrap_or(1);
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        let problem = format!("{ranks}, must be between 1 and {MOST_RANKS}");
+        return Err(wrong("extra_engine_args.dp_size", problem));
     }
     let measured = tables::take(&mut engine, dir)?;
     let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
@@ -301,6 +317,7 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
         Some(measured) => Some(measured.sized(&mut worker, &mut engine)?),
         None => None,
     };
+    let gpus = gpus.saturating_mul(ranks);
     worker.ignore(&[
         "startup_time",
         "gpu_memory_utilization",
@@ -318,11 +335,15 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     ]);
     let transfer = transfer(&mut engine)?;
     let measured = measured.as_ref();
-    let parsed = match scheduler(&mut engine, measured)? {
-        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir)?)),
-        _ => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
+    let mut parsed = match scheduler(&mut engine, measured)? {
+        0 => EngineSpec::Vllm(Box::new(vllm(&mut engine, measured, dir, (ranks, 64))?)),
+        1 => EngineSpec::Sglang(Box::new(sglang(&mut engine, measured, dir)?)),
+        _ => EngineSpec::Vllm(Box::new(trtllm(&mut engine, measured, dir, ranks, role)?)),
     };
     engine.done()?;
+    if ranks > 1 {
+        with_ranks(&mut parsed, ranks)?;
+    }
     if parsed.block_size() == 0 {
         return Err(wrong(
             "extra_engine_args.engine.block_size",
@@ -331,16 +352,35 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     }
     Ok(Worker {
         engine: parsed,
+        ranks,
         gpus,
         transfer,
         role,
     })
 }
 
-/// 0: vLLM's, 1: SGLang's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
+/// What one of several data-parallel ranks has of its worker's settings.
+fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
+    let key = "extra_engine_args.engine.";
+    let unmodelled = |name: &str| Err(wrong(&format!("{key}{name}"), "needs dp_size 1"));
+    match engine {
+        EngineSpec::Sglang(config) if config.prefill_decode_interval != 0 => {
+            unmodelled("prefill_decode_interval")
+        }
+        EngineSpec::Sglang(config) => {
+            // aisimulate-core 0.13.0 `scheduler/rank.rs`, as SGLang itself does at its start.
+            config.chunked_prefill_size /= ranks;
+            config.schedule_conservativeness *= 0.3;
+            Ok(())
+        }
+        EngineSpec::Vllm(_) | EngineSpec::Pool(_) => Ok(()),
+    }
+}
+
+/// 0: vLLM's, 1: SGLang's, 2: TensorRT-LLM's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
 /// batches are closest to vLLM's.
 fn scheduler(engine: &mut Args, measured: Option<&Measured>) -> Result<usize, DynamoError> {
-    const KINDS: [&str; 2] = ["vllm", "sglang"];
+    const KINDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
     let key = match engine.has("engine_type") {
         true => "engine_type",
         false => "backend",
@@ -382,24 +422,50 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
     })
 }
 
+fn trtllm(
+    args: &mut Args,
+    measured: Option<&Measured>,
+    dir: &Path,
+    ranks: u32,
+    role: Role,
+) -> Result<VllmConfig, DynamoError> {
+    if role != Role::Aggregated {
+        let problem = "is not modelled for trtllm, only aggregated";
+        return Err(args.wrong("worker_type", problem));
+    }
+    let more = args.take("trtllm").unwrap_or_default();
+    let mut more = Args::new("extra_engine_args.engine.trtllm", &more)?;
+    more.one_of("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
+    more.done()?;
+    let config = vllm(args, measured, dir, (ranks, 32))?;
+    if config.speculation.is_some() {
+        return Err(args.wrong("aic_nextn", "is not modelled for trtllm"));
+    }
+    Ok(VllmConfig {
+        no_evict: true,
+        ..config
+    })
+}
+
+/// `ranks` of a worker, and tokens of a block unless they are named.
 fn vllm(
     args: &mut Args,
     measured: Option<&Measured>,
     dir: &Path,
+    (ranks, block_size): (u32, u32),
 ) -> Result<VllmConfig, DynamoError> {
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
     let num_gpu_blocks = args.count("num_gpu_blocks")?.unwrap_or(blocks);
-    let block_size = args.count("block_size")?.unwrap_or(64);
-    if args.count("prefill_schedule_interval")?.unwrap_or(1) != 1 {
-        return Err(args.wrong("prefill_schedule_interval", "only 1 is modelled"));
+    let block_size = args.count("block_size")?.unwrap_or(block_size);
+    // It spaces prompts out only where ranks wait for each other.
+    let interval = args.count("prefill_schedule_interval")?.unwrap_or(1);
+    if interval == 0 || (interval > 1 && ranks > 1) {
+        let problem = "must be at least 1, and 1 where dp_size is more";
+        return Err(args.wrong("prefill_schedule_interval", problem));
     }
     let victims = [Victim::Last, Victim::First];
-    let drafts = args.count("aic_nextn")?;
-    if drafts.is_some_and(|n| !(1..=5).contains(&n)) {
-        return Err(args.wrong("aic_nextn", "must be between 1 and 5"));
-    }
-    let rates = args.text("aic_nextn_accept_rates")?;
-    let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
+    let (accept, seed) = drafts(args)?;
+    let speculation = (!accept.is_empty()).then_some(Speculation { accept, free: true });
     Ok(VllmConfig {
         latency: latency(
             args,
@@ -416,25 +482,37 @@ fn vllm(
         enable_chunked_prefill: args.flag("enable_chunked_prefill", true)?,
         enable_prefix_caching: args.flag("enable_prefix_caching", true)?,
         victim: victims[args.one_of("preemption_mode", &["lifo", "fifo"])?],
-        speculation: drafts
-            .map(|n| speculation(n, rates.as_deref()))
-            .transpose()?,
+        speculation,
         seed,
         log_admissions: true,
         ..VllmConfig::mocker()
     })
 }
 
-fn speculation(drafts: u32, rates: Option<&str>) -> Result<Speculation, DynamoError> {
-    let key = "extra_engine_args.engine.aic_nextn_accept_rates";
-    let rates = rates.unwrap_or("0.85,0.3,0,0,0").split(',').map(|rate| {
-        let rate = rate.trim();
-        rate.parse()
-            .map_err(|_| wrong(key, format!("{rate:?} is not a number")))
-    });
-    let mut accept: Vec<f64> = rates.collect::<Result<_, _>>()?;
+/// Acceptance rates of drafts, none without them, and the seed of their draws.
+fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
+    let rates = args.text("aic_nextn_accept_rates")?;
+    let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();
+    let Some(drafts) = args.count("aic_nextn")? else {
+        return match rates {
+            Some(_) => Err(args.wrong("aic_nextn_accept_rates", "needs aic_nextn")),
+            None => Ok((Vec::new(), seed)),
+        };
+    };
+    if !(1..=5).contains(&drafts) {
+        return Err(args.wrong("aic_nextn", format!("{drafts}, must be between 1 and 5")));
+    }
+    let rates = rates.as_deref().unwrap_or("0.85,0.3,0,0,0").split(',');
+    let mut accept = Vec::new();
+    for rate in rates.map(str::trim) {
+        let number = rate.parse().ok().filter(|n| (0.0..=1.0).contains(n));
+        accept.push(number.ok_or_else(|| {
+            let problem = format!("{rate:?} is not a number from 0 to 1");
+            args.wrong("aic_nextn_accept_rates", problem)
+        })?);
+    }
     accept.resize(drafts as usize, 0.0);
-    Ok(Speculation { accept, free: true })
+    Ok((accept, seed))
 }
 
 fn sglang(
@@ -453,7 +531,10 @@ fn sglang(
         return Err(args.wrong("enable_chunked_prefill", "must be true for sglang"));
     }
     args.ignore(&["max_num_batched_tokens", "preemption_mode"]);
+    let (accept, seed) = drafts(args)?;
     let config = SglangConfig {
+        accept,
+        seed,
         latency: latency(
             args,
             measured,

@@ -7,11 +7,20 @@ use crate::sim::SimTime;
 use super::DynamoError;
 use super::args::{Setup, Workers};
 
-/// Plays a run to its end.
-pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, DynamoError> {
-    let pool = |workers: &Workers, router: RouterConfig| PoolSpec {
-        transfer: workers.worker.transfer,
-        ..PoolSpec::new(workers.worker.engine.clone(), workers.count, router)
+/// Plays a run to its end; `seed` decides between equal workers.
+pub(super) fn play(
+    setup: &Setup,
+    seed: u64,
+    source: &mut dyn Source,
+) -> Result<Report, DynamoError> {
+    let pool = |workers: &Workers, router: RouterConfig| {
+        let worker = &workers.worker;
+        let places = workers.count.saturating_mul(worker.ranks);
+        PoolSpec {
+            ranks: worker.ranks,
+            transfer: worker.transfer,
+            ..PoolSpec::new(worker.engine.clone(), places, router)
+        }
     };
     let (before, after) = setup.router.split();
     let settings = Settings {
@@ -28,7 +37,7 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
             speedup: setup.speedup,
         },
         limit: setup.max_ms.map(millis),
-        seed: 0,
+        seed,
         sample_every: None,
     };
     let mut collector = Collector::new(Options {
@@ -39,7 +48,9 @@ pub(super) fn play(setup: &Setup, source: &mut dyn Source) -> Result<Report, Dyn
     Ok(collector.finish(&Facts {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
-        decode_worker_seconds: Some(totals.worker_seconds),
+        decode_worker_seconds: Some(
+            totals.worker_seconds / f64::from(setup.serving.worker.ranks.max(1)),
+        ),
         workers: setup.serving.count,
         gpus: (
             setup

@@ -98,6 +98,12 @@ pub(super) fn trace(
             .parse()
             .map_err(|problem: String| wrong("kwargs.trace_format", problem))?,
     };
+    // The model that agents of a graph are said to ask changes nothing else.
+    let model = kwargs.text("execution_model")?;
+    if format == Format::AgenticMooncake && model.is_none() {
+        let problem = "agentic_mooncake needs one";
+        return Err(wrong("kwargs.execution_model", problem));
+    }
     let options = load::Options {
         format,
         trace_block_size: kwargs.count("trace_block_size")?.unwrap_or(512),

@@ -42,6 +42,9 @@ pub(in crate::tools) fn pools(
         };
         let value = json_or_file(flag, text)?;
         let worker = dynamo_run::worker(&value, std::path::Path::new("."))?;
+        if worker.ranks > 1 {
+            bail!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
+        }
         Ok(Some((worker.engine, worker.gpus, worker.transfer)))
     };
     let shared = mocker("--extra-engine-args", &words.extra_engine_args)?;
@@ -51,6 +54,7 @@ pub(in crate::tools) fn pools(
         Ok(PoolSpec {
             engines,
             router,
+            ranks: 1,
             transfer: TransferTime::default(),
             startup: seconds("--startup-time", words.startup_time)?,
             cold: words.cold_start,
@@ -129,6 +133,9 @@ fn different(
         let (engine, each) = match &group.engine_args {
             Some(value) => {
                 let worker = dynamo_run::worker(value, std::path::Path::new("."))?;
+                if worker.ranks > 1 {
+                    bail!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
+                }
                 (worker.engine, worker.gpus)
             }
             None => {

@@ -35,6 +35,10 @@ pub struct SglangConfig {
     pub handoff: bool,
     /// Whether prompts cost no time: a worker of the mocker that only decodes. Default no.
     pub free_prompts: bool,
+    /// Chance of each draft token, if those before it are accepted. Empty: no drafts. Default none.
+    pub accept: Vec<f64>,
+    /// Seed of these draws. Default 0.
+    pub seed: u64,
     /// Bound of the waiting queue. Default none.
     pub max_waiting: Option<usize>,
     /// Whether anybody wants page events. Default no.
@@ -71,6 +75,8 @@ impl Default for SglangConfig {
             prefill_decode_interval: 0,
             handoff: false,
             free_prompts: false,
+            accept: Vec::new(),
+            seed: 0,
             max_waiting: None,
             kv_events: false,
             log_admissions: false,
@@ -93,6 +99,9 @@ impl SglangConfig {
         )?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
         within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
+        for &rate in &self.accept {
+            within("acceptance rate", rate, 0.0, 1.0)?;
+        }
         let (chunk, page) = (self.chunked_prefill_size, self.page_size);
         if !chunk.is_multiple_of(page) {
             let field = "chunked_prefill_size";

@@ -49,6 +49,23 @@ impl Sglang {
         self.pass.is_some()
     }
 
+    /// When the pass that runs ends.
+    pub fn step_end(&self) -> Option<SimTime> {
+        self.pass.as_ref().map(|pass| pass.end)
+    }
+
+    /// The pass that runs ends later, with those of other engines.
+    pub fn stretch(&mut self, end: SimTime) {
+        if let Some(pass) = &mut self.pass {
+            pass.end = pass.end.max(end);
+        }
+    }
+
+    /// What was to be started before now is started now.
+    pub fn postpone(&mut self, now: SimTime) {
+        self.plan_at = self.plan_at.map(|at| at.max(now));
+    }
+
     /// Sequences that got the pages of their prompts since the last call, and how many tokens of
     /// them are not there.
     pub fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::engine::sched::Admitted;
 use crate::engine::{Event, Outbox};
 use crate::sim::SimTime;
+use crate::sim::std_rng::StdRng;
 
 use super::config::SchedulePolicy;
 use super::seqs::Slot;
@@ -229,18 +230,35 @@ impl Sglang {
         }
     }
 
-    /// Pages that one more token each takes.
-    fn growth(&self, slots: &[Slot]) -> u32 {
-        let grows = |&&slot: &&Slot| {
+    /// Pages that up to `most` more tokens each take.
+    fn growth(&self, slots: &[Slot], most: u32) -> u32 {
+        let grows = |&slot: &Slot| {
             let seq = &self.seqs[slot];
-            seq.left() > 0 && self.config.pages(seq.len() + 1) > seq.pages
+            let tokens = seq.len() + most.min(seq.left());
+            self.config.pages(tokens).saturating_sub(seq.pages)
         };
-        slots.iter().filter(grows).count() as u32
+        slots.iter().map(grows).sum()
+    }
+
+    /// Tokens that a decode pass may make for one sequence.
+    fn most_tokens(&self) -> u32 {
+        1 + self.config.accept.len() as u32
+    }
+
+    /// The next token, and the drafts behind it that are accepted.
+    fn draw(&mut self) -> u32 {
+        if self.config.accept.is_empty() {
+            return 1;
+        }
+        let seed = self.config.seed;
+        let draws = self.draws.get_or_insert_with(|| StdRng::new(seed));
+        let rates = self.config.accept.iter();
+        1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
     }
 
     fn form_decode(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
         let retracted = self.retract(now, out);
-        let growth = self.growth(&self.running);
+        let growth = self.growth(&self.running, self.most_tokens());
         if growth > self.radix.available() {
             // The last one is in the way of nobody but half a prompt.
             self.restart_chunks();
@@ -266,27 +284,32 @@ impl Sglang {
             let least = init * MIN_RATIO;
             self.ratio = (self.ratio - (init - least) / RATIO_DECAY_STEPS).max(least);
         }
+        let mut used = 0;
         for i in 0..self.running.len() {
             let slot = self.running[i];
             let seq = &mut self.seqs[slot];
             if seq.drained {
                 continue;
             }
-            if self.config.pages(seq.len() + 1) > seq.pages {
-                seq.pages += 1;
-            }
             seq.in_flight = true;
             pass.batch
                 .add_decode(seq.len(), 1, self.config.latency.window());
             pass.slots.push(slot);
+            let drawn = self.draw();
+            let seq = &mut self.seqs[slot];
+            seq.burst = drawn.min(seq.left());
+            let pages = self.config.pages(seq.len() + seq.burst).max(seq.pages);
+            used += pages - seq.pages;
+            seq.pages = pages;
         }
+        self.radix.give(growth.saturating_sub(used));
     }
 
     /// Takes sequences off the running batch until the others have room for a token each: those
     /// with the least output, which wait behind all others then. True: there were any.
     fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
-        while self.growth(&self.running) > self.radix.available() {
+        while self.growth(&self.running, self.most_tokens()) > self.radix.available() {
             let made = |&i: &usize| self.seqs[self.running[i]].made;
             let decodes = |&i: &usize| !self.seqs[self.running[i]].drained;
             let victims: Vec<usize> = (0..self.running.len()).filter(decodes).collect();
@@ -344,7 +367,7 @@ impl Sglang {
             .copied()
             .filter(|&s| !ends(&self.seqs[s]))
             .collect();
-        let growth = self.growth(&going);
+        let growth = self.growth(&going, 1);
         let room = self.take_pages(growth, &mut pass.events);
         out.extend(pass.events.drain(..).map(|event| (now, event)));
         let mut made = 0;
@@ -405,7 +428,9 @@ impl Sglang {
             if self.seqs[slot].dead {
                 continue;
             }
-            made += self.token(slot, pass, now, out);
+            for _ in 0..self.seqs[slot].burst {
+                made += self.token(slot, pass, now, out);
+            }
             if self.seqs[slot].left() == 0 {
                 ended = true;
                 self.complete(slot, now, out);

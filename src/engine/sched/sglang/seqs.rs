@@ -29,6 +29,8 @@ pub(super) struct Seq {
     /// It has a place in the running batch or a chunk behind it.
     pub holds: bool,
     pub admitted: bool,
+    /// Tokens that the pass in flight makes for it.
+    pub burst: u32,
     /// Another engine fetches its prompt.
     pub lends: bool,
     /// It is over, and its pages are kept for that.
@@ -59,6 +61,7 @@ impl Seq {
             node: Radix::root(),
             holds: false,
             admitted: false,
+            burst: 0,
             lends: false,
             held: false,
             dead: false,

@@ -41,6 +41,10 @@ pub struct VllmConfig {
     pub admission: Admission,
     /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default yes.
     pub reserve_full_prompt: bool,
+    /// Whether a sequence joins only when all running ones and it can end with the blocks there are,
+    /// so that nobody is preempted (TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker has
+    /// it). Default no.
+    pub no_evict: bool,
     /// Share of the blocks that stay free when a waiting sequence joins others. Default 0.
     pub watermark: f64,
     /// Draft tokens. Default none.
@@ -149,6 +153,7 @@ impl Default for VllmConfig {
             recompute: Recompute::default(),
             admission: Admission::default(),
             reserve_full_prompt: true,
+            no_evict: false,
             watermark: 0.0,
             speculation: None,
             max_loras: 0,

@@ -42,6 +42,23 @@ impl Vllm {
         !self.flight.is_empty()
     }
 
+    /// When the step that runs ends.
+    pub fn step_end(&self) -> Option<SimTime> {
+        self.flight.front().map(|step| step.end)
+    }
+
+    /// The step that runs ends later, with those of other engines.
+    pub fn stretch(&mut self, end: SimTime) {
+        if let Some(step) = self.flight.front_mut() {
+            step.end = step.end.max(end);
+        }
+    }
+
+    /// What was to be scheduled before now is scheduled now.
+    pub fn postpone(&mut self, now: SimTime) {
+        self.plan_at = self.plan_at.map(|at| at.max(now));
+    }
+
     /// Sequences that got the blocks of their prompts since the last call, and how many tokens of
     /// them are not there.
     pub fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {

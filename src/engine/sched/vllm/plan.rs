@@ -1,6 +1,7 @@
 //! The making of one step.
 
 mod admission;
+mod drafts;
 mod running;
 
 use crate::engine::kv::Need;
@@ -44,6 +45,7 @@ impl Vllm {
         if !pass.preempted {
             self.schedule_waiting(&mut pass);
         }
+        self.draw_tokens(&mut pass);
         pass.preempted
     }
 
@@ -88,16 +90,18 @@ impl Vllm {
         let fetched =
             seq.transfer == Transfer::RemotePrefill && seq.robbed == 0 && past + 1 == prompt;
         let complete = past + new >= known;
+        // What the mocker draws is drawn when the pass is complete.
+        let later = self.config.speculation.as_ref().is_some_and(|s| s.free);
         let accepted = match &self.config.speculation {
-            Some(speculation) if complete => accepted(seq, speculation, past + new),
+            Some(speculation) if complete && !later => accepted(seq, speculation, past + new),
             _ => 0,
         };
-        let emit = match complete {
+        let emit = match complete && !later {
             true => (1 + accepted).min(seq.total - known),
             false => 0,
         };
         // Rejected drafts leave nothing behind.
-        seq.computed = match complete {
+        seq.computed = match complete && !later {
             true => known + emit.saturating_sub(1),
             false => past + new,
         };
@@ -106,18 +110,17 @@ impl Vllm {
         if emit > 0 {
             seq.robbed = 0;
         }
-        let last = complete && seq.known == seq.total;
+        let last = complete && !later && seq.known == seq.total;
         if last {
             seq.state = State::Draining;
         }
-        let drafted = self.config.speculation.is_some();
         let work = Work {
             slot,
             past,
             new,
             prompt,
             known,
-            drafted,
+            later,
             fetched,
         };
         let entry = Entry { slot, emit, last };
@@ -141,10 +144,7 @@ fn accepted(seq: &mut Seq, speculation: &Speculation, fed: u32) -> u32 {
     let Some(draws) = &mut seq.draws else {
         return 0;
     };
-    let drafts = match speculation.free {
-        true => speculation.accept.len(),
-        false => fed.saturating_sub(seq.known) as usize,
-    };
+    let drafts = fed.saturating_sub(seq.known) as usize;
     let right = speculation.accept.iter().take(drafts);
     right.take_while(|&&rate| draws.unit() < rate).count() as u32
 }

@@ -29,8 +29,8 @@ pub(super) struct Work {
     pub prompt: u32,
     /// Tokens it had when it was scheduled.
     pub known: u32,
-    /// Draft tokens may have made some of what comes out.
-    pub drafted: bool,
+    /// What comes out is drawn later, and costs a decode then.
+    pub later: bool,
     /// Its prompt was fetched, and its last token is computed for the logits alone.
     pub fetched: bool,
 }
@@ -132,7 +132,7 @@ impl Work {
             past,
             new,
             known,
-            drafted,
+            later,
             ..
         } = self;
         let prompt = self.ready();
@@ -140,7 +140,7 @@ impl Work {
         match rule {
             Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
             Recompute::Costed => batch.add_chunk(new, past, window),
-            Recompute::AllFree if past + new < known => {}
+            Recompute::AllFree if later || past + new < known => {}
             Recompute::AllFree => batch.add_decode(known, 1, window),
             Recompute::Free => {
                 // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
@@ -151,7 +151,7 @@ impl Work {
                     batch.add_chunk(fresh, before, window);
                 }
                 let emits = past + new >= known;
-                if emits && (fresh == 0 || drafted || known > self.prompt) {
+                if emits && !later && (fresh == 0 || known > self.prompt) {
                     batch.add_decode(known, 1, window);
                 }
             }

@@ -21,6 +21,7 @@ pub(in crate::http) use self::store::Store;
 use self::store::{Cancelled, Keep, Log};
 use self::stream::ResponseStream;
 use super::chat::{self, Refused};
+use super::llmd as rules;
 use super::prepare::{self, Shape};
 use crate::http::app::{App, LoadGuard};
 use crate::http::body::Posted;
@@ -44,11 +45,14 @@ pub(in crate::http) async fn create(
 ) -> Answer {
     let threshold = transfer::hit_threshold(&app, &headers, &value);
     let value = if app.is_llmd() {
-        llmd::body(value)?
+        let value = llmd::body(value)?;
+        rules::check(&app, &headers, &value, rules::Api::Responses)?;
+        value
     } else {
         value
     };
-    let request = ResponsesRequest::parse(&value)?;
+    let request = ResponsesRequest::parse(&value);
+    let request = request.map_err(|fault| rules::unread(&app, fault))?;
     answer(&app, &headers, request, threshold).await
 }
 
@@ -202,11 +206,18 @@ async fn start(
     let arrived = app.service.now();
     let target = prepare::target(app, request.model.as_deref())?;
     prepare::admit(app, 1, 1)?;
-    request.validate_early(&app.limits)?;
+    let asked = request.max_output_tokens;
+    if !app.is_llmd() {
+        request.validate_early(&app.limits)?;
+    }
     let mut chat = convert::chat(&request, messages)?;
     let prompt = chat::prompt(app, &chat).await?;
-    app.limits.responses_prompt_tokens(prompt.tokens.len())?;
-    let asked = request.max_output_tokens;
+    if app.is_llmd() {
+        rules::context(app, [prompt.tokens.len()], asked)?;
+        request.validate_early(&app.limits)?;
+    } else {
+        app.limits.responses_prompt_tokens(prompt.tokens.len())?;
+    }
     let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
     let mut params = request.sampling_params(budget, &app.defaults)?;
     text_format(&request, &mut params)?;

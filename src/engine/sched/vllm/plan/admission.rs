@@ -114,9 +114,9 @@ impl Vllm {
             0 => 0,
             _ => self.config.block_size,
         };
-        self.pool
-            .cached_prefix(plan, seq.known)
-            .saturating_sub(drop)
+        // TensorRT-LLM computes nothing again when all is there.
+        let known = seq.known + u32::from(self.config.no_evict);
+        self.pool.cached_prefix(plan, known).saturating_sub(drop)
     }
 
     fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
@@ -164,6 +164,9 @@ impl Vllm {
         let reserve =
             self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
         let seq = &self.seqs[slot];
+        if self.config.no_evict && self.footprint(slot, cached) > self.promised_free() {
+            return false;
+        }
         let tokens = past + new;
         let need = Need {
             prefix: cached,
@@ -176,6 +179,25 @@ impl Vllm {
             spare,
         };
         self.allocate(slot, &need, pass.step)
+    }
+
+    /// Blocks that a sequence needs to its end, those aside that others hold of its prefix.
+    fn footprint(&self, slot: Slot, cached: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        let held = seq.plan.as_ref().map_or(0, |plan| {
+            self.pool.held_prefix(plan, cached / self.config.block_size)
+        });
+        self.pool.blocks_for(seq.total) - held
+    }
+
+    /// Free blocks that no running sequence will need.
+    fn promised_free(&self) -> u32 {
+        let needs = self.running.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            let whole = self.pool.blocks_for(seq.total);
+            whole.saturating_sub(seq.table.len())
+        });
+        self.pool.free().saturating_sub(needs.sum())
     }
 
     /// Moves a sequence from waiting to running.
@@ -267,7 +289,10 @@ impl Vllm {
             true => self.config.free_drafts(),
             false => 0,
         };
-        let tokens = (seq.known + next).min(seq.total.max(seq.known));
+        let tokens = match self.config.no_evict {
+            true => seq.total.max(seq.known + 1),
+            false => (seq.known + next).min(seq.total.max(seq.known)),
+        };
         if self.pool.blocks_for(tokens) > self.pool.usable() {
             return true;
         }

@@ -87,13 +87,9 @@ impl Vllm {
         loop {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + new;
-            let drafts = seq
-                .total
-                .saturating_sub(tokens)
-                .min(self.config.free_drafts());
             let cache = tokens.min(seq.known);
             let need = Need {
-                tokens: tokens + drafts,
+                tokens,
                 cache,
                 ..Need::default()
             };
@@ -132,7 +128,7 @@ impl Vllm {
             new: 1,
             prompt,
             known,
-            drafted: false,
+            later: false,
             fetched: false,
         };
         let rule = self.config.recompute;
@@ -159,7 +155,7 @@ impl Vllm {
     }
 
     /// Who loses its blocks: an index into the running batch.
-    fn victim(&self) -> Option<usize> {
+    pub(super) fn victim(&self) -> Option<usize> {
         // One that only waits for its tail has nothing to give.
         let gives = |&at: &usize| {
             let seq = &self.seqs[self.running[at]];
@@ -197,7 +193,7 @@ impl Vllm {
         }
     }
 
-    fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(super) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let rank = match self.config.policy {
             Policy::Fcfs => Some(self.waiting.front_rank()),
             Policy::Priority => None,

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::sim::Draw;
+use super::Draw;
 
 /// The generator with `seed_from_u64(seed)`.
 #[derive(Debug, Clone)]
@@ -18,6 +18,15 @@ impl StdRng {
     /// `random::<f64>()`
     pub fn unit(&mut self) -> f64 {
         self.0.unit()
+    }
+
+    /// `random_bool(rate)`; certainties draw nothing when they are true.
+    pub fn chance(&mut self, rate: f64) -> bool {
+        if rate >= 1.0 {
+            return true;
+        }
+        // The share of all words of 64 bits, cut off.
+        self.0.next_u64() < (rate * 2.0f64.powi(64)) as u64
     }
 
     /// `random_range(0..n)`, by Canon's method over 32 bits.
