@@ -221,17 +221,7 @@ impl Metrics {
             })
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
-        let rejected: Vec<Series> = Rejection::LABELS
-            .iter()
-            .zip(&rejections)
-            .map(|(reason, cell)| {
-                let labels = [
-                    ("model_name", settings.model_name.as_str()),
-                    ("reason", reason),
-                ];
-                Series::new(Labels::new(labels), cell)
-            })
-            .collect();
+        let rejected = rejected(&settings, &rejections);
         let all = Engines {
             each: &shown,
             settings: &settings,
@@ -404,6 +394,17 @@ impl Metrics {
         self.page.write(out, now_unix);
         self.length.store(out.len() - before, Ordering::Relaxed);
     }
+}
+
+/// Admission refusals, one series per reason.
+fn rejected(settings: &Settings, cells: &[Arc<Counter>]) -> Vec<Series> {
+    let model = settings.model_name.as_str();
+    let reasons = Rejection::LABELS.iter().zip(cells);
+    let series = reasons.map(|(reason, cell)| {
+        let labels = [("model_name", model), ("reason", reason)];
+        Series::new(Labels::new(labels), cell)
+    });
+    series.collect()
 }
 
 fn engine_labels(settings: &Settings, engine: &str) -> Labels {
