@@ -90,6 +90,7 @@ fn facts(requests: u64) -> Facts {
         decode_worker_seconds: None,
         workers: 1,
         gpus: (0, 1),
+        prefill_tokens: None,
     }
 }
 

@@ -148,7 +148,9 @@ where
             arrival,
         })
     }
+}
 
+impl<B: Body + 'static> Client<B> {
     fn keep(&self, link: Link<B>) {
         let now = now();
         let mut idle = self.0.idle.lock();
@@ -225,6 +227,24 @@ impl<B: Body + 'static> Answer<B> {
     pub fn arrived(&self) -> Instant {
         self.arrival.latest()
     }
+
+    /// Keeps the connection for another request.
+    fn give_back(&mut self) {
+        if let Some(link) = self.link.take()
+            && link.connection.is_some()
+        {
+            self.client.keep(link);
+        }
+    }
+}
+
+impl<B: Body + 'static> Drop for Answer<B> {
+    fn drop(&mut self) {
+        // Of a body whose length is known, nobody asks for the end.
+        if self.body.is_end_stream() {
+            self.give_back();
+        }
+    }
 }
 
 impl<B> Body for Answer<B>
@@ -246,11 +266,8 @@ where
             drive(&mut link.connection, cx);
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
-        if let Poll::Ready(None) = polled
-            && let Some(link) = this.link.take()
-            && link.connection.is_some()
-        {
-            this.client.keep(link);
+        if let Poll::Ready(None) = polled {
+            this.give_back();
         }
         polled
     }
@@ -261,5 +278,95 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use http_body_util::{BodyExt as _, Full};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::net::{Endpoint, Trust};
+
+    /// A server that gives each connection these answers in turn and then closes it; and how many
+    /// connections there were.
+    async fn server(answers: &'static [&'static str]) -> (Client<Full<Bytes>>, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = made.clone();
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    let mut room = [0; 1024];
+                    for answer in answers {
+                        let asked = socket.read(&mut room).await.expect("is open");
+                        if asked == 0 {
+                            return;
+                        }
+                        socket.write_all(answer.as_bytes()).await.expect("is open");
+                    }
+                });
+            }
+        });
+        let endpoint = Endpoint {
+            secure: false,
+            host: address.ip().to_string(),
+            port: address.port(),
+        };
+        let connector = Connector::new(endpoint, &Trust::Browsers).expect("needs none");
+        (Client::new(connector), made)
+    }
+
+    fn request() -> Request<Full<Bytes>> {
+        let request = Request::get("/").header("host", "x");
+        request.body(Full::default()).expect("is right")
+    }
+
+    const SIZED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_connection_serves_one_request_after_the_other() {
+        let (client, made) = server(&[SIZED, CHUNKED, SIZED, SIZED]).await;
+        for number in 0..4 {
+            let mut answer = client.send(request()).await.expect("is answered");
+            let frame = answer.body_mut().frame().await.expect("has a body");
+            let data = frame.expect("is whole").into_data().expect("is data");
+            assert_eq!(&data[..], b"ok");
+            assert!(answer.body().arrived() >= answer.body().sent());
+            // Of the sized ones the end is known without being asked for.
+            if number == 1 {
+                assert!(answer.body_mut().frame().await.is_none());
+            }
+        }
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_closed_meanwhile_is_replaced() {
+        let (client, made) = server(&[SIZED]).await;
+        for _ in 0..3 {
+            let answer = client.send(request()).await.expect("is answered");
+            let body = answer.into_body().collect().await.expect("is whole");
+            assert_eq!(body.to_bytes(), "ok");
+            // So that the server's end of the connection is here.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(made.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_read_to_its_end_is_not_used_again() {
+        let (client, made) = server(&[CHUNKED, CHUNKED]).await;
+        drop(client.send(request()).await.expect("is answered"));
+        drop(client.send(request()).await.expect("is answered"));
+        assert_eq!(made.load(Ordering::Relaxed), 2);
     }
 }
