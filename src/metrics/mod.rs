@@ -221,7 +221,7 @@ impl Metrics {
             })
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
-        let rejected = rejected(&settings, &rejections);
+        let rejected = rejected_series(&settings, &rejections);
         let all = Engines {
             each: &shown,
             settings: &settings,
@@ -396,15 +396,17 @@ impl Metrics {
     }
 }
 
-/// Admission refusals, one series per reason.
-fn rejected(settings: &Settings, cells: &[Arc<Counter>]) -> Vec<Series> {
-    let model = settings.model_name.as_str();
-    let reasons = Rejection::LABELS.iter().zip(cells);
-    let series = reasons.map(|(reason, cell)| {
-        let labels = [("model_name", model), ("reason", reason)];
+/// One series per reason for which a queue limit turns requests away.
+fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
+    let each = Rejection::LABELS.iter().zip(cells);
+    each.map(|(reason, cell)| {
+        let labels = [
+            ("model_name", settings.model_name.as_str()),
+            ("reason", reason),
+        ];
         Series::new(Labels::new(labels), cell)
-    });
-    series.collect()
+    })
+    .collect()
 }
 
 fn engine_labels(settings: &Settings, engine: &str) -> Labels {
