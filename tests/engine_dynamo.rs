@@ -237,7 +237,7 @@ fn what_is_not_modelled_is_refused_by_name() {
     );
     assert_eq!(
         error(json!({"block_size": 0}), closed()),
-        "extra_engine_args.engine.block_size: must be at least 1"
+        "extra_engine_args.engine.block_size: must be at least 2"
     );
 }
 

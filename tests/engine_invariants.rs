@@ -446,6 +446,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
                 prefix_caching: true,
                 events: true,
             }),
+            caches_whole_prompts: block_size % 2 == 0,
             lease: Some(ms(20)),
         }
     })

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use vllm_sim::replay::load::{self, Format, Load, Options};
+use vllm_sim::replay::load::{self, BenchRun, Format, Load, Measured, Options};
 use vllm_sim::replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
 use vllm_sim::replay::workload::{Prompt, Session, Source};
 use vllm_sim::sim::SimTime;
@@ -405,6 +405,114 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
     assert_eq!(runs[0].starts_ms(1)[9], 1800.0);
     let itl = runs[0].stats.itl_mean.expect("is known");
     assert!((itl - 100.0).abs() < 1e-9, "{itl}");
+}
+
+/// A result that a load generator wrote.
+fn result(name: &str) -> PathBuf {
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests");
+    tests.join("fixtures/results").join(name)
+}
+
+/// Prompt, output, TTFT and E2E in hundredths of a millisecond.
+fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
+    let hundredths = |ms: Option<f64>| (ms.expect("is known") * 100.0).round() as u64;
+    let requests = run.requests.iter();
+    requests
+        .map(|r| {
+            (
+                r.input,
+                r.output,
+                hundredths(r.ttft_ms),
+                hundredths(r.e2e_ms),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_report_that_guidellm_wrote_is_read() {
+    let path = result("guidellm-0.8.1.json");
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].load, Load::Closed(3));
+    assert_eq!(runs[1].load, Load::Times);
+    let mut first = measured(&runs[0]);
+    first.sort_unstable();
+    assert_eq!(
+        first,
+        [
+            (25, 17, 2358, 13292),
+            (26, 11, 3275, 10797),
+            (28, 15, 2202, 11829),
+            (32, 10, 3186, 10255),
+            (32, 13, 1221, 10449),
+        ]
+    );
+    let lengths: Vec<_> = runs[1]
+        .requests
+        .iter()
+        .map(|r| (r.input, r.output))
+        .collect();
+    assert_eq!(lengths.len(), 3);
+    assert!(
+        lengths.iter().all(|(_, output)| *output == 16),
+        "{lengths:?}"
+    );
+    let source = load::open(&[path], &Options::default()).expect("is a workload");
+    assert_eq!(all(source).len(), 8);
+}
+
+#[test]
+fn a_sampled_report_is_refused() {
+    let text = fs::read_to_string(result("guidellm-0.8.1.json")).expect("is there");
+    let sampled = text.replacen("\"successful\":5,", "\"successful\":5000,", 1);
+    let (_dir, path) = file("t", &sampled);
+    let error = load::bench_runs(&path, Format::Auto).expect_err("is a sample");
+    assert!(
+        error
+            .to_string()
+            .contains("requests.successful holds 5 of 5000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_inference_perf_wrote_is_read() {
+    let read = |name: &str| load::bench_runs(&result(name), Format::Auto);
+    let runs = read("inference-perf-0.7.0-requests.json").expect("are requests");
+    assert_eq!(
+        measured(&runs[0]),
+        [
+            // The server's count of output tokens; the client's are 42, 36, 60, 24, 14 and 35.
+            (64, 14, 10345, 16097),
+            (29, 19, 914, 13182),
+            (38, 22, 962, 15209),
+            (31, 22, 936, 15198),
+            (106, 11, 936, 7790),
+            (93, 21, 938, 14559),
+        ]
+    );
+    assert_eq!(runs[0].load, Load::Times);
+    let stage = &read("inference-perf-0.7.0-stage.json").expect("is a stage")[0];
+    let spread = |of: fn(&Measured) -> u32| {
+        let values = stage.requests.iter().map(of);
+        let (least, most) = (values.clone().min(), values.clone().max());
+        (values.len(), least, most, values.sum::<u32>())
+    };
+    let (count, least, most, sum) = spread(|r| r.input);
+    assert_eq!(count, 18);
+    assert!(least < Some(26) && most > Some(150), "{least:?} {most:?}");
+    assert!(sum.abs_diff(961) <= 9, "{sum}");
+    let (_, least, most, sum) = spread(|r| r.output);
+    assert!(least < Some(13) && most == Some(22), "{least:?} {most:?}");
+    assert!(sum.abs_diff(311) <= 9, "{sum}");
+    // E2E without TTFT over 16.3 gaps; the report divides by re-tokenised texts and says 3.8 ms.
+    let itl = stage.stats.itl_mean.expect("is known");
+    assert!((itl - 6.94).abs() < 0.05, "{itl}");
+    let error = read("inference-perf-0.7.0-summary.json").expect_err("is no stage");
+    assert!(
+        error.to_string().contains("summary of all stages"),
+        "{error}"
+    );
 }
 
 #[test]

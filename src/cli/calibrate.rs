@@ -24,6 +24,7 @@ scheduler, and writes a profile that --config takes.
   --runs DIR          Recorded runs that each describe their deployment (as `validate` reads them)
   --hold-out NAME,…   Runs that are judged and not fitted
   --fit NAME,…        Numbers to fit [those that the runs can tell]
+  --profile-of NAME   With runs of several deployments: write the profile of this run's one
   --max-requests N    Requests of a stage that are played at most [all]
   --threads N         Threads [one per core]; results do not depend on it
   --out FILE          The profile [standard output, after the report]
@@ -71,6 +72,7 @@ fn read(words: &[String]) -> Result<Words> {
             "--out" => typed.out = Some(value()?.into()),
             "--fit" => typed.options.fit = list(value()?),
             "--hold-out" => typed.options.hold_out = list(value()?),
+            "--profile-of" => typed.options.profile_of = Some(value()?),
             "--max-requests" => typed.options.max_requests = Some(count(value()?)?),
             "--threads" => typed.options.threads = count(value()?)?,
             "--help" | "-h" => typed.help = true,

@@ -221,17 +221,7 @@ impl Metrics {
             })
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
-        let rejected: Vec<Series> = Rejection::LABELS
-            .iter()
-            .zip(&rejections)
-            .map(|(reason, cell)| {
-                let labels = [
-                    ("model_name", settings.model_name.as_str()),
-                    ("reason", reason),
-                ];
-                Series::new(Labels::new(labels), cell)
-            })
-            .collect();
+        let rejected = rejected_series(&settings, &rejections);
         let all = Engines {
             each: &shown,
             settings: &settings,
@@ -404,6 +394,19 @@ impl Metrics {
         self.page.write(out, now_unix);
         self.length.store(out.len() - before, Ordering::Relaxed);
     }
+}
+
+/// One series per reason for which a queue limit turns requests away.
+fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
+    let each = Rejection::LABELS.iter().zip(cells);
+    each.map(|(reason, cell)| {
+        let labels = [
+            ("model_name", settings.model_name.as_str()),
+            ("reason", reason),
+        ];
+        Series::new(Labels::new(labels), cell)
+    })
+    .collect()
 }
 
 fn engine_labels(settings: &Settings, engine: &str) -> Labels {

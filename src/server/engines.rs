@@ -92,6 +92,7 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
                 .then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
             kv: setup::kv(config),
+            caches_whole_prompts: engine.enable_kvcache,
             lease: setup::lease(config),
         })));
     }

@@ -108,7 +108,8 @@ pub(super) fn role(config: &Config) -> Role {
 /// The KV cache of the pool scheduler.
 pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     has_cache(config).then(|| KvConfig {
-        num_blocks: blocks(config),
+        // vLLM's count has a block that nobody can use, llm-d's has not.
+        num_blocks: blocks(config).saturating_add(u32::from(config.engine.enable_kvcache)),
         block_size: config.engine.block_size,
         prefix_caching: true,
         events: config.kv_events.enabled || config.metrics.kv_cache,

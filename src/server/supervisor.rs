@@ -49,7 +49,7 @@ impl Supervisor {
         let address = listener.local_addr().map_err(listen)?;
         let watched: Arc<[Weak<App>]> = servers.iter().map(Arc::downgrade).collect();
         let look = move || {
-            let up = watched.iter().all(|app| is_up(app));
+            let up = watched.iter().all(is_up);
             async move {
                 match up {
                     true => StatusCode::OK,

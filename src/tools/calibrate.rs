@@ -3,10 +3,17 @@
 //! What is measured are runs of load generators against one deployment, or recorded runs that each
 //! describe their own (as `vllm-sim validate` reads them). Every guess of the numbers is judged by
 //! replaying all runs through the vLLM scheduler; physics and kernel tables stay as they are.
+//!
+//! A number moves only if runs that are left out of the fit gain by it. Deployments differ in ways
+//! that the model does not know, and runs of one deployment are off together: with runs of several,
+//! each deployment has a front end and a step scale of its own.
 
 mod case;
 mod fit;
+mod linear;
+mod machine;
 mod parameters;
+mod plan;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -21,7 +28,7 @@ use crate::replay::workload::WorkloadError;
 use super::validate::ValidateError;
 use case::Case;
 
-pub use fit::Fitted;
+pub use fit::{Deployment, Fitted};
 pub use parameters::{Parameter, parameter_names};
 pub use text::yaml;
 
@@ -48,6 +55,8 @@ pub struct Options {
     pub max_requests: Option<usize>,
     /// Names (or beginnings of names) of runs that are judged and not fitted.
     pub hold_out: Vec<String>,
+    /// Of runs of several deployments: the run whose deployment the profile is for.
+    pub profile_of: Option<String>,
     /// Threads; 0: as many as there are cores. Results do not depend on it.
     pub threads: usize,
 }
@@ -120,7 +129,8 @@ pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, Calibra
 pub fn applied(fitted: &Fitted, base: &Coefficients) -> (Coefficients, f64) {
     let mut coefficients = *base;
     let mut scale = 1.0;
-    for outcome in &fitted.parameters {
+    let own = fitted.profile.iter().flat_map(|own| &own.parameters);
+    for outcome in fitted.parameters.iter().chain(own) {
         outcome
             .parameter
             .set(outcome.value, &mut coefficients, &mut scale);

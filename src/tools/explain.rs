@@ -218,10 +218,12 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         })
         .collect();
     write_parts(text, &parts)?;
-    let front_end = roofline.front_end().as_secs_f64() * 1e3;
+    let front_end = |running: u32| roofline.front_end(running).as_secs_f64() * 1e3;
+    let (idle, busy) = (front_end(0), front_end(100));
     writeln!(
         text,
-        "\nA request spends {front_end:.1} ms in the front end before its prompt starts."
+        "\nA request spends {idle:.1} ms in the front end before its prompt starts, {busy:.1} ms \
+         beside 100 others."
     )
 }
 

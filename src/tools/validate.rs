@@ -121,6 +121,6 @@ pub fn predict(run: &Value) -> Result<Prediction, ValidateError> {
         config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
         engines.push(Vllm::new(config)?);
     }
-    let done = client::Client::new(&run, engines, roofline.front_end()).run();
+    let done = client::Client::new(&run, engines, &roofline).run();
     Ok(report::Prediction::new(&run, &done))
 }

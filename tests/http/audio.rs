@@ -60,6 +60,9 @@ async fn refused(sim: &Sim, fields: &[(&str, &str)], file: &[u8]) -> (u16, Strin
     )
 }
 
+/// Fields, file, status, and how the message begins.
+type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+
 async fn listener() -> Sim {
     Sim::serve(&["--task", "transcription"]).await
 }
@@ -174,7 +177,7 @@ async fn streams_say_the_same_and_may_end_with_usage() {
 async fn what_cannot_be_heard_is_refused() {
     let sim = listener().await;
     let fine = wav(1.0);
-    let cases: [(&[(&str, &str)], &[u8], u16, &str); 10] = [
+    let cases: [Refusal<'_>; 10] = [
         (&[], b"not audio", 400, "Invalid or corrupted audio data."),
         (&[], b"", 400, "Invalid or corrupted audio data."),
         (&[], &wav(0.0), 400, "No audio found in the input."),

@@ -200,3 +200,26 @@ async fn what_llmd_takes_is_taken() {
     let config = sim.get("/admin/config").await.json();
     assert_eq!(config["DisplayModelName"], MODEL);
 }
+
+/// A cache of four blocks holds a prompt of four, all of which counts as cached the second time.
+#[tokio::test]
+async fn the_cache_counts_as_llmd_counts() {
+    let cache = [
+        "--enable-kvcache",
+        "--kv-cache-size",
+        "4",
+        "--block-size",
+        "8",
+    ];
+    let sim = llmd(&cache).await;
+    let ids: Vec<u32> = (100..132).collect();
+    let ask = async |ids: &[u32]| {
+        sim.post(TEXT, &text(json!({"prompt": ids, "max_tokens": 2})))
+            .await
+    };
+    let cached = |answer: Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(cached(ask(&ids).await.json()), 0);
+    assert_eq!(cached(ask(&ids).await.json()), 32);
+    assert_eq!(cached(ask(&ids[..20]).await.json()), 16);
+    assert_eq!(ask(&[ids.as_slice(), &[7; 9]].concat()).await.status, 400);
+}

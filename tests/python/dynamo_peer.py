@@ -34,6 +34,8 @@ KEPT = (
     "terminal_status", "output_length", "reused_input_tokens", "decode_worker_idx", "prefill_worker_idx",
     "destination_activated_ms", "source_released_ms", "admission_count",
 )
+# What ours does not tell of an agentic trace.
+PLAYS = ("request_id", "play_id", "agentic", "session_id", "turn_index", "dispatched_at_ms")
 # What the aggregates of a run with draws are held to.
 AGGREGATES = (
     "duration_ms", "request_throughput_rps", "output_throughput_tok_s", "mean_ttft_ms", "mean_tpot_ms",
@@ -134,6 +136,10 @@ def key_of(request):
 
 def matched(ours, theirs):
     """Pairs of requests of the same session and turn, or name, or arrival and lengths."""
+    if all(r.get("request_id") for r in theirs):
+        # Of agentic traces, which ours names by their requests.
+        named = {r["uuid"]: r for r in ours}
+        return [(named[r["request_id"]], r) for r in theirs if r["request_id"] in named]
     keys = {key_of(r): r for r in ours}
     if all(key_of(r) in keys for r in theirs):
         return [(keys[key_of(r)], r) for r in theirs]
@@ -144,8 +150,11 @@ def matched(ours, theirs):
 def exact(ours, theirs):
     """Differences of two reports, at most one per path of a request."""
     found = {}
+    agentic = "agentic_graph" in theirs["summary"]
     for path, a, b in nested(ours["summary"], theirs["summary"]):
         key = path.lstrip(".")
+        if agentic and ("agentic" in key or "trajector" in key):
+            continue
         if key in HOST or key in SKETCHED and b and abs(a - b) <= 0.003 * abs(b):
             continue
         found[f"summary.{key}"] = (1, a, b, "")
@@ -153,7 +162,7 @@ def exact(ours, theirs):
         found["per_request"] = (1, len(ours["per_request"]), len(theirs["per_request"]), "")
     for a, b in matched(ours["per_request"], theirs["per_request"]):
         for path, x, y in nested(a, b):
-            if path == ".uuid":
+            if path == ".uuid" or agentic and path.split(".")[1] in PLAYS:
                 continue
             n, *first = found.get(path, (0, x, y, f"{key_of(b)} at {b['arrival_time_ms']}"))
             found[path] = (n + 1, *first)

@@ -115,9 +115,10 @@ def plays(n, seed):
                 trigger = draw.choice(["completion", "completion", "dispatch"])
                 relation = "spawn" if trigger == "dispatch" else "sequence"
                 needs = [{"request_id": made[-1], "trigger": trigger, "delay_ms": draw.randint(0, 800), "relation": relation}]
-            rows.append({"request_id": name, "play_id": f"p{p}", "session_id": f"p{p}", "model": "m", "input_length": len(ids) * 64 - 5,
-                         "output_length": draw.randint(3, 40), "hash_ids": list(ids),
-                         "not_before_ms": p * 150.0 if not made else None, "dependencies": needs})
+            side = needs and needs[0]["trigger"] == "dispatch"
+            rows.append({"request_id": name, "play_id": f"p{p}", "session_id": f"p{p}s{r}" if side else f"p{p}", "model": "m",
+                         "input_length": len(ids) * 64 - 5, "output_length": draw.randint(3, 40), "hash_ids": list(ids),
+                         "not_before_ms": 0.0 if made else p * 150.0, "dependencies": needs})
             made.append(name)
     return rows
 
@@ -211,6 +212,13 @@ CASES = {
     "v-zero-output": synthetic(300, 0, 10, extra_engine_args=V(), replay_concurrency=3),
     "v-tiny": synthetic(1, 5, 10, extra_engine_args=V(), replay_concurrency=3),
     "v-block-exact": synthetic(640, 64, 20, extra_engine_args=V(), replay_concurrency=3, shared_prefix_ratio=1.0, num_prefix_groups=1),
+    "v-named-defaults": synthetic(300, 20, 6, extra_engine_args=V(), replay_concurrency=2, num_prefill_workers=1, num_decode_workers=1, router_mode="round_robin", replay_mode="offline", model_name="m"),
+    "v-pool-of-no-kind": synthetic(300, 20, 6, extra_engine_args=V(), replay_concurrency=2, num_prefill_workers=2),
+    "v-block-one": synthetic(300, 20, 6, extra_engine_args=V(block_size=1), replay_concurrency=2),
+    "v-sla-zero": synthetic(300, 20, 6, extra_engine_args=V(), replay_concurrency=2, sla_ttft_ms=0.0),
+    "v-lag": synthetic(300, 20, 6, extra_engine_args=V(), replay_concurrency=2, kv_event_lag_ms=5.0),
+    "v-mtp-speedup": synthetic(300, 20, 6, extra_engine_args=V(aic_nextn=2, decode_speedup_ratio=2.0), replay_concurrency=2),
+    "v-mtp-rates-alone": synthetic(300, 20, 6, extra_engine_args=V(aic_nextn_accept_rates="0.5"), replay_concurrency=2),
     "v-telemetry": synthetic(800, 100, 60, extra_engine_args=V(), request_rate=12.0, telemetry_options={"sample_interval_ms": 500.0}),
     "v-events": synthetic(800, 100, 60, extra_engine_args=V(emit_kv_events=True, emit_kv_token_ids=True), request_rate=12.0),
     "v-host-offload": synthetic(1024, 60, 80, extra_engine_args=V(num_gpu_blocks=150, kv_cache_bytes_per_token=131072, native_host_offload={"num_host_blocks": 2000}), replay_concurrency=6, shared_prefix_ratio=0.6, num_prefix_groups=8),
@@ -269,6 +277,7 @@ CASES = {
     "s-fcfs": synthetic(512, 64, 6, extra_engine_args=S(sglang={"schedule_policy": "fcfs"}), replay_concurrency=2),
     "s-unchunked": synthetic(512, 64, 6, extra_engine_args=S(enable_chunked_prefill=False), replay_concurrency=2),
     "s-one-token": synthetic(300, 1, 20, extra_engine_args=S(), replay_concurrency=3),
+    "s-prefill-tokens": synthetic(900, 30, 30, extra_engine_args=S(sglang={"max_prefill_tokens": 2048}), arrival_interval_ms=10.0),
     "s-fixed": synthetic(512, 64, 30, extra_engine_args=S(timing_model={"type": "fixed", "prefill_ms": 31.25, "decode_ms": 7.5}), request_rate=9.0),
     "s-speedup": synthetic(512, 64, 30, extra_engine_args=S(speedup_ratio=3.0, decode_speedup_ratio=2.0), replay_concurrency=5),
     # Split pools.

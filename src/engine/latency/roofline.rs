@@ -13,6 +13,9 @@ use kernels::{Kernels, tp_row};
 pub struct Coefficients {
     /// Front end: HTTP, tokenisation, first-chunk delivery. Charged once, before queueing.
     pub front_end_us: f64,
+    /// The same for every request in progress: the front end hands out the tokens of a step one
+    /// sequence after the other, and the newest sequence comes last.
+    pub front_end_sequence_us: f64,
     /// Every step.
     pub step_us: f64,
     /// Every step when the next one is not scheduled ahead.
@@ -40,7 +43,8 @@ pub struct Coefficients {
 impl Default for Coefficients {
     fn default() -> Self {
         Self {
-            front_end_us: 7600.0,
+            front_end_us: 5600.0,
+            front_end_sequence_us: 45.0,
             step_us: 494.0,
             sync_us: 410.0,
             sequence_us: 7.3,
@@ -135,10 +139,11 @@ pub struct Roofline {
     step: f64,
     per_sequence: f64,
     mixed: f64,
-    front_end: Duration,
     stages: u32,
     /// us, and us per token, to hand a batch from stage to stage, all stages together.
     hand_over: (f64, f64),
+    /// us, and us per request in progress.
+    front_end: (f64, f64),
 }
 
 /// `times` matrix products of one shape, the tokens left open.
@@ -275,13 +280,14 @@ impl Roofline {
             mixed: co.mixed_us,
             stages: setup.pp,
             hand_over: hand_over(setup),
-            front_end: Duration::from_nanos((co.front_end_us * 1e3) as u64),
+            front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
 
-    /// Delay of a request before it reaches the engine's queue.
-    pub fn front_end(&self) -> Duration {
-        self.front_end
+    /// Delay of a request before it reaches the engine's queue, while others are `running`.
+    pub fn front_end(&self, running: u32) -> Duration {
+        let (fixed, each) = self.front_end;
+        Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
     }
 
     /// The window beyond which some layers do not look.
@@ -365,6 +371,7 @@ fn check(setup: &Setup) -> Result<(), RooflineError> {
     let co = &setup.coefficients;
     for (what, value, positive) in [
         ("front_end_us", co.front_end_us, false),
+        ("front_end_sequence_us", co.front_end_sequence_us, false),
         ("step_us", co.step_us, false),
         ("sync_us", co.sync_us, false),
         ("sequence_us", co.sequence_us, false),
@@ -444,6 +451,13 @@ mod tests {
         let us = 32.0 * (layer + attention + small) + head + overhead;
         let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
         assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
+    }
+
+    #[test]
+    fn a_busy_front_end_is_slower() {
+        let roofline = Roofline::new(&llama(1)).unwrap();
+        assert_eq!(roofline.front_end(0), Duration::from_micros(5600));
+        assert_eq!(roofline.front_end(20), Duration::from_micros(6500));
     }
 
     #[test]

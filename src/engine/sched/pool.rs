@@ -36,6 +36,8 @@ pub struct PoolConfig {
     pub lora_load: Duration,
     /// KV cache; `None`: not simulated.
     pub kv: Option<KvConfig>,
+    /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
+    pub caches_whole_prompts: bool,
     /// How long blocks are kept for another engine that decodes; `None`: not at all.
     pub lease: Option<Duration>,
 }
@@ -50,6 +52,7 @@ impl Default for PoolConfig {
             max_loras: None,
             lora_load: Duration::ZERO,
             kv: None,
+            caches_whole_prompts: false,
             lease: None,
         }
     }
@@ -192,7 +195,8 @@ impl Pool {
         if let Some(blocks) = &mut self.blocks {
             let plan = seq.plan.as_ref();
             let found = plan.filter(|_| !seq.skip_cache_read);
-            cached = found.map_or(0, |plan| blocks.cached_prefix(plan, seq.prompt));
+            let most = seq.prompt + u32::from(self.config.caches_whole_prompts);
+            cached = found.map_or(0, |plan| blocks.cached_prefix(plan, most));
             if seq
                 .hit_threshold
                 .is_some_and(|least| share(cached, seq.prompt) < least)

@@ -304,7 +304,7 @@ fn prompts(
 
 /// The token of a marker; a tokenizer that lacks it has another of its own.
 fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
-    let other = || fnv1a(piece.as_bytes()) as u32 % tokenizer.vocab_size().max(1);
+    let other = || fnv1a(piece.as_bytes()) % tokenizer.vocab_size().max(1);
     tokenizer.id_of(piece).unwrap_or_else(other)
 }
 

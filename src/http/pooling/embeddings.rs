@@ -71,11 +71,7 @@ fn llmd_input(value: &Value) -> Result<(), Fault> {
     let items = || input.and_then(Value::as_array).into_iter().flatten();
     // Texts, ids or lists of ids, but not some of each.
     let kinds = [Value::is_string, Value::is_number, Value::is_array];
-    let mixed = kinds
-        .iter()
-        .filter(|is| items().any(|item| is(item)))
-        .count()
-        > 1;
+    let mixed = kinds.iter().filter(|is| items().any(*is)).count() > 1;
     if input.is_some_and(|input| *input == *"") || items().any(empty) && !mixed {
         return Err(Fault::bad_request("input cannot be an empty string"));
     }

@@ -7,6 +7,7 @@ mod agentic;
 mod bench;
 mod csv;
 mod dynamo;
+mod lifecycle;
 mod lines;
 mod mooncake;
 mod ready;
@@ -220,7 +221,7 @@ pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, Workload
     match format {
         Format::VllmBench => Ok(vec![results::vllm_bench(path)?]),
         Format::Guidellm => results::guidellm(path),
-        Format::InferencePerf => Ok(vec![results::inference_perf(path)?]),
+        Format::InferencePerf => Ok(vec![lifecycle::inference_perf(path)?]),
         Format::Csv => Ok(vec![csv::measured(path)?]),
         Format::Report => Ok(vec![results::report(path)?]),
         _ => Err(bad(

@@ -1,4 +1,4 @@
-//! Readers of what `vllm bench serve`, guidellm and inference-perf write.
+//! Readers of what `vllm bench serve` and guidellm write, and of reports.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::replay::workload::WorkloadError;
 /// Longest result file: a gigabyte.
 const MAX_FILE: u64 = 1 << 30;
 
-fn json(path: &Path) -> Result<Value, WorkloadError> {
+pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
     let text = lines::text(path, MAX_FILE)?;
     serde_json::from_str(&text).map_err(|error| WorkloadError::Bad {
         place: format!("{}:{}", path.display(), error.line()),
@@ -124,6 +124,14 @@ pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
         let requests = row.object("requests")?;
         let requests = requests.ok_or_else(|| row.missing("requests"))?;
         let done = requests.list("successful")?;
+        let kept = done.map_or(0, <[Value]>::len) as u64;
+        let made = benchmark["metrics"]["request_totals"]["successful"].as_u64();
+        if let Some(made) = made.filter(|made| *made > kept) {
+            return Err(requests.bad(format!(
+                "requests.successful holds {kept} of {made}: the report was written with samples \
+                 only; let guidellm keep all requests"
+            )));
+        }
         for (n, request) in done.unwrap_or_default().iter().enumerate() {
             let place = || {
                 format!(
@@ -195,139 +203,6 @@ fn guidellm_request(row: &Row<'_>) -> Result<Measured, WorkloadError> {
         ttft_ms: ttft,
         e2e_ms: end.zip(start).map(|(end, start)| end - start),
     })
-}
-
-/// What inference-perf reports: `per_request_lifecycle_metrics.json` (a list), or
-/// `stage_N_lifecycle_metrics.json` (statistics of a stage).
-pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
-    let value = json(path)?;
-    if let Value::Array(requests) = &value {
-        let mut run = BenchRun::new(path.display().to_string());
-        for (i, request) in requests.iter().enumerate() {
-            let place = || format!("{}: [{i}]", path.display());
-            run.requests.extend(lifecycle(&Row::new(request, &place)?)?);
-        }
-        run.measure();
-        return Ok(run);
-    }
-    let place = || path.display().to_string();
-    stage(&Row::new(&value, &place)?, place())
-}
-
-/// One request of inference-perf; `None` when it failed.
-fn lifecycle(row: &Row<'_>) -> Result<Option<Measured>, WorkloadError> {
-    if row.has("error") {
-        return Ok(None);
-    }
-    let start = row.number(&["start_time"])?;
-    let start = start.ok_or_else(|| row.missing("start_time"))?;
-    let end = row
-        .number(&["end_time"])?
-        .ok_or_else(|| row.missing("end_time"))?;
-    let info = row.object("info")?.ok_or_else(|| row.missing("info"))?;
-    let response = info.object("response_metrics")?;
-    let asked = match info.object("request_metrics")? {
-        Some(metrics) => metrics.object("text")?,
-        None => None,
-    };
-    let input = match &asked {
-        Some(text) => text.tokens(&["input_tokens"], 1)?,
-        None => info.tokens(&["input_tokens"], 1)?,
-    };
-    let response = response.as_ref().unwrap_or(&info);
-    let usage = response.object("server_usage")?;
-    let counted = response.tokens(&["output_tokens"], 0)?.unwrap_or(0);
-    let made = match &usage {
-        Some(usage) => usage.tokens(&["completion_tokens"], 0)?,
-        None => None,
-    };
-    // Re-tokenised texts come out up to 30 % short; what was asked for is exact.
-    let output = made.or(exact_output(row)).unwrap_or(counted);
-    if output == 0 {
-        return Ok(None);
-    }
-    let first = response.list("output_token_times")?;
-    let first = first.and_then(|times| times.first()?.as_f64());
-    Ok(Some(Measured {
-        at_ms: Some(start * 1e3),
-        input: input.ok_or_else(|| row.missing("info.input_tokens"))?,
-        output,
-        ttft_ms: first.map(|first| (first - start) * 1e3),
-        e2e_ms: Some((end - start) * 1e3),
-        ..Measured::default()
-    }))
-}
-
-/// `max_tokens` of a request that ignores the end of sequence.
-fn exact_output(row: &Row<'_>) -> Option<u32> {
-    let (_, request) = row.find(&["request"])?;
-    let parsed: Option<Value> = request
-        .as_str()
-        .and_then(|text| serde_json::from_str(text).ok());
-    let request = parsed.as_ref().unwrap_or(request);
-    let exact = request["ignore_eos"].as_bool() == Some(true);
-    let most = ["max_tokens", "max_completion_tokens"]
-        .iter()
-        .find_map(|key| request[*key].as_u64());
-    most.filter(|_| exact).and_then(|n| u32::try_from(n).ok())
-}
-
-fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
-    let mut run = BenchRun::new(name);
-    let load = row.object("load_summary")?;
-    let load = load.ok_or_else(|| row.missing("load_summary"))?;
-    let done = row
-        .object("successes")?
-        .ok_or_else(|| row.missing("successes"))?;
-    let count = done.needed_tokens(&["count"], 1)?;
-    let asked = load
-        .positive(&["requested_rate", "rate"])?
-        .filter(|rate| *rate > 0.0);
-    run.rates = asked.zip(load.positive(&["achieved_rate"])?);
-    run.load = match asked {
-        Some(rate) => Load::Drawn(Arrivals::Interval(1e3 / rate)),
-        None => Load::AtOnce,
-    };
-    let length = |name: &str| -> Result<u32, WorkloadError> {
-        let lengths = done.object(name)?.ok_or_else(|| done.missing(name))?;
-        let mean = lengths
-            .positive(&["mean"])?
-            .ok_or_else(|| done.missing(name))?;
-        Ok(mean.round().max(1.0) as u32)
-    };
-    let request = Measured {
-        input: length("prompt_len")?,
-        output: length("output_len")?,
-        ..Measured::default()
-    };
-    run.requests = vec![request; count as usize];
-    let latency = done.object("latency")?;
-    let latency = latency.ok_or_else(|| done.missing("latency"))?;
-    let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
-        match latency.object(name)? {
-            Some(values) => Ok(values.positive(of)?.map(|s| s * 1e3)),
-            None => Ok(None),
-        }
-    };
-    let (ttft, e2e) = ("time_to_first_token", "request_latency");
-    run.stats = Stats {
-        ttft_mean: ms(ttft, &["mean"])?,
-        ttft_p50: ms(ttft, &["median", "p50"])?,
-        ttft_p90: ms(ttft, &["p90"])?,
-        ttft_p99: ms(ttft, &["p99"])?,
-        itl_mean: ms("time_per_output_token", &["mean"])?,
-        e2e_mean: ms(e2e, &["mean"])?,
-        e2e_p90: ms(e2e, &["p90"])?,
-        e2e_p99: ms(e2e, &["p99"])?,
-    };
-    // The gap per token of the client counts re-tokenised texts: prefer the ends.
-    if let (Some(ttft), Some(e2e)) = (run.stats.ttft_mean, run.stats.e2e_mean)
-        && run.requests[0].output > 1
-    {
-        let gaps = f64::from(run.requests[0].output - 1);
-        run.stats.itl_mean = run.stats.itl_mean.or(Some((e2e - ttft) / gaps));
-    }
-    Ok(run)
 }
 
 /// A report of ours or of Dynamo's: its requests at their arrivals.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
 use crate::engine::sched::vllm::{Vllm, VllmConfig};
 use crate::engine::{BlockKey, Plan};
-use crate::replay::load::{BenchRun, Load, Measured};
+use crate::replay::load::{BenchRun, Load, Measured, Stats};
 use crate::sim::{SimTime, mix};
 use crate::tools::validate::{Client, Latencies, Prediction, Request, Run};
 
@@ -21,7 +21,11 @@ pub(super) struct Case {
     /// Why only gaps between tokens are fitted, if so.
     pub(super) warning: Option<&'static str>,
     pub(super) targets: Vec<Target>,
+    /// Model, GPU, tensor-parallel size.
+    pub(super) label: String,
     run: Run,
+    /// The beginning of the run, where that is enough to tell slopes.
+    start: Option<Run>,
     /// In-process runs have no front end.
     has_front_end: bool,
     /// What the deployment's front end differs by from the default.
@@ -30,16 +34,18 @@ pub(super) struct Case {
 
 /// One measured statistic.
 pub(super) struct Target {
-    stage: Option<usize>,
-    pub(super) kind: Kind,
+    pub(super) stage: Option<usize>,
+    kind: Kind,
     measured: f64,
-    weight: f64,
+    /// How much it counts in a fit; 0: it is judged only.
+    pub(super) weight: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Ttft,
     TtftMedian,
+    TtftTail,
     Itl,
     E2e,
 }
@@ -49,6 +55,7 @@ impl Kind {
         match self {
             Self::Ttft => latencies.ttft_mean,
             Self::TtftMedian => latencies.ttft_p50,
+            Self::TtftTail => latencies.ttft_p90,
             Self::Itl => latencies.itl_mean,
             Self::E2e => latencies.e2e_mean,
         }
@@ -66,8 +73,16 @@ pub(super) struct Traits {
     pub(super) stages: usize,
 }
 
+/// Weights of the statistics of a run: TTFT depends on what hardly any of the numbers is about.
+const TTFT: f64 = 0.5;
+const ITL: f64 = 1.0;
+/// What the gaps of an overloaded run count: how many sequences share a step, and how often one is
+/// computed again, is then up to the memory for blocks.
+const OVERLOADED: f64 = 0.3;
 /// Least share of the asked rate that a run reached, or it was overloaded.
 const REACHED: f64 = 0.97;
+/// Requests of a stage that tell slopes as well as thousands do.
+const START: usize = 500;
 /// Growth of TTFT from the first to the last third of a run beyond which it was overloaded.
 const GROWTH: f64 = 3.0;
 
@@ -109,23 +124,16 @@ impl Case {
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
         };
         let warning = overloaded(bench);
-        let stats = &bench.stats;
-        let mut targets = Vec::new();
-        for (kind, measured, weight) in [
-            (Kind::Ttft, stats.ttft_mean, 0.7),
-            (Kind::TtftMedian, stats.ttft_p50, 0.7),
-            (Kind::Itl, stats.itl_mean, 1.0),
-            (Kind::E2e, stats.e2e_mean, 1.0),
-        ] {
-            targets.extend(target(None, kind, measured, weight, warning.is_some()));
-        }
+        let targets = targets(None, &bench.stats, 1, warning.is_some());
         Self {
             held_out: held_out(&bench.name, options),
             name: bench.name.clone(),
+            label: label("", setup),
             warning,
             targets,
             has_front_end: true,
             front_end_offset_us: 0.0,
+            start: None,
             run,
         }
         .checked()
@@ -148,42 +156,45 @@ impl Case {
                 .collect(),
             _ => vec![(None, &actual["summary"])],
         };
-        let mut targets = Vec::new();
-        for (stage, value) in measured {
-            for (kind, key, weight) in [
-                (Kind::Ttft, "ttft_mean", 0.7),
-                (Kind::TtftMedian, "ttft_p50", 0.7),
-                (Kind::Itl, "itl_mean", 1.0),
-                (Kind::E2e, "e2e_mean", 1.0),
-            ] {
-                let found = target(stage, kind, value[key].as_f64(), weight, warning.is_some());
-                targets.extend(found);
-            }
+        let mut found = Vec::new();
+        for (stage, value) in &measured {
+            let ms = |key: &str| value[key].as_f64();
+            let stats = Stats {
+                ttft_mean: ms("ttft_mean"),
+                ttft_p50: ms("ttft_p50"),
+                ttft_p90: ms("ttft_p90"),
+                itl_mean: ms("itl_mean"),
+                e2e_mean: ms("e2e_mean"),
+                ..Stats::default()
+            };
+            found.extend(targets(*stage, &stats, measured.len(), warning.is_some()));
         }
         if let Some(most) = options.max_requests {
-            let mut seen = vec![0usize; run.stages];
-            run.requests.retain(|request| {
-                seen[request.stage] += 1;
-                seen[request.stage] <= most
-            });
+            run.requests = first(&run, most);
         }
         let front_end = run.setup.coefficients.front_end_us;
         Self {
             held_out: held_out(&run.id, options),
             name: run.id.clone(),
+            label: label(json["model"].as_str().unwrap_or_default(), &run.setup),
             warning,
-            targets,
+            targets: found,
             has_front_end: front_end > 0.0,
             front_end_offset_us: front_end - Coefficients::default().front_end_us,
+            start: None,
             run,
         }
         .checked()
     }
 
-    fn checked(self) -> Result<Self, CalibrateError> {
+    fn checked(mut self) -> Result<Self, CalibrateError> {
         if self.targets.is_empty() {
             let problem = format!("{}: nothing in it was measured", self.name);
             return Err(CalibrateError::Other(problem));
+        }
+        // Where the server keeps up, a run is the same all along; a queue builds up over all of it.
+        if self.warning.is_none() && self.measured_stages() == 1 {
+            self.start = beginning(&self.run);
         }
         Ok(self)
     }
@@ -204,12 +215,28 @@ impl Case {
             hidden: self.run.setup.shape.hidden,
             tp: self.run.setup.tp,
             moe: self.run.setup.shape.moe.is_some(),
-            stages: self.run.stages.max(1),
+            stages: self.measured_stages(),
         }
     }
 
     /// Plays the run with these values.
     pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
+        self.play_run(&self.run, values)
+    }
+
+    /// Plays as much of the run as tells slopes.
+    pub(super) fn play_start(
+        &self,
+        values: &[(Parameter, f64)],
+    ) -> Result<Prediction, CalibrateError> {
+        self.play_run(self.start.as_ref().unwrap_or(&self.run), values)
+    }
+
+    fn play_run(
+        &self,
+        run: &Run,
+        values: &[(Parameter, f64)],
+    ) -> Result<Prediction, CalibrateError> {
         let mut setup = self.run.setup.clone();
         let mut scale = 1.0;
         for &(parameter, value) in values {
@@ -222,7 +249,6 @@ impl Case {
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
         let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
-        let front_end = roofline.front_end();
         let mut engines = Vec::new();
         for _ in 0..self.run.ranks {
             let mut config = self.run.engine.clone();
@@ -230,11 +256,34 @@ impl Case {
             config.speed.all /= scale;
             engines.push(Vllm::new(config).map_err(|error| other(&error))?);
         }
-        let done = Client::new(&self.run, engines, front_end).run();
-        Ok(Prediction::new(&self.run, &done))
+        let done = Client::new(run, engines, &roofline).run();
+        Ok(Prediction::new(run, &done))
     }
 
-    /// Weighted logarithms of predicted / measured.
+    /// Its deployment's front end when nothing is fitted; `None`: it has none.
+    pub(super) fn front_end_us(&self) -> Option<f64> {
+        let default = Coefficients::default().front_end_us;
+        self.has_front_end
+            .then_some(default + self.front_end_offset_us)
+    }
+
+    /// How many stages were measured.
+    pub(super) fn stages(&self) -> f64 {
+        self.measured_stages() as f64
+    }
+
+    fn measured_stages(&self) -> usize {
+        let mut stages: Vec<_> = self.targets.iter().map(|target| target.stage).collect();
+        stages.dedup();
+        stages.len()
+    }
+
+    /// What describes the deployment.
+    pub(super) fn setup(&self) -> &Setup {
+        &self.run.setup
+    }
+
+    /// Logarithms of predicted / measured.
     pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
@@ -242,7 +291,7 @@ impl Case {
                 None => Some(&prediction.summary),
             };
             let predicted = latencies.map_or(0.0, |latencies| target.kind.of(latencies));
-            target.weight * (predicted.max(1e-6) / target.measured).ln()
+            (predicted.max(1e-6) / target.measured).ln()
         });
         residuals.collect()
     }
@@ -269,26 +318,73 @@ impl Case {
     }
 }
 
-fn target(
-    stage: Option<usize>,
-    kind: Kind,
-    measured: Option<f64>,
-    weight: f64,
-    overloaded: bool,
-) -> Option<Target> {
-    let measured = measured.filter(|ms| ms.is_finite() && *ms > 0.0)?;
-    // Waiting amplifies an error of step times: what waited in a queue says little about them.
-    let weight = match kind {
-        Kind::Itl => weight,
-        _ if overloaded => 0.0,
-        _ => weight,
-    };
-    Some(Target {
-        stage,
-        kind,
-        measured,
-        weight,
+/// The first requests of every stage, as far as they go.
+fn first(run: &Run, most: usize) -> Vec<Request> {
+    let mut seen = vec![0usize; run.stages];
+    let requests = run.requests.iter().filter(|request| {
+        seen[request.stage] += 1;
+        seen[request.stage] <= most
+    });
+    requests.cloned().collect()
+}
+
+/// The beginning of a long run.
+fn beginning(run: &Run) -> Option<Run> {
+    (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| Run {
+        requests: first(run, START),
+        ..run.clone()
     })
+}
+
+/// Model, GPU and size of a deployment, for people.
+fn label(model: &str, setup: &Setup) -> String {
+    let model = model.rsplit('/').next().unwrap_or(model);
+    let tp = match setup.tp {
+        1 => String::new(),
+        n => format!(" x {n}"),
+    };
+    format!("{model} on {}{tp}", setup.gpu.name)
+}
+
+/// What is fitted and what is judged of one run, or of one of its `stages`.
+///
+/// A run says one thing of the first token and one of the gaps, however many statistics it has:
+/// those of one run are off together. E2E is their sum, and is judged only.
+fn targets(stage: Option<usize>, stats: &Stats, stages: usize, overloaded: bool) -> Vec<Target> {
+    let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
+    let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
+    let tail = known(stats.ttft_p90);
+    // A mean beyond the 90th percentile is that of a few requests, such as those that waited for
+    // kernels to be compiled.
+    let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
+    let first = match (mean, median, tail) {
+        (Some(_), ..) if !few => Kind::Ttft,
+        (_, Some(_), _) => Kind::TtftMedian,
+        _ => Kind::TtftTail,
+    };
+    let found = [
+        (Kind::Ttft, mean, TTFT),
+        (Kind::TtftMedian, median, TTFT),
+        (Kind::TtftTail, tail, TTFT),
+        (Kind::Itl, known(stats.itl_mean), ITL),
+        (Kind::E2e, known(stats.e2e_mean), 0.0),
+    ];
+    let found = found.into_iter().filter_map(|(kind, measured, weight)| {
+        // Waiting amplifies an error of step times: what waited in a queue says little of them.
+        let counts = match (kind, overloaded) {
+            (Kind::Itl, true) => OVERLOADED,
+            (Kind::Itl, false) => 1.0,
+            (_, overloaded) if kind == first && !overloaded => 1.0,
+            _ => 0.0,
+        };
+        Some(Target {
+            stage,
+            kind,
+            measured: measured?,
+            weight: counts * weight / stages as f64,
+        })
+    });
+    found.collect()
 }
 
 fn held_out(name: &str, options: &Options) -> bool {

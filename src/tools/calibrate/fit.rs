@@ -1,36 +1,52 @@
-//! Gauss-Newton with a ridge towards the defaults and a loss that forgives outliers.
+//! Gauss-Newton with a ridge towards the defaults; how strong, and on which numbers, is what
+//! cross-validation says.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use super::case::{Case, Traits};
-use super::parameters::{ORDER, Parameter, parameter_names};
+use super::case::Case;
+use super::linear::{Linear, Plan};
+use super::machine::{Column, Length, Machine};
+use super::parameters::Parameter;
+use super::plan::{self, Choice};
 use super::{CalibrateError, Options};
-use crate::tools::validate::Prediction;
 
-/// Residuals beyond this (6 %) count less and less (soft L1).
-const SOFT: f64 = 0.06;
-/// Most steps of one round.
+/// Most steps of one descent.
 const STEPS: usize = 12;
-/// Rounds, in which the weight of the defaults follows the noise that is left.
-const ROUNDS: usize = 5;
-/// Half the distance of finite differences, in scales of the prior.
-const DIFFERENCE: f64 = 0.25;
-/// A residual whose slope changes by this within a difference counts half: where a handful of
-/// requests catches an earlier step or misses it, curves have jumps that tell nothing.
-const ROUGH: f64 = 0.01;
+/// Most halvings of a step.
+const HALVINGS: usize = 6;
+/// Longest step, in scales of the priors.
+const LONGEST: f64 = 3.0;
+/// Steps shorter than this have arrived.
+const ARRIVED: f64 = 1e-2;
+/// A step that saves less than this share of the cost is the last one.
+const WORTH: f64 = 2e-3;
+/// Most times that the plan is looked at again, from where the last one led.
+const LOOKS: usize = 4;
 /// A parameter that ends within this share of its range from a bound is at it.
 const AT_BOUND: f64 = 1e-3;
 
 /// What came of a fit.
 #[derive(Debug, Clone)]
 pub struct Fitted {
-    /// Every parameter that was fitted.
+    /// Every parameter that was fitted to all runs.
     pub parameters: Vec<Outcome>,
+    /// What each deployment has of its own, where runs of several were fitted.
+    pub deployments: Vec<Deployment>,
     /// Every run, before and after.
     pub runs: Vec<RunOutcome>,
-    /// Parameters that the runs could not tell, and why.
+    /// Parameters that were left alone, and why.
     pub left: Vec<(Parameter, &'static str)>,
+    /// The deployment that a profile is written for, where there are several.
+    pub profile: Option<Deployment>,
+}
+
+/// Numbers of one deployment among several.
+#[derive(Debug, Clone)]
+pub struct Deployment {
+    /// Model, GPU, tensor-parallel size.
+    pub name: String,
+    /// Runs of it that were fitted.
+    pub runs: usize,
+    /// What was fitted to them; the numbers for all runs are in it.
+    pub parameters: Vec<Outcome>,
 }
 
 /// One fitted number.
@@ -53,6 +69,8 @@ pub struct Outcome {
 pub struct RunOutcome {
     /// Its name.
     pub name: String,
+    /// Which of the deployments it is of.
+    pub deployment: usize,
     /// It was judged only.
     pub held_out: bool,
     /// What speaks against its numbers.
@@ -63,375 +81,231 @@ pub struct RunOutcome {
     pub after: [Option<f64>; 3],
 }
 
-/// Which parameters runs can tell, best first.
-fn choose(cases: &[Case], options: &Options) -> Result<Choice, CalibrateError> {
-    let fitted: Vec<Traits> = cases
-        .iter()
-        .filter(|case| !case.held_out)
-        .map(Case::traits)
-        .collect();
-    if fitted.is_empty() {
-        let problem = "no run is left to fit: all are held out, or none was named";
-        return Err(CalibrateError::Other(problem.to_owned()));
-    }
-    if !options.fit.is_empty() {
-        let mut chosen = Vec::new();
-        for name in &options.fit {
-            let parameter = Parameter::named(name.trim()).ok_or_else(|| {
-                let names = parameter_names();
-                CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
-            })?;
-            chosen.push(parameter);
-        }
-        return Ok((chosen, Vec::new()));
-    }
-    let ratio = |of: fn(&Traits) -> f64| {
-        let values = || fitted.iter().map(of);
-        values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min).max(1e-9)
-    };
-    let points: usize = fitted.iter().map(|traits| traits.stages).sum();
-    let loads = points > 1 && ratio(|t| t.load) >= 1.5 || fitted.iter().any(|t| t.stages > 1);
-    let models = fitted
-        .windows(2)
-        .any(|pair| pair[0].hidden != pair[1].hidden);
-    let told = |parameter: Parameter| -> Option<&'static str> {
-        let no = |told: bool, why| (!told).then_some(why);
-        match parameter {
-            Parameter::FrontEnd => None,
-            Parameter::StepScale => no(!loads, "told apart into the parts below"),
-            Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
-            Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
-            Parameter::Attention => no(ratio(|t| t.context) >= 2.0, "needs two context lengths"),
-            Parameter::Memory => no(models, "needs two models"),
-            Parameter::Mixed => no(loads && points >= 8, "needs eight runs at different loads"),
-            Parameter::AllReduce => no(fitted.iter().any(|t| t.tp > 1), "needs tensor parallelism"),
-            Parameter::Moe => no(fitted.iter().any(|t| t.moe), "needs a mixture of experts"),
-        }
-    };
-    let most = (points / 2).max(2);
-    let (mut chosen, mut left) = (Vec::new(), Vec::new());
-    for parameter in ORDER {
-        match told(parameter) {
-            None if chosen.len() < most => chosen.push(parameter),
-            None => left.push((parameter, "too few runs for one more")),
-            Some(why) => left.push((parameter, why)),
-        }
-    }
-    Ok((chosen, left))
-}
-
-type Choice = (Vec<Parameter>, Vec<(Parameter, &'static str)>);
-
 /// Fits.
 pub(super) fn fit(cases: Vec<Case>, options: &Options) -> Result<Fitted, CalibrateError> {
-    let (parameters, left) = choose(&cases, options)?;
+    let choice = plan::choose(&cases, options)?;
+    let (first, deployments) = deployments(&cases);
+    let wanted = match &options.profile_of {
+        Some(name) => Some(deployments[find(&cases, name)?]),
+        None => None,
+    };
     let machine = Machine {
         cases: &cases,
-        parameters: &parameters,
+        deployments,
+        columns: choice.columns(first.len()),
         threads: match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
     };
-    let mut at = vec![0.0; parameters.len()];
-    let mut noise = 0.02;
-    let mut variance = vec![0.0; parameters.len()];
-    for _ in 0..ROUNDS {
-        let round = machine.round(&mut at, noise)?;
-        variance = round.variance;
-        let next = round.noise.clamp(5e-4, 0.05);
-        let settled = (next / noise - 1.0).abs() < 0.2;
-        noise = next;
-        if settled {
+    let (lines, plan) = descend(&machine, &choice)?;
+    let everywhere: Vec<usize> = (0..cases.len()).collect();
+    let origin = vec![0.0; machine.columns.len()];
+    let played = machine.play(&[origin, lines.at.clone()], &everywhere, Length::Whole)?;
+    let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
+        name: case.name.clone(),
+        deployment: machine.deployments[i],
+        held_out: case.held_out,
+        warning: case.warning,
+        before: case.errors(&played[0][i]),
+        after: case.errors(&played[1][i]),
+    });
+    let runs: Vec<RunOutcome> = runs.collect();
+    let parameters = outcomes(&machine, &lines, &plan, None);
+    let own = first.iter().enumerate().map(|(n, case)| Deployment {
+        name: case.label.clone(),
+        runs: runs
+            .iter()
+            .filter(|run| run.deployment == n && !run.held_out)
+            .count(),
+        parameters: own_outcomes(&machine, &lines, &plan, (n, case)),
+    });
+    let own: Vec<Deployment> = own.collect();
+    let fitted = |parameter: Parameter| {
+        let own = own.iter().flat_map(|own| &own.parameters);
+        parameters
+            .iter()
+            .chain(own)
+            .any(|o| o.parameter == parameter)
+    };
+    let mut left = Vec::new();
+    for parameter in super::parameters::ORDER {
+        let why = choice.left.iter().find(|(p, _)| *p == parameter);
+        let why = match why {
+            _ if fitted(parameter) => continue,
+            Some((_, why)) => why,
+            None if choice.named && !choice.told.contains(&parameter) => continue,
+            None => "does not help runs that were not fitted",
+        };
+        left.push((parameter, why));
+    }
+    Ok(Fitted {
+        profile: wanted.map(|n| own[n].clone()),
+        deployments: own.into_iter().filter(|own| own.runs > 0).collect(),
+        parameters,
+        runs,
+        left,
+    })
+}
+
+/// The first case of every deployment, and which deployment each case is of.
+fn deployments(cases: &[Case]) -> (Vec<&Case>, Vec<usize>) {
+    let mut known: Vec<&Case> = Vec::new();
+    let mut of = Vec::with_capacity(cases.len());
+    for case in cases {
+        let place = known.iter().position(|other| other.setup() == case.setup());
+        of.push(place.unwrap_or_else(|| {
+            known.push(case);
+            known.len() - 1
+        }));
+    }
+    (known, of)
+}
+
+/// The case of this name.
+fn find(cases: &[Case], name: &str) -> Result<usize, CalibrateError> {
+    cases
+        .iter()
+        .position(|case| case.name == name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+            let names = names.join(", ");
+            CalibrateError::Other(format!(
+                "--profile-of {name:?} is no run; there are {names}"
+            ))
+        })
+}
+
+/// Plans and descends, until the place where a plan leads asks for no other one.
+fn descend(machine: &Machine<'_>, choice: &Choice) -> Result<(Linear, Plan), CalibrateError> {
+    let origin = vec![0.0; machine.columns.len()];
+    let mut here = machine
+        .residuals(std::slice::from_ref(&origin), Length::Whole)?
+        .remove(0);
+    let all: Vec<usize> = (0..machine.columns.len()).collect();
+    let mut lines = machine.lines(&origin, &here, &all)?;
+    let mut plan = choice.best(&machine.columns, &lines);
+    for look in 1..=LOOKS {
+        let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
+        (here, lines) = walk(machine, &plan, here, lines, &planned)?;
+        // Runs of many deployments are many: what they do not need at the defaults is not asked
+        // for again.
+        let pooled = machine.columns.iter().any(|c| c.deployment.is_some());
+        if pooled || look == LOOKS {
+            break;
+        }
+        if planned.len() < all.len() && !planned.is_empty() {
+            lines = machine.lines(&lines.at, &here, &all)?;
+        }
+        let next = choice.best(&machine.columns, &lines);
+        if next == plan {
+            break;
+        }
+        plan = next;
+        // What is out of the plan is back at its default, whatever that costs.
+        let goal = lines.best(&plan).into_iter().enumerate();
+        let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
+        here = machine
+            .residuals(std::slice::from_ref(&at), Length::Whole)?
+            .remove(0);
+        lines = machine.lines(&at, &here, &all)?;
+    }
+    Ok((lines, plan))
+}
+
+/// Gauss-Newton with halved steps.
+fn walk(
+    machine: &Machine<'_>,
+    plan: &Plan,
+    mut here: Vec<f64>,
+    mut lines: Linear,
+    planned: &[usize],
+) -> Result<(Vec<f64>, Linear), CalibrateError> {
+    for _ in 0..STEPS {
+        let goal = lines.best(plan);
+        let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
+        if step.iter().all(|by| by.abs() < ARRIVED) {
+            break;
+        }
+        let cost = lines.cost(plan, &here, &lines.at);
+        let mut length = 1.0;
+        let mut found = None;
+        for _ in 0..HALVINGS {
+            let moved = lines.at.iter().zip(&step).enumerate();
+            let trial = moved
+                .map(|(j, (u, by))| machine.bounded(j, u + length * by.clamp(-LONGEST, LONGEST)));
+            let trial: Vec<f64> = trial.collect();
+            let residuals = machine
+                .residuals(std::slice::from_ref(&trial), Length::Whole)?
+                .remove(0);
+            if lines.cost(plan, &residuals, &trial) < cost {
+                found = Some((trial, residuals));
+                break;
+            }
+            length /= 2.0;
+        }
+        let Some((at, residuals)) = found else {
+            break;
+        };
+        let saved = cost - lines.cost(plan, &residuals, &at);
+        here = residuals;
+        lines = machine.lines(&at, &here, planned)?;
+        if saved < WORTH * cost {
             break;
         }
     }
-    let everywhere: Vec<usize> = (0..cases.len()).collect();
-    let before = machine.play(&[Vec::new()], &everywhere)?;
-    let after = machine.play(&[machine.values(&at)], &everywhere)?;
-    let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
-        name: case.name.clone(),
-        held_out: case.held_out,
-        warning: case.warning,
-        before: case.errors(&before[0][i]),
-        after: case.errors(&after[0][i]),
-    });
-    let outcomes = parameters.iter().enumerate().map(|(j, &parameter)| {
+    Ok((here, lines))
+}
+
+/// What came of the numbers for all runs, or of those of one deployment.
+fn outcomes(
+    machine: &Machine<'_>,
+    lines: &Linear,
+    plan: &Plan,
+    deployment: Option<usize>,
+) -> Vec<Outcome> {
+    let errors = lines.errors(plan);
+    let terms = plan.terms.iter().zip(errors);
+    let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
+    let outcomes = own.map(|((j, _), error)| {
+        let Column { parameter, .. } = machine.columns[*j];
         let prior = parameter.prior();
-        let value = prior.centre + at[j] * prior.scale;
+        let shared = machine.columns.iter().zip(&lines.at).filter(|(column, _)| {
+            deployment.is_some() && column.deployment.is_none() && column.parameter == parameter
+        });
+        let u = lines.at[*j] + shared.map(|(_, u)| *u).sum::<f64>();
         let (low, high) = prior.bounds;
+        let value = (prior.centre + u * prior.scale).clamp(low, high);
         let near = AT_BOUND * (high - low);
         Outcome {
             parameter,
             default: prior.centre,
             value,
-            error: noise * variance[j].max(0.0).sqrt() * prior.scale,
+            error: error * prior.scale,
             at_bound: value - low < near || high - value < near,
         }
     });
-    Ok(Fitted {
-        parameters: outcomes.collect(),
-        runs: runs.collect(),
-        left,
-    })
+    outcomes.collect()
 }
 
-struct Machine<'a> {
-    cases: &'a [Case],
-    parameters: &'a [Parameter],
-    threads: usize,
-}
-
-struct Round {
-    noise: f64,
-    variance: Vec<f64>,
-}
-
-impl Machine<'_> {
-    /// Values for a place in scales of the priors.
-    fn values(&self, at: &[f64]) -> Vec<(Parameter, f64)> {
-        let values = self.parameters.iter().zip(at).map(|(&parameter, u)| {
-            let prior = parameter.prior();
-            let value = prior.centre + u * prior.scale;
-            (parameter, value.clamp(prior.bounds.0, prior.bounds.1))
-        });
-        values.collect()
-    }
-
-    /// Plays every case with every list of values, on all threads; `[values][case]`.
-    fn play(
-        &self,
-        values: &[Vec<(Parameter, f64)>],
-        cases: &[usize],
-    ) -> Result<Vec<Vec<Prediction>>, CalibrateError> {
-        let jobs = values.len() * cases.len();
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Option<Result<Prediction, CalibrateError>>>> =
-            Mutex::new((0..jobs).map(|_| None).collect());
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(jobs).max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let job = next.fetch_add(1, Ordering::Relaxed);
-                        if job >= jobs {
-                            return;
-                        }
-                        let (v, c) = (job / cases.len(), job % cases.len());
-                        let played = self.cases[cases[c]].play(&values[v]);
-                        if let Ok(mut done) = done.lock() {
-                            done[job] = Some(played);
-                        }
-                    }
-                });
-            }
-        });
-        let done = done.into_inner().unwrap_or_default();
-        let lost = || CalibrateError::Other("a run was not played to its end".to_owned());
-        let mut played = done
-            .into_iter()
-            .map(|one| one.unwrap_or_else(|| Err(lost())));
-        let mut all = Vec::with_capacity(values.len());
-        for _ in values {
-            all.push(
-                played
-                    .by_ref()
-                    .take(cases.len())
-                    .collect::<Result<_, _>>()?,
-            );
+/// The numbers of one deployment, its own front end included.
+fn own_outcomes(
+    machine: &Machine<'_>,
+    lines: &Linear,
+    plan: &Plan,
+    (deployment, case): (usize, &Case),
+) -> Vec<Outcome> {
+    let mut outcomes = outcomes(machine, lines, plan, Some(deployment));
+    outcomes.retain_mut(|outcome| {
+        if outcome.parameter != Parameter::FrontEnd {
+            return true;
         }
-        Ok(all)
-    }
-
-    /// Residuals of the fitted cases at several places at once.
-    fn residuals(&self, places: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, CalibrateError> {
-        let cases: Vec<usize> = (0..self.cases.len())
-            .filter(|i| !self.cases[*i].held_out)
-            .collect();
-        let values: Vec<_> = places.iter().map(|at| self.values(at)).collect();
-        let played = self.play(&values, &cases)?;
-        let all = played.iter().map(|predictions| {
-            let each = cases.iter().zip(predictions);
-            each.flat_map(|(i, p)| self.cases[*i].residuals(p))
-                .collect()
-        });
-        Ok(all.collect())
-    }
-
-    /// One descent with the given weight of the defaults.
-    fn round(&self, at: &mut Vec<f64>, ridge: f64) -> Result<Round, CalibrateError> {
-        let n = at.len();
-        let cost = |residuals: &[f64], trust: &[f64], at: &[f64]| {
-            let loss = |r: &f64| 2.0 * SOFT * SOFT * ((1.0 + (r / SOFT).powi(2)).sqrt() - 1.0);
-            let data: f64 = residuals.iter().zip(trust).map(|(r, t)| t * loss(r)).sum();
-            data + at.iter().map(|u| (ridge * u).powi(2)).sum::<f64>()
+        let Some(front_end) = case.front_end_us() else {
+            return false;
         };
-        let mut damping = 1e-3;
-        let mut current = self.residuals(std::slice::from_ref(at))?.remove(0);
-        let (mut jacobian, mut trust) = self.jacobian(at, &current)?;
-        let mut normal = vec![vec![0.0; n]; n];
-        for _ in 0..STEPS {
-            let gradient;
-            (normal, gradient) = system(&jacobian, &current, &trust, at, ridge);
-            let mut moved = false;
-            for _ in 0..6 {
-                let mut damped = normal.clone();
-                for (j, row) in damped.iter_mut().enumerate() {
-                    row[j] *= 1.0 + damping;
-                }
-                let Some(step) = solve(damped, &gradient) else {
-                    damping *= 10.0;
-                    continue;
-                };
-                let trial = self.bounded(at, &step);
-                let length = trial.iter().zip(at.iter()).map(|(a, b)| (a - b).abs());
-                if length.fold(0.0, f64::max) < 1e-3 {
-                    break;
-                }
-                let found = self.residuals(std::slice::from_ref(&trial))?.remove(0);
-                if cost(&found, &trust, &trial) < cost(&current, &trust, at) {
-                    (*at, current) = (trial, found);
-                    damping = (damping / 10.0).max(1e-6);
-                    moved = true;
-                    break;
-                }
-                damping *= 10.0;
-            }
-            if !moved {
-                break;
-            }
-            (jacobian, trust) = self.jacobian(at, &current)?;
-        }
-        let weighed = || current.iter().zip(&trust).filter(|(r, _)| **r != 0.0);
-        let seen: f64 = weighed().map(|(_, t)| t).sum();
-        let free = (seen - n as f64).max(1.0);
-        let squares: f64 = weighed().map(|(r, t)| t * weight(*r) * r * r).sum();
-        let unit = |j: usize| {
-            (0..n)
-                .map(|i| if i == j { 1.0 } else { 0.0 })
-                .collect::<Vec<_>>()
-        };
-        let variance = (0..n).map(|j| solve(normal.clone(), &unit(j)).map_or(0.0, |x| x[j]));
-        Ok(Round {
-            noise: (squares / free).sqrt(),
-            variance: variance.collect(),
-        })
-    }
-
-    fn bounded(&self, at: &[f64], step: &[f64]) -> Vec<f64> {
-        let moved = self.parameters.iter().zip(at.iter().zip(step));
-        let moved = moved.map(|(parameter, (u, du))| {
-            let prior = parameter.prior();
-            let bound = |value: f64| (value - prior.centre) / prior.scale;
-            (u - du.clamp(-3.0, 3.0)).clamp(bound(prior.bounds.0), bound(prior.bounds.1))
-        });
-        moved.collect()
-    }
-
-    /// Central differences: `[parameter][residual]`, and how far each residual can be trusted.
-    fn jacobian(&self, at: &[f64], here: &[f64]) -> Result<Slopes, CalibrateError> {
-        let mut places = Vec::with_capacity(2 * at.len());
-        for j in 0..at.len() {
-            for side in [DIFFERENCE, -DIFFERENCE] {
-                let mut place = at.to_vec();
-                place[j] += side;
-                places.push(self.bounded(&place, &vec![0.0; at.len()]));
-            }
-        }
-        let found = self.residuals(&places)?;
-        let columns = (0..at.len()).map(|j| {
-            let apart = places[2 * j][j] - places[2 * j + 1][j];
-            let pairs = found[2 * j].iter().zip(&found[2 * j + 1]);
-            pairs.map(|(a, b)| (a - b) / apart.max(1e-9)).collect()
-        });
-        let trust = here.iter().enumerate().map(|(i, middle)| {
-            // A curve bends a little over a difference; a jump is all bend.
-            let bend = |j: usize| {
-                let (up, down) = (found[2 * j][i], found[2 * j + 1][i]);
-                let bend = (up - 2.0 * middle + down).abs();
-                bend * (bend / (up - down).abs().max(1e-9)).min(1.0)
-            };
-            let rough = (0..at.len()).map(bend).fold(0.0, f64::max);
-            1.0 / (1.0 + (rough / ROUGH).powi(2))
-        });
-        Ok((columns.collect(), trust.collect()))
-    }
-}
-
-/// Slopes by parameter and residual, and the trust in each residual.
-type Slopes = (Vec<Vec<f64>>, Vec<f64>);
-
-/// Weight of a residual under the soft L1 loss.
-fn weight(residual: f64) -> f64 {
-    1.0 / (1.0 + (residual / SOFT).powi(2)).sqrt()
-}
-
-/// The normal equations, defaults included.
-fn system(
-    jacobian: &[Vec<f64>],
-    residuals: &[f64],
-    trust: &[f64],
-    at: &[f64],
-    ridge: f64,
-) -> (Vec<Vec<f64>>, Vec<f64>) {
-    let weights = residuals.iter().zip(trust).map(|(r, t)| t * weight(*r));
-    let weights: Vec<f64> = weights.collect();
-    let product = |a: &[f64], b: &[f64]| -> f64 {
-        let terms = a.iter().zip(b).zip(&weights);
-        terms.map(|((a, b), w)| w * a * b).sum()
-    };
-    let normal = jacobian.iter().enumerate().map(|(i, a)| {
-        let row = jacobian.iter().enumerate().map(|(j, b)| {
-            let own = if i == j { ridge * ridge } else { 0.0 };
-            product(a, b) + own
-        });
-        row.collect()
+        outcome.value = (outcome.value + front_end - outcome.default).max(0.0);
+        outcome.default = front_end;
+        true
     });
-    let gradient = jacobian
-        .iter()
-        .zip(at)
-        .map(|(column, u)| product(column, residuals) + ridge * ridge * u);
-    (normal.collect(), gradient.collect())
-}
-
-/// Solves a small system by elimination with pivots; `None` when it has no one solution.
-fn solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
-    let n = b.len();
-    let mut b = b.to_vec();
-    for column in 0..n {
-        let pivot =
-            (column..n).max_by(|i, j| a[*i][column].abs().total_cmp(&a[*j][column].abs()))?;
-        if a[pivot][column].abs() < 1e-300 {
-            return None;
-        }
-        a.swap(column, pivot);
-        b.swap(column, pivot);
-        let lead = a[column].clone();
-        for row in column + 1..n {
-            let factor = a[row][column] / lead[column];
-            for (value, top) in a[row].iter_mut().zip(&lead) {
-                *value -= factor * top;
-            }
-            b[row] -= factor * b[column];
-        }
-    }
-    for row in (0..n).rev() {
-        let known: f64 = (row + 1..n).map(|k| a[row][k] * b[k]).sum();
-        b[row] = (b[row] - known) / a[row][row];
-    }
-    Some(b)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::solve;
-
-    #[test]
-    fn small_systems_are_solved() {
-        let x = solve(vec![vec![0.0, 2.0], vec![4.0, 1.0]], &[6.0, 7.0]).expect("has a solution");
-        assert_eq!(x, [1.0, 3.0]);
-        assert_eq!(
-            solve(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]),
-            None
-        );
-    }
+    outcomes
 }

@@ -73,7 +73,7 @@ impl Parameter {
         let defaults = Coefficients::default();
         let (centre, scale, bounds) = match self {
             Self::FrontEnd => (defaults.front_end_us, 3000.0, (0.0, 40_000.0)),
-            Self::StepScale => (1.0, 0.2, (0.2, 5.0)),
+            Self::StepScale => (1.0, 0.05, (0.2, 5.0)),
             Self::Step => (defaults.step_us, 300.0, (0.0, 3000.0)),
             Self::Sequence => (defaults.sequence_us, 8.0, (0.0, 60.0)),
             Self::Compute => (defaults.gemm_compute_scale, 0.2, (0.5, 1.4)),

@@ -5,12 +5,10 @@ use std::fmt::Write as _;
 
 use crate::engine::latency::Coefficients;
 
-use super::fit::{Fitted, RunOutcome};
+use super::fit::{Fitted, Outcome, RunOutcome};
 use super::{Parameter, applied};
 
-/// Median of the sizes of what is known.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.map(f64::abs).collect();
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len().checked_sub(1)? / 2;
     let upper = values.len() / 2;
@@ -21,14 +19,52 @@ impl Fitted {
     /// Median size of the error of fitted (or held-out) runs in per cent: TTFT, ITL, E2E, before
     /// and after. Runs that were overloaded count for ITL only.
     pub fn medians(&self, held_out: bool) -> [[Option<f64>; 3]; 2] {
+        self.over_runs(held_out, median)
+    }
+
+    /// The same with the mean of the sizes.
+    pub fn means(&self, held_out: bool) -> [[Option<f64>; 3]; 2] {
+        self.over_runs(held_out, |sizes| {
+            let n = sizes.len();
+            (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
+        })
+    }
+
+    fn over_runs(
+        &self,
+        held_out: bool,
+        sum_up: fn(Vec<f64>) -> Option<f64>,
+    ) -> [[Option<f64>; 3]; 2] {
         let of = |pick: fn(&RunOutcome) -> &[Option<f64>; 3]| {
             [0, 1, 2].map(|i| {
                 let runs = self.runs.iter().filter(|run| run.held_out == held_out);
                 let runs = runs.filter(|run| i == 1 || run.warning.is_none());
-                median(runs.filter_map(|run| pick(run)[i]))
+                sum_up(runs.filter_map(|run| Some(pick(run)[i]?.abs())).collect())
             })
         };
         [of(|run| &run.before), of(|run| &run.after)]
+    }
+
+    /// Medians and means, of the fitted runs and of those held out.
+    fn sums(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        for (what, held_out) in [("fitted", false), ("held out", true)] {
+            if !self.runs.iter().any(|run| run.held_out == held_out) {
+                continue;
+            }
+            for (kind, [before, after]) in [
+                ("median", self.medians(held_out)),
+                ("mean", self.means(held_out)),
+            ] {
+                let plain = |value: &Option<f64>| match value {
+                    Some(value) => format!("{value:>8.1}"),
+                    None => format!("{:>8}", "-"),
+                };
+                let label = format!("{kind} size, {what}");
+                let cells: String = before.iter().chain(&after).map(plain).collect();
+                writeln!(f, "{label:<width$} {cells}")?;
+            }
+        }
+        Ok(())
     }
 
     /// The fitted value of a number.
@@ -57,58 +93,64 @@ impl fmt::Display for Fitted {
         for run in &self.runs {
             let cells: String = run.before.iter().chain(&run.after).map(cell).collect();
             let note = match (run.held_out, run.warning) {
-                (true, _) => "  held out",
+                (true, Some(warning)) => &format!("  held out; {warning}"),
+                (true, None) => "  held out",
                 (false, Some(warning)) => &format!("  {warning}"),
                 (false, None) => "",
             };
             writeln!(f, "{:<width$} {cells}{note}", run.name)?;
         }
-        for (label, held_out) in [
-            ("median size, fitted", false),
-            ("median size, held out", true),
-        ] {
-            if self.runs.iter().any(|run| run.held_out == held_out) {
-                let [before, after] = self.medians(held_out);
-                let plain = |value: &Option<f64>| match value {
-                    Some(value) => format!("{value:>8.1}"),
-                    None => format!("{:>8}", "-"),
-                };
-                let cells: String = before.iter().chain(&after).map(plain).collect();
-                writeln!(f, "{label:<width$} {cells}")?;
-            }
-        }
+        self.sums(f, width)?;
         writeln!(
             f,
             "\n{:<20} {:>12} {:>12} {:>12}",
             "number", "default", "fitted", "± error"
         )?;
         for outcome in &self.parameters {
-            let note = if outcome.at_bound {
-                "  at its bound"
-            } else {
-                ""
-            };
-            writeln!(
-                f,
-                "{:<20} {:>12.4} {:>12.4} {:>12.4}{note}",
-                outcome.parameter.name(),
-                outcome.default,
-                outcome.value,
-                outcome.error
-            )?;
+            line(f, outcome)?;
         }
         for (parameter, why) in &self.left {
             let default = parameter.prior().centre;
             let name = parameter.name();
-            writeln!(f, "{name:<20} {default:>12.4}   at its prior: {why}")?;
+            writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?;
+        }
+        for own in self
+            .deployments
+            .iter()
+            .filter(|own| !own.parameters.is_empty())
+        {
+            let runs = if own.runs == 1 { "run" } else { "runs" };
+            writeln!(f, "\n{} ({} {runs})", own.name, own.runs)?;
+            for outcome in &own.parameters {
+                line(f, outcome)?;
+            }
         }
         Ok(())
     }
 }
 
+/// One fitted number.
+fn line(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
+    let note = if outcome.at_bound {
+        "  at its bound"
+    } else {
+        ""
+    };
+    writeln!(
+        f,
+        "{:<20} {:>12.4} {:>12.4} {:>12.4}{note}",
+        outcome.parameter.name(),
+        outcome.default,
+        outcome.value,
+        outcome.error
+    )
+}
+
 /// A file for `--config`: the flags in `deployment`, then what was fitted.
 pub fn yaml(fitted: &Fitted, base: &Coefficients, deployment: &[(String, String)]) -> String {
     let (coefficients, scale) = applied(fitted, base);
+    let own = fitted.profile.iter().flat_map(|own| &own.parameters);
+    let mut fitted_all = fitted.parameters.iter().chain(own);
     let mut text = String::from("# Written by `vllm-sim calibrate`.\n");
     for line in fitted.to_string().lines() {
         let _ = writeln!(text, "{}", format!("# {line}").trim_end());
@@ -116,11 +158,7 @@ pub fn yaml(fitted: &Fitted, base: &Coefficients, deployment: &[(String, String)
     for (name, value) in deployment {
         let _ = writeln!(text, "{name}: {value}");
     }
-    if fitted
-        .parameters
-        .iter()
-        .any(|o| o.parameter == Parameter::StepScale)
-    {
+    if fitted_all.any(|o| o.parameter == Parameter::StepScale) {
         let _ = writeln!(text, "speedup-ratio: {:.6}", 1.0 / scale);
     }
     text.push_str("latency-coefficients:\n");

@@ -177,75 +177,10 @@ pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
 /// Reads what a run was called with, and opens its workload.
 pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
-    let mut pool = |args: &str, count: &str, role: Role| -> Result<Workers, DynamoError> {
-        let value = kwargs.take(args).unwrap_or_default();
-        let worker = worker(&value, dir)?;
-        if worker.role != role {
-            let problem = format!("worker_type must be {role:?}, is {:?}", worker.role);
-            return Err(wrong(&format!("kwargs.{args}"), problem.to_lowercase()));
-        }
-        let count = match kwargs.count(count)?.unwrap_or(1) {
-            0 => return Err(wrong(&format!("kwargs.{count}"), "must be at least 1")),
-            n => n,
-        };
-        Ok(Workers { worker, count })
-    };
-    let split = [
-        "prefill_engine_args",
-        "decode_engine_args",
-        "num_prefill_workers",
-        "num_decode_workers",
-    ];
-    let split = split.iter().any(|key| !args["kwargs"][*key].is_null());
-    let (prefill, serving) = match split {
-        true => (
-            Some(pool(
-                "prefill_engine_args",
-                "num_prefill_workers",
-                Role::Prefill,
-            )?),
-            pool("decode_engine_args", "num_decode_workers", Role::Decode)?,
-        ),
-        false => (
-            None,
-            pool("extra_engine_args", "num_workers", Role::Aggregated)?,
-        ),
-    };
-    if let Some(prefill) = &prefill
-        && prefill.worker.engine.block_size() != serving.worker.engine.block_size()
-    {
-        let problem = "block_size must be that of decode_engine_args";
-        return Err(wrong("kwargs.prefill_engine_args", problem));
-    }
-    if prefill
-        .iter()
-        .chain([&serving])
-        .any(|pool| pool.worker.ranks > 1)
-        && split
-    {
-        let problem = "more than 1 is not modelled for split pools";
-        return Err(wrong("kwargs.prefill_engine_args.dp_size", problem));
-    }
-    let config = kwargs.take("router_config").unwrap_or_default();
-    let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
-    let router = match kwargs.one_of("router_mode", &["round_robin", "kv_router"])? {
-        0 => RouterConfig::RoundRobin,
-        _ => RouterConfig::Kv(KvConfig {
-            event_lag: Duration::try_from_secs_f64(lag / 1e3)
-                .map_err(|_| wrong("kwargs.kv_event_lag_ms", format!("{lag} is too long")))?,
-            ..super::router(&config)?
-        }),
-    };
+    let (prefill, serving) = pools(&mut kwargs, dir)?;
+    let router = routing(&mut kwargs)?;
     kwargs.one_of("replay_mode", &["offline"])?;
-    let sla = Slo {
-        ttft_ms: kwargs.number("sla_ttft_ms")?,
-        itl_ms: kwargs.number("sla_itl_ms")?,
-        e2e_ms: kwargs.number("sla_e2e_ms")?,
-    };
-    if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
-        let problem = "excludes sla_ttft_ms and sla_itl_ms";
-        return Err(wrong("kwargs.sla_e2e_ms", problem));
-    }
+    let sla = sla(&mut kwargs)?;
     let concurrency = kwargs.count("replay_concurrency")?.map(|n| n as usize);
     let speedup = kwargs.number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
@@ -253,7 +188,14 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
     }
     let max_ms = kwargs.number("max_sim_time_ms")?;
     let capture = kwargs.flag("capture_per_request", false)?;
-    kwargs.ignore(&["report_jsonl_path", "telemetry_options"]);
+    kwargs.ignore(&[
+        "report_jsonl_path",
+        "telemetry_options",
+        "model_name",
+        "benchmark_granularity",
+        "capture_planner_details",
+        "performance_model_metadata",
+    ]);
     let positional = args["positional"].as_array().map_or(&[][..], Vec::as_slice);
     let closed = concurrency.is_some();
     let source = match args["api"].as_str() {
@@ -278,6 +220,91 @@ pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>),
         capture,
     };
     Ok((setup, source))
+}
+
+/// The workers for prompts, if pools are split, and those that make output.
+fn pools(kwargs: &mut Args, dir: &Path) -> Result<(Option<Workers>, Workers), DynamoError> {
+    let split = kwargs.has("prefill_engine_args") || kwargs.has("decode_engine_args");
+    if !split {
+        for key in ["num_prefill_workers", "num_decode_workers"] {
+            if kwargs.count(key)?.unwrap_or(1) != 1 {
+                return Err(kwargs.wrong(key, "is for split pools, use num_workers"));
+            }
+        }
+        let serving = pool(kwargs, dir, "extra_engine_args", "num_workers")?;
+        serving.must_be("extra_engine_args", Role::Aggregated)?;
+        return Ok((None, serving));
+    }
+    if kwargs.count("num_workers")?.unwrap_or(1) != 1 {
+        return Err(kwargs.wrong("num_workers", "is not for split pools"));
+    }
+    let prefill = pool(kwargs, dir, "prefill_engine_args", "num_prefill_workers")?;
+    prefill.must_be("prefill_engine_args", Role::Prefill)?;
+    let serving = pool(kwargs, dir, "decode_engine_args", "num_decode_workers")?;
+    serving.must_be("decode_engine_args", Role::Decode)?;
+    if prefill.worker.engine.block_size() != serving.worker.engine.block_size() {
+        let problem = "block_size must be that of decode_engine_args";
+        return Err(wrong("kwargs.prefill_engine_args", problem));
+    }
+    if prefill.worker.ranks.max(serving.worker.ranks) > 1 {
+        let problem = "more than 1 is not modelled for split pools";
+        return Err(wrong("kwargs.prefill_engine_args.dp_size", problem));
+    }
+    Ok((Some(prefill), serving))
+}
+
+fn pool(kwargs: &mut Args, dir: &Path, args: &str, count: &str) -> Result<Workers, DynamoError> {
+    let worker = worker(&kwargs.take(args).unwrap_or_default(), dir)?;
+    match kwargs.count(count)?.unwrap_or(1) {
+        0 => Err(kwargs.wrong(count, "must be at least 1")),
+        count => Ok(Workers { worker, count }),
+    }
+}
+
+impl Workers {
+    fn must_be(&self, args: &str, role: Role) -> Result<(), DynamoError> {
+        if self.worker.role == role {
+            return Ok(());
+        }
+        let problem = format!("worker_type must be {role:?}, is {:?}", self.worker.role);
+        Err(wrong(&format!("kwargs.{args}"), problem.to_lowercase()))
+    }
+}
+
+fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
+    let config = kwargs.take("router_config").unwrap_or_default();
+    let lag = kwargs.number("kv_event_lag_ms")?.unwrap_or(0.0);
+    let drawn = kwargs.one_of("router_mode", &["round_robin", "kv_router"])? == 1;
+    if !drawn && lag > 0.0 {
+        return Err(kwargs.wrong("kv_event_lag_ms", "is for router_mode kv_router"));
+    }
+    if !drawn {
+        return Ok(RouterConfig::RoundRobin);
+    }
+    Ok(RouterConfig::Kv(KvConfig {
+        event_lag: Duration::try_from_secs_f64(lag / 1e3)
+            .map_err(|_| kwargs.wrong("kv_event_lag_ms", format!("{lag} is too long")))?,
+        ..super::router(&config)?
+    }))
+}
+
+fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {
+    let mut bound = |key: &str| -> Result<Option<f64>, DynamoError> {
+        match kwargs.number(key)? {
+            Some(0.0) => Err(kwargs.wrong(key, "must be more than 0")),
+            bound => Ok(bound),
+        }
+    };
+    let sla = Slo {
+        ttft_ms: bound("sla_ttft_ms")?,
+        itl_ms: bound("sla_itl_ms")?,
+        e2e_ms: bound("sla_e2e_ms")?,
+    };
+    if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
+        let problem = "excludes sla_ttft_ms and sla_itl_ms";
+        return Err(wrong("kwargs.sla_e2e_ms", problem));
+    }
+    Ok(sla)
 }
 
 /// The object around an engine's arguments, or these alone as 1.4.2 takes them.
@@ -344,11 +371,14 @@ fn worker_args(value: &Value, dir: &Path) -> Result<Worker, DynamoError> {
     if ranks > 1 {
         with_ranks(&mut parsed, ranks)?;
     }
-    if parsed.block_size() == 0 {
-        return Err(wrong(
-            "extra_engine_args.engine.block_size",
-            "must be at least 1",
-        ));
+    let least = if matches!(parsed, EngineSpec::Vllm(_)) {
+        2
+    } else {
+        1
+    };
+    if parsed.block_size() < least {
+        let problem = format!("must be at least {least}");
+        return Err(wrong("extra_engine_args.engine.block_size", problem));
     }
     Ok(Worker {
         engine: parsed,
@@ -499,6 +529,10 @@ fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
             None => Ok((Vec::new(), seed)),
         };
     };
+    let faster = args.map.get("decode_speedup_ratio").and_then(Value::as_f64);
+    if faster.is_some_and(|ratio| ratio != 1.0) {
+        return Err(args.wrong("aic_nextn", "needs decode_speedup_ratio 1"));
+    }
     if !(1..=5).contains(&drafts) {
         return Err(args.wrong("aic_nextn", format!("{drafts}, must be between 1 and 5")));
     }

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::engine::latency::Roofline;
 use crate::engine::sched::vllm::Vllm;
 use crate::engine::{Event, Outbox, Scheduler, SeqId, Sequence};
 use crate::sim::{Agenda, SimTime};
@@ -22,7 +22,9 @@ pub(in crate::tools) struct Done {
 pub(in crate::tools) struct Client<'a> {
     run: &'a Run,
     engines: Vec<Vllm>,
-    front_end: Duration,
+    front_end: &'a Roofline,
+    /// Most requests that the engines run at once.
+    places: usize,
     /// Requests on their way through the front end.
     arrivals: Agenda<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
@@ -36,8 +38,9 @@ pub(in crate::tools) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    pub(in crate::tools) fn new(run: &'a Run, engines: Vec<Vllm>, front_end: Duration) -> Self {
+    pub(in crate::tools) fn new(run: &'a Run, engines: Vec<Vllm>, front_end: &'a Roofline) -> Self {
         Self {
+            places: engines.len() * run.engine.max_num_seqs as usize,
             run,
             engines,
             front_end,
@@ -107,7 +110,10 @@ impl<'a> Client<'a> {
             self.seen[i].sent = now;
             self.in_flight += 1;
             self.next += 1;
-            self.arrivals.set(now + self.front_end, i);
+            let running = (self.in_flight - 1).min(self.places);
+            let running = u32::try_from(running).unwrap_or(u32::MAX);
+            self.arrivals
+                .set(now + self.front_end.front_end(running), i);
             if let Some(timeout) = self.run.timeout {
                 self.timeouts.push_back((now + timeout, i));
             }

@@ -13,6 +13,7 @@ use crate::sim::{Draw, Purpose, SimTime, mix, stream};
 use super::ValidateError;
 
 /// One run as it will be replayed.
+#[derive(Clone)]
 pub(in crate::tools) struct Run {
     pub id: String,
     pub setup: Setup,
@@ -28,6 +29,7 @@ pub(in crate::tools) struct Run {
 }
 
 /// One request of the workload.
+#[derive(Clone)]
 pub(in crate::tools) struct Request {
     /// When it is sent, counted from the start of its stage.
     pub at: SimTime,
@@ -38,7 +40,7 @@ pub(in crate::tools) struct Request {
 }
 
 /// A front end in another cluster behind its own load generator (vLLM 0.11 on GKE).
-const SLOW_FRONT_END_US: f64 = 19_400.0;
+const SLOW_FRONT_END_US: f64 = 15_400.0;
 /// Prompt lengths lie within this share of their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
@@ -135,10 +137,11 @@ fn setup(fields: &Fields, ranks: u32) -> Result<Setup, ValidateError> {
         .as_str()
         .is_some_and(|s| s.contains("GKE"));
     let defaults = Coefficients::default();
-    let front_end_us = match (in_process, slow) {
-        (true, _) => 0.0,
-        (false, true) => SLOW_FRONT_END_US,
-        (false, false) => defaults.front_end_us,
+    let each = defaults.front_end_sequence_us;
+    let (front_end_us, front_end_sequence_us) = match (in_process, slow) {
+        (true, _) => (0.0, 0.0),
+        (false, true) => (SLOW_FRONT_END_US, each),
+        (false, false) => (defaults.front_end_us, each),
     };
     Ok(Setup {
         tp: fields.count("tp")?,
@@ -152,6 +155,7 @@ fn setup(fields: &Fields, ranks: u32) -> Result<Setup, ValidateError> {
         truncated_sampling: fields.flag("sampling.truncated_sampling"),
         coefficients: Coefficients {
             front_end_us,
+            front_end_sequence_us,
             ..defaults
         },
         ..Setup::new(shape(fields)?, gpu.clone())

@@ -20,7 +20,7 @@ pub struct SglangConfig {
     pub enable_prefix_caching: bool,
     /// Order of the waiting queue. Default by arrival.
     pub schedule_policy: SchedulePolicy,
-    /// Prompt tokens of one prefill pass, at least the chunk size. Default 16384.
+    /// Prompt tokens of one prefill pass; a longer chunk is cut to it. Default 16384.
     pub max_prefill_tokens: u32,
     /// Longest chunk of prompts in one pass, a multiple of the page size. Default 8192.
     pub chunked_prefill_size: u32,
@@ -111,9 +111,10 @@ impl SglangConfig {
                 of: page,
             });
         }
-        // A chunk that no pass could hold would wait for ever.
-        let most = f64::from(self.max_prefill_tokens);
-        within("chunked_prefill_size", chunk.into(), page.into(), most)
+        let most = f64::from(u32::MAX);
+        within("chunked_prefill_size", chunk.into(), page.into(), most)?;
+        let prefill = self.max_prefill_tokens.into();
+        within("max_prefill_tokens", prefill, page.into(), most)
     }
 
     pub(super) fn pages(&self, tokens: u32) -> u32 {

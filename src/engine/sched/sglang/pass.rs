@@ -153,6 +153,11 @@ impl Sglang {
         } else {
             (room.chunk / page * page).min(extend)
         };
+        // A chunk that no pass could hold would wait for ever.
+        let chunk = match self.config.ceil(chunk) > self.config.max_prefill_tokens {
+            true => (room.input.min(room.chunk) / page * page).min(chunk),
+            false => chunk,
+        };
         if chunk == 0 && extend > 0 {
             return false;
         }

@@ -87,7 +87,7 @@ pub(super) fn whole(
     let mut text = text(app, ids, seed, skip);
     let told = piece.stop_reason();
     let stops: &[String] = match (&told, piece.finish()) {
-        (Value::String(stop), Some("stop")) => &[stop.clone()],
+        (Value::String(stop), Some("stop")) => std::slice::from_ref(stop),
         (Value::Null, Some("stop")) => &asked.stops,
         _ => &[],
     };

@@ -1,0 +1,246 @@
+//! The runs as straight lines around one place: ridge fits, and what they are worth on runs that
+//! they have not seen, without another simulation.
+
+/// Residuals beyond this (6 %) count less and less (soft L1).
+const SOFT: f64 = 0.06;
+/// Rounds of reweighting, after which soft L1 fits stand still.
+const REWEIGH: usize = 8;
+
+/// Columns that may move, each with the weight that holds it to its default.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Plan {
+    pub(super) terms: Vec<(usize, f64)>,
+}
+
+/// Logarithms of predicted / measured around a place; places count in scales of the priors, from
+/// the defaults.
+pub(super) struct Linear {
+    pub(super) at: Vec<f64>,
+    /// Residuals there.
+    pub(super) here: Vec<f64>,
+    /// `[column][residual]`
+    pub(super) slopes: Vec<Vec<f64>>,
+    /// How much each residual counts.
+    pub(super) weights: Vec<f64>,
+    /// What each residual was measured in: residuals of one unit are left out together.
+    pub(super) units: Vec<usize>,
+}
+
+impl Linear {
+    /// How many units can be left out.
+    pub(super) fn unit_count(&self) -> usize {
+        let mut units = self.units.clone();
+        units.sort_unstable();
+        units.dedup();
+        units.len()
+    }
+
+    /// Residual `i` where nothing but `terms` is off its default.
+    fn residual(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
+        self.origin(i) + self.moved(i, terms, x)
+    }
+
+    /// Residual `i` at the defaults, as the line has it.
+    fn origin(&self, i: usize) -> f64 {
+        let columns = self.slopes.iter().zip(&self.at);
+        self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()
+    }
+
+    fn moved(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
+        let terms = terms.iter().zip(x);
+        terms.map(|((j, _), u)| self.slopes[*j][i] * u).sum()
+    }
+
+    /// Where the cost of `plan` is least, without the residuals of `left_out`.
+    fn least(&self, plan: &Plan, left_out: Option<usize>) -> Vec<f64> {
+        let terms = &plan.terms;
+        let kept: Vec<usize> = (0..self.here.len())
+            .filter(|i| self.weights[*i] > 0.0 && Some(self.units[*i]) != left_out)
+            .collect();
+        let mut x = vec![0.0; terms.len()];
+        for _ in 0..REWEIGH {
+            let (normal, gradient) = self.system(terms, &x, &kept);
+            let Some(next) = solve(normal, &gradient) else {
+                break;
+            };
+            x = next;
+        }
+        x
+    }
+
+    /// The normal equations under the weights that the residuals at `x` have.
+    fn system(
+        &self,
+        terms: &[(usize, f64)],
+        x: &[f64],
+        kept: &[usize],
+    ) -> (Vec<Vec<f64>>, Vec<f64>) {
+        let n = terms.len();
+        let mut normal = vec![vec![0.0; n]; n];
+        let mut gradient = vec![0.0; n];
+        for &i in kept {
+            let weight = self.weights[i] * weight(self.residual(i, terms, x));
+            let origin = self.origin(i);
+            for (a, (column, _)) in terms.iter().enumerate() {
+                let slope = self.slopes[*column][i];
+                if slope == 0.0 {
+                    continue;
+                }
+                gradient[a] -= weight * slope * origin;
+                for (b, (other, _)) in terms.iter().enumerate() {
+                    normal[a][b] += weight * slope * self.slopes[*other][i];
+                }
+            }
+        }
+        for (a, (_, ridge)) in terms.iter().enumerate() {
+            normal[a][a] += ridge * ridge;
+        }
+        (normal, gradient)
+    }
+
+    /// The place where the cost of `plan` is least; columns outside it are at their defaults.
+    pub(super) fn best(&self, plan: &Plan) -> Vec<f64> {
+        let mut place = vec![0.0; self.at.len()];
+        for ((column, _), u) in plan.terms.iter().zip(self.least(plan, None)) {
+            place[*column] = u;
+        }
+        place
+    }
+
+    /// What fits to all other units cost on the unit left out, summed over units.
+    pub(super) fn cross_validated(&self, plan: &Plan) -> f64 {
+        let mut units = self.units.clone();
+        units.sort_unstable();
+        units.dedup();
+        let cost = units.iter().map(|unit| {
+            let x = self.least(plan, Some(*unit));
+            let own = (0..self.here.len()).filter(|i| self.units[*i] == *unit);
+            own.map(|i| self.weights[i] * loss(self.residual(i, &plan.terms, &x)))
+                .sum::<f64>()
+        });
+        cost.sum()
+    }
+
+    /// Cost of residuals met at a place.
+    pub(super) fn cost(&self, plan: &Plan, residuals: &[f64], place: &[f64]) -> f64 {
+        let data = residuals.iter().zip(&self.weights);
+        let held = plan.terms.iter();
+        data.map(|(r, w)| w * loss(*r)).sum::<f64>()
+            + held
+                .map(|(j, ridge)| (ridge * place[*j]).powi(2))
+                .sum::<f64>()
+    }
+
+    /// Standard errors of the terms of `plan`, in scales of the priors.
+    pub(super) fn errors(&self, plan: &Plan) -> Vec<f64> {
+        let terms = &plan.terms;
+        let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
+        let all: Vec<usize> = (0..self.here.len()).collect();
+        let (normal, _) = self.system(terms, &x, &all);
+        let seen: f64 = self.weights.iter().sum();
+        let squares: f64 = all
+            .iter()
+            .map(|&i| self.weights[i] * weight(self.here[i]) * self.here[i].powi(2))
+            .sum();
+        let noise = (squares / (seen - terms.len() as f64).max(1.0)).sqrt();
+        let errors = (0..terms.len()).map(|j| {
+            let unit = (0..terms.len()).map(|i| if i == j { 1.0 } else { 0.0 });
+            let column = solve(normal.clone(), &unit.collect::<Vec<_>>());
+            noise * column.map_or(0.0, |column| column[j].max(0.0).sqrt())
+        });
+        errors.collect()
+    }
+}
+
+/// Soft L1.
+fn loss(residual: f64) -> f64 {
+    2.0 * SOFT * SOFT * ((1.0 + (residual / SOFT).powi(2)).sqrt() - 1.0)
+}
+
+/// Weight of a residual under it.
+fn weight(residual: f64) -> f64 {
+    1.0 / (1.0 + (residual / SOFT).powi(2)).sqrt()
+}
+
+/// Solves a small system by elimination with pivots; `None` when it has no one solution.
+fn solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
+    let n = b.len();
+    let mut b = b.to_vec();
+    for column in 0..n {
+        let pivot =
+            (column..n).max_by(|i, j| a[*i][column].abs().total_cmp(&a[*j][column].abs()))?;
+        if a[pivot][column].abs() < 1e-300 {
+            return None;
+        }
+        a.swap(column, pivot);
+        b.swap(column, pivot);
+        let lead = a[column].clone();
+        for row in column + 1..n {
+            let factor = a[row][column] / lead[column];
+            for (value, top) in a[row].iter_mut().zip(&lead).skip(column) {
+                *value -= factor * top;
+            }
+            b[row] -= factor * b[column];
+        }
+    }
+    for row in (0..n).rev() {
+        let known: f64 = (row + 1..n).map(|k| a[row][k] * b[k]).sum();
+        b[row] = (b[row] - known) / a[row][row];
+    }
+    Some(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_systems_are_solved() {
+        let x = solve(vec![vec![0.0, 2.0], vec![4.0, 1.0]], &[6.0, 7.0]).expect("has a solution");
+        assert_eq!(x, [1.0, 3.0]);
+        assert_eq!(
+            solve(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]),
+            None
+        );
+    }
+
+    /// Units with residuals `offset`, which column 0 moves by `slope`, and noise that column 1
+    /// could follow within one unit and nowhere else.
+    fn line(offsets: &[f64], noise: f64) -> Linear {
+        let n = offsets.len();
+        let here = offsets
+            .iter()
+            .enumerate()
+            .map(|(i, o)| o + if i % 2 == 0 { noise } else { -noise });
+        Linear {
+            at: vec![0.0; 2],
+            here: here.collect(),
+            slopes: vec![
+                vec![0.1; n],
+                (0..n).map(|i| [0.1, -0.1, 0.0][i % 3]).collect(),
+            ],
+            weights: vec![1.0; n],
+            units: (0..n).collect(),
+        }
+    }
+
+    #[test]
+    fn what_all_units_share_is_found_and_worth_its_while() {
+        let line = line(&[0.05; 6], 0.0);
+        let plan = Plan {
+            terms: vec![(0, 0.001)],
+        };
+        let place = line.best(&plan);
+        assert!((place[0] + 0.5).abs() < 1e-3, "{place:?}");
+        assert!(line.cross_validated(&plan) < 0.01 * line.cross_validated(&Plan::default()));
+    }
+
+    #[test]
+    fn a_column_that_follows_noise_costs_on_what_was_left_out() {
+        let line = line(&[0.0; 6], 0.02);
+        let plan = Plan {
+            terms: vec![(1, 0.001)],
+        };
+        assert!(line.cross_validated(&plan) > line.cross_validated(&Plan::default()));
+    }
+}

@@ -1,0 +1,188 @@
+//! What may move, and how freely: candidates from the simplest to the richest.
+
+use super::case::{Case, Traits};
+use super::linear::{Linear, Plan};
+use super::machine::Column;
+use super::parameters::{ORDER, Parameter, parameter_names};
+use super::{CalibrateError, Options};
+
+/// Weights that hold numbers to their defaults, in scales of their priors.
+const RIDGES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
+/// The weight when there is nothing to leave out.
+const ONE_RUN: f64 = 0.001;
+/// What a richer plan has to save on runs left out to be taken: simpler ones carry further than
+/// a narrow win among dozens of candidates.
+const GAIN: f64 = 0.05;
+/// The two numbers in which deployments differ whatever their step is made of.
+pub(super) const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
+
+/// Parameters that the runs can tell, best first, and why the others stay.
+pub(super) struct Choice {
+    pub(super) told: Vec<Parameter>,
+    pub(super) left: Vec<(Parameter, &'static str)>,
+    /// They were named, and are fitted whether they help or not.
+    pub(super) named: bool,
+}
+
+/// Which parameters runs can tell.
+pub(super) fn choose(cases: &[Case], options: &Options) -> Result<Choice, CalibrateError> {
+    let fitted: Vec<Traits> = cases
+        .iter()
+        .filter(|case| !case.held_out)
+        .map(Case::traits)
+        .collect();
+    if fitted.is_empty() {
+        let problem = "no run is left to fit: all are held out, or none was named";
+        return Err(CalibrateError::Other(problem.to_owned()));
+    }
+    if !options.fit.is_empty() {
+        let mut told = Vec::new();
+        for name in &options.fit {
+            let parameter = Parameter::named(name.trim()).ok_or_else(|| {
+                let names = parameter_names();
+                CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
+            })?;
+            if !told.contains(&parameter) {
+                told.push(parameter);
+            }
+        }
+        return Ok(Choice {
+            told,
+            left: Vec::new(),
+            named: true,
+        });
+    }
+    let ratio = |of: fn(&Traits) -> f64| {
+        let values = || fitted.iter().map(of);
+        values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min).max(1e-9)
+    };
+    let points: usize = fitted.iter().map(|traits| traits.stages).sum();
+    let loads = points > 1 && ratio(|t| t.load) >= 1.5 || fitted.iter().any(|t| t.stages > 1);
+    let models = fitted
+        .windows(2)
+        .any(|pair| pair[0].hidden != pair[1].hidden);
+    let why_not = |parameter: Parameter| -> Option<&'static str> {
+        let no = |told: bool, why| (!told).then_some(why);
+        match parameter {
+            Parameter::FrontEnd => None,
+            Parameter::StepScale => no(!loads, "told apart into the parts below"),
+            Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
+            Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
+            Parameter::Attention => no(ratio(|t| t.context) >= 2.0, "needs two context lengths"),
+            Parameter::Memory => no(models, "needs two models"),
+            Parameter::Mixed => no(loads && points >= 8, "needs eight runs at different loads"),
+            Parameter::AllReduce => no(fitted.iter().any(|t| t.tp > 1), "needs tensor parallelism"),
+            Parameter::Moe => no(fitted.iter().any(|t| t.moe), "needs a mixture of experts"),
+        }
+    };
+    let most = (points / 2).max(2);
+    let (mut told, mut left) = (Vec::new(), Vec::new());
+    for parameter in ORDER {
+        match why_not(parameter) {
+            None if told.len() < most => told.push(parameter),
+            None => left.push((parameter, "too few runs for one more")),
+            Some(why) => left.push((parameter, why)),
+        }
+    }
+    Ok(Choice {
+        told,
+        left,
+        named: false,
+    })
+}
+
+impl Choice {
+    /// Everything that may move, for runs of `deployments` deployments.
+    pub(super) fn columns(&self, deployments: usize) -> Vec<Column> {
+        let shared = |parameter: Parameter| Column {
+            parameter,
+            deployment: None,
+        };
+        let mut columns: Vec<Column> = self.told.iter().copied().map(shared).collect();
+        if self.named {
+            return columns;
+        }
+        if deployments > 1 {
+            let own = (0..deployments).flat_map(|deployment| {
+                OWN.map(|parameter| Column {
+                    parameter,
+                    deployment: Some(deployment),
+                })
+            });
+            columns.extend(own);
+        } else {
+            for parameter in OWN {
+                if !columns.contains(&shared(parameter)) {
+                    columns.push(shared(parameter));
+                }
+            }
+        }
+        columns
+    }
+
+    /// Plans in stages, from simple to rich.
+    fn stages(&self, columns: &[Column]) -> Vec<Vec<Plan>> {
+        let shared = |wanted: &[Parameter]| -> Vec<usize> {
+            let all = 0..columns.len();
+            all.filter(|j| {
+                columns[*j].deployment.is_none() && wanted.contains(&columns[*j].parameter)
+            })
+            .collect()
+        };
+        let own: Vec<usize> = (0..columns.len())
+            .filter(|j| columns[*j].deployment.is_some())
+            .collect();
+        let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
+            indices.iter().map(|j| (*j, ridge)).collect()
+        };
+        let ladder = |indices: &[usize]| -> Vec<Plan> {
+            let plans = RIDGES.map(|ridge| Plan {
+                terms: held(indices, ridge),
+            });
+            plans.to_vec()
+        };
+        if self.named {
+            return vec![ladder(&shared(&self.told))];
+        }
+        if own.is_empty() {
+            let mut stages = vec![ladder(&shared(&OWN))];
+            stages.extend((2..=self.told.len()).map(|n| ladder(&shared(&self.told[..n]))));
+            return stages;
+        }
+        let all = shared(&self.told);
+        let both = RIDGES.iter().flat_map(|inner| {
+            let plans = RIDGES.map(|outer| Plan {
+                terms: [held(&own, *inner), held(&all, outer)].concat(),
+            });
+            plans.to_vec()
+        });
+        vec![ladder(&own), both.collect()]
+    }
+
+    /// The plan that costs least on runs left out, if any costs less than the defaults.
+    pub(super) fn best(&self, columns: &[Column], lines: &Linear) -> Plan {
+        let stages = self.stages(columns);
+        if lines.unit_count() < 2 {
+            let mut plan = stages.into_iter().flatten().next().unwrap_or_default();
+            plan.terms.iter_mut().for_each(|term| term.1 = ONE_RUN);
+            return plan;
+        }
+        let mut best = Plan::default();
+        let mut least = match self.named {
+            true => f64::INFINITY,
+            false => lines.cross_validated(&best),
+        };
+        for stage in stages {
+            let judged = stage.into_iter().map(|plan| {
+                let cost = lines.cross_validated(&plan);
+                (plan, cost)
+            });
+            if let Some((plan, cost)) = judged.min_by(|a, b| a.1.total_cmp(&b.1))
+                && cost < least * (1.0 - GAIN)
+            {
+                (best, least) = (plan, cost);
+            }
+        }
+        best
+    }
+}
