@@ -6,6 +6,7 @@ mod fleet;
 mod line;
 mod prefill;
 mod setup;
+mod side;
 mod stats_log;
 mod supervisor;
 mod texts;

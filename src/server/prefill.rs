@@ -2,24 +2,16 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 
-use super::StartError;
+use super::{StartError, side};
 use crate::config::Config;
 use crate::http::{App, bootstrap};
 use crate::kv_transfer::Listener;
 use crate::service::Service;
-
-/// Pause after a connection could not be accepted.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// One listener per rank for decoding servers that have read. A port that is taken is no error:
 /// the blocks come back when their lease runs out.
@@ -86,21 +78,5 @@ pub(super) async fn registry(
         .route("/query", get(bootstrap::query))
         .route("/register", post(bootstrap::register))
         .with_state(bootstrap::Registry::new(app));
-    Ok(Some(async move {
-        let mut open = JoinSet::new();
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // Out of sockets: others must end first.
-                tokio::time::sleep(RETRY).await;
-                continue;
-            };
-            while open.try_join_next().is_some() {}
-            let service = TowerToHyperService::new(routes.clone());
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            open.spawn(async {
-                // A client that goes away is no news.
-                let _ = connection.await;
-            });
-        }
-    }))
+    Ok(Some(side::serve(listener, routes)))
 }

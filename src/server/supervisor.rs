@@ -5,22 +5,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::StartError;
+use super::{StartError, side};
 use crate::http::App;
-
-/// Pause after a connection could not be accepted.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// Listens, and answers until it is dropped.
 pub(super) struct Supervisor {
@@ -62,7 +55,7 @@ impl Supervisor {
             .route("/ready", get(look.clone()))
             .route("/readyz", get(look));
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, routes));
+        serving.spawn(side::serve(listener, routes));
         Ok(Self {
             address,
             _serving: serving,
@@ -72,22 +65,4 @@ impl Supervisor {
 
 fn is_up(app: &Weak<App>) -> bool {
     app.upgrade().is_some_and(|app| app.is_up())
-}
-
-async fn serve(listener: TcpListener, routes: Router) {
-    let mut open = JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of sockets: others must end first.
-            tokio::time::sleep(RETRY).await;
-            continue;
-        };
-        while open.try_join_next().is_some() {}
-        let service = TowerToHyperService::new(routes.clone());
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        open.spawn(async {
-            // A client that goes away is no news.
-            let _ = connection.await;
-        });
-    }
 }

@@ -15,6 +15,9 @@ const ONE_RUN: f64 = 0.001;
 const GAIN: f64 = 0.05;
 /// The two numbers in which deployments differ whatever their step is made of.
 pub(super) const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
+/// The one of them that a server's host does not touch: it may move alone, so that gaps between
+/// tokens are not held back, nor first tokens spoilt, by what hosts do.
+const PACE: [Parameter; 1] = [Parameter::StepScale];
 
 /// Parameters that the runs can tell, best first, and why the others stay.
 pub(super) struct Choice {
@@ -122,16 +125,8 @@ impl Choice {
 
     /// Plans in stages, from simple to rich.
     fn stages(&self, columns: &[Column]) -> Vec<Vec<Plan>> {
-        let shared = |wanted: &[Parameter]| -> Vec<usize> {
-            let all = 0..columns.len();
-            all.filter(|j| {
-                columns[*j].deployment.is_none() && wanted.contains(&columns[*j].parameter)
-            })
-            .collect()
-        };
-        let own: Vec<usize> = (0..columns.len())
-            .filter(|j| columns[*j].deployment.is_some())
-            .collect();
+        let shared = |wanted: &[Parameter]| which(columns, wanted, false);
+        let own = which(columns, &OWN, true);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
@@ -145,7 +140,7 @@ impl Choice {
             return vec![ladder(&shared(&self.told))];
         }
         if own.is_empty() {
-            let mut stages = vec![ladder(&shared(&OWN))];
+            let mut stages = vec![ladder(&shared(&PACE)), ladder(&shared(&OWN))];
             stages.extend((2..=self.told.len()).map(|n| ladder(&shared(&self.told[..n]))));
             return stages;
         }
@@ -156,23 +151,28 @@ impl Choice {
             });
             plans.to_vec()
         });
-        vec![ladder(&own), both.collect()]
+        vec![
+            ladder(&which(columns, &PACE, true)),
+            ladder(&own),
+            both.collect(),
+        ]
     }
 
     /// The plan that costs least on runs left out, if any costs less than the defaults.
     pub(super) fn best(&self, columns: &[Column], lines: &Linear) -> Plan {
-        let stages = self.stages(columns);
         if lines.unit_count() < 2 {
-            let mut plan = stages.into_iter().flatten().next().unwrap_or_default();
-            plan.terms.iter_mut().for_each(|term| term.1 = ONE_RUN);
-            return plan;
+            let wanted = if self.named { &self.told } else { &OWN[..] };
+            let terms = which(columns, wanted, false);
+            return Plan {
+                terms: terms.into_iter().map(|j| (j, ONE_RUN)).collect(),
+            };
         }
         let mut best = Plan::default();
         let mut least = match self.named {
             true => f64::INFINITY,
             false => lines.cross_validated(&best),
         };
-        for stage in stages {
+        for stage in self.stages(columns) {
             let judged = stage.into_iter().map(|plan| {
                 let cost = lines.cross_validated(&plan);
                 (plan, cost)
@@ -185,4 +185,12 @@ impl Choice {
         }
         best
     }
+}
+
+/// The columns of these parameters: those of single deployments, or those for all.
+fn which(columns: &[Column], wanted: &[Parameter], own: bool) -> Vec<usize> {
+    let all = columns.iter().enumerate();
+    all.filter(|(_, c)| c.deployment.is_some() == own && wanted.contains(&c.parameter))
+        .map(|(j, _)| j)
+        .collect()
 }
