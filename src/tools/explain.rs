@@ -293,7 +293,7 @@ mod tests {
             "1 x H100-SXM-80GB",
             "131072 bytes",
             "  matrices",
-            "7.6 ms",
+            "5.6 ms",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

@@ -31,6 +31,10 @@ impl Vllm {
             if needed <= self.pool.free() {
                 break ready;
             }
+            // The last one would give up its blocks in vain, again and again.
+            if self.running.len() == 1 && self.take_fetched_blocks() {
+                continue;
+            }
             let Some(at) = self.victim() else {
                 return;
             };

@@ -141,7 +141,7 @@ impl Vllm {
 
     /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
     /// else the two could stand in each other's way for ever.
-    fn take_fetched_blocks(&mut self) -> bool {
+    pub(super) fn take_fetched_blocks(&mut self) -> bool {
         if self.config.handoff && self.running.len() > 1 {
             return false;
         }
