@@ -133,7 +133,7 @@ check() {
     for text in "Hello" "Tell me of the sea and of all its ships, please." "Tell me of the sea and of all its ships, please."; do
       body="{\"model\": \"$model\", \"max_tokens\": 20, \"messages\": [{\"role\": \"user\", \"content\": \"$text\"}]}"
       curl -s "$base/v1/chat/completions" -H 'Content-Type: application/json' -d "$body" >"$work/reply" || true
-      curl -s "$base/v1/chat/completions" -H 'Content-Type: application/json' -d "${body%\}}, \"stream\": true}" >"$work/reply"
+      curl -s "$base/v1/chat/completions" -H 'Content-Type: application/json' -d "${body%\}}, \"stream\": true}" >"$work/reply" || true
     done
   done
   curl -s "$base/v1/chat/completions" -d '{' >"$work/reply" || true
