@@ -7,6 +7,8 @@
 
 mod ranks;
 mod split;
+mod telling;
+mod workers;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,7 +17,7 @@ use crate::engine::sched::ConfigError;
 use crate::engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
 use crate::sim::{Agenda, SimTime};
 
-use super::outcome::{Admission, Change, Handoff, Outcome, Sample, Sink, Status};
+use super::outcome::{Admission, Handoff, Sink, Status};
 use super::pool::{PREFILL, Pool, SERVING};
 use super::requests::Requests;
 use super::route::{Ask, Choice};
@@ -456,61 +458,6 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    fn tell(&mut self, slot: u32, ended: SimTime, status: Status) {
-        let request = self.requests.get(slot);
-        let (session_id, request_id) = match request.over {
-            Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
-            None => {
-                let open = self.sessions.get(request.place);
-                let spec = open.turn(request.turn);
-                (open.session.id.as_ref(), spec.request_id.as_ref())
-            }
-        };
-        let (mut second, mut last) = (None, None);
-        self.tokens.clear();
-        if let Some(worker) = request.worker {
-            let log = &mut self.pools[SERVING].workers[worker as usize].log;
-            if status == Status::Completed {
-                request.tokens.settle(log, self.sink);
-            }
-            second = request.tokens.instants(log).nth(1);
-            last = request.tokens.last(log);
-            if self.wants_tokens {
-                self.tokens.extend(request.tokens.instants(log));
-            }
-        }
-        self.sink.request(&Outcome {
-            session: request.session,
-            session_id,
-            turn: request.turn,
-            request_id,
-            number: request.number,
-            arrival: request.arrival,
-            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
-            ended,
-            status,
-            input: request.input,
-            requested: request.output,
-            output: request.tokens.made(),
-            first: request.first,
-            second,
-            last,
-            tokens: &self.tokens,
-            worker: request.worker,
-            prefill_worker: request.prefill_worker,
-            admissions: &request.admissions,
-            preemptions: &request.preemptions,
-            handoff: request.handoff,
-            overlap: request.overlap,
-            best_overlap: request.best_overlap,
-            block_size: self.pools[SERVING].block_size,
-            ranks: self.pools[SERVING].ranks,
-            decode_first: self.way.order == Some(super::worker::Order::DestinationFirst),
-            queued_ns: request.queued_ns,
-            error: None,
-        });
-    }
-
     /// A turn is due.
     fn send(&mut self, (arrival, session, turn, place): Due) -> Result<(), ReplayError> {
         let block_size = self.pools[SERVING].block_size;
@@ -604,147 +551,5 @@ impl<'a> Core<'a> {
             self.reschedule(address);
         }
         Ok(())
-    }
-
-    /// Tells the gaps that no living request will refer to again.
-    fn flush_log(&mut self, (pool, at): Address) {
-        let worker = &mut self.pools[pool].workers[at as usize];
-        let here = |request: &super::requests::Request| request.worker == Some(at);
-        let oldest = self.requests.living().filter(|(_, request)| here(request));
-        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
-        let next = worker.log.next();
-        let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
-        worker.log.flush(upto, self.sink);
-        worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
-    }
-
-    fn start_worker(&mut self, pool: usize, slowly: bool) -> Result<(), ReplayError> {
-        let startup = match &self.pools[pool].spec {
-            Some(spec) if slowly => spec.startup,
-            _ => std::time::Duration::ZERO,
-        };
-        let at = self.pools[pool].add(self.now, LOG_STEPS)?;
-        self.tell_worker((pool, at), Change::Starting);
-        if startup.is_zero() {
-            return self.worker_ready((pool, at));
-        }
-        self.timers
-            .set(self.now + startup, Timer::Ready((pool, at)));
-        Ok(())
-    }
-
-    fn tell_worker(&mut self, (pool, at): Address, change: Change) {
-        let there = self.pools.iter().map(Pool::present).sum();
-        self.totals.most_workers = self.totals.most_workers.max(there);
-        self.sink.worker(self.now, at, pool == PREFILL, change);
-    }
-
-    fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
-        if self.pools[pool].workers[at as usize].phase != Phase::Starting {
-            return Ok(());
-        }
-        self.pools[pool].make_ready(at);
-        self.tell_worker((pool, at), Change::Ready);
-        self.release_queued(pool);
-        self.hand_over()
-    }
-
-    fn remove_worker(&mut self, (pool, at): Address) {
-        let log = &mut self.pools[pool].workers[at as usize].log;
-        log.flush(u64::MAX, self.sink);
-        let existed = self.pools[pool].remove(at, self.now);
-        match pool {
-            PREFILL => self.totals.prefill_worker_seconds += existed,
-            _ => self.totals.worker_seconds += existed,
-        }
-        self.tell_worker((pool, at), Change::Gone);
-    }
-
-    /// Brings a pool to the number of workers that it should have.
-    fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
-        if let Some(again) = self.pools[pool].next_check(self.now) {
-            self.timers.set(again, Timer::Scale(pool));
-        }
-        let present = self.pools[pool].present();
-        let Some(wanted) = self.pools[pool].wanted(self.now) else {
-            return Ok(());
-        };
-        for _ in present..wanted {
-            self.start_worker(pool, true)?;
-        }
-        for _ in wanted..present {
-            let Some(at) = self.pools[pool].drain_one() else {
-                break;
-            };
-            self.tell_worker((pool, at), Change::Draining);
-            if self.pools[pool].workers[at as usize].load == 0 {
-                self.remove_worker((pool, at));
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the sink of every worker, at all instants of the raster before `now`.
-    fn sample(&mut self, now: SimTime) {
-        let Some(every) = self.settings.sample_every.filter(|every| !every.is_zero()) else {
-            return;
-        };
-        if self.next_sample >= now {
-            return;
-        }
-        let at = self.next_sample;
-        for (pool, found) in self.pools.iter().enumerate() {
-            for (worker, found) in (0..).zip(&found.workers) {
-                if found.phase == Phase::Gone {
-                    continue;
-                }
-                let stats = found.stats();
-                let total = f64::from(stats.total_blocks.max(1));
-                self.sink.sample(&Sample {
-                    at,
-                    worker,
-                    prefill_pool: pool == PREFILL,
-                    running: stats.running as u32,
-                    waiting: (stats.waiting + stats.deferred) as u32,
-                    kv_usage: f64::from(stats.used_blocks) / total,
-                    preemptions: stats.preemptions,
-                });
-            }
-        }
-        // Nothing changed up to the last instant of the raster before now.
-        let every = every.as_nanos() as u64;
-        let passed = (now.nanos() - 1) / every * every;
-        let next = (at.nanos() + every).max(passed);
-        self.next_sample = SimTime::from_nanos(next);
-    }
-
-    /// Tells what is still under way.
-    fn finish(mut self) -> Totals {
-        let end = match self.settings.limit {
-            Some(limit) if self.living > 0 => limit,
-            _ => self.now,
-        };
-        let mut left: Vec<(u64, u32)> =
-            self.requests.living().map(|(s, r)| (r.number, s)).collect();
-        left.sort_unstable();
-        for (_, slot) in left {
-            let over = self.requests.get(slot).over;
-            let (at, status) = over.unwrap_or((end, Status::Incomplete));
-            self.tell(slot, at, status);
-        }
-        for pool in [PREFILL, SERVING] {
-            for at in 0..self.pools[pool].workers.len() as u32 {
-                self.pools[pool].workers[at as usize]
-                    .log
-                    .flush(u64::MAX, self.sink);
-                let existed = self.pools[pool].remove(at, self.now);
-                match pool {
-                    PREFILL => self.totals.prefill_worker_seconds += existed,
-                    _ => self.totals.worker_seconds += existed,
-                }
-            }
-        }
-        self.totals.stuck = self.sessions.stuck();
-        self.totals
     }
 }
