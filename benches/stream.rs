@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vllm_sim::config::{Door, Loaded};
 use vllm_sim::server::Server;
+use vllm_sim_config::{Door, Loaded};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const END: &[u8] = b"0\r\n\r\n";

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-use crate::config::{Certificate, ClientCerts, Tls};
+use vllm_sim_config::{Certificate, ClientCerts, Tls};
 
 /// How often certificate files are looked at.
 const LOOK: Duration = Duration::from_millis(500);

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::config::{Door, Loaded, Source, load_known};
-use crate::engine::latency::Coefficients;
-use crate::replay::load::Format;
 use crate::server;
 use crate::tools::calibrate::{self, Options};
+use vllm_sim_config::{Door, Loaded, Source, load_known};
+use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_replay::load::Format;
 
 const HELP: &str = "\
 Usage: vllm-sim calibrate --data FILE… [--out FILE] [options] [flags of `vllm-sim serve`]

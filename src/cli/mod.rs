@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Command, Config, Loaded, LogFormat, LogLevel};
 use crate::server::{Fleet, StartError};
+use vllm_sim_config::{Command, Config, Loaded, LogFormat, LogLevel};
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -18,7 +18,7 @@ const FAILED: u8 = 1;
 
 /// Runs the program named by `args[0]` with the arguments behind it.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
-    match config::load(args, env) {
+    match vllm_sim_config::load(args, env) {
         Ok(Command::Serve(loaded)) => serve(*loaded),
         Ok(Command::Config(loaded)) => print(&loaded.to_yaml()),
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),

@@ -5,7 +5,7 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use crate::config::{Door, TOOLS, clap_command};
+use vllm_sim_config::{Door, TOOLS, clap_command};
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use super::shell;
-use crate::config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 use crate::server;
 use crate::tools::replay::Deployment;
 use crate::tools::{dataset, explain, record, replay, sweep, validate};
+use vllm_sim_config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Server, StartError};
-use crate::config::Config;
-use crate::fault::{Bound, Origin, Tally};
-use crate::metrics::{Metrics, Rejection};
-use crate::scenario::Scenario;
+use vllm_sim_config::Config;
+use vllm_sim_observe::metrics::{Metrics, Rejection};
+use vllm_sim_service::fault::{Bound, Origin, Tally};
+use vllm_sim_service::scenario::Scenario;
 
 /// Faults and refusals, counted; faults are logged too.
 pub(super) struct Counted(pub(super) Arc<Metrics>);

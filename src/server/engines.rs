@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{StartError, setup, timing};
-use crate::config::{
+use vllm_sim_config::{
     Config, EventForm, HashForm as ConfigHashForm, Policy as ChosenPolicy, Preemption,
     SchedulerKind,
 };
-use crate::driver::{Live, Observer, Observers, Tune, unix_at};
-use crate::engine::Scheduler;
-use crate::engine::latency::{Setup, Speed};
-use crate::engine::sched::pool::PoolConfig;
-use crate::engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use crate::engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
-use crate::kv_events::{
+use vllm_sim_engine::Scheduler;
+use vllm_sim_engine::driver::{Live, Observer, Observers, Tune, unix_at};
+use vllm_sim_engine::latency::{Setup, Speed};
+use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
+use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
+use vllm_sim_observe::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
-use crate::kv_transfer::Reader;
-use crate::metrics::{Metrics, Observer as MetricsObserver, Residency, WorkObserver};
-use crate::otel::Spans;
-use crate::replay::EngineSpec;
+use vllm_sim_observe::kv_transfer::Reader;
+use vllm_sim_observe::metrics::{Metrics, Observer as MetricsObserver, Residency, WorkObserver};
+use vllm_sim_observe::otel::Spans;
+use vllm_sim_replay::EngineSpec;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(

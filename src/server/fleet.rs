@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::supervisor::Supervisor;
 use super::{Server, StartError, Texts, drill};
-use crate::config::{Balance, Config, Engine, Loaded};
-use crate::kv_events;
+use vllm_sim_config::{Balance, Config, Engine, Loaded};
+use vllm_sim_observe::kv_events;
 
 /// Servers on ports that follow each other: the ranks of the first replica, then those of the
 /// next. Each has engines, queues, metrics and settings of its own; they share the tokenizer
@@ -200,11 +200,11 @@ fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Command};
+    use vllm_sim_config::Command;
 
     fn loaded(line: &str) -> Loaded {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        match config::load(&args, &|name| {
+        match vllm_sim_config::load(&args, &|name| {
             (name == "POD_NAME").then(|| "pod".to_owned())
         }) {
             Ok(Command::Serve(loaded)) => *loaded,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::fault::Line;
+use vllm_sim_service::fault::Line;
 
 /// A stream over a socket that may be closed with a reset.
 pub(super) trait Abrupt {

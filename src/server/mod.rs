@@ -27,23 +27,22 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{self, Config, ConfigError, Loaded};
-use crate::dataset::DatasetError;
-use crate::driver::Live;
-use crate::engine::Command;
-use crate::engine::latency::Setup;
-use crate::engine::sched::vllm::VllmConfig;
-use crate::fault::Line;
-use crate::generate::{Generator, Mode};
-use crate::grpc;
-use crate::http::{App, Desk, Edge, Link, Parts};
-use crate::kv_transfer::Listener;
-use crate::metrics::Metrics;
-use crate::otel::Spans;
-use crate::replay::EngineSpec;
-use crate::service::{Admission, Models, Service, Settings};
 use crate::tls::{Acceptor, TlsError};
-use crate::tokenizer::TokenizerError;
+use vllm_sim_config::{Config, ConfigError, Loaded};
+use vllm_sim_dataset::DatasetError;
+use vllm_sim_engine::Command;
+use vllm_sim_engine::driver::Live;
+use vllm_sim_engine::latency::Setup;
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_http::{App, Desk, Edge, Link, Parts};
+use vllm_sim_observe::kv_transfer::Listener;
+use vllm_sim_observe::metrics::Metrics;
+use vllm_sim_observe::otel::Spans;
+use vllm_sim_replay::EngineSpec;
+use vllm_sim_service::fault::Line;
+use vllm_sim_service::generate::{Generator, Mode};
+use vllm_sim_service::{Admission, Models, Service, Settings};
+use vllm_sim_tokenizer::TokenizerError;
 
 use texts::Texts;
 use uvicorn::Uvicorn;
@@ -181,7 +180,7 @@ impl Server {
             None => None,
         };
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(setup::metrics(&config, crate::http::routes(&config)))
+        let metrics = Metrics::new(setup::metrics(&config, vllm_sim_http::routes(&config)))
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
@@ -220,7 +219,7 @@ impl Server {
         if let Some((watched, every)) = watched {
             accepting.spawn(stats_log::run(watched, every));
         }
-        let calls = grpc::router(grpc::Parts {
+        let calls = vllm_sim_grpc::router(vllm_sim_grpc::Parts {
             config: config.clone(),
             service,
             started,
@@ -309,8 +308,8 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service
     }
     let mode = match config.content.mode {
         _ if config.content.mm_encoder_only => Mode::Encoder,
-        config::Mode::Random => Mode::Random,
-        config::Mode::Echo => Mode::Echo,
+        vllm_sim_config::Mode::Random => Mode::Random,
+        vllm_sim_config::Mode::Echo => Mode::Echo,
     };
     let admission = Admission {
         requests: config.engine.max_num_queued_reqs,

@@ -8,10 +8,10 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
 use super::{StartError, side};
-use crate::config::Config;
-use crate::http::{App, bootstrap};
-use crate::kv_transfer::Listener;
-use crate::service::Service;
+use vllm_sim_config::Config;
+use vllm_sim_http::{App, bootstrap};
+use vllm_sim_observe::kv_transfer::Listener;
+use vllm_sim_service::Service;
 
 /// One listener per rank for decoding servers that have read. A port that is taken is no error:
 /// the blocks come back when their lease runs out.

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use crate::config::{self, Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
-use crate::engine::kv::{Algo, HashConfig, KvConfig};
-use crate::generate::tools::ToolSettings;
-use crate::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
-use crate::service::Role;
-use crate::service::{Admission, Tuned};
-use crate::tokenizer::{Hub, Source};
+use vllm_sim_config::{Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
+use vllm_sim_engine::kv::{Algo, HashConfig, KvConfig};
+use vllm_sim_observe::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
+use vllm_sim_service::Role;
+use vllm_sim_service::generate::tools::ToolSettings;
+use vllm_sim_service::{Admission, Tuned};
+use vllm_sim_tokenizer::{Hub, Source};
 
 /// Blocks of the KV cache when nothing says how many.
 const BLOCKS: u32 = 16_384;
@@ -99,9 +99,9 @@ pub(super) fn blocks(config: &Config) -> u32 {
 /// What this server does of a request.
 pub(super) fn role(config: &Config) -> Role {
     match config.engine.role {
-        config::Role::Whole => Role::Whole,
-        config::Role::Prefill => Role::Prefill,
-        config::Role::Decode => Role::Decode,
+        vllm_sim_config::Role::Whole => Role::Whole,
+        vllm_sim_config::Role::Prefill => Role::Prefill,
+        vllm_sim_config::Role::Decode => Role::Decode,
     }
 }
 
@@ -141,7 +141,7 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
             seed: engine.hash_seed.clone(),
             block_size: engine.block_size,
             keep_hashes: config.kv_events.enabled
-                && config.kv_events.hash_form == crate::config::HashForm::Bytes,
+                && config.kv_events.hash_form == vllm_sim_config::HashForm::Bytes,
             keep_tokens: config.kv_events.enabled,
         }
     })

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::{Config, Door};
-use crate::driver::Live;
-use crate::engine::Stats;
-use crate::metrics::{EngineMetrics, Metrics, Totals};
+use vllm_sim_config::{Config, Door};
+use vllm_sim_engine::Stats;
+use vllm_sim_engine::driver::Live;
+use vllm_sim_observe::metrics::{EngineMetrics, Metrics, Totals};
 
 /// One engine.
 pub(super) struct Watched {

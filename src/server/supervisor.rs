@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::{StartError, side};
-use crate::http::App;
+use vllm_sim_http::App;
 
 /// Listens, and answers until it is dropped.
 pub(super) struct Supervisor {

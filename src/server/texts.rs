@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::{StartError, setup};
-use crate::config::{self, Config};
-use crate::dataset::{self, Dataset, DatasetError};
-use crate::generate::Recordings;
-use crate::tokenizer::Tokenizer;
+use vllm_sim_config::Config;
+use vllm_sim_dataset::{Dataset, DatasetError};
+use vllm_sim_service::generate::Recordings;
+use vllm_sim_tokenizer::Tokenizer;
 
 /// Where tokens and recorded replies come from.
 #[derive(Debug, Clone)]
@@ -54,9 +54,11 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
 }
 
 /// Opens the dataset, if it can be used or has to be.
-fn open_dataset(config: &config::Dataset) -> Result<Option<Recordings>, DatasetError> {
+fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>, DatasetError> {
     let fetched = match &config.url {
-        Some(url) => dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ()),
+        Some(url) => {
+            vllm_sim_dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ())
+        }
         None => Ok(()),
     };
     let open = |()| Dataset::open(&config.path, &config.table, config.in_memory);

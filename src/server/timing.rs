@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::engines::wrong;
 use super::{StartError, setup};
-use crate::config::{Config, LatencyModel as Chosen};
-use crate::engine::latency::{
+use vllm_sim_config::{Config, LatencyModel as Chosen};
+use vllm_sim_engine::latency::{
     Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,
     Roofline, Scheme, Setup, gpu, model,
 };
-use crate::metrics::WorkModel;
+use vllm_sim_observe::metrics::WorkModel;
 
 /// The GPU when none is named.
 const GPU: &str = "H100";

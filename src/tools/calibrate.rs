@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::engine::latency::{Coefficients, Setup};
-use crate::engine::sched::vllm::VllmConfig;
-use crate::replay::load::{self, BenchRun, Format};
-use crate::replay::workload::WorkloadError;
+use vllm_sim_engine::latency::{Coefficients, Setup};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_replay::load::{self, BenchRun, Format};
+use vllm_sim_replay::workload::WorkloadError;
 
 use super::validate::ValidateError;
 use case::Case;

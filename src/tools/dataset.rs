@@ -16,8 +16,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use hf_hub::api::sync::ApiBuilder;
 
-use crate::dataset::{Dataset, Generation, TABLE};
-use crate::tokenizer::{Hub, Source, Tokenizer};
+use vllm_sim_dataset::{Dataset, Generation, TABLE};
+use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 
 pub use build::{Build, Built, build};
 

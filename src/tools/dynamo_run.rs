@@ -13,10 +13,10 @@ mod workload;
 
 use std::path::{Path, PathBuf};
 
-use crate::engine::latency::GridError;
-use crate::replay::ReplayError;
-use crate::replay::report::Report;
-use crate::replay::workload::WorkloadError;
+use vllm_sim_engine::latency::GridError;
+use vllm_sim_replay::ReplayError;
+use vllm_sim_replay::report::Report;
+use vllm_sim_replay::workload::WorkloadError;
 
 pub(super) use args::worker;
 pub(super) use router::config as router;

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::engine::latency::{
+use vllm_sim_engine::latency::{
     Batch, Breakdown, LatencyModel, Memory, ModelShape, Scheme, Setup, Speed,
 };
-use crate::engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmConfig;
 
 /// Context length of the decode table.
 const CONTEXT: u32 = 1024;
@@ -274,7 +274,7 @@ fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> f
 mod tests {
     use std::time::Duration;
 
-    use crate::engine::latency::{Roofline, gpu, model};
+    use vllm_sim_engine::latency::{Roofline, gpu, model};
 
     use super::*;
 

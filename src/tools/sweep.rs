@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use serde_json::{Map, Value, json};
 
-use crate::replay::report::Report;
+use vllm_sim_replay::report::Report;
 
 use super::replay::{
     Deploy, PoolWords, Pools, ReportWords, Sort, WorkloadWords, limit, open, play, pools, split,

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::engine::latency::{LatencyModel, Roofline, RooflineError, ShapeError};
-use crate::engine::sched::ConfigError;
-use crate::engine::sched::vllm::Vllm;
+use vllm_sim_engine::latency::{LatencyModel, Roofline, RooflineError, ShapeError};
+use vllm_sim_engine::sched::ConfigError;
+use vllm_sim_engine::sched::vllm::Vllm;
 
 pub(in crate::tools) use client::Client;
 pub use report::{Latencies, Prediction};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use vllm_sim::config::{Door, Loaded};
 use vllm_sim::server::Fleet;
+use vllm_sim_config::{Door, Loaded};
 
 use super::sim::{Sim, post};
 use super::wire::Wire;

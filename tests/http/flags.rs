@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim::config::{Door, Loaded};
 use vllm_sim::server::Fleet;
+use vllm_sim_config::{Door, Loaded};
 
 use super::sim::{MODEL, Sim};
 use super::wire::Wire;

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use tokio::net::TcpStream;
-use vllm_sim::config::{Door, Loaded};
 use vllm_sim::server::{Fleet, Server};
+use vllm_sim_config::{Door, Loaded};
 
 use super::sim::{MODEL, post};
 use super::wire::{Answer, Wire};

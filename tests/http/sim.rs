@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::net::TcpStream;
-use vllm_sim::config::{Door, Loaded};
 use vllm_sim::server::Server;
+use vllm_sim_config::{Door, Loaded};
 
 use super::wire::{Answer, Wire};
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
-use crate::engine::sched::vllm::{Vllm, VllmConfig};
-use crate::engine::{BlockKey, Plan};
-use crate::replay::load::{BenchRun, Load, Measured, Stats};
-use crate::sim::{SimTime, mix};
 use crate::tools::validate::{Client, Latencies, Prediction, Request, Run};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_random::mix;
+use vllm_sim_replay::load::{BenchRun, Load, Measured, Stats};
 
 use super::parameters::Parameter;
 use super::{CalibrateError, Options};

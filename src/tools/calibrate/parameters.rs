@@ -1,6 +1,6 @@
 //! What can be fitted: defaults, how far from them is plausible, and bounds.
 
-use crate::engine::latency::Coefficients;
+use vllm_sim_engine::latency::Coefficients;
 
 /// One number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use crate::engine::latency::Coefficients;
+use vllm_sim_engine::latency::Coefficients;
 
 use super::fit::{Fitted, Outcome, RunOutcome};
 use super::{Parameter, applied};

@@ -13,8 +13,8 @@ use super::card;
 use super::recording::{self, Recording};
 use super::source::{self, Message};
 use super::write::{Record, Writer};
-use crate::dataset::{Generation, hash_conversation, hash_text, hash_tokens};
-use crate::tokenizer::{ChatInput, Tokenizer};
+use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_tokenizer::{ChatInput, Tokenizer};
 
 /// What is to be made of what.
 #[derive(Debug, Clone)]

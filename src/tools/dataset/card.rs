@@ -1,7 +1,7 @@
 //! The dataset's card: Markdown that says what the files are.
 
 use super::build::{Build, Built};
-use crate::dataset::{Generation, schema::recording_table};
+use vllm_sim_dataset::{Generation, schema::recording_table};
 
 /// The card.
 pub(super) fn text(build: &Build, built: &Built) -> String {

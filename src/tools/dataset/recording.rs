@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
-use crate::dataset::{schema, tokens_of};
-use crate::tokenizer::Tokenizer;
 use crate::tools::record::{Api, prompts};
+use vllm_sim_dataset::{schema, tokens_of};
+use vllm_sim_tokenizer::Tokenizer;
 
 /// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";

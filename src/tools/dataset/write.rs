@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::recording::Recording;
-use crate::dataset::{Generation, Hash, schema};
+use vllm_sim_dataset::{Generation, Hash, schema};
 
 /// One reply.
 pub(super) struct Record<'r> {

@@ -1,8 +1,8 @@
-use crate::replay::outcome::{Outcome, Sink, Status};
-use crate::replay::report::{Collector, Facts, Options, Report};
-use crate::replay::workload::Source;
-use crate::replay::{Pace, PoolSpec, RouterConfig, Settings};
-use crate::sim::SimTime;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::outcome::{Outcome, Sink, Status};
+use vllm_sim_replay::report::{Collector, Facts, Options, Report};
+use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 
 use super::DynamoError;
 use super::args::{Setup, Workers};
@@ -44,7 +44,7 @@ pub(super) fn play(
         slo: setup.sla,
         per_request: setup.capture,
     });
-    let totals = crate::replay::run(&settings, source, &mut Finished(&mut collector))?;
+    let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
     Ok(collector.finish(&Facts {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use crate::replay::{KvConfig, QueuePolicy};
+use vllm_sim_replay::{KvConfig, QueuePolicy};
 
 use super::DynamoError;
 use super::args::Args;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::engine::latency::{
+use vllm_sim_engine::latency::{
     Coefficients, GPUS, Gpu, LatencyModel, Memory, ModelShape, Roofline, Setup, gpu, known_models,
     model,
 };

@@ -1,9 +1,9 @@
 //! One run for many: the peer's router draws among equals without a seed, so what it recorded is one
 //! of many runs. Of ours, the one nearest to their middle is told.
 
-use crate::replay::RouterConfig;
-use crate::replay::report::Report;
-use crate::replay::workload::Source;
+use vllm_sim_replay::RouterConfig;
+use vllm_sim_replay::report::Report;
+use vllm_sim_replay::workload::Source;
 
 use super::DynamoError;
 use super::args::Setup;

@@ -3,9 +3,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::replay::load::{self, Format};
-use crate::replay::synth::{Arrivals, Lengths, Synthetic};
-use crate::replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
+use vllm_sim_replay::load::{self, Format};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
 
 use super::DynamoError;
 use super::args::{Args, wrong};

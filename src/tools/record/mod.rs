@@ -28,10 +28,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::net::{Client, Connector, Endpoint, Trust, TrustError};
-use crate::tokenizer::Tokenizer;
 use proxy::Proxy;
 use store::Store;
+use vllm_sim_replay::net::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_tokenizer::Tokenizer;
 
 pub(in crate::tools) use exchange::Api;
 pub(in crate::tools) use tokens::prompts;

@@ -16,8 +16,8 @@ use super::exchange::{Answer, Said};
 use super::tee::Captured;
 use super::tokens::{self, Tokens};
 use super::{RecordError, Summary};
-use crate::dataset::{Dataset, Generation, hash_tokens, schema};
-use crate::tokenizer::Tokenizer;
+use vllm_sim_dataset::{Dataset, Generation, hash_tokens, schema};
+use vllm_sim_tokenizer::Tokenizer;
 
 /// Answers that may wait for the writer; more pass unrecorded.
 const WAITING: usize = 1024;

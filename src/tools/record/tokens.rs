@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::exchange::{Api, Piece, Said};
-use crate::tokenizer::{ChatInput, ContentFormat, Tokenizer};
-use crate::wire::openai::chat::ChatRequest;
-use crate::wire::openai::completion::{CompletionRequest, Prompt};
-use crate::wire::openai::conversation::{ContentFormat as WireFormat, conversation};
+use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
+use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
 
 /// The tokens of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

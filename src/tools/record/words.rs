@@ -8,8 +8,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use super::{Record, Recorder, Summary, model_of};
-use crate::dataset::TABLE;
-use crate::tokenizer::{Hub, Source, Tokenizer};
+use vllm_sim_dataset::TABLE;
+use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 
 /// Record what an endpoint answers, and when, into a dataset: a proxy in front of it.
 ///

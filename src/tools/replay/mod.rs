@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::replay::html;
-use crate::replay::outcome::{Change, Outcome, Sample, Sink};
-use crate::replay::report::{self, Collector, Facts, Report, RowForm, Rows};
-use crate::replay::workload::Source;
-use crate::replay::{EngineSpec, Pace, Settings, Totals};
-use crate::sim::SimTime;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::html;
+use vllm_sim_replay::outcome::{Change, Outcome, Sample, Sink};
+use vllm_sim_replay::report::{self, Collector, Facts, Report, RowForm, Rows};
+use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::{EngineSpec, Pace, Settings, Totals};
 
 use super::dynamo_run;
 use options::{Mode, Words};
@@ -115,7 +115,7 @@ pub(super) fn play(
         sample_every: (words.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
     };
     let mut sink = sink(words, words.report_json.is_some())?;
-    let totals = crate::replay::run(&settings, source, &mut sink)?;
+    let totals = vllm_sim_replay::run(&settings, source, &mut sink)?;
     if let Some(first) = totals.stuck.first() {
         bail!(
             "{} sessions wait for one that never comes to its end, the first is {first}",

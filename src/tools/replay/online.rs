@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::net::Trust;
-use crate::replay::online::{self, Api, Options};
-use crate::replay::report::{Facts, Report};
+use vllm_sim_replay::net::Trust;
+use vllm_sim_replay::online::{self, Api, Options};
+use vllm_sim_replay::report::{Facts, Report};
 
 use super::options::{ReportWords, WorkloadWords};
 use super::{sink, workload};

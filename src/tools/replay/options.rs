@@ -5,9 +5,9 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
 
 use super::online::OnlineWords;
-use crate::replay::load::Format;
-use crate::replay::report::Slo;
-use crate::replay::synth::Lengths;
+use vllm_sim_replay::load::Format;
+use vllm_sim_replay::report::Slo;
+use vllm_sim_replay::synth::Lengths;
 
 /// Play a workload in virtual time against workers behind a router, and report.
 ///

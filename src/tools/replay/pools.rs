@@ -4,12 +4,12 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::replay::{
+use crate::tools::dynamo_run;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::{
     EngineSpec, KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer,
     ScorersConfig, TransferTime,
 };
-use crate::sim::SimTime;
-use crate::tools::dynamo_run;
 
 use super::Deploy;
 use super::options::{PolicyName, PoolWords, RouterName, json_or_file};

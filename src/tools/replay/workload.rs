@@ -1,10 +1,10 @@
 use anyhow::{Context, Result, bail};
 
-use crate::replay::Pace;
-use crate::replay::load;
-use crate::replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
-use crate::replay::workload::Source;
-use crate::sim::SimTime;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::Pace;
+use vllm_sim_replay::load;
+use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
+use vllm_sim_replay::workload::Source;
 
 use super::options::WorkloadWords;
 

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use crate::replay::html::{document, escape};
+use vllm_sim_replay::html::{document, escape};
 
 use super::{Played, best, cells};
 

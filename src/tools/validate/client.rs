@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::engine::latency::Roofline;
-use crate::engine::sched::vllm::Vllm;
-use crate::engine::{Event, Outbox, Scheduler, SeqId, Sequence};
-use crate::sim::{Agenda, SimTime};
+use vllm_sim_engine::latency::Roofline;
+use vllm_sim_engine::sched::vllm::Vllm;
+use vllm_sim_engine::{Agenda, SimTime};
+use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
 
 use super::spec::Run;
 
@@ -161,7 +161,7 @@ impl<'a> Client<'a> {
                 }
                 Event::Ended { id, end } => {
                     self.over[id.0 as usize] = true;
-                    self.seen[id.0 as usize].complete = end == crate::engine::End::Finished;
+                    self.seen[id.0 as usize].complete = end == vllm_sim_engine::End::Finished;
                     self.in_flight -= 1;
                 }
                 _ => {}

@@ -3,12 +3,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::engine::latency::{
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::latency::{
     Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu,
 };
-use crate::engine::sched::vllm::VllmConfig;
-use crate::engine::{BlockKey, Plan};
-use crate::sim::{Draw, Purpose, SimTime, mix, stream};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 use super::ValidateError;
 

@@ -1,0 +1,286 @@
+use serde_json::{Map, Value};
+
+use super::Engine;
+use super::error::ConfigError;
+use super::values::Values;
+use super::words::closest;
+
+/// Events about cached blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvEvents {
+    /// Whether they are published.
+    pub enabled: bool,
+    /// How an event looks: vLLM's when `--kv-events-config` switched them on, else llm-d's.
+    pub form: EventForm,
+    /// Socket of rank 0; rank r adds r to its port.
+    pub endpoint: String,
+    /// Whether the publisher binds; it connects otherwise (vLLM's rule: `*`, `::`, ipc, inproc).
+    pub bind: bool,
+    /// Replay socket of rank 0; `None`: none.
+    pub replay_endpoint: Option<String>,
+    /// Batches kept for replay [10000; llm-d 1024].
+    pub buffer_steps: usize,
+    /// High-water mark of the socket [100000].
+    pub hwm: u32,
+    /// Longest queue to the publisher [100000].
+    pub max_queue_size: usize,
+    /// First frame: `{pod_ip}`, `{pod_name}`, `{port}`, `{rank}`, `{model}` are filled in
+    /// [empty; llm-d `kv@{pod_ip}:{port}@{model}`].
+    pub topic: String,
+    /// Events per batch; vLLM's form sends one batch per step instead [16].
+    pub batch_size: usize,
+    /// How block names travel.
+    pub hash_form: HashForm,
+}
+
+/// How an event looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EventForm {
+    /// vLLM 0.33: maps, sequence from 0.
+    #[default]
+    Vllm,
+    /// llm-d: positional arrays, sequence from 1.
+    LlmdArray,
+    /// llm-d: maps, sequence from 1.
+    LlmdMap,
+}
+
+/// How block names travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HashForm {
+    /// The last 64 bits as a number.
+    #[default]
+    Int,
+    /// The whole digest.
+    Bytes,
+}
+
+/// Keys of `--kv-events-config`.
+///
+/// **Source:** vLLM `vllm/config/kv_events.py`.
+const CONFIG_KEYS: [&str; 8] = [
+    "enable_kv_cache_events",
+    "publisher",
+    "endpoint",
+    "replay_endpoint",
+    "buffer_steps",
+    "hwm",
+    "max_queue_size",
+    "topic",
+];
+
+/// llm-d's topic (HEAD of 2026-08).
+const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
+
+impl KvEvents {
+    /// Event and replay socket of a rank, as vLLM numbers them; one that cannot be moved stays.
+    pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
+        let moved = |endpoint: &String| {
+            vllm_sim_observe::kv_events::for_rank(endpoint, rank)
+                .unwrap_or_else(|_| endpoint.clone())
+        };
+        (
+            moved(&self.endpoint),
+            self.replay_endpoint.as_ref().map(moved),
+        )
+    }
+
+    pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
+        let own = Self::llmd(v, engine)?;
+        let int_hashes = v.switch("kv-events-int-hashes")?;
+        let Some(config) = v.object("kv-events-config")? else {
+            return Ok(own);
+        };
+        let mut events = Self::vllm(v, &config, &own)?;
+        if !int_hashes {
+            events.hash_form = HashForm::Bytes;
+        }
+        if events.enabled && v.given("zmq-endpoint") {
+            v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
+        }
+        if events.enabled { Ok(events) } else { Ok(own) }
+    }
+
+    /// What llm-d's flags say; on with the KV cache.
+    fn llmd(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
+        let endpoint = v.text("zmq-endpoint").unwrap_or_default().to_owned();
+        let replay_endpoint = v.owned("kv-events-replay-endpoint");
+        let map = v.switch("use-vllm-map-event-format")?;
+        let queue = "kv-events-replay-queue-size";
+        let words = "kv-events-replay-queue-size cannot be less than 1";
+        let enabled =
+            engine.enable_kvcache || engine.enable_prefix_caching && v.given("zmq-endpoint");
+        if let Some(replay) = &replay_endpoint {
+            ports_apart(&endpoint, replay, engine.parallel.data)?;
+        }
+        Ok(Self {
+            enabled,
+            form: if map {
+                EventForm::LlmdMap
+            } else {
+                EventForm::LlmdArray
+            },
+            bind: binds(&endpoint),
+            buffer_steps: match (v.int(queue)?, &replay_endpoint) {
+                (_, Some(_)) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,
+                (_, None) => 0,
+            },
+            endpoint,
+            replay_endpoint,
+            hwm: 100_000,
+            max_queue_size: 100_000,
+            topic: v.text("kv-event-topic").unwrap_or(LLMD_TOPIC).to_owned(),
+            batch_size: v.ranged(
+                "event-batch-size",
+                1..=1_000_000,
+                "event batch size cannot less than 1",
+            )?,
+            hash_form: HashForm::Int,
+        })
+    }
+
+    /// What `--kv-events-config` says.
+    fn vllm(v: &Values, config: &Map<String, Value>, own: &Self) -> Result<Self, ConfigError> {
+        let config: Map<String, Value> = config
+            .iter()
+            .map(|(key, value)| (key.replace('-', "_"), value.clone()))
+            .collect();
+        for key in config.keys() {
+            if !CONFIG_KEYS.contains(&key.as_str()) {
+                return Err(ConfigError::Unknown {
+                    what: "key in --kv-events-config:".to_owned(),
+                    name: key.clone(),
+                    nearest: closest(key, CONFIG_KEYS.into_iter()).map(str::to_owned),
+                });
+            }
+        }
+        let field = Fields { v, config: &config };
+        let enabled = field.switch("enable_kv_cache_events")?;
+        let publisher = field.text("publisher")?.unwrap_or_else(|| "zmq".to_owned());
+        if !matches!(publisher.as_str(), "zmq" | "null") {
+            return Err(field.bad("publisher", "zmq or null"));
+        }
+        let endpoint = field
+            .text("endpoint")?
+            .unwrap_or_else(|| "tcp://*:5557".to_owned());
+        let topic = field.text("topic")?;
+        Ok(Self {
+            enabled: enabled && publisher == "zmq",
+            form: EventForm::Vllm,
+            bind: binds(&endpoint),
+            endpoint,
+            replay_endpoint: field.text("replay_endpoint")?,
+            buffer_steps: field.count("buffer_steps", 10_000)?,
+            hwm: u32::try_from(field.count("hwm", 100_000)?).unwrap_or(u32::MAX),
+            max_queue_size: field.count("max_queue_size", 100_000)?,
+            topic: topic
+                .or_else(|| v.owned("kv-event-topic"))
+                .unwrap_or_default(),
+            batch_size: own.batch_size,
+            hash_form: HashForm::Int,
+        })
+    }
+}
+
+/// Reads the keys of a JSON flag.
+struct Fields<'a> {
+    v: &'a Values,
+    config: &'a Map<String, Value>,
+}
+
+impl Fields<'_> {
+    fn bad(&self, key: &str, expected: &str) -> ConfigError {
+        let value = self
+            .config
+            .get(key)
+            .map_or_else(String::new, Value::to_string);
+        self.v
+            .bad(&format!("kv-events-config.{key}"), &value, expected)
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
+        match self.config.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(self.bad(key, "a text")),
+        }
+    }
+
+    fn switch(&self, key: &str) -> Result<bool, ConfigError> {
+        match self.config.get(key) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(on)) => Ok(*on),
+            Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+            Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+            Some(_) => Err(self.bad(key, "true or false")),
+        }
+    }
+
+    fn count(&self, key: &str, default: usize) -> Result<usize, ConfigError> {
+        match self.config.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(value) => value
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n <= 1 << 30)
+                .ok_or_else(|| self.bad(key, "a whole number of at least 0")),
+        }
+    }
+}
+
+/// vLLM's rule: which endpoints are bound, the rest being connected to.
+///
+/// **Source:** vLLM `vllm/distributed/kv_events.py`, `ZmqEventPublisher`.
+fn binds(endpoint: &str) -> bool {
+    endpoint.contains('*')
+        || endpoint.contains("::")
+        || endpoint.starts_with("ipc://")
+        || endpoint.starts_with("inproc://")
+}
+
+/// The port at the end of `tcp://host:port`.
+fn port_of(endpoint: &str) -> Option<u32> {
+    endpoint
+        .strip_prefix("tcp://")?
+        .rsplit_once(':')?
+        .1
+        .parse()
+        .ok()
+}
+
+/// Both endpoints spread over the ranks, rank r adding r to the port, must not meet.
+fn ports_apart(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
+    match (port_of(events), port_of(replay)) {
+        (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(ConfigError::Invalid(format!(
+            "zmq-endpoint ({events}) and kv-events-replay-endpoint ({replay}) ports collide"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_collide_when_ranks_reach_each_other() {
+        let (a, b) = ("tcp://127.0.0.1:5557", "tcp://*:5559");
+        assert!(ports_apart(a, b, 2).is_ok());
+        assert!(ports_apart(a, b, 3).is_err());
+        assert!(ports_apart("ipc:///tmp/a", b, 8).is_ok());
+    }
+
+    #[test]
+    fn endpoints_bind_by_their_form() {
+        for (endpoint, bind) in [
+            ("tcp://*:5557", true),
+            ("tcp://[::]:5557", true),
+            ("ipc:///tmp/x", true),
+            ("inproc://x", true),
+            ("tcp://127.0.0.1:5557", false),
+            ("tcp://localhost:5557", false),
+        ] {
+            assert_eq!(binds(endpoint), bind, "{endpoint}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Flags → [`Config`]: what was typed becomes something with which nothing can be wrong.
+//!
+//! A YAML key is a flag name. File, environment and command line become lists of settings laid
+//! over each other (a later layer that names a flag replaces it whole) and are parsed once.
+//! [`load`] sees its arguments and reads the files they name, nothing else.
+
+mod api;
+mod content;
+mod door;
+mod dynamo;
+mod engine;
+mod error;
+mod fake;
+mod faults;
+mod flags;
+mod help;
+mod ignored;
+mod kv_events;
+mod kv_transfer;
+mod layers;
+mod loaded;
+mod lora;
+mod metrics;
+mod model;
+mod parallel;
+mod parsers;
+mod profiler;
+mod registry;
+mod server;
+mod show;
+mod speculative;
+mod speech;
+mod values;
+mod words;
+mod yaml;
+
+pub use api::{Api, Fingerprint, Limits, Task};
+pub use content::{Content, Dataset, Mode, Tools};
+pub use door::TOOLS;
+pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, Role, SchedulerKind, Sglang};
+pub use error::ConfigError;
+pub use fake::check_fake_metrics;
+pub use faults::Faults;
+pub use help::{clap_command, flags_markdown, help};
+pub use ignored::{Arity, ignored_flags};
+pub use kv_events::{EventForm, HashForm, KvEvents};
+pub use kv_transfer::{Connector, KvTransfer, SideChannel};
+pub use layers::Source;
+pub use loaded::{Command, Effective, Loaded, load, load_known};
+pub use lora::{Lora, LoraModule};
+pub use metrics::Metrics;
+pub use model::{Compat, Door, Model, TokenizerSource};
+pub use parallel::{Balance, Parallel};
+pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
+pub use registry::{Flag, Group, Kind, flags};
+pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
+pub use speculative::Speculative;
+pub use speech::{Listener, Speech};
+
+use values::Values;
+
+/// All that can be chosen at start, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Sockets, TLS, headers, logs.
+    pub server: Server,
+    /// Which model is imitated, and how the program was called.
+    pub model: Model,
+    /// What the API offers and refuses.
+    pub api: Api,
+    /// What replies say.
+    pub content: Content,
+    /// When they say it.
+    pub engine: Engine,
+    /// Adapters.
+    pub lora: Lora,
+    /// Events about cached blocks.
+    pub kv_events: KvEvents,
+    /// Disaggregated prefill, when a connector is configured.
+    pub kv_transfer: Option<KvTransfer>,
+    /// Failures on purpose.
+    pub faults: Faults,
+    /// What `/metrics` shows.
+    pub metrics: Metrics,
+}
+
+impl Config {
+    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+        let model = Model::from_values(v)?;
+        let mut engine = Engine::from_values(v, &model)?;
+        let mut kv_events = KvEvents::from_values(v, &engine)?;
+        // What a decode worker holds is of no use to the next prompt.
+        kv_events.enabled &= engine.role != Role::Decode;
+        if kv_events.enabled && kv_events.form == EventForm::Vllm {
+            // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
+            // its block names are not llm-d's.
+            engine.enable_prefix_caching |= !v.given("enable-prefix-caching");
+            if !v.given("prefix-caching-hash-algo") {
+                engine.hash_algo = HashAlgo::Sha256;
+            }
+        }
+        let config = Self {
+            server: Server::from_values(v)?,
+            api: Api::from_values(v, &model)?,
+            content: Content::from_values(v, model.compat)?,
+            lora: Lora::from_values(v, &model)?,
+            kv_events,
+            kv_transfer: KvTransfer::from_values(v, &engine.parallel)?,
+            faults: Faults::from_values(v)?,
+            metrics: Metrics::from_values(v)?,
+            model,
+            engine,
+        };
+        config.check_together(v)?;
+        Ok(config)
+    }
+
+    /// What no group sees alone.
+    fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
+        let ports = match self.engine.parallel.balance {
+            Balance::PortPerRank => self.engine.parallel.local_ranks.1,
+            Balance::Internal | Balance::External | Balance::Hybrid => 1,
+        };
+        let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas) - 1;
+        if last > u64::from(u16::MAX) {
+            return Err(ConfigError::Invalid(format!(
+                "invalid port: {} ranks and replicas from port {} on reach {last}, beyond 65535",
+                ports * self.engine.replicas,
+                self.server.port
+            )));
+        }
+        let roofline = matches!(self.engine.latency_model, LatencyModel::Roofline { .. });
+        let shaped = self.model.hf_config.is_some()
+            || vllm_sim_engine::latency::model(&self.model.name).is_some();
+        if roofline && !shaped {
+            return Err(ConfigError::Invalid(format!(
+                "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
+                self.model.name
+            )));
+        }
+        for module in self.lora.modules.iter().filter(|_| v.door == Door::Vllm) {
+            if let Some(text) = self.lora.too_high(&module.path) {
+                return Err(ConfigError::Invalid(text));
+            }
+        }
+        if self.kv_events.enabled
+            && self.kv_events.form != EventForm::Vllm
+            && self.kv_events.topic.contains("{pod_ip}")
+            && self.server.pod.ip.is_none()
+        {
+            v.warn("POD_IP is not set: the topic of KV events says localhost");
+        }
+        Ok(())
+    }
+}

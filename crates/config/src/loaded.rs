@@ -1,0 +1,369 @@
+use serde_json::{Map, Value};
+
+use super::door::{self, Action, Entry};
+use super::error::ConfigError;
+use super::layers::{self, Layer, Setting, Source};
+use super::registry::{self, Flag, Kind};
+use super::values::Values;
+use super::{Compat, Config, Door, dynamo, help, show, words, yaml};
+use vllm_sim_engine::duration;
+
+/// A file of Dynamo's engine arguments.
+const ENGINE_ARGS: &str = "extra-engine-args";
+
+/// What a command line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Serve.
+    Serve(Box<Loaded>),
+    /// Print the configuration: [`Loaded::to_yaml`].
+    Config(Box<Loaded>),
+    /// Print this line.
+    Version(String),
+    /// Print this text.
+    Help(String),
+    /// Run a tool with the words behind its name.
+    Tool {
+        /// One of [`super::TOOLS`].
+        name: &'static str,
+        /// What follows.
+        args: Vec<String>,
+    },
+}
+
+/// A configuration, and how it came about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Flags that were accepted and mean nothing here, for one log line.
+    pub ignored: Vec<String>,
+    /// What looks like a mistake.
+    pub warnings: Vec<String>,
+    /// Every flag's value in force, in the order of the help text.
+    pub effective: Vec<Effective>,
+    settings: Layer,
+}
+
+/// One flag's value in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effective {
+    /// Its name.
+    pub name: &'static str,
+    /// One value, any number for a list, none where there is no default.
+    pub values: Vec<String>,
+    /// Where it was typed.
+    pub source: Source,
+}
+
+/// Reads a command line, the program's name included, over environment and files.
+///
+/// # Errors
+/// [`ConfigError`], whose text is for the person who typed it; the exit code is 2.
+pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
+    let entry = door::enter(args)?;
+    if let Action::Tool(name) = entry.action {
+        let args = entry.words.to_vec();
+        return Ok(Command::Tool { name, args });
+    }
+    let door = entry.door.unwrap_or_default();
+    if entry.action == Action::Help {
+        let topic = entry.words.first().map_or("", String::as_str);
+        return Ok(Command::Help(help(door, topic)));
+    }
+    let read = words::read(entry.words, false)?;
+    if let Some(topic) = read.help {
+        return Ok(Command::Help(help(door, &topic)));
+    }
+    let mut typed = read.layer;
+    if read.version || entry.action == Action::Version {
+        return Ok(Command::Version(version(&entry, &typed, env)));
+    }
+    place_loose(&entry, &read.loose, &mut typed)?;
+    if entry.render {
+        preset(&mut typed, "render-only", "true", Source::CommandLine);
+    }
+    let loaded = Loaded::over(typed, entry.door, entry.compat, env)?;
+    Ok(match entry.action {
+        Action::Config => Command::Config(Box::new(loaded)),
+        _ => Command::Serve(Box::new(loaded)),
+    })
+}
+
+/// For tools: reads the flags that this module knows and hands back every other word, in order.
+/// No model needs to be named.
+///
+/// # Errors
+/// As [`load`], but for unknown flags.
+pub fn load_known(
+    words: &[String],
+    door: Door,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Loaded, Vec<String>), ConfigError> {
+    let read = words::read(words, true)?;
+    let mut typed = read.layer;
+    let mut rest = read.unknown;
+    // A replay plays the mocker itself.
+    if let Some(engine) = typed.settings.shift_remove(ENGINE_ARGS) {
+        rest.push(format!("--{ENGINE_ARGS}"));
+        rest.extend(engine.values);
+    }
+    if let Some(topic) = read.help {
+        rest.push(if topic.is_empty() {
+            "--help".to_owned()
+        } else {
+            format!("--help={topic}")
+        });
+    }
+    let model = registry::long("model");
+    let named = model.is_some_and(|flag| {
+        flag.env.iter().any(|name| env(name).is_some()) || env(&flag.env_name()).is_some()
+    });
+    if !named && !typed.settings.contains_key("config") {
+        preset(&mut typed, "model", "model", Source::Derived);
+    }
+    let loaded = Loaded::over(typed, Some(door), None, env)?;
+    Ok((loaded, rest))
+}
+
+/// Sets a flag that nobody has set.
+fn preset(layer: &mut Layer, name: &'static str, value: &str, source: Source) {
+    layer.settings.entry(name).or_insert_with(|| Setting {
+        values: vec![value.to_owned()],
+        source,
+    });
+}
+
+/// The model of `serve MODEL`; other loose words are llm-d's to ignore and vLLM's to refuse.
+fn place_loose(entry: &Entry<'_>, loose: &[String], typed: &mut Layer) -> Result<(), ConfigError> {
+    let mut rest = loose;
+    if entry.takes_model
+        && let Some((model, others)) = loose.split_first()
+    {
+        let setting = Setting {
+            values: vec![model.clone()],
+            source: Source::CommandLine,
+        };
+        typed.settings.insert("model", setting);
+        rest = others;
+    }
+    match rest.first() {
+        Some(word) if entry.takes_model => Err(ConfigError::Invalid(format!(
+            "unexpected word {word:?}: after the model only flags may follow"
+        ))),
+        Some(_) => {
+            let words = rest.join(" ");
+            typed
+                .warnings
+                .push(format!("words that belong to no flag are ignored: {words}"));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// `vllm --version` prints the release alone; KServe reads the last word of the last line.
+fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut settings = layers::environment(env);
+    settings.cover(typed.clone());
+    let release = settings
+        .settings
+        .get("vllm-version")
+        .and_then(|setting| setting.values.last().cloned())
+        .or_else(|| {
+            let flag = registry::long("vllm-version")?;
+            flag.default(Door::Llmd).map(str::to_owned)
+        })
+        .unwrap_or_default();
+    if entry.called_vllm {
+        release
+    } else {
+        let own = env!("CARGO_PKG_VERSION");
+        format!("vllm-sim {own}, imitates vLLM {release}")
+    }
+}
+
+impl Loaded {
+    /// Flags behind a door, with no environment.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn from_flags(door: Door, words: &[&str]) -> Result<Self, ConfigError> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let read = words::read(&words, false)?;
+        Self::over(read.layer, Some(door), None, &|_| None)
+    }
+
+    /// Lays what was typed over environment and files.
+    fn over(
+        typed: Layer,
+        door: Option<Door>,
+        compat: Option<Compat>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let mut upper = layers::environment(env);
+        upper.cover(typed);
+        let mut settings = Layer::default();
+        let strict = Values::peek(&upper).switch("strict-config")?;
+        let files = upper.settings.shift_remove("config");
+        for path in files.iter().flat_map(|setting| &setting.values) {
+            let mut file = yaml::read(path, strict)?;
+            // A file may ask for it itself.
+            if !strict && Values::peek(&file).switch("strict-config")? {
+                file = yaml::read(path, true)?;
+            }
+            settings.cover(file);
+        }
+        let engine = upper.settings.shift_remove(ENGINE_ARGS);
+        settings.cover(upper);
+        for path in engine.iter().flat_map(|setting| &setting.values) {
+            settings.cover(dynamo::read(path)?);
+        }
+        if let Some(Compat::Llmd) = compat {
+            preset(&mut settings, "compat", "llm-d", Source::Derived);
+        }
+        let named = door_of(&settings)?;
+        let door = door.unwrap_or(named);
+        Self::of(settings, door)
+    }
+
+    fn of(settings: Layer, door: Door) -> Result<Self, ConfigError> {
+        let values = Values::parse(&settings, door)?;
+        let config = Config::from_values(&values)?;
+        let notes = values.notes();
+        let mut effective: Vec<Effective> = registry::flags()
+            .map(|flag| Effective {
+                name: flag.name,
+                values: values.raw(flag.name).to_vec(),
+                source: values.source(flag.name),
+            })
+            .collect();
+        for (name, value) in notes.derived {
+            if let Some(entry) = effective.iter_mut().find(|entry| entry.name == name) {
+                entry.values = vec![value];
+                entry.source = Source::Derived;
+            }
+        }
+        let mut warnings = settings.warnings.clone();
+        warnings.extend(notes.warnings);
+        let ignored = settings.ignored.clone();
+        Ok(Self {
+            config,
+            ignored,
+            warnings,
+            effective,
+            settings,
+        })
+    }
+
+    /// The configuration as a file for `--config`: what was typed somewhere, with a comment that
+    /// says where; defaults as comments.
+    pub fn to_yaml(&self) -> String {
+        show::yaml(self)
+    }
+
+    /// The configuration as llm-d's `/admin/config` shows it: flag names, durations as texts.
+    pub fn to_json(&self) -> Map<String, Value> {
+        show::json(self)
+    }
+
+    /// What an operator may change while running, changed; all the rest stays.
+    ///
+    /// Whole numbers for durations are nanoseconds, as in llm-d's admin API. `fake-metrics` is
+    /// laid over what is shown already, key by key; a null keeps.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] for a flag that cannot be changed, and all that [`load`] refuses.
+    pub fn tuned(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
+        let mut settings = self.settings.clone();
+        settings.warnings.clear();
+        for (key, value) in update {
+            let name = key.replace('_', "-");
+            let flag = registry::flags()
+                .find(|flag| flag.name == name && flag.admin)
+                .ok_or_else(|| {
+                    ConfigError::Invalid(format!("field '{key}' is not admin-configurable"))
+                })?;
+            if value.is_null() {
+                continue;
+            }
+            let values = match flag.name {
+                "fake-metrics" => vec![self.fake_metrics_with(value)?],
+                _ => tuned_values(flag, value),
+            };
+            let source = Source::Operator;
+            settings
+                .settings
+                .insert(flag.name, Setting { values, source });
+        }
+        let mut new = Self::of(settings, self.config.model.door)?;
+        let fresh = std::mem::replace(&mut new.config, self.config.clone());
+        new.config.engine.delays = fresh.engine.delays;
+        new.config.engine.latency_factor = fresh.engine.latency_factor;
+        new.config.engine.max_num_seqs = fresh.engine.max_num_seqs;
+        new.config.engine.max_waiting_queue_length = fresh.engine.max_waiting_queue_length;
+        new.config.engine.max_num_queued_reqs = fresh.engine.max_num_queued_reqs;
+        new.config.engine.max_num_queued_tokens = fresh.engine.max_num_queued_tokens;
+        new.config.faults = fresh.faults;
+        new.config.metrics = fresh.metrics;
+        new.config.content.image_delay = fresh.content.image_delay;
+        new.config.content.image_emission_rate = fresh.content.image_emission_rate;
+        Ok(new)
+    }
+
+    /// The fake metrics in force with a part of them replaced.
+    fn fake_metrics_with(&self, update: &Value) -> Result<String, ConfigError> {
+        let Some(Value::Object(current)) = &self.config.metrics.fake else {
+            return Err(ConfigError::Invalid(
+                "the simulator is reporting real metrics; fake metrics cannot be updated"
+                    .to_owned(),
+            ));
+        };
+        let Value::Object(update) = update else {
+            return Err(ConfigError::Invalid(format!(
+                "fake-metrics must be a JSON object, not {update}"
+            )));
+        };
+        let mut merged = current.clone();
+        let told = update.iter().filter(|(_, value)| !value.is_null());
+        merged.extend(told.map(|(key, value)| (key.clone(), value.clone())));
+        Ok(Value::Object(merged).to_string())
+    }
+}
+
+/// A value of the admin API as it would be typed.
+fn tuned_values(flag: &Flag, value: &Value) -> Vec<String> {
+    match (flag.kind, value) {
+        (Kind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
+            vec![format!("{nanos}ns")]
+        }
+        (Kind::List, Value::Array(items)) => items.iter().map(text).collect(),
+        (_, value) => vec![text(value)],
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The door that files, environment or flags name.
+fn door_of(settings: &Layer) -> Result<Door, ConfigError> {
+    Ok(match Values::peek(settings).choice("door")? {
+        Some("vllm") => Door::Vllm,
+        _ => Door::Llmd,
+    })
+}
+
+/// A duration as Go writes it, whatever it was typed as.
+pub(super) fn shown_duration(flag: &Flag, typed: &str) -> Option<String> {
+    let unit = match flag.kind {
+        Kind::Seconds => 1_000_000_000,
+        Kind::Duration => 1_000_000,
+        _ => return None,
+    };
+    let typed = duration::parse(typed, unit).ok()?;
+    typed.positive().map(duration::show)
+}

@@ -1,0 +1,234 @@
+//! What the schedulers cost per token and per request, in virtual time.
+//!
+//! `cargo bench --bench engine` prints nanoseconds; `cargo test --benches` runs it small. A word
+//! after `--` picks the lines that contain it: `cargo bench --bench engine -- vllm`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::offline::{self, Steps};
+use vllm_sim_engine::latency::{LatencyModel, Polynomial};
+use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{BlockKey, Delays, Event, Outbox, Plan, Scheduler, SeqId, Sequence};
+
+/// Runs `requests` of `output` tokens through `slots` slots.
+#[expect(clippy::disallowed_methods, reason = "a stopwatch")]
+fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &Delays) {
+    let mut pool = Pool::new(PoolConfig {
+        slots,
+        queue: None,
+        delays: delays.clone(),
+        seed: 7,
+        ..PoolConfig::default()
+    });
+    let arrivals: Vec<_> = (0..requests)
+        .map(|id| {
+            (
+                SimTime::from_millis(id / 8),
+                Sequence::new(SeqId(id), 100, output),
+            )
+        })
+        .collect();
+    let start = Instant::now();
+    let log = offline::run(&mut pool, arrivals).expect("the queue has no bound");
+    let taken = start.elapsed().as_nanos();
+    let ended = log
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Ended { .. }));
+    assert_eq!(
+        ended.count() as u64,
+        requests,
+        "{name}: some requests never end"
+    );
+    let (each, token) = (
+        taken / u128::from(requests),
+        taken / u128::from(requests * u64::from(output)),
+    );
+    println!("{name:<28} {token:>9} ns per token {each:>9} ns per request");
+}
+
+/// A closed loop on one engine of the vLLM scheduler.
+struct Loop {
+    batch: u32,
+    prompt: u32,
+    output: u32,
+    block: u32,
+    /// Requests with the same first half of the prompt; 0: all are alone.
+    groups: u64,
+    config: VllmConfig,
+}
+
+impl Loop {
+    fn sequence(&self, id: u64) -> Sequence {
+        let blocks = u64::from((self.prompt + self.output) / self.block);
+        let shared = match self.groups {
+            0 => 0,
+            _ => u64::from(self.prompt / 2 / self.block),
+        };
+        let keys = (0..blocks).map(|i| {
+            let name = match i < shared {
+                true => (id % self.groups) << 32 | i,
+                false => 1 << 63 | id << 24 | i,
+            };
+            BlockKey(name.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        });
+        let plan = Plan {
+            keys: keys.collect(),
+            block_size: self.block,
+            ..Plan::default()
+        };
+        Sequence {
+            plan: Some(Arc::new(plan)),
+            ..Sequence::new(SeqId(id), self.prompt, self.output)
+        }
+    }
+
+    /// Plays so many requests; the tokens that came out.
+    fn play(&self, requests: u64) -> u64 {
+        let mut engine = Vllm::new(self.config.clone()).expect("the settings are sound");
+        let (mut out, mut steps) = (Outbox::new(), Steps::default());
+        let (mut sent, mut tokens) = (0, 0);
+        let mut send = |engine: &mut Vllm, now, out: &mut Outbox| {
+            if sent < requests {
+                let seq = self.sequence(sent);
+                engine.submit(now, seq, out).expect("every one fits");
+                sent += 1;
+            }
+        };
+        for _ in 0..self.batch {
+            send(&mut engine, SimTime::ZERO, &mut out);
+        }
+        while let Some(now) = engine.next_wakeup() {
+            engine.advance(now, &mut out);
+            let mut over = 0;
+            for (at, event) in out.drain(..) {
+                match event {
+                    Event::Tokens { n, .. } => tokens += u64::from(n),
+                    Event::Decoded { n, .. } => tokens += steps.run(n).len() as u64,
+                    Event::Step { .. } => steps.ended(at),
+                    Event::Ended { .. } => over += 1,
+                    _ => {}
+                }
+            }
+            for _ in 0..over {
+                send(&mut engine, now, &mut out);
+            }
+        }
+        tokens
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
+    fn time(&self, name: &str, requests: u64) {
+        let start = Instant::now();
+        let tokens = self.play(requests);
+        let taken = start.elapsed();
+        assert_eq!(tokens, requests * u64::from(self.output), "{name}");
+        println!(
+            "{name:<40} {:>7.1} M tokens/s {:>9} ns per request {:>7.3} s",
+            tokens as f64 / taken.as_secs_f64() / 1e6,
+            taken.as_nanos() / u128::from(requests),
+            taken.as_secs_f64(),
+        );
+    }
+}
+
+fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
+    let scale = if full { 1 } else { 1000 };
+    for (name, batch, prompt, output, block, groups, requests) in [
+        (
+            "vllm 64 x 1024/128, block 64",
+            64,
+            1024,
+            128,
+            64,
+            0,
+            100_000,
+        ),
+        (
+            "vllm 64 x 1024/128, 8 prefix groups",
+            64,
+            1024,
+            128,
+            64,
+            8,
+            50_000,
+        ),
+        ("vllm 64 x 4096/512, block 16", 64, 4096, 512, 16, 0, 20_000),
+        ("vllm 64 x 128/1024, block 16", 64, 128, 1024, 16, 0, 20_000),
+        ("vllm 256 x 256/256, block 16", 256, 256, 256, 16, 0, 50_000),
+    ] {
+        for (kind, run_lengths, caching) in [
+            ("runs", true, true),
+            ("runs, no cache", true, false),
+            ("tokens", false, true),
+            ("tokens, no cache", false, false),
+        ] {
+            let num_gpu_blocks = 16_384 * 64 / block;
+            let test = Loop {
+                batch,
+                prompt,
+                output,
+                block,
+                groups,
+                config: VllmConfig {
+                    latency: LatencyModel::Polynomial(Polynomial::new(16_384 * 64)),
+                    num_gpu_blocks,
+                    enable_prefix_caching: caching,
+                    block_size: block,
+                    run_lengths,
+                    ..VllmConfig::mocker()
+                },
+            };
+            let name = format!("{name}: {kind}");
+            if wanted(&name) {
+                test.time(&name, requests / scale);
+            }
+        }
+    }
+}
+
+fn main() {
+    let full = std::env::args().any(|a| a == "--bench");
+    let word = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let wanted = |name: &str| word.as_ref().is_none_or(|word| name.contains(word));
+    vllm(full, wanted);
+    if !wanted("pool") {
+        return;
+    }
+    let requests = if full { 20_000 } else { 50 };
+    let exact = Delays {
+        ttft: (Duration::from_millis(50), Duration::ZERO),
+        itl: (Duration::from_millis(10), Duration::ZERO),
+        ..Delays::default()
+    };
+    let drawn = Delays {
+        ttft: (Duration::from_millis(50), Duration::from_millis(5)),
+        itl: (Duration::from_millis(10), Duration::from_millis(2)),
+        ..Delays::default()
+    };
+    for slots in [8, 1000] {
+        play(
+            &format!("no delays, {slots} slots"),
+            slots,
+            requests,
+            100,
+            &Delays::default(),
+        );
+        play(
+            &format!("exact delays, {slots} slots"),
+            slots,
+            requests,
+            100,
+            &exact,
+        );
+        play(
+            &format!("drawn delays, {slots} slots"),
+            slots,
+            requests,
+            100,
+            &drawn,
+        );
+    }
+}

@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use vllm_sim_random::Draw;
+
+use super::Transfer;
+
+/// Which formula gives the delay before the first token.
+///
+/// Source: `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Calculator {
+    /// Constant where a constant is set, per token otherwise.
+    #[default]
+    Default,
+    /// Constant delays only.
+    Constant,
+    /// Delays that grow with the prompt only.
+    PerToken,
+}
+
+/// Delays of the pool scheduler; of batching schedulers without a model of steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delays {
+    /// The formula.
+    pub calculator: Calculator,
+    /// Delay before the first token, and its standard deviation.
+    pub ttft: (Duration, Duration),
+    /// Delay before each further token, and its standard deviation.
+    pub itl: (Duration, Duration),
+    /// Fetching a remote prompt, and its standard deviation.
+    pub kv_transfer: (Duration, Duration),
+    /// Fixed part of a per-token prefill.
+    pub prefill_overhead: Duration,
+    /// Per prompt token that is not cached.
+    pub prefill_per_token: Duration,
+    /// Standard deviation of a per-token prefill.
+    pub prefill_std_dev: Duration,
+    /// Fetching one prompt token.
+    pub kv_transfer_per_token: Duration,
+    /// Standard deviation of a per-token fetch.
+    pub kv_transfer_per_token_std_dev: Duration,
+    /// Delays at full load, as a multiple of those of a sequence that runs alone; at least 1.
+    pub factor_under_load: f64,
+    /// All delays are divided by this; more than zero.
+    pub speedup: f64,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self {
+            calculator: Calculator::Default,
+            ttft: Default::default(),
+            itl: Default::default(),
+            kv_transfer: Default::default(),
+            prefill_overhead: Duration::ZERO,
+            prefill_per_token: Duration::ZERO,
+            prefill_std_dev: Duration::ZERO,
+            kv_transfer_per_token: Duration::ZERO,
+            kv_transfer_per_token_std_dev: Duration::ZERO,
+            factor_under_load: 1.0,
+            speedup: 1.0,
+        }
+    }
+}
+
+impl Delays {
+    /// Load factor with `running` of `slots` busy: `1 + (F - 1) x (running - 1) / (slots - 1)`.
+    pub fn load(&self, running: usize, slots: usize) -> f64 {
+        if slots <= 1 || self.factor_under_load <= 1.0 {
+            return 1.0;
+        }
+        let share = running.saturating_sub(1) as f64 / (slots - 1) as f64;
+        1.0 + (self.factor_under_load - 1.0) * share
+    }
+
+    /// Delay before the first token of a prompt of which `cached` tokens need no work.
+    ///
+    /// `load` scales computation, never the transfer of a cache.
+    pub fn first(
+        &self,
+        prompt: u32,
+        cached: u32,
+        transfer: Transfer,
+        load: f64,
+        rng: &mut impl Draw,
+    ) -> Duration {
+        let constant = match self.calculator {
+            Calculator::Constant => true,
+            Calculator::PerToken => false,
+            Calculator::Default if transfer == Transfer::RemotePrefill => {
+                self.kv_transfer != (Duration::ZERO, Duration::ZERO)
+            }
+            Calculator::Default => !self.ttft.0.is_zero(),
+        };
+        let delay = match (transfer, constant) {
+            (Transfer::RemotePrefill, true) => rng.delay(self.kv_transfer.0, self.kv_transfer.1),
+            (Transfer::RemotePrefill, false) => rng.delay(
+                self.kv_transfer_per_token.saturating_mul(prompt),
+                self.kv_transfer_per_token_std_dev,
+            ),
+            (_, true) => rng.delay(scale(self.ttft.0, load), scale(self.ttft.1, load)),
+            (_, false) => {
+                let work = self
+                    .prefill_per_token
+                    .saturating_mul(prompt.saturating_sub(cached));
+                let mean = scale(self.prefill_overhead.saturating_add(work), load);
+                rng.delay(mean, self.prefill_std_dev)
+            }
+        };
+        scale(delay, 1.0 / self.speedup)
+    }
+
+    /// Mean time of a step that computes `tokens` of prompts, alone and at the speed of the model.
+    pub fn chunk(&self, tokens: u64) -> Duration {
+        let constant = match self.calculator {
+            Calculator::Constant => true,
+            Calculator::PerToken => false,
+            Calculator::Default => !self.ttft.0.is_zero(),
+        };
+        if constant {
+            return self.ttft.0;
+        }
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let work = self.prefill_per_token.saturating_mul(tokens);
+        self.prefill_overhead.saturating_add(work)
+    }
+
+    /// Delay before a further token.
+    pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
+        let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
+        scale(delay, 1.0 / self.speedup)
+    }
+
+    /// Delay before a further token when its standard deviation is zero.
+    pub fn exact_gap(&self, load: f64) -> Duration {
+        scale(self.itl.0, load / self.speedup)
+    }
+
+    /// A recorded delay at this speed.
+    pub fn hasten(&self, delay: Duration) -> Duration {
+        scale(delay, 1.0 / self.speedup)
+    }
+
+    /// Whether no delay is random, so that no random stream is needed.
+    pub fn is_exact(&self) -> bool {
+        [
+            self.ttft.1,
+            self.itl.1,
+            self.kv_transfer.1,
+            self.prefill_std_dev,
+            self.kv_transfer_per_token_std_dev,
+        ]
+        .iter()
+        .all(Duration::is_zero)
+    }
+}
+
+fn scale(d: Duration, by: f64) -> Duration {
+    if by == 1.0 || d.is_zero() {
+        return d;
+    }
+    let nanos = d.as_nanos() as f64 * by;
+    if nanos.is_finite() {
+        Duration::from_nanos(nanos.round() as u64)
+    } else {
+        Duration::MAX
+    }
+}

@@ -1,0 +1,141 @@
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
+
+use atomic_waker::AtomicWaker;
+
+use crate::End;
+use crate::SimTime;
+
+/// How far a sequence is: the one thing the engine and a reply share.
+///
+/// The engine adds to the counter and wakes; the reply writes everything between what it sent and
+/// what is released. There is no queue per token, so a slow client costs one integer.
+#[derive(Debug)]
+pub struct Progress {
+    released: AtomicU32,
+    state: AtomicU8,
+    cached: AtomicU32,
+    external: AtomicU32,
+    scheduled: AtomicU64,
+    first: AtomicU64,
+    last: AtomicU64,
+    /// When the request arrived, on the engine's clock.
+    pub arrived: SimTime,
+    waker: AtomicWaker,
+    /// Blocks that are kept for another engine.
+    leased: OnceLock<Box<[u32]>>,
+}
+
+/// Where a sequence is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// In the queue.
+    Waiting,
+    /// Running.
+    Running,
+    /// Over.
+    Ended(End),
+}
+
+const WAITING: u8 = 0;
+const RUNNING: u8 = 1;
+const FINISHED: u8 = 2;
+const ABORTED: u8 = 3;
+const CANCELLED: u8 = 4;
+const THRESHOLD: u8 = 5;
+
+impl Progress {
+    /// Nothing has happened yet.
+    pub fn new(arrived: SimTime) -> Self {
+        Self {
+            released: AtomicU32::new(0),
+            state: AtomicU8::new(WAITING),
+            cached: AtomicU32::new(0),
+            external: AtomicU32::new(0),
+            scheduled: AtomicU64::new(0),
+            first: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            arrived,
+            waker: AtomicWaker::new(),
+            leased: OnceLock::new(),
+        }
+    }
+
+    /// Tokens released so far.
+    pub fn released(&self) -> u32 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Where the sequence is. Read it before [`Self::released`] to see every token of an ended one.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            WAITING => State::Waiting,
+            RUNNING => State::Running,
+            FINISHED => State::Ended(End::Finished),
+            ABORTED => State::Ended(End::Aborted),
+            CANCELLED => State::Ended(End::Cancelled),
+            _ => State::Ended(End::Threshold),
+        }
+    }
+
+    /// Prompt tokens that were found in the prefix cache; known once running.
+    pub fn cached(&self) -> u32 {
+        self.cached.load(Ordering::Acquire)
+    }
+
+    /// Prompt tokens that came from another engine; known once running.
+    pub fn external(&self) -> u32 {
+        self.external.load(Ordering::Acquire)
+    }
+
+    /// When it left the queue, when its first and its latest token came out.
+    pub fn instants(&self) -> [SimTime; 3] {
+        [&self.scheduled, &self.first, &self.last]
+            .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
+    }
+
+    /// Numbers of the blocks that are kept for another engine; known once ended.
+    pub fn leased(&self) -> Option<&[u32]> {
+        self.leased.get().map(AsRef::as_ref)
+    }
+
+    /// Wakes this task at the next change; look again after registering.
+    pub fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    pub(super) fn schedule(&self, at: SimTime, cached: u32, external: u32) {
+        self.cached.store(cached, Ordering::Relaxed);
+        self.external.store(external, Ordering::Relaxed);
+        self.scheduled.store(at.nanos(), Ordering::Relaxed);
+        self.state.store(RUNNING, Ordering::Release);
+    }
+
+    pub(super) fn release(&self, at: SimTime, total: u32, first: bool) {
+        if first {
+            self.first.store(at.nanos(), Ordering::Relaxed);
+        }
+        self.last.store(at.nanos(), Ordering::Relaxed);
+        self.released.store(total, Ordering::Release);
+    }
+
+    pub(super) fn end(&self, end: End) {
+        let state = match end {
+            End::Finished => FINISHED,
+            End::Aborted => ABORTED,
+            End::Cancelled => CANCELLED,
+            End::Threshold => THRESHOLD,
+        };
+        self.state.store(state, Ordering::Release);
+    }
+
+    pub(super) fn lease(&self, blocks: &[u32]) {
+        // A sequence ends once.
+        let _ = self.leased.set(blocks.into());
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+}

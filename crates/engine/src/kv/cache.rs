@@ -1,0 +1,247 @@
+use crate::BlockKey;
+
+/// Which blocks hold which key.
+///
+/// One key may be held by several blocks: vLLM does not merge a block that is computed again with
+/// the one already cached, so that block tables stay append-only. They form a ring in the order
+/// they were cached; a look-up gives the oldest, as vLLM's dict does.
+/// Source: `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
+///
+/// An open-addressing table of eight bytes per place, at most half full and without tombstones:
+/// blocks come and go all the time, and this is the engine's largest random access.
+#[derive(Debug)]
+pub(super) struct CachedBlocks {
+    /// The oldest block of each key. A power of two of places.
+    places: Vec<Place>,
+    /// Bits of a hash that do not name a place.
+    shift: u32,
+    /// By block.
+    keys: Vec<BlockKey>,
+    /// By block, for keys that several blocks hold; others have [`Twins::NONE`].
+    twins: Vec<Twins>,
+    /// Blocks that have twins.
+    twinned: usize,
+}
+
+/// An entry of the table; the null block stands for none.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    hash: u32,
+    id: u32,
+}
+
+/// Neighbours of a block in the ring of its key: the newest is older than the oldest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Twins {
+    older: u32,
+    newer: u32,
+}
+
+impl Twins {
+    const NONE: Self = Self { older: 0, newer: 0 };
+}
+
+impl CachedBlocks {
+    pub(super) fn new(num_blocks: usize) -> Self {
+        let places = (2 * num_blocks).next_power_of_two().clamp(2, 1 << 31);
+        Self {
+            places: vec![Place::default(); places],
+            shift: 32 - places.trailing_zeros(),
+            keys: vec![BlockKey(0); num_blocks],
+            twins: vec![Twins::NONE; num_blocks],
+            twinned: 0,
+        }
+    }
+
+    /// The oldest block that holds `key`.
+    pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
+        let at = self.seek(key, hash(key));
+        Some(self.places[at].id).filter(|&id| id != 0)
+    }
+
+    /// The key that a block was last inserted under.
+    pub(super) fn key(&self, id: u32) -> BlockKey {
+        self.keys[id as usize]
+    }
+
+    pub(super) fn insert(&mut self, key: BlockKey, id: u32) {
+        let hash = hash(key);
+        let at = self.seek(key, hash);
+        self.keys[id as usize] = key;
+        match self.places[at].id {
+            0 => self.places[at] = Place { hash, id },
+            oldest => self.join(oldest, id),
+        }
+    }
+
+    /// Takes out a block that was inserted; its key.
+    pub(super) fn remove(&mut self, id: u32) -> BlockKey {
+        let key = self.keys[id as usize];
+        let heir = match self.twinned {
+            0 => None,
+            _ => self.part(id),
+        };
+        let mask = self.places.len() - 1;
+        let mut at = (hash(key) >> self.shift) as usize;
+        loop {
+            match self.places[at].id {
+                // A twin that is not the oldest.
+                0 => break,
+                found if found == id => {
+                    match heir {
+                        Some(next) => self.places[at].id = next,
+                        None => self.vacate(at),
+                    }
+                    break;
+                }
+                _ => at = (at + 1) & mask,
+            }
+        }
+        key
+    }
+
+    /// Reads the places of many keys in advance: the processor waits for all of them at once.
+    pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
+        let read = keys.map(|key| self.places[(hash(key) >> self.shift) as usize].id);
+        std::hint::black_box(read.fold(0, |all, id| all ^ id));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.places.fill(Place::default());
+        self.twins.fill(Twins::NONE);
+        self.twinned = 0;
+    }
+
+    /// Where `key` stands, or the empty place where it would.
+    fn seek(&self, key: BlockKey, hash: u32) -> usize {
+        let mask = self.places.len() - 1;
+        let mut at = (hash >> self.shift) as usize;
+        loop {
+            let place = self.places[at];
+            if place.id == 0 || (place.hash == hash && self.keys[place.id as usize] == key) {
+                return at;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Empties a place; those behind it that would not be found any more move up.
+    fn vacate(&mut self, mut hole: usize) {
+        let mask = self.places.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let place = self.places[at];
+            if place.id == 0 {
+                break;
+            }
+            let home = (place.hash >> self.shift) as usize;
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.places[hole] = place;
+                hole = at;
+            }
+        }
+        self.places[hole] = Place::default();
+    }
+
+    /// Puts a block behind the newest of its key.
+    fn join(&mut self, oldest: u32, id: u32) {
+        let ring = self.twins[oldest as usize];
+        let newest = match ring {
+            Twins::NONE => {
+                self.twinned += 1;
+                oldest
+            }
+            ring => ring.older,
+        };
+        self.twinned += 1;
+        self.twins[id as usize] = Twins {
+            older: newest,
+            newer: oldest,
+        };
+        self.twins[newest as usize].newer = id;
+        self.twins[oldest as usize].older = id;
+    }
+
+    /// Takes a block out of its ring, if it is in one; the next newer one.
+    fn part(&mut self, id: u32) -> Option<u32> {
+        let ring = std::mem::replace(&mut self.twins[id as usize], Twins::NONE);
+        if ring == Twins::NONE {
+            return None;
+        }
+        let Twins { older, newer } = ring;
+        self.twinned -= 1;
+        if older == newer {
+            self.twinned -= 1;
+            self.twins[older as usize] = Twins::NONE;
+        } else {
+            self.twins[older as usize].newer = newer;
+            self.twins[newer as usize].older = older;
+        }
+        Some(newer)
+    }
+}
+
+/// One multiplication: keys are hashes already, or small numbers of a trace.
+fn hash(key: BlockKey) -> u32 {
+    // By the golden ratio: keys in a row are spread as evenly as can be (Knuth, TAOCP 6.4).
+    let product = u128::from(key.0 ^ 0xf135_7aea_2e62_a9c5) * 0x9e37_79b9_7f4a_7c15;
+    let folded = product as u64 ^ (product >> 64) as u64;
+    (folded >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_several_copies_is_found_and_each_can_leave() {
+        let key = BlockKey(7);
+        let mut cache = CachedBlocks::new(5);
+        for id in [2, 4, 1, 3] {
+            cache.insert(key, id);
+        }
+        let mut found = vec![cache.find(key)];
+        for id in [4, 2, 3, 1] {
+            cache.remove(id);
+            found.push(cache.find(key));
+        }
+        assert_eq!(found, [Some(2), Some(2), Some(1), Some(1), None]);
+    }
+
+    proptest! {
+        /// Few keys and a full table, so that they stand in each other's way.
+        #[test]
+        fn it_is_a_map_to_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
+            let mut cache = CachedBlocks::new(16);
+            let mut model: BTreeMap<u64, VecDeque<u32>> = BTreeMap::new();
+            let mut held: BTreeMap<u32, u64> = BTreeMap::new();
+            for (id, key) in moves {
+                if let Some(key) = held.remove(&id) {
+                    prop_assert_eq!(cache.remove(id), BlockKey(key));
+                    model.entry(key).or_default().retain(|&other| other != id);
+                } else {
+                    cache.insert(BlockKey(key), id);
+                    held.insert(id, key);
+                    model.entry(key).or_default().push_back(id);
+                }
+                for key in 0..8 {
+                    let oldest = model.get(&key).and_then(|ids| ids.front().copied());
+                    prop_assert_eq!(cache.find(BlockKey(key)), oldest);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_keys_spread_over_places() {
+        let mut seen: Vec<u32> = (0..4096).map(|key| hash(BlockKey(key)) >> 20).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() > 2000, "{}", seen.len());
+    }
+}

@@ -1,0 +1,475 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::cbor::Cbor;
+use super::pickle::Pickle;
+use crate::{BlockKey, ExtraKey, LoraId, Plan};
+
+/// How a block is hashed.
+///
+/// Sources: `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
+/// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algo {
+    /// SHA-256 over a pickle (vLLM's default).
+    #[default]
+    Sha256,
+    /// SHA-256 over canonical CBOR.
+    Sha256Cbor,
+    /// XXH3-128 over a pickle.
+    Xxhash,
+    /// XXH3-128 over canonical CBOR.
+    XxhashCbor,
+    /// FNV-1a 64 over canonical CBOR, rooted in the model's name (llm-d-inference-sim HEAD).
+    LlmdFnv,
+    /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
+    /// (llm-d-inference-sim v0.6).
+    LlmdSha256,
+}
+
+/// A value of `--prefix-caching-hash-algo` that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
+)]
+pub struct UnknownAlgo {
+    /// What was given.
+    pub given: String,
+}
+
+impl FromStr for Algo {
+    type Err = UnknownAlgo;
+
+    /// The four names that vLLM knows.
+    fn from_str(name: &str) -> Result<Self, UnknownAlgo> {
+        let all = [
+            Self::Sha256,
+            Self::Sha256Cbor,
+            Self::Xxhash,
+            Self::XxhashCbor,
+        ];
+        let found = all.into_iter().find(|algo| algo.to_string() == name);
+        found.ok_or_else(|| UnknownAlgo {
+            given: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Algo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sha256 => "sha256",
+            Self::Sha256Cbor => "sha256_cbor",
+            Self::Xxhash => "xxhash",
+            Self::XxhashCbor => "xxhash_cbor",
+            Self::LlmdFnv => "llm-d-fnv",
+            Self::LlmdSha256 => "llm-d-sha256",
+        })
+    }
+}
+
+impl Algo {
+    /// Bytes of a whole hash.
+    pub const fn hash_len(self) -> usize {
+        match self {
+            Self::Sha256 | Self::Sha256Cbor => 32,
+            Self::Xxhash | Self::XxhashCbor => 16,
+            Self::LlmdFnv | Self::LlmdSha256 => 8,
+        }
+    }
+}
+
+/// How a [`Hasher`] works and what it keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HashConfig {
+    /// The algorithm.
+    pub algo: Algo,
+    /// The text of PYTHONHASHSEED or `--hash-seed`.
+    ///
+    /// Without one: `vllm-none-hash`, as vLLM for its SHA forms. For its XXH3 forms vLLM draws a
+    /// root for each process instead; here these are repeatable too.
+    pub seed: Option<String>,
+    /// Tokens per block; 0 counts as 1.
+    pub block_size: u32,
+    /// Keep whole hashes, for events that carry bytes.
+    pub keep_hashes: bool,
+    /// Keep tokens and extra keys, for events at all.
+    pub keep_tokens: bool,
+}
+
+/// An adapter, as it goes into hashes and events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lora {
+    /// Its number, from 1.
+    pub id: LoraId,
+    /// The name it is served under.
+    pub name: Arc<str>,
+    /// The path it was loaded from, as typed.
+    pub path: Arc<str>,
+}
+
+/// A picture, sound or film in a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Media {
+    /// Its content hash.
+    pub identifier: Arc<str>,
+    /// Its first placeholder token.
+    pub start: u32,
+    /// Its placeholder tokens.
+    pub len: u32,
+}
+
+/// What besides tokens tells the blocks of one prompt from those of another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// The adapter in use.
+    pub lora: Option<Lora>,
+    /// The first served model name; llm-d's hashes are rooted in it when there is no adapter.
+    pub model: Arc<str>,
+    /// `cache_salt` of the request.
+    pub salt: Option<Arc<str>>,
+    /// Media, in prompt order.
+    pub media: Vec<Media>,
+}
+
+/// A whole hash: up to 32 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hash {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Hash {
+    fn new(digest: &[u8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..digest.len()].copy_from_slice(digest);
+        Self {
+            bytes,
+            len: digest.len(),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The last eight bytes as a big-endian number (vLLM's integer form).
+    fn key(&self) -> u64 {
+        self.bytes[self.len - 8..self.len]
+            .iter()
+            .fold(0, |key, &byte| key << 8 | u64::from(byte))
+    }
+}
+
+/// Makes the [`Plan`] of a sequence; one per model, shared by all requests.
+#[derive(Debug, Clone)]
+pub struct Hasher {
+    config: HashConfig,
+    /// Parent of the first block (vLLM's NONE_HASH; llm-d's seed before the model's name).
+    none: Hash,
+}
+
+impl Hasher {
+    /// A hasher, its root hash computed.
+    pub fn new(config: HashConfig) -> Self {
+        let mut buf = Vec::new();
+        let none = match config.algo {
+            Algo::LlmdFnv => {
+                let seed = config.seed.as_deref().unwrap_or_default();
+                Hash::new(&fnv1a(seed.as_bytes()).to_be_bytes())
+            }
+            Algo::LlmdSha256 => {
+                Cbor(&mut buf).text(config.seed.as_deref().unwrap_or_default());
+                digest(config.algo, &buf)
+            }
+            algo => {
+                let seed = config.seed.as_deref().unwrap_or("vllm-none-hash");
+                match algo {
+                    Algo::Sha256 | Algo::Xxhash => {
+                        let mut pickle = Pickle::new(&mut buf);
+                        pickle.text(seed);
+                        pickle.finish();
+                    }
+                    _ => Cbor(&mut buf).text(seed),
+                }
+                digest(algo, &buf)
+            }
+        };
+        let config = HashConfig {
+            block_size: config.block_size.max(1),
+            ..config
+        };
+        Self { config, none }
+    }
+
+    /// How it works.
+    pub const fn config(&self) -> &HashConfig {
+        &self.config
+    }
+
+    /// The parent of first blocks (vLLM's NONE_HASH).
+    pub fn none_hash(&self) -> &[u8] {
+        self.none.as_slice()
+    }
+
+    /// The plan of a sequence whose prompt and output are `tokens`.
+    pub fn plan(&self, tokens: &[u32], extras: &Extras) -> Plan {
+        let mut chain = self.chain(extras);
+        chain.extend(tokens);
+        chain.finish()
+    }
+
+    /// The start of a plan, to which tokens are added piece by piece.
+    ///
+    /// Sequences that share a prompt hash it once: extend with the prompt, then clone.
+    pub fn chain<'a>(&'a self, extras: &'a Extras) -> Chain<'a> {
+        let mut chain = Chain {
+            hasher: self,
+            extras,
+            parent: self.none,
+            plan: Plan {
+                block_size: self.config.block_size,
+                lora: extras
+                    .lora
+                    .as_ref()
+                    .map(|lora| (lora.id, Arc::clone(&lora.name))),
+                ..Plan::default()
+            },
+            buf: Vec::new(),
+        };
+        if self.config.algo == Algo::LlmdFnv {
+            let model = extras
+                .lora
+                .as_ref()
+                .map_or(&extras.model, |lora| &lora.name);
+            let mut cbor = Cbor(&mut chain.buf);
+            cbor.array(3);
+            cbor.unsigned(self.none.key());
+            cbor.null();
+            cbor.text(model);
+            chain.parent = digest(self.config.algo, &chain.buf);
+        }
+        chain
+    }
+}
+
+/// A plan in the making.
+#[derive(Debug, Clone)]
+pub struct Chain<'a> {
+    hasher: &'a Hasher,
+    extras: &'a Extras,
+    parent: Hash,
+    plan: Plan,
+    buf: Vec<u8>,
+}
+
+impl Chain<'_> {
+    /// Adds tokens at the end and hashes the blocks that they fill.
+    pub fn extend(&mut self, tokens: &[u32]) {
+        self.plan.tokens.extend_from_slice(tokens);
+        let size = self.plan.block_size as usize;
+        for block in self.plan.keys.len()..self.plan.tokens.len() / size {
+            let tags = tags(self.extras, block * size, size);
+            self.buf.clear();
+            let tokens = &self.plan.tokens[block * size..(block + 1) * size];
+            encode(
+                self.hasher.config.algo,
+                &self.parent,
+                tokens,
+                &tags,
+                &mut self.buf,
+            );
+            self.parent = digest(self.hasher.config.algo, &self.buf);
+            self.plan.keys.push(BlockKey(self.parent.key()));
+            if self.hasher.config.keep_hashes {
+                self.plan.hashes.push(self.parent.bytes);
+            }
+            if self.hasher.config.keep_tokens {
+                self.show(block, &tags);
+            }
+        }
+    }
+
+    /// The plan, as far as it has come.
+    pub fn finish(mut self) -> Plan {
+        if !self.hasher.config.keep_tokens {
+            self.plan.tokens = Vec::new();
+        }
+        self.plan
+    }
+
+    /// Keeps what events show of a block's extra keys.
+    fn show(&mut self, block: usize, tags: &[Tag<'_>]) {
+        if tags.is_empty() {
+            // The list stays empty until there is something to show.
+            if !self.plan.extra_keys.is_empty() {
+                self.plan.extra_keys.push(None);
+            }
+            return;
+        }
+        self.plan.extra_keys.resize(block, None);
+        let shown = tags.iter().map(Tag::shown).collect();
+        self.plan.extra_keys.push(Some(shown));
+    }
+}
+
+/// One of the extra keys of a block.
+#[derive(Debug, Clone, Copy)]
+enum Tag<'a> {
+    Lora(&'a Lora),
+    Media(&'a Arc<str>, i64),
+    Salt(&'a Arc<str>),
+}
+
+impl Tag<'_> {
+    fn shown(&self) -> ExtraKey {
+        match *self {
+            Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
+            Self::Media(identifier, offset) => ExtraKey::Media {
+                identifier: Arc::clone(identifier),
+                offset,
+            },
+            Self::Salt(salt) => ExtraKey::Text(Arc::clone(salt)),
+        }
+    }
+}
+
+/// The extra keys of the block at `start`, in vLLM's order (`generate_block_hash_extra_keys`).
+fn tags(extras: &Extras, start: usize, size: usize) -> Vec<Tag<'_>> {
+    let lora = extras.lora.iter().map(Tag::Lora);
+    let media = extras.media.iter().filter_map(|item| {
+        let offset = i64::from(item.start) - start as i64;
+        let overlaps = offset < size as i64 && offset + i64::from(item.len) > 0;
+        overlaps.then_some(Tag::Media(&item.identifier, offset))
+    });
+    let salt = extras.salt.iter().filter(|_| start == 0).map(Tag::Salt);
+    lora.chain(media).chain(salt).collect()
+}
+
+/// What is hashed for one block: parent, tokens, extra keys.
+fn encode(algo: Algo, parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+    match algo {
+        Algo::Sha256 | Algo::Xxhash => pickle_block(parent, tokens, tags, buf),
+        Algo::Sha256Cbor | Algo::XxhashCbor => cbor_block(parent, tokens, tags, buf),
+        Algo::LlmdFnv => llmd_block(parent, tokens, tags, buf),
+        Algo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
+    }
+}
+
+fn pickle_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+    let mut pickle = Pickle::new(buf);
+    pickle.tuple(3, |p| {
+        p.bytes(parent.as_slice());
+        p.tuple(tokens.len(), |p| {
+            for &token in tokens {
+                p.integer(i64::from(token));
+            }
+        });
+        if tags.is_empty() {
+            p.none();
+            return;
+        }
+        // Python's literal "mm" is one object, so its second use is a reference.
+        let mut mm = None;
+        p.tuple(tags.len(), |p| {
+            for tag in tags {
+                match tag {
+                    Tag::Lora(lora) => p.tuple(3, |p| {
+                        p.text("lora");
+                        p.text(&lora.name);
+                        p.text(&lora.path);
+                    }),
+                    Tag::Media(identifier, offset) => p.tuple(3, |p| {
+                        match mm {
+                            Some(mm) => p.again(mm),
+                            None => mm = Some(p.text("mm")),
+                        }
+                        p.text(identifier);
+                        p.integer(*offset);
+                    }),
+                    Tag::Salt(salt) => p.tuple(2, |p| {
+                        p.text("cache_salt");
+                        p.text(salt);
+                    }),
+                }
+            }
+        });
+    });
+    pickle.finish();
+}
+
+fn cbor_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+    let mut cbor = Cbor(buf);
+    cbor.array(3);
+    cbor.bytes(parent.as_slice());
+    cbor.tokens(tokens);
+    if tags.is_empty() {
+        cbor.null();
+        return;
+    }
+    cbor.array(tags.len());
+    for tag in tags {
+        match tag {
+            Tag::Lora(lora) => {
+                cbor.array(3);
+                cbor.text("lora");
+                cbor.text(&lora.name);
+                cbor.text(&lora.path);
+            }
+            Tag::Media(identifier, offset) => {
+                cbor.array(3);
+                cbor.text("mm");
+                cbor.text(identifier);
+                cbor.integer(*offset);
+            }
+            Tag::Salt(salt) => {
+                cbor.array(2);
+                cbor.text("cache_salt");
+                cbor.text(salt);
+            }
+        }
+    }
+}
+
+/// llm-d's form: the parent is a number, and only media count as extra keys.
+fn llmd_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+    let media = tags.iter().filter_map(|tag| match tag {
+        Tag::Media(identifier, _) => Some(identifier),
+        _ => None,
+    });
+    let mut cbor = Cbor(buf);
+    cbor.array(3);
+    cbor.unsigned(parent.key());
+    cbor.tokens(tokens);
+    match media.clone().count() {
+        0 => cbor.null(),
+        n => {
+            cbor.array(n);
+            for identifier in media {
+                cbor.map(1);
+                cbor.text("Hash");
+                cbor.text(identifier);
+            }
+        }
+    }
+}
+
+fn digest(algo: Algo, bytes: &[u8]) -> Hash {
+    match algo {
+        Algo::Sha256 | Algo::Sha256Cbor => Hash::new(&Sha256::digest(bytes)),
+        Algo::Xxhash | Algo::XxhashCbor => Hash::new(&xxh3_128(bytes).to_be_bytes()),
+        Algo::LlmdFnv => Hash::new(&fnv1a(bytes).to_be_bytes()),
+        Algo::LlmdSha256 => Hash::new(&Sha256::digest(bytes)[24..]),
+    }
+}
+
+/// FNV-1a, 64 bits.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,466 @@
+//! The block pool against what vLLM was seen to do.
+
+mod model;
+
+use std::sync::Arc;
+
+use super::{BlockPool, BlockTable, Counts, KvConfig, Need};
+use crate::{BlockKey, Event, Plan};
+use vllm_sim_random::mix;
+
+/// A plan whose block `i` is told apart by `path[..=i]`.
+fn plan(path: &[u64], block_size: u32) -> Arc<Plan> {
+    let chain = path.iter().scan(0, |parent, &own| {
+        *parent = mix(*parent, own);
+        Some(BlockKey(*parent))
+    });
+    Arc::new(Plan {
+        keys: chain.collect(),
+        block_size,
+        ..Plan::default()
+    })
+}
+
+/// A plan that shares nothing with those of other names.
+fn own(name: u64, blocks: u64) -> Arc<Plan> {
+    let path: Vec<u64> = (0..blocks).map(|i| if i == 0 { name } else { i }).collect();
+    plan(&path, 32)
+}
+
+/// What an event says, by block numbers of the plans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Said {
+    Stored(Vec<u64>, Option<u64>),
+    Removed(Vec<u64>),
+    Cleared,
+}
+
+fn said(event: Event) -> Said {
+    match event {
+        Event::Stored { plan, from, to } => Said::Stored(
+            plan.keys[from as usize..to as usize]
+                .iter()
+                .map(|key| key.0)
+                .collect(),
+            from.checked_sub(1).map(|i| plan.keys[i as usize].0),
+        ),
+        Event::Removed { keys } => Said::Removed(keys.iter().map(|(key, _)| key.0).collect()),
+        Event::Cleared => Said::Cleared,
+        other => panic!("{other:?} is none of the pool's events"),
+    }
+}
+
+fn stored(plan: &Plan, from: usize, to: usize) -> Said {
+    let keys = plan.keys[from..to].iter().map(|key| key.0).collect();
+    Said::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
+}
+
+fn removed(blocks: &[(&Plan, usize)]) -> Said {
+    Said::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
+}
+
+/// The measured set-up: 50 blocks of 32 tokens, one of them the null block.
+struct Measured {
+    pool: BlockPool,
+    said: Vec<Said>,
+}
+
+struct Running {
+    table: BlockTable,
+    plan: Arc<Plan>,
+    computed: u32,
+}
+
+impl Measured {
+    fn new() -> Self {
+        let pool = BlockPool::new(KvConfig {
+            num_blocks: 50,
+            block_size: 32,
+            prefix_caching: true,
+            events: true,
+        });
+        Self { pool, said: vec![] }
+    }
+
+    /// Admits a sequence of `tokens` tokens so far; also how many of them were cached.
+    fn admit(&mut self, plan: &Arc<Plan>, tokens: u32) -> (Running, u32) {
+        let prefix = self.pool.cached_prefix(plan, tokens);
+        let mut running = Running {
+            table: BlockTable::default(),
+            plan: Arc::clone(plan),
+            computed: 0,
+        };
+        assert!(self.step(&mut running, prefix, tokens));
+        (running, prefix)
+    }
+
+    /// One step that ends with `computed` computed tokens.
+    fn step(&mut self, running: &mut Running, prefix: u32, computed: u32) -> bool {
+        let need = Need {
+            prefix,
+            tokens: computed,
+            cache: computed,
+            ..Need::default()
+        };
+        let out = &mut |event| self.said.push(said(event));
+        let fits = self
+            .pool
+            .allocate(&mut running.table, Some(&running.plan), &need, out);
+        if fits {
+            running.computed = computed;
+        }
+        fits
+    }
+
+    /// Plays a whole request: the last output token is never computed.
+    fn play(&mut self, plan: &Arc<Plan>, prompt: u32, output: u32) -> u32 {
+        let (mut running, cached) = self.admit(plan, prompt);
+        for computed in prompt + 1..prompt + output {
+            assert!(self.step(&mut running, 0, computed));
+        }
+        self.pool.release(&mut running.table);
+        cached
+    }
+
+    fn take(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.said)
+    }
+}
+
+#[test]
+fn a_cold_prompt_stores_its_full_blocks_at_once() {
+    let mut kv = Measured::new();
+    let a = own(1, 4);
+    assert_eq!(kv.play(&a, 100, 1), 0);
+    assert_eq!(kv.take(), [stored(&a, 0, 3)]);
+}
+
+#[test]
+fn a_hit_says_nothing() {
+    let mut kv = Measured::new();
+    let a = own(1, 4);
+    kv.play(&a, 100, 1);
+    kv.take();
+    assert_eq!(kv.play(&a, 100, 1), 96);
+    assert_eq!(kv.take(), []);
+}
+
+#[test]
+fn the_last_block_of_a_full_hit_is_computed_and_stored_again() {
+    let mut kv = Measured::new();
+    let a = own(1, 2);
+    kv.play(&a, 64, 1);
+    assert_eq!(kv.play(&a, 64, 1), 32);
+    assert_eq!(kv.take(), [stored(&a, 0, 2), stored(&a, 1, 2)]);
+    // Either copy goes with an event of its own. The newer one was freed first.
+    kv.play(&own(2, 49), 49 * 32, 1);
+    assert_eq!(kv.take()[0], removed(&[(&a, 1), (&a, 1), (&a, 0)]));
+}
+
+#[test]
+fn decode_stores_each_block_as_it_fills_and_the_last_token_is_never_computed() {
+    let mut kv = Measured::new();
+    let a = own(1, 4);
+    kv.play(&a, 30, 70);
+    let fills = [stored(&a, 0, 1), stored(&a, 1, 2), stored(&a, 2, 3)];
+    assert_eq!(kv.take(), fills);
+    // A prompt shorter than a block has no hit, so the same blocks fill again.
+    assert_eq!(kv.play(&a, 30, 70), 0);
+    assert_eq!(kv.take(), fills);
+}
+
+#[test]
+fn of_two_equal_prompts_at_once_the_second_hits() {
+    let mut kv = Measured::new();
+    let a = own(1, 2);
+    let (_first, cached) = kv.admit(&a, 70);
+    let (_second, cached_again) = kv.admit(&a, 70);
+    assert_eq!((cached, cached_again), (0, 64));
+    assert_eq!(kv.take(), [stored(&a, 0, 2)]);
+    assert_eq!(kv.pool.used(), 4);
+}
+
+#[test]
+fn the_oldest_prefix_loses_its_tail_first() {
+    let mut kv = Measured::new();
+    let oldest = own(1, 3);
+    kv.play(&oldest, 100, 1);
+    for name in 2..9 {
+        kv.play(&own(name, 6), 192, 1);
+    }
+    let idle = 3 + 7 * 6;
+    let counts = Counts {
+        unused: 49 - idle,
+        idle,
+        used: 0,
+    };
+    assert_eq!(kv.pool.counts(), counts);
+    kv.take();
+    let last = own(9, 6);
+    kv.play(&last, 192, 1);
+    assert_eq!(
+        kv.take(),
+        [removed(&[(&oldest, 2), (&oldest, 1)]), stored(&last, 0, 6)]
+    );
+}
+
+#[test]
+fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
+    let mut kv = Measured::new();
+    let (a, b) = (own(1, 30), own(2, 30));
+    let (mut first, _) = kv.admit(&a, 640);
+    let (mut second, _) = kv.admit(&b, 640);
+    // 20 blocks each; they grow in step until the pool has none left for the second.
+    let mut computed = 640;
+    loop {
+        computed += 1;
+        assert!(kv.step(&mut first, 0, computed));
+        if !kv.step(&mut second, 0, computed) {
+            break;
+        }
+    }
+    assert_eq!(
+        (computed, first.table.len(), second.table.len()),
+        (769, 25, 24)
+    );
+    let before = second.computed;
+    kv.pool.release(&mut second.table);
+    kv.take();
+    for computed in 770..=939 {
+        assert!(kv.step(&mut first, 0, computed));
+    }
+    // 30 blocks: one each from the tail of the victim, though the first came from the rest.
+    let taken: Vec<Said> = kv
+        .take()
+        .into_iter()
+        .filter(|s| matches!(s, Said::Removed(_)))
+        .collect();
+    let tail: Vec<Said> = (19..24).rev().map(|i| removed(&[(&b, i)])).collect();
+    assert_eq!(taken, tail);
+    kv.pool.release(&mut first.table);
+    kv.take();
+    let (_resumed, cached) = kv.admit(&b, before);
+    assert_eq!(cached, 19 * 32);
+    let missing = kv.take();
+    assert_eq!(missing.last(), Some(&stored(&b, 19, 24)));
+    // What makes room is the tail of the sequence that ended meanwhile.
+    assert_eq!(missing.len(), 2);
+}
+
+#[test]
+fn a_reset_clears_an_unheld_cache_only() {
+    let mut kv = Measured::new();
+    let a = own(1, 2);
+    let (mut held, _) = kv.admit(&a, 64);
+    assert!(!kv.pool.reset(&mut |_| panic!("a held cache was cleared")));
+    kv.pool.release(&mut held.table);
+    kv.take();
+    for _ in 0..2 {
+        assert!(kv.pool.reset(&mut |event| kv.said.push(said(event))));
+    }
+    assert_eq!(kv.take(), [Said::Cleared, Said::Cleared]);
+    assert_eq!(kv.pool.cached_prefix(&a, 65), 0);
+    assert_eq!(
+        kv.pool.counts(),
+        Counts {
+            unused: 49,
+            ..Counts::default()
+        }
+    );
+}
+
+#[test]
+fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
+    let mut kv = Measured::new();
+    let a = own(1, 4);
+    let (mut held, _) = kv.admit(&a, 64);
+    kv.take();
+    kv.pool.forget(&mut |event| kv.said.push(said(event)));
+    assert!(kv.step(&mut held, 0, 128));
+    assert_eq!(kv.take(), [Said::Cleared]);
+    assert_eq!((kv.pool.used(), kv.pool.cached_prefix(&a, 129)), (4, 0));
+    kv.pool.release(&mut held.table);
+    assert_eq!(
+        kv.pool.counts(),
+        Counts {
+            unused: 49,
+            ..Counts::default()
+        }
+    );
+    assert_eq!(kv.play(&a, 64, 1), 0);
+    assert_eq!(kv.take(), [stored(&a, 0, 2)]);
+}
+
+#[test]
+fn a_short_prompt_and_an_abort_say_nothing() {
+    let mut kv = Measured::new();
+    let (mut short, _) = kv.admit(&own(1, 1), 31);
+    kv.pool.release(&mut short.table);
+    assert_eq!(kv.take(), []);
+    assert_eq!(kv.pool.counts().unused, 49);
+}
+
+#[test]
+fn what_does_not_fit_waits_and_changes_nothing() {
+    let mut kv = Measured::new();
+    let a = own(1, 40);
+    let (mut held, _) = kv.admit(&a, 40 * 32);
+    kv.take();
+    let before = kv.pool.counts();
+    let refused = |pool: &mut BlockPool, need: Need| {
+        let mut table = BlockTable::default();
+        let fits = pool.allocate(&mut table, Some(&own(2, 20)), &need, &mut |_| ());
+        (!fits, table.len())
+    };
+    for need in [
+        Need {
+            tokens: 10 * 32,
+            ..Need::default()
+        },
+        Need {
+            tokens: 32,
+            whole: 10 * 32,
+            ..Need::default()
+        },
+        Need {
+            tokens: 8 * 32,
+            spare: 2,
+            ..Need::default()
+        },
+        Need {
+            tokens: u32::MAX,
+            spare: u32::MAX,
+            ..Need::default()
+        },
+        // A prefix that is not there any more.
+        Need {
+            tokens: 64,
+            prefix: 32,
+            ..Need::default()
+        },
+    ] {
+        assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
+    }
+    assert_eq!(kv.pool.counts(), before);
+    // 9 of the hit blocks would be free, but then they are not free for the rest.
+    kv.pool.release(&mut held.table);
+    let hit = Need {
+        tokens: 50 * 32,
+        prefix: 9 * 32,
+        ..Need::default()
+    };
+    let fits = kv
+        .pool
+        .allocate(&mut held.table, Some(&a), &hit, &mut |_| ());
+    assert!(!fits && kv.pool.counts().idle == 40);
+}
+
+#[test]
+fn nothing_happens_up_to_the_settled_length() {
+    let mut kv = Measured::new();
+    let a = own(1, 4);
+    let (mut running, _) = kv.admit(&a, 40);
+    assert_eq!(running.table.settled(), 63);
+    kv.take();
+    assert!(kv.step(&mut running, 0, 63));
+    assert_eq!(kv.take(), []);
+    assert!(kv.step(&mut running, 0, 64));
+    assert_eq!(kv.take(), [stored(&a, 1, 2)]);
+    assert_eq!((running.table.len(), running.table.settled()), (2, 64));
+    // Without a plan only room counts.
+    let mut plain = BlockTable::default();
+    let need = Need {
+        tokens: 40,
+        cache: 40,
+        ..Need::default()
+    };
+    assert!(kv.pool.allocate(&mut plain, None, &need, &mut |_| ()));
+    assert_eq!(plain.settled(), 64);
+}
+
+#[test]
+fn tokens_from_elsewhere_enter_the_cache_when_they_have_come() {
+    let mut kv = Measured::new();
+    let a = own(1, 3);
+    let mut table = BlockTable::default();
+    let need = Need {
+        tokens: 96,
+        cache: 0,
+        ..Need::default()
+    };
+    assert!(
+        kv.pool
+            .allocate(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
+    );
+    assert_eq!(kv.pool.cached_prefix(&a, 97), 0);
+    kv.pool.cache_full(&mut table, Some(&a), 96, &mut |event| {
+        kv.said.push(said(event))
+    });
+    assert_eq!(kv.take(), [stored(&a, 0, 3)]);
+    assert_eq!(kv.pool.cached_prefix(&a, 97), 96);
+}
+
+#[test]
+fn without_prefix_caching_blocks_are_only_counted() {
+    let mut pool = BlockPool::new(KvConfig {
+        num_blocks: 5,
+        block_size: 4,
+        prefix_caching: false,
+        events: true,
+    });
+    let a = plan(&[1, 2, 3], 4);
+    let mut table = BlockTable::default();
+    let need = Need {
+        tokens: 12,
+        cache: 12,
+        ..Need::default()
+    };
+    assert!(pool.allocate(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
+    assert_eq!((pool.used(), pool.cached_prefix(&a, 12)), (3, 0));
+    pool.release(&mut table);
+    assert_eq!(
+        pool.counts(),
+        Counts {
+            unused: 4,
+            ..Counts::default()
+        }
+    );
+}
+
+#[test]
+fn whole_hashes_leave_with_their_blocks() {
+    let mut pool = BlockPool::new(KvConfig {
+        num_blocks: 2,
+        block_size: 1,
+        prefix_caching: true,
+        events: true,
+    });
+    let hashed = |key: u64| {
+        Arc::new(Plan {
+            keys: vec![BlockKey(key)],
+            hashes: vec![[key as u8; 32]],
+            block_size: 1,
+            ..Plan::default()
+        })
+    };
+    let need = Need {
+        tokens: 1,
+        cache: 1,
+        ..Need::default()
+    };
+    let mut gone = Vec::new();
+    for key in [7, 8, 9] {
+        let mut table = BlockTable::default();
+        let out = &mut |event| {
+            if let Event::Removed { keys } = event {
+                gone.extend(keys);
+            }
+        };
+        assert!(pool.allocate(&mut table, Some(&hashed(key)), &need, out));
+        pool.release(&mut table);
+    }
+    assert_eq!(
+        gone,
+        [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]
+    );
+}

@@ -1,0 +1,252 @@
+//! The block pool against a plain model of vLLM's, over random workloads.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::super::{BlockPool, BlockTable, KvConfig, Need};
+use super::{Said, plan, said, stored};
+use crate::{BlockKey, Plan};
+
+/// vLLM's pool, told in plain collections (`block_pool.py`, `kv_cache_manager.py`).
+struct Model {
+    size: u32,
+    free: VecDeque<u32>,
+    refs: Vec<u32>,
+    keys: Vec<Option<u64>>,
+    cached: BTreeMap<u64, Vec<u32>>,
+    said: Vec<Said>,
+}
+
+#[derive(Default)]
+struct ModelTable {
+    ids: Vec<u32>,
+    cached: usize,
+}
+
+impl Model {
+    fn new(num_blocks: u32, size: u32) -> Self {
+        Self {
+            size,
+            free: (1..num_blocks).collect(),
+            refs: vec![0; num_blocks as usize],
+            keys: vec![None; num_blocks as usize],
+            cached: BTreeMap::new(),
+            said: vec![],
+        }
+    }
+
+    fn prefix(&self, plan: &Plan, tokens: u32) -> Vec<u32> {
+        let most = (tokens - 1) / self.size;
+        let keys = plan.keys.iter().take(most as usize);
+        keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0]))
+            .collect()
+    }
+
+    fn allocate(&mut self, table: &mut ModelTable, hits: &[u32], plan: &Plan, tokens: u32) -> bool {
+        let held = (table.ids.len() + hits.len()) as u32;
+        let fresh = tokens.div_ceil(self.size).saturating_sub(held) as usize;
+        let idle = hits
+            .iter()
+            .filter(|&&id| self.refs[id as usize] == 0)
+            .count();
+        if fresh + idle > self.free.len() {
+            return false;
+        }
+        for &id in hits {
+            self.free.retain(|&free| free != id);
+            self.refs[id as usize] += 1;
+            table.ids.push(id);
+            table.cached += 1;
+        }
+        let mut gone = vec![];
+        for _ in 0..fresh {
+            let id = self.free.pop_front().unwrap();
+            if let Some(key) = self.keys[id as usize].take() {
+                let ids = self.cached.get_mut(&key).unwrap();
+                ids.retain(|&other| other != id);
+                if ids.is_empty() {
+                    self.cached.remove(&key);
+                }
+                gone.push(key);
+            }
+            self.refs[id as usize] = 1;
+            table.ids.push(id);
+        }
+        if !gone.is_empty() {
+            self.said.push(Said::Removed(gone));
+        }
+        let full = ((tokens / self.size) as usize).min(plan.keys.len());
+        if table.cached < full {
+            for i in table.cached..full {
+                let (id, key) = (table.ids[i], plan.keys[i].0);
+                self.keys[id as usize] = Some(key);
+                self.cached.entry(key).or_default().push(id);
+            }
+            self.said.push(stored(plan, table.cached, full));
+            table.cached = full;
+        }
+        true
+    }
+
+    fn release(&mut self, table: &mut ModelTable) {
+        let (mut first, mut last) = (vec![], vec![]);
+        for id in std::mem::take(table).ids.into_iter().rev() {
+            self.refs[id as usize] -= 1;
+            if self.refs[id as usize] == 0 {
+                match self.keys[id as usize] {
+                    None => first.push(id),
+                    Some(_) => last.push(id),
+                }
+            }
+        }
+        first
+            .into_iter()
+            .rev()
+            .for_each(|id| self.free.push_front(id));
+        self.free.extend(last);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// A sequence comes: the path of its blocks, and its prompt in tokens.
+    Start(Vec<u64>, u32),
+    /// The `n`th sequence computes some more tokens.
+    Grow(prop::sample::Index, u32),
+    /// It ends, or is preempted.
+    End(prop::sample::Index),
+    Reset,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let any = any::<prop::sample::Index>;
+    let op = prop_oneof![
+        4 => (prop::collection::vec(0..2u64, 1..9), 1..24u32).prop_map(|(p, n)| Op::Start(p, n)),
+        6 => (any(), 1..5u32).prop_map(|(which, n)| Op::Grow(which, n)),
+        3 => any().prop_map(Op::End),
+        1 => Just(Op::Reset),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+/// Invariants 8 and 9, as a subscriber can check them.
+#[derive(Default)]
+struct Subscriber(BTreeMap<u64, u32>);
+
+impl Subscriber {
+    fn hear(&mut self, said: &Said) {
+        match said {
+            Said::Stored(keys, parent) => {
+                let known = parent.is_none_or(|parent| self.0.contains_key(&parent));
+                assert!(known, "the parent of {keys:?} was never stored");
+                keys.iter()
+                    .for_each(|&key| *self.0.entry(key).or_default() += 1);
+            }
+            Said::Removed(keys) => keys.iter().for_each(|key| {
+                let copies = self.0.get_mut(key).expect("removed, but never stored");
+                *copies -= 1;
+                if *copies == 0 {
+                    self.0.remove(key);
+                }
+            }),
+            Said::Cleared => self.0.clear(),
+        }
+    }
+}
+
+proptest! {
+    /// Same tables, same events and same hits as the model; all blocks are somewhere.
+    #[test]
+    fn the_pool_does_what_vllm_does(num_blocks in 1..24u32, size in 1..5u32, ops in ops()) {
+        let config = KvConfig { num_blocks, block_size: size, prefix_caching: true, events: true };
+        let mut pool = BlockPool::new(config);
+        let mut model = Model::new(num_blocks, size);
+        let mut subscriber = Subscriber::default();
+        let mut running: Vec<(Arc<Plan>, u32, BlockTable, ModelTable)> = vec![];
+        for op in ops {
+            let mut events = vec![];
+            let out = &mut |event| events.push(said(event));
+            match op {
+                Op::Start(path, prompt) => {
+                    let plan = plan(&path, size);
+                    let prefix = pool.cached_prefix(&plan, prompt);
+                    let hits = model.prefix(&plan, prompt);
+                    prop_assert_eq!(prefix, hits.len() as u32 * size);
+                    let (mut table, mut same) = Default::default();
+                    let need = Need { prefix, tokens: prompt, cache: prompt, ..Need::default() };
+                    let fits = pool.allocate(&mut table, Some(&plan), &need, out);
+                    prop_assert_eq!(fits, model.allocate(&mut same, &hits, &plan, prompt));
+                    if fits {
+                        running.push((plan, prompt, table, same));
+                    }
+                }
+                Op::Grow(which, more) if !running.is_empty() => {
+                    let which = which.index(running.len());
+                    let (plan, computed, table, same) = &mut running[which];
+                    let tokens = *computed + more;
+                    let need = Need { tokens, cache: tokens, ..Need::default() };
+                    let settled = tokens <= table.settled();
+                    let fits = pool.allocate(table, Some(&*plan), &need, out);
+                    prop_assert_eq!(fits, model.allocate(same, &[], plan, tokens));
+                    prop_assert!(!settled || fits && model.said.is_empty());
+                    *computed += if fits { more } else { 0 };
+                }
+                Op::End(which) if !running.is_empty() => {
+                    let (_, _, mut table, mut same) = running.remove(which.index(running.len()));
+                    pool.release(&mut table);
+                    model.release(&mut same);
+                    prop_assert!(table.is_empty() && table.settled() == 0);
+                }
+                Op::Reset => {
+                    let done = pool.reset(out);
+                    prop_assert_eq!(done, running.is_empty());
+                    if done {
+                        model.cached.clear();
+                        model.keys.fill(None);
+                        model.said.push(Said::Cleared);
+                    }
+                }
+                Op::Grow(..) | Op::End(_) => {}
+            }
+            prop_assert_eq!(&events, &model.said);
+            model.said.clear();
+            events.iter().for_each(|event| subscriber.hear(event));
+            for (_, _, table, same) in &running {
+                prop_assert_eq!(table.ids(), &same.ids[..]);
+            }
+            let counts = pool.counts();
+            prop_assert_eq!(counts.unused + counts.idle + counts.used, pool.usable());
+            prop_assert_eq!(counts.used, model.refs.iter().filter(|&&refs| refs > 0).count() as u32);
+            let copies: u32 = subscriber.0.values().sum();
+            let cached = model.keys.iter().flatten().count() as u32;
+            prop_assert_eq!(copies, cached);
+            let free = |id: &u32| model.keys[*id as usize].is_some();
+            prop_assert_eq!(counts.idle, model.free.iter().filter(|id| free(id)).count() as u32);
+        }
+    }
+
+    /// A trace may repeat a hash id within one sequence; nothing breaks and nothing leaks.
+    #[test]
+    fn repeated_keys_do_no_harm(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
+        let config = KvConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
+        let mut pool = BlockPool::new(config);
+        let plan = Arc::new(Plan {
+            keys: keys.iter().map(|&key| BlockKey(key)).collect(),
+            block_size: 2,
+            ..Plan::default()
+        });
+        let tokens = keys.len() as u32 * 2 + 1;
+        for _ in 0..rounds {
+            let mut table = BlockTable::default();
+            let prefix = pool.cached_prefix(&plan, tokens);
+            let need = Need { prefix, tokens, cache: tokens, ..Need::default() };
+            if pool.allocate(&mut table, Some(&plan), &need, &mut |_| ()) {
+                pool.release(&mut table);
+            }
+            let counts = pool.counts();
+            prop_assert_eq!((counts.used, counts.unused + counts.idle), (0, 13));
+        }
+    }
+}

@@ -1,0 +1,581 @@
+//! Published vectors, and those that `tests/python/kv_hash_vectors.py` made with Python's own
+//! encoders.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::{Algo, Extras, HashConfig, Hasher, Lora, Media};
+use crate::{BlockKey, ExtraKey, LoraId, Plan};
+
+fn hasher(algo: Algo, seed: Option<&str>, block_size: u32) -> Hasher {
+    Hasher::new(HashConfig {
+        algo,
+        seed: seed.map(str::to_owned),
+        block_size,
+        keep_hashes: true,
+        keep_tokens: true,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn lora(name: &str, path: &str) -> Lora {
+    Lora {
+        id: LoraId(1),
+        name: name.into(),
+        path: path.into(),
+    }
+}
+
+fn media(identifier: &str, start: u32, len: u32) -> Media {
+    Media {
+        identifier: identifier.into(),
+        start,
+        len,
+    }
+}
+
+/// Both forms of each block's hash, the whole one in hex.
+fn blocks(plan: &Plan, len: usize) -> Vec<(String, u64)> {
+    let keys = plan.keys.iter().map(|key| key.0);
+    plan.hashes
+        .iter()
+        .map(|hash| hex(&hash[..len]))
+        .zip(keys)
+        .collect()
+}
+
+struct Published {
+    algo: Algo,
+    seed: Option<&'static str>,
+    block_size: u32,
+    extras: Extras,
+    tokens: Vec<u32>,
+    none: &'static str,
+    blocks: &'static [(&'static str, u64)],
+}
+
+impl Published {
+    fn check(&self) {
+        let hasher = hasher(self.algo, self.seed, self.block_size);
+        let plan = hasher.plan(&self.tokens, &self.extras);
+        let expected: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|&(h, n)| (h.to_owned(), n))
+            .collect();
+        assert_eq!(hex(hasher.none_hash()), self.none);
+        assert_eq!(blocks(&plan, self.algo.hash_len()), expected);
+    }
+}
+
+fn twelve() -> Vec<u32> {
+    (1..=12).collect()
+}
+
+fn edges() -> Vec<u32> {
+    [0, 23, 24, 255, 256, 65_535, 65_536, 100_000].repeat(2)
+}
+
+fn formula() -> Vec<u32> {
+    (0..100).map(|i| (7 * i + 11) % 4000).collect()
+}
+
+fn salt(salt: &str) -> Extras {
+    Extras {
+        salt: Some(salt.into()),
+        ..Extras::default()
+    }
+}
+
+const SHA_ZERO: &str = "1973e23848344dc43a988a9b478663803cfffe1243480253f9a3cf004b14aa7c";
+const SHA_UNSET: &str = "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198";
+const CBOR_ZERO: &str = "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e";
+const CBOR_UNSET: &str = "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0";
+
+#[test]
+fn a_root_is_the_hash_of_the_seed_as_text() {
+    let root = |algo, seed| hex(hasher(algo, seed, 16).none_hash());
+    for (algo, seed, expected) in [
+        (Algo::Sha256, Some("0"), SHA_ZERO),
+        (Algo::Sha256, None, SHA_UNSET),
+        (Algo::Sha256Cbor, Some("0"), CBOR_ZERO),
+        (Algo::Sha256Cbor, None, CBOR_UNSET),
+        (
+            Algo::Sha256,
+            Some("42"),
+            "c0bc02c9fc92a4944335649961b9e55cc41b194bece4801e8c6ef0f0f3f5884a",
+        ),
+        (
+            Algo::Sha256Cbor,
+            Some("42"),
+            "9fa6eb003f14425eb9c8e6baacfbcaab26257357b829c7bfa74ffcc4f31c1780",
+        ),
+        (Algo::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
+        (Algo::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
+        (
+            Algo::XxhashCbor,
+            Some("0"),
+            "1ebe36576dcb573f26b99533a20aaeca",
+        ),
+        (
+            Algo::XxhashCbor,
+            Some("42"),
+            "a9d2e63407fce1a26c9dc9d7fa2d7caf",
+        ),
+    ] {
+        assert_eq!(root(algo, seed), expected, "{algo} {seed:?}");
+    }
+}
+
+#[test]
+fn v1_cbor() {
+    Published {
+        algo: Algo::Sha256Cbor,
+        seed: Some("0"),
+        block_size: 4,
+        extras: Extras::default(),
+        tokens: twelve(),
+        none: CBOR_ZERO,
+        blocks: &[
+            (
+                "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb",
+                2_164_874_634_404_590_027,
+            ),
+            (
+                "24125b23e68883b5c2141db2959d48433fe6bde2f26bd914efad121d154ab2d6",
+                17_270_480_062_156_288_726,
+            ),
+            (
+                "e628d7f6f15c524d67345b6a98489c375c91df1c31e3d154daed446d95c926b2",
+                15_775_340_307_203_827_378,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v2_pickle() {
+    Published {
+        algo: Algo::Sha256,
+        seed: Some("0"),
+        block_size: 4,
+        extras: Extras::default(),
+        tokens: twelve(),
+        none: SHA_ZERO,
+        blocks: &[
+            (
+                "762b2e7e1520febd3a0aedb7358e8602facf3924440e18538fce057e23bae91d",
+                10_362_225_831_949_560_093,
+            ),
+            (
+                "9e62b5a7ec298f33cb4c7d9e00b659874bb2432d23ad6879ad1746592a2b036b",
+                12_472_515_041_799_373_675,
+            ),
+            (
+                "fd503875de30430b3c7e35f7ecca2fe995f2d55487bfef31707e09b175f917a0",
+                8_105_927_037_106_591_648,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v3_and_v4_tokens_of_every_width() {
+    Published {
+        algo: Algo::Sha256Cbor,
+        seed: None,
+        block_size: 16,
+        extras: Extras::default(),
+        tokens: edges(),
+        none: CBOR_UNSET,
+        blocks: &[(
+            "9d65fe6a0e68edabb53099b82cc59363decb96c2a61214a408a0afe8cfba2d19",
+            621_690_163_029_486_873,
+        )],
+    }
+    .check();
+    Published {
+        algo: Algo::Sha256,
+        seed: None,
+        block_size: 16,
+        extras: Extras::default(),
+        tokens: edges(),
+        none: SHA_UNSET,
+        blocks: &[(
+            "1e95b480ef136dd02407eb1fd7da487cbb522d6834e3a1ade2a99960449faf3a",
+            16_332_754_162_383_040_314,
+        )],
+    }
+    .check();
+}
+
+#[test]
+fn v5_blocks_of_32() {
+    Published {
+        algo: Algo::Sha256Cbor,
+        seed: Some("0"),
+        block_size: 32,
+        extras: Extras::default(),
+        tokens: formula(),
+        none: CBOR_ZERO,
+        blocks: &[
+            (
+                "3ae87e5c48342c909ae4e8307a1ebc0fb94cdab54f4d36a6cbd3231b880fcba9",
+                14_687_121_410_939_145_129,
+            ),
+            (
+                "7f0b9c893ba8fbf98e8de79f9367cf3087e55d0de147e1de7ee0d18a624fb9e1",
+                9_142_537_635_847_191_009,
+            ),
+            (
+                "babd955c11caac898589efdb6d0da20603186ab6d97239b930be7fa8cbe2fb10",
+                3_512_385_122_347_449_104,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v6_a_salt_changes_every_block() {
+    Published {
+        algo: Algo::Sha256,
+        seed: None,
+        block_size: 32,
+        extras: salt("pepper"),
+        tokens: formula(),
+        none: SHA_UNSET,
+        blocks: &[
+            (
+                "0feb3e472b1edfeba987af97b3c52f04bf664472a2ee89cc4e469052b0046d27",
+                5_640_354_268_142_923_047,
+            ),
+            (
+                "5db86604421f97049f98cf8f55168f6706680c0af4a277bf1f806657df237ca3",
+                2_269_926_739_786_562_723,
+            ),
+            (
+                "7768c4a1db779931bfcc2336f14e6a760cf269a10154c4f487efdc704afdfff5",
+                9_795_290_089_406_726_133,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v7_an_adapter_and_a_salt() {
+    Published {
+        algo: Algo::Sha256Cbor,
+        seed: Some("0"),
+        block_size: 32,
+        extras: Extras {
+            lora: Some(lora("sql-lora", "adapters/sql-lora")),
+            ..salt("pepper")
+        },
+        tokens: formula(),
+        none: CBOR_ZERO,
+        blocks: &[
+            (
+                "1ab3d2d0f4c135280bc23faec4367a70c57ecb19a315792c2e6bb9486a8f6121",
+                3_344_970_868_929_290_529,
+            ),
+            (
+                "b1c7166b77335a0b80df30c88aafd9df6b6cd1508cc830e78f71f5880aa682d8",
+                10_336_312_584_435_040_984,
+            ),
+            (
+                "5ed139120a02469da4c9bdb8bc906ac119f7167a57bca7f6c7652b557851fe2f",
+                14_367_937_832_286_289_455,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v8_xxhash_over_cbor() {
+    Published {
+        algo: Algo::XxhashCbor,
+        seed: Some("0"),
+        block_size: 4,
+        extras: Extras::default(),
+        tokens: twelve(),
+        none: "1ebe36576dcb573f26b99533a20aaeca",
+        blocks: &[
+            (
+                "0a8577df5ee3430515a8cc1f6e3ac52e",
+                1_560_721_706_249_274_670,
+            ),
+            (
+                "d152782cb4d753bde718a811a3b75e23",
+                16_652_244_415_917_022_755,
+            ),
+            (
+                "11854328836fe73fb185ad46317b7017",
+                12_791_820_833_605_251_095,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v9_xxhash_over_pickle() {
+    Published {
+        algo: Algo::Xxhash,
+        seed: Some("42"),
+        block_size: 4,
+        extras: Extras::default(),
+        tokens: twelve(),
+        none: "b6cdd80ea04b31ad0b9fc22fff500882",
+        blocks: &[
+            (
+                "a3022a626f660bf026682e131b969803",
+                2_767_512_630_621_280_259,
+            ),
+            (
+                "26b6262475f4351137c57e8ba5b706ec",
+                4_018_757_380_743_825_132,
+            ),
+            (
+                "298f29e90f66e41cfa869d68a12d1e9a",
+                18_052_289_229_067_460_250,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn v10_pictures() {
+    let tokens = vec![
+        128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191, 128_007,
+        271, 40, 128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191,
+        128_007, 271, 40,
+    ];
+    Published {
+        algo: Algo::Sha256Cbor,
+        seed: Some("random"),
+        block_size: 16,
+        extras: Extras {
+            media: vec![media("img-hash-1", 6, 12), media("img-hash-2", 20, 4)],
+            ..Extras::default()
+        },
+        tokens,
+        none: "78d6ac7e28de859e492449dcea03e3807377d69998c5af819fed33a6df490cad",
+        blocks: &[
+            (
+                "58c280e60441d6b3348ba3120a10c4a537804629bd0deb785d75c63c47a6cab4",
+                6_734_506_780_004_895_412,
+            ),
+            (
+                "1a7634830a9c9ef930485ce016a134086814cbcb2ae32a6a32c05a93fb3d6acb",
+                3_657_022_489_046_641_355,
+            ),
+        ],
+    }
+    .check();
+}
+
+#[test]
+fn llmd_blocks_are_rooted_in_the_model() {
+    let extras = |media: Vec<Media>| Extras {
+        model: "my_model".into(),
+        media,
+        ..Extras::default()
+    };
+    let keys = |seed, size, extras: &Extras| -> Vec<u64> {
+        let tokens: Vec<u32> = (1..=16).collect();
+        let plan = hasher(Algo::LlmdFnv, Some(seed), size).plan(&tokens, extras);
+        plan.keys.iter().map(|key| key.0).collect()
+    };
+    let plain = extras(vec![]);
+    assert_eq!(
+        keys("", 8, &plain),
+        [14_151_251_437_537_762_825, 7_567_673_111_010_523_724]
+    );
+    assert_eq!(keys("", 16, &plain), [17_846_329_336_356_658_649]);
+    assert_eq!(
+        keys("42", 8, &plain),
+        [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]
+    );
+    let picture = extras(vec![media("abc", 2, 3)]);
+    assert_eq!(
+        keys("", 8, &picture),
+        [7_103_571_041_084_167_398, 911_194_152_905_941_944]
+    );
+}
+
+#[test]
+fn llmd_v06_blocks_know_no_model() {
+    // From fxamacker/cbor, as llm-d-kv-cache-manager v0.3.0 uses it.
+    let keys = |seed| -> Vec<u64> {
+        let tokens: Vec<u32> = (1..=16).collect();
+        let plan = hasher(Algo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());
+        plan.keys.iter().map(|key| key.0).collect()
+    };
+    assert_eq!(
+        keys(""),
+        [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]
+    );
+    assert_eq!(
+        keys("42"),
+        [3_398_220_529_416_926_051, 4_103_281_032_283_978_826]
+    );
+}
+
+#[test]
+fn events_are_shown_untagged_extra_keys() {
+    let extras = Extras {
+        lora: Some(lora("sql-lora", "p")),
+        media: vec![media("img", 3, 4)],
+        ..salt("pepper")
+    };
+    let text = |text: &str| ExtraKey::Text(text.into());
+    let img = |offset| ExtraKey::Media {
+        identifier: "img".into(),
+        offset,
+    };
+    let shown = hasher(Algo::Sha256, None, 4)
+        .plan(&twelve(), &extras)
+        .extra_keys;
+    let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
+        Some([text("sql-lora"), img(3), text("pepper")].into()),
+        Some([text("sql-lora"), img(-1)].into()),
+        Some([text("sql-lora")].into()),
+    ];
+    assert_eq!(shown, expected);
+    let salted = hasher(Algo::Sha256, None, 4)
+        .plan(&twelve(), &salt("s"))
+        .extra_keys;
+    assert_eq!(salted, [Some([text("s")].into()), None, None]);
+}
+
+#[test]
+fn a_plan_made_in_pieces_is_the_same() {
+    let hasher = hasher(Algo::Sha256Cbor, None, 4);
+    let extras = salt("s");
+    let whole = hasher.plan(&formula(), &extras);
+    let mut prompt = hasher.chain(&extras);
+    prompt.extend(&formula()[..37]);
+    let mut reply = prompt.clone();
+    formula()[37..]
+        .iter()
+        .for_each(|&token| reply.extend(&[token]));
+    assert_eq!(reply.finish(), whole);
+    assert_eq!(prompt.finish().keys, whole.keys[..9]);
+}
+
+#[test]
+fn what_nobody_wants_is_not_kept() {
+    let plan = Hasher::new(HashConfig {
+        block_size: 4,
+        ..HashConfig::default()
+    })
+    .plan(&twelve(), &salt("s"));
+    assert_eq!(plan.keys.len(), 3);
+    assert_eq!(
+        plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(),
+        0
+    );
+}
+
+#[test]
+fn an_unknown_algorithm_is_refused_with_the_known_ones() {
+    assert_eq!("xxhash_cbor".parse(), Ok(Algo::XxhashCbor));
+    assert_eq!(
+        "md5".parse::<Algo>().unwrap_err().to_string(),
+        "prefix-caching-hash-algo: \"md5\" is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
+    );
+    assert!("llm-d-fnv".parse::<Algo>().is_err());
+}
+
+#[derive(Deserialize)]
+struct Case {
+    algo: String,
+    seed: Option<String>,
+    block_size: u32,
+    tokens: Tokens,
+    lora: Option<(String, String)>,
+    model: String,
+    salt: Option<Salt>,
+    media: Vec<(String, u32, u32)>,
+    hashes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Tokens {
+    All(Vec<u32>),
+    Series { seed: u64, count: usize },
+}
+
+impl Tokens {
+    fn all(self) -> Vec<u32> {
+        match self {
+            Self::All(tokens) => tokens,
+            Self::Series { mut seed, count } => (0..count)
+                .map(|_| {
+                    seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    ((seed >> 33) % 200_000) as u32
+                })
+                .collect(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Salt {
+    Text(String),
+    Repeated { text: String, times: usize },
+}
+
+#[test]
+fn python_agrees_on_random_prompts() {
+    let cases = include_str!("../../../../tests/fixtures/kv_block_hashes.jsonl");
+    let mut checked = 0;
+    for (line, case) in cases.lines().enumerate() {
+        let case: Case = serde_json::from_str(case).unwrap();
+        let algo = match case.algo.as_str() {
+            "llm-d-fnv" => Algo::LlmdFnv,
+            "llm-d-sha256" => Algo::LlmdSha256,
+            name => name.parse().unwrap(),
+        };
+        let extras = Extras {
+            lora: case.lora.as_ref().map(|(name, path)| lora(name, path)),
+            model: case.model.into(),
+            salt: case.salt.map(|salt| match salt {
+                Salt::Text(text) => text.into(),
+                Salt::Repeated { text, times } => text.repeat(times).into(),
+            }),
+            media: case
+                .media
+                .iter()
+                .map(|(id, start, len)| media(id, *start, *len))
+                .collect(),
+        };
+        let plan =
+            hasher(algo, case.seed.as_deref(), case.block_size).plan(&case.tokens.all(), &extras);
+        let whole: Vec<String> = plan
+            .hashes
+            .iter()
+            .map(|hash| hex(&hash[..algo.hash_len()]))
+            .collect();
+        assert_eq!(whole, case.hashes, "line {}: {algo}", line + 1);
+        let low = |hash: &String| u64::from_str_radix(&hash[hash.len() - 16..], 16).unwrap();
+        let keys: Vec<BlockKey> = case.hashes.iter().map(low).map(BlockKey).collect();
+        assert_eq!(plan.keys, keys, "line {}", line + 1);
+        checked += keys.len();
+    }
+    assert!(checked > 300, "{checked}");
+}

@@ -1,0 +1,73 @@
+use super::Batch;
+
+/// The default curves of Dynamo's mocker, in milliseconds: prompt work as a parabola of its
+/// tokens, decode work as a parabola of the share of the cache that is in use.
+///
+/// Source: aisimulate-core 0.13 `common/perf_model.rs`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Polynomial {
+    /// Tokens that the cache holds.
+    pub capacity_tokens: u64,
+}
+
+impl Polynomial {
+    /// For a cache of that many tokens.
+    pub fn new(capacity_tokens: u64) -> Self {
+        Self { capacity_tokens }
+    }
+
+    /// Prompt work in ms; no tokens take no time.
+    pub fn prefill(&self, batch: &Batch) -> f64 {
+        let tokens = mean_tokens(batch) as f64;
+        if tokens == 0.0 {
+            return 0.0;
+        }
+        4.209989e-07 * tokens * tokens + 1.518344e-02 * tokens + 16.50142
+    }
+
+    /// Decode work in ms, at least 1.
+    pub fn decode(&self, batch: &Batch) -> f64 {
+        if batch.decodes == 0 {
+            return 0.0;
+        }
+        let used = match self.capacity_tokens {
+            0 => 1.0,
+            cap => (batch.context as f64 / cap as f64).min(1.0),
+        };
+        (-25.74 * used * used + 54.01 * used + 5.74).max(1.0)
+    }
+}
+
+/// Tokens to compute as the mocker counts them: chunks x (mean length - mean prefix), both means
+/// rounded down.
+pub(super) fn mean_tokens(batch: &Batch) -> u64 {
+    let n = u64::from(batch.chunks);
+    if n == 0 {
+        return 0;
+    }
+    let length = (batch.chunk_past + batch.chunk_tokens) / n;
+    n * (length - batch.chunk_past / n)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::latency::{LatencyModel, Speed};
+
+    use super::*;
+
+    #[test]
+    fn recorded_passes_take_the_recorded_time() {
+        let model = LatencyModel::Polynomial(Polynomial::new(16384 * 64));
+        let mut prefill = Batch::default();
+        let mut decode = Batch::default();
+        for _ in 0..4 {
+            prefill.add_chunk(512, 0, None);
+            decode.add_decode(513, 1, None);
+        }
+        let step = |b| model.step(b, Speed::default());
+        assert_eq!(step(&prefill), Duration::from_nanos(49_362_902));
+        assert_eq!(step(&decode), Duration::from_nanos(5_845_596));
+    }
+}

@@ -1,0 +1,522 @@
+mod kernels;
+
+use std::time::Duration;
+
+use super::{Batch, Gpu, ModelShape, Scheme};
+use kernels::{Kernels, tp_row};
+
+/// The few numbers that a calibration may move; the rest is physics and kernel tables.
+///
+/// Defaults: fitted on 27 public server runs.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Coefficients {
+    /// Front end: HTTP, tokenisation, first-chunk delivery. Charged once, before queueing.
+    pub front_end_us: f64,
+    /// The same for every request in progress: the front end hands out the tokens of a step one
+    /// sequence after the other, and the newest sequence comes last.
+    pub front_end_sequence_us: f64,
+    /// Every step.
+    pub step_us: f64,
+    /// Every step when the next one is not scheduled ahead.
+    pub sync_us: f64,
+    /// Every sequence of a step.
+    pub sequence_us: f64,
+    /// Every sequence and vocabulary entry, at 3.35 TB/s, when sampling is truncated.
+    pub vocab_us: f64,
+    /// A step with a prompt chunk (no full CUDA graph).
+    pub mixed_us: f64,
+    /// Small kernels, per layer.
+    pub layer_us: f64,
+    /// Times the share of bandwidth that matrix products reach.
+    pub gemm_memory_scale: f64,
+    /// Times the share of peak that matrix products reach.
+    pub gemm_compute_scale: f64,
+    /// Times the share of bandwidth that decode attention reaches.
+    pub attention_scale: f64,
+    /// Times the duration of an all-reduce.
+    pub all_reduce_scale: f64,
+    /// Times the duration of expert kernels.
+    pub moe_scale: f64,
+}
+
+impl Default for Coefficients {
+    fn default() -> Self {
+        Self {
+            front_end_us: 5600.0,
+            front_end_sequence_us: 45.0,
+            step_us: 494.0,
+            sync_us: 410.0,
+            sequence_us: 7.3,
+            vocab_us: 38.8e-6,
+            mixed_us: 610.0,
+            layer_us: 15.1,
+            gemm_memory_scale: 1.0,
+            gemm_compute_scale: 1.0,
+            attention_scale: 1.0,
+            all_reduce_scale: 1.0,
+            moe_scale: 1.0,
+        }
+    }
+}
+
+/// What a deployment looks like to the roofline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The model.
+    pub shape: ModelShape,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// Tensor-parallel size, at least 1.
+    pub tp: u32,
+    /// Stages of the pipeline, at least 1.
+    pub pp: u32,
+    /// Data-parallel ranks over which experts are spread; 1: not spread.
+    pub expert_ranks: u32,
+    /// The next step is scheduled while one runs.
+    pub async_scheduling: bool,
+    /// Bytes per number in the KV cache: 2, or 1 with fp8.
+    pub kv_bytes: u32,
+    /// Sampling sorts the vocabulary (top-p or top-k).
+    pub truncated_sampling: bool,
+    /// The adjustable numbers.
+    pub coefficients: Coefficients,
+}
+
+impl Setup {
+    /// A model on one GPU with the usual settings.
+    pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
+        Self {
+            shape,
+            gpu,
+            tp: 1,
+            pp: 1,
+            expert_ranks: 1,
+            async_scheduling: true,
+            kv_bytes: 2,
+            truncated_sampling: false,
+            coefficients: Coefficients::default(),
+        }
+    }
+}
+
+/// Why there is no roofline.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RooflineError {
+    /// A number must be at least 1.
+    #[error("{what} is 0, must be at least 1")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+    /// A coefficient must be finite and not negative (scales: more than 0).
+    #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
+    Coefficient {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// The bound.
+        bound: &'static str,
+    },
+}
+
+/// Duration of a step from the sizes of a model and what a GPU can move and multiply.
+///
+/// All constants of a deployment are folded when it is built, so that a step costs a few dozen
+/// floating-point operations. Times in us, sizes in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Roofline {
+    gemms: Vec<Gemm>,
+    head: Gemm,
+    experts: Option<ExpertKernel>,
+    decode: [(f64, f64); 2],
+    /// us, and us per two pairs in layers that see all, and in those with a window.
+    prefill: (f64, [f64; 2]),
+    window: Option<u32>,
+    reduce: (f64, f64),
+    small: (f64, f64),
+    step: f64,
+    per_sequence: f64,
+    mixed: f64,
+    stages: u32,
+    /// us, and us per token, to hand a batch from stage to stage, all stages together.
+    hand_over: (f64, f64),
+    /// us, and us per request in progress.
+    front_end: (f64, f64),
+}
+
+/// `times` matrix products of one shape, the tokens left open.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Gemm {
+    times: f64,
+    fixed: f64,
+    weights: f64,
+    per_token: f64,
+    compute: f64,
+}
+
+impl Gemm {
+    #[inline]
+    fn time(&self, tokens: f64) -> f64 {
+        let memory = self.weights + self.per_token * tokens;
+        self.times * (self.fixed + soft_max(memory, self.compute * tokens))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct ExpertKernel {
+    times: f64,
+    fixed: f64,
+    /// us to read all experts.
+    all: f64,
+    /// ln of the chance that a token passes an expert by.
+    miss: f64,
+    per_token: f64,
+    compute: f64,
+    /// Tokens that reach this engine's experts, per token of its own.
+    fan_in: f64,
+    /// Gathering the tokens of all ranks and scattering the sums: one all-reduce of all of them.
+    exchange: (f64, f64),
+}
+
+impl ExpertKernel {
+    fn time(&self, tokens: f64) -> f64 {
+        if tokens == 0.0 {
+            return 0.0;
+        }
+        let seen = tokens * self.fan_in;
+        let active = 1.0 - (self.miss * seen).exp();
+        let memory = self.all * active + self.per_token * tokens;
+        let exchange = self.exchange.0 + self.exchange.1 * seen;
+        self.times * (self.fixed + soft_max(memory, self.compute * tokens) + exchange)
+    }
+}
+
+/// The fourth-power mean that rounds the roofline's corner.
+#[inline]
+fn soft_max(a: f64, b: f64) -> f64 {
+    let (a2, b2) = (a * a, b * b);
+    (a2 * a2 + b2 * b2).sqrt().sqrt()
+}
+
+/// A step's duration by cause, us.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub struct Breakdown {
+    /// Matrix products of the layers.
+    pub gemm: f64,
+    /// Experts.
+    pub moe: f64,
+    /// Output head.
+    pub lm_head: f64,
+    /// Attention of decoding sequences.
+    pub decode_attention: f64,
+    /// Attention of prompt chunks.
+    pub prefill_attention: f64,
+    /// Tensor parallelism, and handing over from stage to stage.
+    pub all_reduce: f64,
+    /// Norms, rotary embedding, activation, cache writes.
+    pub small: f64,
+    /// Scheduling, sampling, launch.
+    pub overhead: f64,
+}
+
+impl Breakdown {
+    /// The whole step, us.
+    pub fn total(&self) -> f64 {
+        self.gemm
+            + self.moe
+            + self.lm_head
+            + self.decode_attention
+            + self.prefill_attention
+            + self.all_reduce
+            + self.small
+            + self.overhead
+    }
+}
+
+impl Roofline {
+    /// Folds a deployment into the constants of a step.
+    ///
+    /// # Errors
+    /// [`RooflineError`] when a number cannot be used.
+    pub fn new(setup: &Setup) -> Result<Self, RooflineError> {
+        check(setup)?;
+        let k = Kernels::new(setup);
+        let (shape, gpu, co) = (&setup.shape, &setup.gpu, &setup.coefficients);
+        let layers = f64::from(shape.layers);
+        let h = f64::from(shape.hidden);
+        let hq = f64::from(shape.heads) / k.tp;
+        let d = f64::from(shape.head_dim);
+        let width = hq * shape.mla.map_or(d, |mla| f64::from(mla.v_dim));
+        let vocab = f64::from(shape.vocab);
+        let truncated = if setup.truncated_sampling { 1.0 } else { 0.0 };
+        let sync = if setup.async_scheduling {
+            0.0
+        } else {
+            co.sync_us
+        };
+        let reduce = if setup.tp > 1 {
+            let (fixed, gbs) = gpu.all_reduce[tp_row(setup.tp)];
+            let scale = 2.0 * layers * co.all_reduce_scale;
+            (scale * fixed, scale * 2.0 * h / (gbs * 1e3))
+        } else {
+            (0.0, 0.0)
+        };
+        Ok(Self {
+            gemms: k.layer_gemms(),
+            head: k.gemm(1.0, vocab / k.tp, h, Scheme::None),
+            experts: k.experts(),
+            decode: k.decode_attention(),
+            prefill: k.prefill_attention(),
+            window: shape.window.map(|w| w.tokens),
+            reduce,
+            small: (
+                layers * co.layer_us,
+                layers * (10.0 * h + 8.0 * width) / k.bandwidth,
+            ),
+            step: co.step_us + sync,
+            per_sequence: co.sequence_us + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
+            mixed: co.mixed_us,
+            stages: setup.pp,
+            hand_over: hand_over(setup),
+            front_end: (co.front_end_us, co.front_end_sequence_us),
+        })
+    }
+
+    /// Delay of a request before it reaches the engine's queue, while others are `running`.
+    pub fn front_end(&self, running: u32) -> Duration {
+        let (fixed, each) = self.front_end;
+        Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
+    }
+
+    /// The window beyond which some layers do not look.
+    pub fn window(&self) -> Option<u32> {
+        self.window
+    }
+
+    /// Duration of a step.
+    pub fn step(&self, batch: &Batch) -> Duration {
+        if batch.is_empty() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos((self.breakdown(batch).total() * 1e3).round() as u64)
+    }
+
+    /// The same by cause.
+    pub fn breakdown(&self, batch: &Batch) -> Breakdown {
+        // As many batches are under way as there are stages, so that each sequence takes part in
+        // one of them and waits for all stages, but for a part of the others only.
+        let batch = &match batch.sequences().min(self.stages) {
+            0 | 1 => *batch,
+            parts => batch.part(parts),
+        };
+        let tokens = batch.tokens() as f64;
+        let sequences = f64::from(batch.sequences());
+        let prefill = batch.chunks > 0;
+        let decode_attention = if batch.decodes > 0 {
+            let [(fixed, per_token), (window_fixed, window_per_token)] = self.decode;
+            fixed
+                + window_fixed
+                + per_token * batch.context as f64
+                + window_per_token * batch.clipped as f64
+        } else {
+            0.0
+        };
+        let prefill_attention = if prefill {
+            let half = if batch.decodes > 0 { 0.5 } else { 1.0 };
+            self.prefill.0 * half
+                + self.prefill.1[0] * batch.chunk_pairs as f64
+                + self.prefill.1[1] * batch.chunk_pairs_clipped as f64
+        } else {
+            0.0
+        };
+        Breakdown {
+            gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
+            moe: self.experts.map_or(0.0, |e| e.time(tokens)),
+            lm_head: self.head.time(sequences),
+            decode_attention,
+            prefill_attention,
+            all_reduce: self.reduce.0
+                + self.hand_over.0
+                + (self.reduce.1 + self.hand_over.1) * tokens,
+            small: self.small.0 + self.small.1 * tokens,
+            overhead: self.step
+                + self.per_sequence * sequences
+                + if prefill { self.mixed } else { 0.0 },
+        }
+    }
+}
+
+/// Half an all-reduce of two GPUs of one vector per token, at each border of two stages.
+fn hand_over(setup: &Setup) -> (f64, f64) {
+    let borders = f64::from(setup.pp.saturating_sub(1));
+    let (fixed, gbs) = setup.gpu.all_reduce[tp_row(2)];
+    let scale = borders * setup.coefficients.all_reduce_scale / 2.0;
+    let bytes = 2.0 * f64::from(setup.shape.hidden);
+    (scale * fixed, scale * 2.0 * bytes / (gbs * 1e3))
+}
+
+fn check(setup: &Setup) -> Result<(), RooflineError> {
+    for (what, n) in [
+        ("tensor-parallel size", setup.tp),
+        ("pipeline-parallel size", setup.pp),
+        ("expert ranks", setup.expert_ranks),
+        ("KV bytes", setup.kv_bytes),
+    ] {
+        if n == 0 {
+            return Err(RooflineError::Zero { what });
+        }
+    }
+    let co = &setup.coefficients;
+    for (what, value, positive) in [
+        ("front_end_us", co.front_end_us, false),
+        ("front_end_sequence_us", co.front_end_sequence_us, false),
+        ("step_us", co.step_us, false),
+        ("sync_us", co.sync_us, false),
+        ("sequence_us", co.sequence_us, false),
+        ("vocab_us", co.vocab_us, false),
+        ("mixed_us", co.mixed_us, false),
+        ("layer_us", co.layer_us, false),
+        ("gemm_memory_scale", co.gemm_memory_scale, true),
+        ("gemm_compute_scale", co.gemm_compute_scale, true),
+        ("attention_scale", co.attention_scale, true),
+        ("all_reduce_scale", co.all_reduce_scale, true),
+        ("moe_scale", co.moe_scale, true),
+    ] {
+        let bound = if positive { "more than 0" } else { "0 or more" };
+        if !value.is_finite() || value < 0.0 || (positive && value == 0.0) {
+            return Err(RooflineError::Coefficient { what, value, bound });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::latency::{gpu, model};
+
+    use super::*;
+
+    #[test]
+    fn a_pipeline_shares_the_sequences_and_hands_over() {
+        let time = |pp: u32, sequences: u32| {
+            let setup = Setup { pp, ..llama(1) };
+            let mut batch = Batch::default();
+            (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
+            Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
+        };
+        // One sequence passes all stages one after the other, and a little more.
+        let alone = time(4, 1) / time(1, 1);
+        assert!((1.0..1.05).contains(&alone), "{alone}");
+        // Four batches of 64 are under way at once.
+        let many = time(4, 256) / time(1, 64);
+        assert!((1.0..1.05).contains(&many), "{many}");
+        assert!(time(4, 256) < 0.8 * time(1, 256));
+    }
+
+    fn llama(tp: u32) -> Setup {
+        let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+        Setup {
+            tp,
+            ..Setup::new(shape, gpu("H100").unwrap().clone())
+        }
+    }
+
+    fn decodes(n: u32, context: u32) -> Batch {
+        let mut batch = Batch::default();
+        (0..n).for_each(|_| batch.add_decode(context, 1, None));
+        batch
+    }
+
+    /// The formulas written out with numbers, as a check of the folded constants.
+    #[test]
+    fn a_decode_step_is_the_sum_of_its_kernels() {
+        let roofline = Roofline::new(&llama(1)).unwrap();
+        let (nd, context, bw, f) = (64.0, 1000.0, 3.35e6, 989.5e6);
+        let gemm = |n: f64, k: f64, t: f64| {
+            let bytes = n * k * 2.0 + 2.0 * t * (n + k);
+            let flops = 2.0 * t * n * k;
+            let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
+            3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
+        };
+        let layer = gemm(6144.0, 4096.0, nd)
+            + gemm(4096.0, 4096.0, nd)
+            + gemm(28672.0, 4096.0, nd)
+            + gemm(4096.0, 14336.0, nd);
+        let attention = 13.0 + nd * context * 4.0 * 8.0 * 128.0 / (0.934 * bw);
+        let small = 15.1 + nd * (10.0 * 4096.0 + 8.0 * 4096.0) / bw;
+        let head = gemm(128256.0, 4096.0, nd);
+        let overhead = 494.0 + 7.3 * nd;
+        let us = 32.0 * (layer + attention + small) + head + overhead;
+        let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
+        assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
+    }
+
+    #[test]
+    fn a_busy_front_end_is_slower() {
+        let roofline = Roofline::new(&llama(1)).unwrap();
+        assert_eq!(roofline.front_end(0), Duration::from_micros(5600));
+        assert_eq!(roofline.front_end(20), Duration::from_micros(6500));
+    }
+
+    #[test]
+    fn more_work_takes_longer_and_more_gpus_less() {
+        let one = Roofline::new(&llama(1)).unwrap();
+        let two = Roofline::new(&llama(2)).unwrap();
+        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(16, 500)));
+        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
+        assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
+        assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn layers_with_a_window_stop_growing() {
+        let setup = Setup::new(
+            model("openai/gpt-oss-20b").unwrap(),
+            gpu("H100").unwrap().clone(),
+        );
+        let roofline = Roofline::new(&setup).unwrap();
+        let mut near = Batch::default();
+        near.add_decode(4000, 1, None);
+        let mut clipped = Batch::default();
+        clipped.add_decode(4000, 1, roofline.window());
+        assert_eq!((clipped.context, clipped.clipped), (4000, 128));
+        assert!(roofline.step(&clipped) < roofline.step(&near));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_used_are_named() {
+        let error = |setup: Setup| Roofline::new(&setup).unwrap_err().to_string();
+        assert_eq!(
+            error(llama(0)),
+            "tensor-parallel size is 0, must be at least 1"
+        );
+        let mut setup = llama(1);
+        setup.coefficients.gemm_memory_scale = 0.0;
+        assert_eq!(
+            error(setup),
+            "coefficient gemm_memory_scale is 0, must be a finite number, more than 0"
+        );
+    }
+
+    #[test]
+    fn every_known_model_has_a_step_on_every_gpu() {
+        for name in crate::latency::known_models() {
+            for gpu in crate::latency::GPUS {
+                let setup = Setup {
+                    tp: 8,
+                    ..Setup::new(model(name).unwrap(), gpu.clone())
+                };
+                let mut batch = decodes(32, 700);
+                batch.add_chunk(500, 20, None);
+                let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
+                assert!(
+                    total.is_finite() && total > 600.0,
+                    "{name} on {}: {total}",
+                    gpu.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+use super::{ExpertKernel, Gemm, Setup};
+use crate::latency::Scheme;
+use crate::latency::gpus::Fit;
+use crate::latency::memory::weight_width;
+
+/// The kernels of one deployment, on the way to their constants.
+pub(super) struct Kernels<'a> {
+    setup: &'a Setup,
+    pub(super) tp: f64,
+    /// bytes/us
+    pub(super) bandwidth: f64,
+    /// FLOP/us
+    peak: f64,
+}
+
+impl<'a> Kernels<'a> {
+    pub(super) fn new(setup: &'a Setup) -> Self {
+        Self {
+            setup,
+            tp: f64::from(setup.tp),
+            bandwidth: setup.gpu.bandwidth_tbs * 1e6,
+            peak: setup.gpu.bf16_tflops * 1e6,
+        }
+    }
+
+    /// fp8 units are absent on some GPUs: the weights are small, the arithmetic is bf16.
+    fn fp8_peak(&self) -> Option<f64> {
+        let tflops = self.setup.gpu.fp8_tflops;
+        (tflops > 0.0).then_some(tflops * 1e6)
+    }
+
+    fn dense_fit(&self, scheme: Scheme) -> (Fit, f64) {
+        let gpu = &self.setup.gpu;
+        let weight_only = (gpu.gemm, self.peak);
+        match scheme {
+            Scheme::None => weight_only,
+            Scheme::Fp8 => self.fp8_peak().map_or(weight_only, |f| (gpu.gemm_fp8, f)),
+            Scheme::Fp8Block => self
+                .fp8_peak()
+                .map_or(weight_only, |f| (gpu.gemm_fp8_block, f)),
+            Scheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
+            Scheme::Int4 => {
+                let memory = gpu.gemm.memory * 0.85;
+                (Fit { memory, ..gpu.gemm }, self.peak)
+            }
+        }
+    }
+
+    /// `times` products of n outputs and k inputs.
+    pub(super) fn gemm(&self, times: f64, n: f64, k: f64, scheme: Scheme) -> Gemm {
+        let (fit, peak) = self.dense_fit(scheme);
+        self.product(times, n, k, weight_width(scheme), fit, peak)
+    }
+
+    fn product(&self, times: f64, n: f64, k: f64, width: f64, fit: Fit, peak: f64) -> Gemm {
+        let co = &self.setup.coefficients;
+        let bandwidth = fit.memory * co.gemm_memory_scale * self.bandwidth;
+        Gemm {
+            times,
+            fixed: fit.fixed,
+            weights: n * k * width / bandwidth,
+            per_token: 2.0 * (n + k) / bandwidth,
+            compute: 2.0 * n * k / (fit.compute * co.gemm_compute_scale * peak),
+        }
+    }
+
+    pub(super) fn layer_gemms(&self) -> Vec<Gemm> {
+        let shape = &self.setup.shape;
+        let q = shape.quantization;
+        let kept = |keep: bool| if keep { Scheme::None } else { q.scheme };
+        let h = f64::from(shape.hidden);
+        let layers = f64::from(shape.layers);
+        let moe_layers = shape.moe.map_or(0.0, |moe| f64::from(moe.layers));
+        let mut gemms = self.attention_gemms(layers, kept(q.keep_attention));
+        let mut mlp = |times: f64, width: f64, scheme: Scheme| {
+            if times > 0.0 && width > 0.0 {
+                let up = if shape.gated { 2.0 * width } else { width };
+                gemms.push(self.gemm(times, up, h, scheme));
+                gemms.push(self.gemm(times, h, width, scheme));
+            }
+        };
+        let width = f64::from(shape.intermediate) / self.tp;
+        mlp(layers - moe_layers, width, kept(q.keep_mlp));
+        if let Some(moe) = shape.moe.filter(|moe| moe.shared > 0) {
+            let width = f64::from(moe.shared) / self.tp;
+            let scheme = kept(q.keep_shared);
+            let (fit, peak) = self.dense_fit(scheme);
+            // Fitted with the launch time of bf16 whatever the weights (two runs).
+            let fit = Fit {
+                fixed: self.setup.gpu.gemm.fixed,
+                ..fit
+            };
+            let bytes = weight_width(scheme);
+            gemms.push(self.product(moe_layers, 2.0 * width, h, bytes, fit, peak));
+            gemms.push(self.product(moe_layers, h, width, bytes, fit, peak));
+        }
+        gemms
+    }
+
+    fn attention_gemms(&self, layers: f64, scheme: Scheme) -> Vec<Gemm> {
+        let shape = &self.setup.shape;
+        let h = f64::from(shape.hidden);
+        let hq = f64::from(shape.heads) / self.tp;
+        let d = f64::from(shape.head_dim);
+        let Some(mla) = shape.mla else {
+            let hkv = (f64::from(shape.kv_heads) / self.tp).max(1.0);
+            return vec![
+                self.gemm(layers, (hq + 2.0 * hkv) * d, h, scheme),
+                self.gemm(layers, h, hq * d, scheme),
+            ];
+        };
+        let key = f64::from(mla.nope_dim + mla.rope_dim);
+        let kv_rank = f64::from(mla.kv_rank);
+        let down = f64::from(mla.q_rank) + kv_rank + f64::from(mla.rope_dim);
+        let query_in = if mla.q_rank == 0 {
+            h
+        } else {
+            f64::from(mla.q_rank)
+        };
+        vec![
+            self.gemm(layers, down, h, scheme),
+            self.gemm(layers, hq * key, query_in, scheme),
+            self.gemm(
+                layers,
+                hq * f64::from(mla.nope_dim + mla.v_dim),
+                kv_rank,
+                scheme,
+            ),
+            self.gemm(layers, h, hq * f64::from(mla.v_dim), scheme),
+        ]
+    }
+
+    pub(super) fn experts(&self) -> Option<ExpertKernel> {
+        let shape = &self.setup.shape;
+        let moe = shape.moe?;
+        let co = &self.setup.coefficients;
+        let scheme = shape.quantization.scheme;
+        let table = &self.setup.gpu.experts;
+        let (rows, peak) = match scheme {
+            Scheme::None => (&table.bf16, self.peak),
+            Scheme::Fp8 | Scheme::Fp8Block => match self.fp8_peak() {
+                Some(peak) => (&table.fp8, peak),
+                None => (&table.bf16, self.peak),
+            },
+            Scheme::Int8 => (&table.fp8, 2.0 * self.peak),
+            Scheme::Int4 => (&table.int4, self.peak),
+        };
+        let fit = between(rows, moe.experts);
+        let ranks = f64::from(self.setup.expert_ranks);
+        let (e, k) = (f64::from(moe.experts), f64::from(moe.per_token));
+        let h = f64::from(shape.hidden);
+        let width = f64::from(moe.intermediate) / self.tp;
+        let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
+        let exchange = if self.setup.expert_ranks > 1 {
+            let row = tp_row(self.setup.expert_ranks);
+            let (fixed, gbs) = self.setup.gpu.all_reduce[row];
+            (fixed, 2.0 * h / (gbs * 1e3))
+        } else {
+            (0.0, 0.0)
+        };
+        Some(ExpertKernel {
+            times: f64::from(moe.layers),
+            fixed: fit.fixed * co.moe_scale,
+            all: e / ranks * 3.0 * h * width * weight_width(scheme) / bandwidth,
+            miss: (1.0 - k / e).ln(),
+            per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
+            compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
+            fan_in: ranks,
+            exchange,
+        })
+    }
+
+    /// `(us, us per token of context)` of the layers that see all, then of those with a window.
+    pub(super) fn decode_attention(&self) -> [(f64, f64); 2] {
+        let shape = &self.setup.shape;
+        let (fixed, share) = self.setup.gpu.decode_attention;
+        let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
+            / f64::from(shape.layers);
+        let bandwidth = share * self.setup.coefficients.attention_scale * self.bandwidth;
+        self.layers()
+            .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
+    }
+
+    /// Layers that see all, and layers with a window.
+    fn layers(&self) -> [f64; 2] {
+        let shape = &self.setup.shape;
+        let windowed = shape.window.map_or(0, |w| w.layers.min(shape.layers));
+        [f64::from(shape.layers - windowed), f64::from(windowed)]
+    }
+
+    /// us, and us per two pairs ([`Batch::chunk_pairs`]) by kind of layer.
+    pub(super) fn prefill_attention(&self) -> (f64, [f64; 2]) {
+        let shape = &self.setup.shape;
+        let (fixed, share) = self.setup.gpu.prefill_attention;
+        let hq = f64::from(shape.heads) / self.tp;
+        let widths = shape.mla.map_or(2.0 * f64::from(shape.head_dim), |mla| {
+            f64::from(mla.nope_dim + mla.rope_dim + mla.v_dim)
+        });
+        let per_layer = hq * widths / (share * self.peak);
+        let layers = self.layers();
+        (
+            f64::from(shape.layers) * fixed,
+            layers.map(|n| n * per_layer),
+        )
+    }
+}
+
+/// Between the rows for 16 and 64 experts, by the logarithm of their number.
+fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
+    let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
+    let mix = |a: f64, b: f64| a + (b - a) * t;
+    Fit {
+        fixed: mix(few.fixed, many.fixed),
+        memory: mix(few.memory, many.memory),
+        compute: mix(few.compute, many.compute),
+    }
+}
+
+/// Row of the all-reduce table.
+pub(super) fn tp_row(tp: u32) -> usize {
+    match tp {
+        0..=2 => 0,
+        3..=4 => 1,
+        _ => 2,
+    }
+}

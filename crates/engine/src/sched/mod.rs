@@ -1,0 +1,76 @@
+//! The schedulers: siblings behind [`Scheduler`](super::Scheduler).
+//!
+//! [`pool`] gives each sequence a timeline of its own; the batching ones run steps that last as
+//! long as a [`LatencyModel`](super::latency::LatencyModel) says.
+
+pub mod pool;
+pub mod sglang;
+pub mod vllm;
+
+use crate::SeqId;
+use crate::SimTime;
+
+/// A sequence entered the running batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Which.
+    pub id: SeqId,
+    /// When.
+    pub at: SimTime,
+    /// Tokens that were cached.
+    pub cached: u32,
+    /// It ran before and was preempted.
+    pub again: bool,
+}
+
+/// A setting that cannot work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A count is zero.
+    #[error("{field} is 0, must be at least 1")]
+    Zero {
+        /// Which setting.
+        field: &'static str,
+    },
+    /// A share or rate is out of its range.
+    #[error("{field} is {value}, must be between {low} and {high}")]
+    Range {
+        /// Which setting.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+        /// Least value.
+        low: f64,
+        /// Greatest value.
+        high: f64,
+    },
+    /// Two numbers do not fit together.
+    #[error("{field} is {value}, must be a multiple of {of}")]
+    Multiple {
+        /// Which setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// What it must be a multiple of.
+        of: u32,
+    },
+}
+
+fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {
+    if value == 0 {
+        return Err(ConfigError::Zero { field });
+    }
+    Ok(())
+}
+
+fn within(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::Range {
+        field,
+        value,
+        low,
+        high,
+    })
+}

@@ -1,0 +1,669 @@
+//! Slots without a batch: each sequence has a timeline of its own.
+//!
+//! A sequence holds one of `slots` from its start to its end; the others wait in a FIFO queue.
+//! Its first token comes after the first-token delay, each further one after a gap, all on an
+//! absolute schedule. Load stretches the delays; it is counted here, at the instant a delay is
+//! drawn. Source of the semantics: llm-d-inference-sim `simulator.go`, `worker.go`,
+//! `latencies.go`, `lora.go`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::kv::{BlockPool, BlockTable, KvConfig, Leases, Need};
+use crate::{Agenda, SimTime};
+use crate::{
+    CachedBlock, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence,
+    Stats, SubmitError, Transfer,
+};
+use vllm_sim_random::{Purpose, stream};
+
+/// Settings of the pool.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// Sequences that run at once, at least one.
+    pub slots: usize,
+    /// Sequences that may wait; `None`: any number.
+    pub queue: Option<usize>,
+    /// Delays.
+    pub delays: Delays,
+    /// Seed of the random delays.
+    pub seed: u64,
+    /// Adapters that may be loaded at once; `None`: any number.
+    pub max_loras: Option<usize>,
+    /// Time to load an adapter that holds no slot.
+    pub lora_load: Duration,
+    /// KV cache; `None`: not simulated.
+    pub kv: Option<KvConfig>,
+    /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
+    pub caches_whole_prompts: bool,
+    /// How long blocks are kept for another engine that decodes; `None`: not at all.
+    pub lease: Option<Duration>,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            slots: 5,
+            queue: Some(1000),
+            delays: Delays::default(),
+            seed: 0,
+            max_loras: None,
+            lora_load: Duration::ZERO,
+            kv: None,
+            caches_whole_prompts: false,
+            lease: None,
+        }
+    }
+}
+
+/// How often a waiting sequence may be passed by later ones whose adapter is ready, before it
+/// gets the next adapter slot.
+const PASSES: u32 = 16;
+
+/// The pool scheduler.
+pub struct Pool {
+    config: PoolConfig,
+    /// Delays of sequences that come from now on; each keeps those it came under.
+    delays: Arc<Delays>,
+    agenda: Agenda<Timer>,
+    slots: Vec<Option<Running>>,
+    free: Vec<u32>,
+    place: HashMap<SeqId, Place>,
+    waiting: VecDeque<Waiting>,
+    loras: HashMap<LoraId, Adapter>,
+    epoch: u32,
+    paused: Option<SimTime>,
+    /// Whether [`Self::admit`] is at work.
+    admitting: bool,
+    blocks: Option<BlockPool>,
+    leases: Leases,
+    queries: u64,
+    hits: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Timer {
+    slot: u32,
+    epoch: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Slot(u32),
+}
+
+struct Waiting {
+    seq: Sequence,
+    passed: u32,
+}
+
+struct Running {
+    seq: Sequence,
+    released: u32,
+    next_no_gap: u32,
+    epoch: u32,
+    rng: Option<Box<ChaCha8Rng>>,
+    table: BlockTable,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Adapter {
+    users: u32,
+    last_used: SimTime,
+}
+
+impl Pool {
+    /// An idle pool.
+    pub fn new(config: PoolConfig) -> Self {
+        Self {
+            blocks: config.kv.map(BlockPool::new),
+            leases: Leases::default(),
+            delays: Arc::new(config.delays.clone()),
+            queries: 0,
+            hits: 0,
+            config,
+            agenda: Agenda::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            place: HashMap::new(),
+            waiting: VecDeque::new(),
+            loras: HashMap::new(),
+            epoch: 0,
+            paused: None,
+            admitting: false,
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn has_slot(&self) -> bool {
+        self.running() < self.config.slots
+    }
+
+    /// Whether the adapter of a sequence is ready, or can be made so by dropping an idle one.
+    fn lora_fits(&self, lora: Option<LoraId>) -> Fit {
+        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
+            return Fit::Ready;
+        };
+        if self.loras.contains_key(&lora) {
+            return Fit::Ready;
+        }
+        if self.loras.len() < max || self.loras.values().any(|a| a.users == 0) {
+            return Fit::Loadable;
+        }
+        Fit::No
+    }
+
+    /// Takes a place for the adapter; the time until it is loaded.
+    fn take_lora(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
+        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
+            return Duration::ZERO;
+        };
+        if let Some(adapter) = self.loras.get_mut(&lora) {
+            adapter.users += 1;
+            return Duration::ZERO;
+        }
+        if self.loras.len() >= max {
+            let idle = self.loras.iter().filter(|(_, a)| a.users == 0);
+            if let Some(oldest) = idle
+                .min_by_key(|(id, a)| (a.last_used, **id))
+                .map(|(id, _)| *id)
+            {
+                self.loras.remove(&oldest);
+            }
+        }
+        self.loras.insert(
+            lora,
+            Adapter {
+                users: 1,
+                last_used: now,
+            },
+        );
+        self.config.lora_load
+    }
+
+    /// Starts a sequence, or gives it back when its prompt finds no free blocks.
+    fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Option<Sequence> {
+        let id = seq.id;
+        let mut table = BlockTable::default();
+        let mut cached = 0;
+        if let Some(blocks) = &mut self.blocks {
+            let plan = seq.plan.as_ref();
+            let found = plan.filter(|_| !seq.skip_cache_read);
+            let most = seq.prompt + u32::from(self.config.caches_whole_prompts);
+            cached = found.map_or(0, |plan| blocks.cached_prefix(plan, most));
+            if seq
+                .hit_threshold
+                .is_some_and(|least| share(cached, seq.prompt) < least)
+            {
+                self.refuse(now, id, cached, out);
+                return None;
+            }
+            let need = Need {
+                prefix: cached,
+                tokens: seq.prompt,
+                cache: seq.prompt,
+                ..Need::default()
+            };
+            if !blocks.allocate(&mut table, plan, &need, &mut |event| {
+                out.push_back((now, event))
+            }) {
+                return Some(seq);
+            }
+            if !seq.skip_cache_read {
+                self.queries += u64::from(seq.prompt);
+                self.hits += u64::from(cached);
+            }
+        } else if seq.hit_threshold.is_some_and(|least| least > 0.0) {
+            self.refuse(now, id, 0, out);
+            return None;
+        }
+        let load_time = self.take_lora(now, seq.lora);
+        let external = match seq.transfer {
+            Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
+            _ => 0,
+        };
+        out.push_back((
+            now,
+            Event::Scheduled {
+                id,
+                cached,
+                external,
+            },
+        ));
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.place.insert(id, Place::Slot(index));
+        self.epoch = self.epoch.wrapping_add(1);
+        let mut running = Running {
+            released: 0,
+            next_no_gap: 0,
+            epoch: self.epoch,
+            rng: None,
+            table,
+            seq,
+        };
+        let load = self
+            .delays(&running.seq)
+            .load(self.running(), self.config.slots);
+        let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
+        let first = match self.recorded_gap(&running) {
+            Some(gap) => gap,
+            None => self.draw(&mut running, |d, rng| {
+                d.first(prompt, cached, transfer, load, rng)
+            }),
+        };
+        let first = first.saturating_sub(running.seq.spent);
+        let (due, epoch) = (now + load_time + first, running.epoch);
+        self.slots[index as usize] = Some(running);
+        if due == now {
+            self.release(now, index, out);
+        } else {
+            self.agenda.set(due, Timer { slot: index, epoch });
+        }
+        None
+    }
+
+    /// Ends a sequence of whose prompt too little is cached.
+    fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
+        self.place.remove(&id);
+        out.push_back((
+            now,
+            Event::Scheduled {
+                id,
+                cached,
+                external: 0,
+            },
+        ));
+        out.push_back((
+            now,
+            Event::Ended {
+                id,
+                end: End::Threshold,
+            },
+        ));
+    }
+
+    /// Gives back what nobody came to read.
+    fn end_leases(&mut self, now: SimTime, out: &mut Outbox) {
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        let mut freed = None;
+        while let Some((at, came_back)) = self.leases.expire(now, blocks) {
+            freed = came_back.then_some(at).or(freed);
+        }
+        if let Some(at) = freed {
+            self.admit(at, out);
+        }
+    }
+
+    /// Blocks for the tokens that a sequence has now. A full cache does not stop it: it goes on
+    /// without (there is no preemption in a pool).
+    fn grow(&mut self, now: SimTime, running: &mut Running, out: &mut Outbox) {
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        let tokens = running.seq.prompt + running.released;
+        // The last token's own cache entry is written by the step that follows it.
+        let need = Need {
+            tokens,
+            cache: tokens - 1,
+            ..Need::default()
+        };
+        let plan = running.seq.plan.as_ref();
+        let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |e| {
+            out.push_back((now, e))
+        });
+    }
+
+    /// Draws a delay; a random stream exists only where some delay is random.
+    fn draw(
+        &self,
+        running: &mut Running,
+        f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
+    ) -> Duration {
+        let (seed, key) = (self.config.seed, running.seq.key);
+        let rng = running
+            .rng
+            .get_or_insert_with(|| Box::new(stream(seed, key, Purpose::Latency)));
+        let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
+        let delay = f(delays, rng);
+        if delays.is_exact() {
+            running.rng = None;
+        }
+        delay
+    }
+
+    /// The delays that a sequence came under.
+    fn delays<'a>(&'a self, seq: &'a Sequence) -> &'a Delays {
+        seq.delays.as_deref().unwrap_or(&self.delays)
+    }
+
+    /// Releases the tokens of a slot that are due now and sets its next timer.
+    fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
+        let Some(mut running) = self.slots[index as usize].take() else {
+            return;
+        };
+        let id = running.seq.id;
+        let (mut released, mut due) = (0u32, None);
+        while running.released < running.seq.output {
+            released += 1;
+            running.released += 1;
+            if running.released == running.seq.output {
+                break;
+            }
+            let gap = self.gap(&mut running);
+            if !gap.is_zero() {
+                due = Some(now + gap);
+                break;
+            }
+        }
+        if released > 0 {
+            self.grow(now, &mut running, out);
+            out.push_back((now, Event::Tokens { id, n: released }));
+            if due.is_none() && !running.seq.tail.is_zero() {
+                due = Some(now + running.seq.tail);
+            }
+        }
+        let epoch = running.epoch;
+        self.slots[index as usize] = Some(running);
+        match due {
+            Some(at) => self.agenda.set(at, Timer { slot: index, epoch }),
+            None => self.finish(now, index, End::Finished, out),
+        }
+    }
+
+    /// Time from the token before to the next one, where it was recorded.
+    fn recorded_gap(&self, running: &Running) -> Option<Duration> {
+        let timeline = running.seq.timeline.as_ref()?;
+        let next = running.released as usize;
+        let at = *timeline.get(next)?;
+        let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
+        Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
+    }
+
+    fn gap(&mut self, running: &mut Running) -> Duration {
+        let no_gap = &running.seq.no_gap;
+        if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
+            running.next_no_gap += 1;
+            return Duration::ZERO;
+        }
+        if let Some(gap) = self.recorded_gap(running) {
+            return gap;
+        }
+        let delays = self.delays(&running.seq);
+        if delays.itl.0.is_zero() {
+            return Duration::ZERO;
+        }
+        let load = delays.load(self.running(), self.config.slots);
+        if delays.itl.1.is_zero() {
+            return delays.exact_gap(load);
+        }
+        self.draw(running, |d, rng| d.gap(load, rng))
+    }
+
+    /// Ends what holds a slot and lets the next ones in.
+    fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
+        let Some(mut running) = self.slots[index as usize].take() else {
+            return;
+        };
+        self.free.push(index);
+        self.place.remove(&running.seq.id);
+        let hands_over = running.seq.transfer == Transfer::RemoteDecode && end == End::Finished;
+        if let Some(blocks) = &mut self.blocks {
+            match self.config.lease {
+                Some(term) if hands_over => {
+                    let (id, table) = (running.seq.id, std::mem::take(&mut running.table));
+                    let blocks = self.leases.hold(now, term, id, table);
+                    out.push_back((now, Event::Leased { id, blocks }));
+                }
+                _ => blocks.release(&mut running.table),
+            }
+        }
+        if let Some(adapter) = running.seq.lora.and_then(|l| self.loras.get_mut(&l)) {
+            adapter.users = adapter.users.saturating_sub(1);
+            adapter.last_used = now;
+        }
+        out.push_back((
+            now,
+            Event::Ended {
+                id: running.seq.id,
+                end,
+            },
+        ));
+        self.admit(now, out);
+    }
+
+    /// Starts waiting sequences while there are slots: the first whose adapter is loaded, else
+    /// the first whose adapter can be. One that was passed too often goes before all others.
+    ///
+    /// A sequence without delays ends within its own start: the loop then finds its slot free
+    /// again, where a call from there would go as deep as the queue is long.
+    fn admit(&mut self, now: SimTime, out: &mut Outbox) {
+        if !self.admitting {
+            self.admitting = true;
+            self.admit_waiting(now, out);
+            self.admitting = false;
+        }
+    }
+
+    fn admit_waiting(&mut self, now: SimTime, out: &mut Outbox) {
+        while self.paused.is_none() && self.has_slot() {
+            let Some(index) = self.next_waiting() else {
+                return;
+            };
+            let Some(mut next) = self.waiting.remove(index) else {
+                return;
+            };
+            match self.start(now, next.seq, out) {
+                None => self
+                    .waiting
+                    .range_mut(..index)
+                    .for_each(|passed| passed.passed += 1),
+                Some(unstarted) => {
+                    next.seq = unstarted;
+                    self.waiting.insert(index, next);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn next_waiting(&self) -> Option<usize> {
+        let mut loadable = None;
+        for (index, waiting) in self.waiting.iter().enumerate() {
+            let fit = self.lora_fits(waiting.seq.lora);
+            if fit == Fit::Ready || (fit == Fit::Loadable && waiting.passed >= PASSES) {
+                return Some(index);
+            }
+            if waiting.passed >= PASSES {
+                // Nobody passes it any more: the adapters in use drain until it fits.
+                return loadable;
+            }
+            if fit == Fit::Loadable {
+                loadable = loadable.or(Some(index));
+            }
+        }
+        loadable
+    }
+}
+
+/// How much of a prompt is cached, 0 to 1.
+fn share(cached: u32, prompt: u32) -> f64 {
+    f64::from(cached) / f64::from(prompt.max(1))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Ready,
+    Loadable,
+    No,
+}
+
+impl Scheduler for Pool {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+        let startable = self.paused.is_none()
+            && self.has_slot()
+            && self.waiting.is_empty()
+            && self.lora_fits(seq.lora) != Fit::No;
+        if let Some(blocks) = &self.blocks {
+            let (needed, total) = (
+                blocks.blocks_for(seq.prompt),
+                blocks.config().num_blocks - 1,
+            );
+            if needed > total {
+                return Err(SubmitError::TooLarge { needed, total });
+            }
+        }
+        let mut seq = seq;
+        if seq.delays.is_none() {
+            seq.delays = Some(self.delays.clone());
+        }
+        if startable {
+            match self.start(now, seq, out) {
+                None => return Ok(()),
+                Some(unstarted) => seq = unstarted,
+            }
+        }
+        if let Some(limit) = self
+            .config
+            .queue
+            .filter(|limit| self.waiting.len() >= *limit)
+        {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        // A slot is given later than its arrival anyway.
+        seq.spent = Duration::ZERO;
+        self.place.insert(seq.id, Place::Waiting);
+        self.waiting.push_back(Waiting { seq, passed: 0 });
+        self.admit(now, out);
+        Ok(())
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        match self.place.get(&id).copied() {
+            None => {}
+            Some(Place::Slot(index)) => self.finish(now, index, End::Aborted, out),
+            Some(Place::Waiting) => {
+                self.place.remove(&id);
+                self.waiting.retain(|w| w.seq.id != id);
+                out.push_back((
+                    now,
+                    Event::Ended {
+                        id,
+                        end: End::Aborted,
+                    },
+                ));
+                self.admit(now, out);
+            }
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        let timers = self.paused.is_none().then(|| self.agenda.next_due());
+        let due = [timers.flatten(), self.leases.next_due()];
+        due.into_iter().flatten().min()
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        self.end_leases(now, out);
+        if self.paused.is_some() {
+            return;
+        }
+        while let Some((due, timer)) = self.agenda.pop_due(now) {
+            let slot = self.slots.get(timer.slot as usize).and_then(Option::as_ref);
+            if slot.is_some_and(|running| running.epoch == timer.epoch) {
+                self.release(due, timer.slot, out);
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+        match command {
+            Command::Pause => {
+                self.paused.get_or_insert(now);
+            }
+            Command::Resume => {
+                if let Some(since) = self.paused.take() {
+                    self.agenda.postpone(now - since);
+                    self.admit(now, out);
+                }
+            }
+            Command::CancelAll => {
+                for waiting in std::mem::take(&mut self.waiting) {
+                    self.place.remove(&waiting.seq.id);
+                    let id = waiting.seq.id;
+                    out.push_back((
+                        now,
+                        Event::Ended {
+                            id,
+                            end: End::Cancelled,
+                        },
+                    ));
+                }
+                for index in 0..self.slots.len() as u32 {
+                    self.finish(now, index, End::Cancelled, out);
+                }
+            }
+            Command::ResetPrefixCache(reset) => {
+                let Some(blocks) = &mut self.blocks else {
+                    return true;
+                };
+                let mut tell = |event| out.push_back((now, event));
+                match reset {
+                    Reset::WhenIdle => return blocks.reset(&mut tell),
+                    Reset::Preempt | Reset::Forget => blocks.forget(&mut tell),
+                }
+            }
+            Command::Caching(on) => {
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.set_caching(on);
+                }
+            }
+            Command::Release(id) => {
+                let blocks = self.blocks.as_mut();
+                let held = blocks.is_some_and(|blocks| self.leases.release(id, blocks));
+                self.admit(now, out);
+                return held;
+            }
+            Command::Delays(delays) => self.delays = delays,
+            Command::Bounds { running, waiting } => {
+                self.config.slots = running.max(1) as usize;
+                self.config.queue = waiting.map(|n| n as usize);
+                self.admit(now, out);
+            }
+            Command::Speed(_) => return false,
+        }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        let blocks = self.blocks.as_ref();
+        blocks.map_or_else(Vec::new, BlockPool::cached_blocks)
+    }
+
+    fn stats(&self) -> Stats {
+        let (used_blocks, total_blocks) = match &self.blocks {
+            Some(blocks) => (blocks.counts().used, blocks.config().num_blocks - 1),
+            None => (0, 0),
+        };
+        Stats {
+            running: self.running(),
+            waiting: self.waiting.len(),
+            used_blocks,
+            total_blocks,
+            cache_queries: self.queries,
+            cache_hits: self.hits,
+            ..Stats::default()
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Continuous batching as SGLang does it.
+//!
+//! A pass is either prefill (prompts, in chunks) or decode (one token for every running
+//! sequence), never both. Prompts are admitted while the cache holds them and a share of the
+//! output still to come; when decoding outgrows the cache all the same, the sequence with the
+//! least output is retracted. Prefixes are shared through a tree of pages.
+//!
+//! At one instant: a pass ends, then inputs are taken, then the next pass starts. So
+//! [`Scheduler::advance`] leaves the start that is due exactly now to the next call, which
+//! [`Scheduler::next_wakeup`] asks for.
+//!
+//! Source: sglang 0.5.6 `srt/managers/{scheduler,schedule_batch,schedule_policy}.py`, as modelled
+//! by aisimulate-core `scheduler/sglang`. Remote prompts, adapters and priorities are not.
+
+mod config;
+mod handoff;
+mod pass;
+mod radix;
+mod seqs;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::latency::Batch;
+use crate::{Agenda, SimTime};
+use crate::{
+    BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    SubmitError, Transfer,
+};
+use vllm_sim_random::std_rng::StdRng;
+
+use super::{Admitted, ConfigError};
+pub use config::{SchedulePolicy, SglangConfig};
+use handoff::Destinations;
+use radix::Radix;
+use seqs::{Seqs, Slot};
+
+/// Share of the remaining output that admission reserves, at first.
+const INIT_RATIO: f64 = 0.7;
+/// The least share, of the first one.
+const MIN_RATIO: f64 = 0.14;
+/// Decode passes from the first share to the least.
+const RATIO_DECAY_STEPS: f64 = 600.0;
+
+/// SGLang's scheduler.
+#[derive(Debug)]
+pub struct Sglang {
+    config: SglangConfig,
+    radix: Radix,
+    /// Whole hashes of cached pages, once a plan had any.
+    hashes: HashMap<BlockKey, [u8; 32]>,
+    seqs: Seqs,
+    waiting: VecDeque<Slot>,
+    destinations: Destinations,
+    running: Vec<Slot>,
+    pass: Option<Pass>,
+    spare: Pass,
+    plan_at: Option<SimTime>,
+    paused: bool,
+    /// Ends that wait for their tail: slot and generation.
+    tails: Agenda<(Slot, u32)>,
+    /// Of the drafts, once one was drawn.
+    draws: Option<StdRng>,
+    /// Share of the remaining output that admission reserves now.
+    ratio: f64,
+    /// Rounds that admit no prompt.
+    rounds_without_prefill: u32,
+    arrivals: u64,
+    /// How often the cache was emptied.
+    epoch: u32,
+    stats: Stats,
+    admissions: Vec<Admitted>,
+}
+
+/// One batch.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Sequences, in order.
+    slots: Vec<Slot>,
+    prefill: bool,
+    begun: SimTime,
+    end: SimTime,
+    batch: Batch,
+    /// Tokens of prompts (and lost output) computed.
+    prompt_tokens: u32,
+    /// Block events that it causes.
+    events: Vec<Event>,
+    rejected: Vec<SeqId>,
+}
+
+impl Pass {
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.events.clear();
+        self.rejected.clear();
+        self.batch = Batch::default();
+        self.prompt_tokens = 0;
+        self.prefill = false;
+    }
+}
+
+impl Sglang {
+    /// An idle engine.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn new(config: SglangConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            radix: Radix::new(config.num_pages),
+            ratio: INIT_RATIO * config.schedule_conservativeness,
+            config,
+            hashes: HashMap::new(),
+            seqs: Seqs::default(),
+            waiting: VecDeque::new(),
+            destinations: Destinations::default(),
+            running: Vec::new(),
+            pass: None,
+            spare: Pass::default(),
+            plan_at: None,
+            paused: false,
+            tails: Agenda::default(),
+            draws: None,
+            rounds_without_prefill: 0,
+            arrivals: 0,
+            epoch: 0,
+            stats: Stats::default(),
+            admissions: Vec::new(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &SglangConfig {
+        &self.config
+    }
+
+    /// Admissions since the last call, when the configuration asks for them.
+    pub fn take_admissions(&mut self) -> Vec<Admitted> {
+        std::mem::take(&mut self.admissions)
+    }
+
+    fn wake(&mut self, now: SimTime) {
+        let work =
+            !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.are_ready();
+        if self.pass.is_none() && work && !self.paused && self.plan_at.is_none() {
+            self.plan_at = Some(now);
+        }
+    }
+
+    fn plan(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.paused || self.pass.is_some() {
+            return;
+        }
+        let mut pass = std::mem::take(&mut self.spare);
+        self.form(now, &mut pass, out);
+        if pass.slots.is_empty() {
+            out.extend(pass.events.drain(..).map(|event| (now, event)));
+            report_rejected(&mut pass, now, out);
+            self.spare = pass;
+            return;
+        }
+        pass.begun = now;
+        pass.end = now + self.config.latency.step(&pass.batch, self.config.speed);
+        self.pass = Some(pass);
+    }
+
+    fn finish_pass(&mut self, out: &mut Outbox) {
+        let Some(mut pass) = self.pass.take() else {
+            return;
+        };
+        let now = pass.end;
+        let output_tokens = if pass.prefill {
+            self.finish_prefill(&mut pass, now, out)
+        } else {
+            self.finish_decode(&mut pass, now, out)
+        };
+        report_rejected(&mut pass, now, out);
+        let prompt_tokens = pass.prompt_tokens;
+        out.push_back((
+            now,
+            Event::Step {
+                prompt_tokens,
+                output_tokens,
+            },
+        ));
+        pass.clear();
+        self.spare = pass;
+        self.reserve_next(now, out);
+        if !self.paused {
+            self.plan_at = Some(now);
+        }
+    }
+
+    /// A sequence has all its tokens. The caller has taken it off its queue.
+    fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        if seq.lends {
+            seq.held = true;
+            let (id, end) = (seq.id, End::Finished);
+            out.push_back((now, Event::Ended { id, end }));
+            return;
+        }
+        if seq.tail.is_zero() {
+            self.end(slot, End::Finished, now, out);
+        } else {
+            // It keeps its place in the batch, but needs no cache any more.
+            seq.drained = true;
+            let due = now + seq.tail;
+            self.tails.set(due, (slot, seq.generation));
+            self.release(slot);
+        }
+    }
+
+    fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        self.release(slot);
+        let id = self.seqs[slot].id;
+        self.seqs.end(slot);
+        out.push_back((now, Event::Ended { id, end }));
+    }
+
+    /// Takes a sequence out of whatever queue it is in, and ends it.
+    fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        self.running.retain(|&other| other != slot);
+        self.waiting.retain(|&other| other != slot);
+        self.destinations.forget(slot);
+        self.end(slot, end, now, out);
+    }
+
+    /// Gives back a sequence's own pages and unlocks the shared ones.
+    fn release(&mut self, slot: Slot) {
+        let seq = &mut self.seqs[slot];
+        self.radix.give(seq.pages - seq.shared);
+        self.radix.unlock(seq.node);
+        seq.node = Radix::root();
+        (seq.pages, seq.shared, seq.stored) = (0, 0, 0);
+        seq.holds = false;
+    }
+
+    /// Moves a sequence's full pages into the tree.
+    fn share(&mut self, slot: Slot, events: &mut Vec<Event>) {
+        let seq = &mut self.seqs[slot];
+        let full = seq.stored / self.config.page_size;
+        let known = seq.keys(full).len() as u32;
+        // What a path from before a reset fills could never be found.
+        let old = seq.epoch != self.epoch;
+        if !self.config.enable_prefix_caching || old || known <= seq.shared {
+            return;
+        }
+        let Some(plan) = &seq.plan else {
+            return;
+        };
+        let from = seq.shared;
+        let fresh = &plan.keys[from as usize..known as usize];
+        let (end, new) = self.radix.insert(seq.node, fresh);
+        if end != seq.node {
+            self.radix.lock(end);
+            self.radix.unlock(seq.node);
+            seq.node = end;
+        }
+        // Somebody else computed the same pages: its copies stay.
+        self.radix.give(known - from - new);
+        seq.shared = known;
+        if self.config.kv_events && new > 0 {
+            for i in known - new..known {
+                if let (Some(&key), Some(&hash)) =
+                    (plan.keys.get(i as usize), plan.hashes.get(i as usize))
+                {
+                    self.hashes.insert(key, hash);
+                }
+            }
+            let plan = Arc::clone(plan);
+            events.push(Event::Stored {
+                plan,
+                from: known - new,
+                to: known,
+            });
+        }
+    }
+
+    /// Takes pages, saying which cached ones had to go.
+    fn take_pages(&mut self, pages: u32, events: &mut Vec<Event>) -> bool {
+        let mut removed = Vec::new();
+        let wanted = self.config.kv_events;
+        let hashes = &mut self.hashes;
+        let taken = self.radix.take(pages, &mut |key| {
+            if wanted {
+                removed.push((key, hashes.remove(&key)));
+            }
+        });
+        if !removed.is_empty() {
+            events.push(Event::Removed { keys: removed });
+        }
+        taken
+    }
+}
+
+fn report_rejected(pass: &mut Pass, now: SimTime, out: &mut Outbox) {
+    let end = End::Cancelled;
+    out.extend(
+        pass.rejected
+            .drain(..)
+            .map(|id| (now, Event::Ended { id, end })),
+    );
+}
+
+impl Scheduler for Sglang {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+        if let Some(limit) = self.config.max_waiting
+            && self.waiting.len() >= limit
+        {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        // Admission wants room for all of it and a page beyond.
+        let tokens = seq
+            .prompt
+            .saturating_add(seq.output)
+            .min(self.config.max_model_len);
+        let needed = self.config.pages(tokens).saturating_add(1);
+        if needed > self.config.num_pages {
+            return Err(SubmitError::TooLarge {
+                needed,
+                total: self.config.num_pages,
+            });
+        }
+        let transfer = seq.transfer;
+        let slot = self
+            .seqs
+            .insert(seq, self.config.max_model_len, self.arrivals);
+        self.arrivals += 1;
+        if self.config.handoff && transfer == Transfer::RemotePrefill {
+            self.expect_prompt(slot, now, out);
+            return Ok(());
+        }
+        self.seqs[slot].lends = self.config.handoff && transfer == Transfer::RemoteDecode;
+        self.waiting.push_back(slot);
+        self.wake(now);
+        Ok(())
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        if let Some(slot) = self.seqs.find(id) {
+            self.stop(slot, End::Aborted, now, out);
+            self.wake(now);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        let end = self.pass.as_ref().map(|pass| pass.end);
+        [end, self.plan_at, self.tails.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        let mut may_plan = self.plan_at.is_some();
+        while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
+            if let Some(pass) = self.pass.as_ref().filter(|pass| pass.end == due) {
+                // What takes no time is over before anybody else has a turn.
+                may_plan |= pass.begun == due;
+                self.finish_pass(out);
+            } else if let Some((at, (slot, generation))) = self.tails.pop_due(due) {
+                let seq = &self.seqs[slot];
+                if seq.generation == generation && !seq.dead {
+                    self.stop(slot, End::Finished, at, out);
+                    self.wake(at);
+                }
+            } else if due < now || may_plan {
+                self.plan_at = None;
+                may_plan = false;
+                self.plan(due, out);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+        match command {
+            Command::Pause => {
+                self.paused = true;
+                self.plan_at = None;
+            }
+            Command::Resume => {
+                self.paused = false;
+                self.wake(now);
+            }
+            Command::CancelAll => {
+                for slot in self.seqs.living() {
+                    self.stop(slot, End::Cancelled, now, out);
+                }
+            }
+            Command::ResetPrefixCache(reset) => {
+                if reset == Reset::WhenIdle && self.radix.available() < self.config.num_pages {
+                    return false;
+                }
+                if let Some(pass) = &mut self.pass {
+                    out.extend(pass.events.drain(..).map(|event| (now, event)));
+                }
+                self.radix.forget();
+                self.epoch = self.epoch.wrapping_add(1);
+                self.hashes.clear();
+                if self.config.kv_events {
+                    out.push_back((now, Event::Cleared));
+                }
+            }
+            Command::Caching(on) => self.config.enable_prefix_caching = on,
+            Command::Release(id) => return self.release_source(now, id, out),
+            Command::Delays(delays) => return self.config.latency.delay(&delays),
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
+            }
+            Command::Speed(speed) => self.config.speed.all = speed,
+        }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        self.radix.cached()
+    }
+
+    fn stats(&self) -> Stats {
+        let total = self.config.num_pages;
+        let prefilled = self.pass.as_ref().filter(|pass| pass.prefill);
+        let prefilled = prefilled.map_or(&[][..], |pass| &pass.slots).iter();
+        Stats {
+            running: self.running.len() + prefilled.filter(|&&s| !self.seqs[s].dead).count(),
+            waiting: self.waiting.len(),
+            used_blocks: total - self.radix.available(),
+            total_blocks: total,
+            ..self.stats
+        }
+    }
+}

@@ -1,0 +1,128 @@
+use crate::latency::{LatencyModel, Speed};
+use crate::sched::{ConfigError, at_least_one, within};
+
+/// Settings of the SGLang scheduler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SglangConfig {
+    /// How long a pass takes.
+    pub latency: LatencyModel,
+    /// By what durations are divided.
+    pub speed: Speed,
+    /// Pages of the cache.
+    pub num_pages: u32,
+    /// Tokens per page. Default 1.
+    pub page_size: u32,
+    /// Sequences in the running batch. Default 256.
+    pub max_num_seqs: u32,
+    /// Prompt + output; longer outputs are cut, longer prompts cancelled. Default: no limit.
+    pub max_model_len: u32,
+    /// Whether pages are kept for later prompts. Default yes.
+    pub enable_prefix_caching: bool,
+    /// Order of the waiting queue. Default by arrival.
+    pub schedule_policy: SchedulePolicy,
+    /// Prompt tokens of one prefill pass; a longer chunk is cut to it. Default 16384.
+    pub max_prefill_tokens: u32,
+    /// Longest chunk of prompts in one pass, a multiple of the page size. Default 8192.
+    pub chunked_prefill_size: u32,
+    /// Output tokens reserved for one sequence at most. Default 4096.
+    pub clip_max_new_tokens: u32,
+    /// Scales the share of output tokens that admission reserves. Default 1.
+    pub schedule_conservativeness: f64,
+    /// Rounds without prefill after each prefill pass. Default 0.
+    pub prefill_decode_interval: u32,
+    /// Whether prompts move between engines under the eye of somebody above, who is told when their
+    /// pages are reserved and says when they are here. Default no.
+    pub handoff: bool,
+    /// Whether prompts cost no time: a worker of the mocker that only decodes. Default no.
+    pub free_prompts: bool,
+    /// Chance of each draft token, if those before it are accepted. Empty: no drafts. Default none.
+    pub accept: Vec<f64>,
+    /// Seed of these draws. Default 0.
+    pub seed: u64,
+    /// Bound of the waiting queue. Default none.
+    pub max_waiting: Option<usize>,
+    /// Whether anybody wants page events. Default no.
+    pub kv_events: bool,
+    /// Whether [`Sglang::take_admissions`](super::Sglang::take_admissions) is fed. Default no.
+    pub log_admissions: bool,
+}
+
+/// Order of the waiting queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchedulePolicy {
+    /// By arrival.
+    #[default]
+    Fifo,
+    /// Longest cached prefix first.
+    Lpm,
+}
+
+impl Default for SglangConfig {
+    fn default() -> Self {
+        Self {
+            latency: LatencyModel::ZERO,
+            speed: Speed::default(),
+            num_pages: 16_384,
+            page_size: 1,
+            max_num_seqs: 256,
+            max_model_len: u32::MAX,
+            enable_prefix_caching: true,
+            schedule_policy: SchedulePolicy::default(),
+            max_prefill_tokens: 16_384,
+            chunked_prefill_size: 8192,
+            clip_max_new_tokens: 4096,
+            schedule_conservativeness: 1.0,
+            prefill_decode_interval: 0,
+            handoff: false,
+            free_prompts: false,
+            accept: Vec::new(),
+            seed: 0,
+            max_waiting: None,
+            kv_events: false,
+            log_admissions: false,
+        }
+    }
+}
+
+impl SglangConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        at_least_one("num_pages", self.num_pages)?;
+        at_least_one("page_size", self.page_size)?;
+        at_least_one("max_num_seqs", self.max_num_seqs)?;
+        at_least_one("max_model_len", self.max_model_len)?;
+        at_least_one("chunked_prefill_size", self.chunked_prefill_size)?;
+        within(
+            "schedule_conservativeness",
+            self.schedule_conservativeness,
+            0.0,
+            f64::MAX,
+        )?;
+        within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
+        within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
+        for &rate in &self.accept {
+            within("acceptance rate", rate, 0.0, 1.0)?;
+        }
+        let (chunk, page) = (self.chunked_prefill_size, self.page_size);
+        if !chunk.is_multiple_of(page) {
+            let field = "chunked_prefill_size";
+            return Err(ConfigError::Multiple {
+                field,
+                value: chunk,
+                of: page,
+            });
+        }
+        let most = f64::from(u32::MAX);
+        within("chunked_prefill_size", chunk.into(), page.into(), most)?;
+        let prefill = self.max_prefill_tokens.into();
+        within("max_prefill_tokens", prefill, page.into(), most)
+    }
+
+    pub(super) fn pages(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.page_size)
+    }
+
+    /// Tokens rounded up to whole pages.
+    pub(super) fn ceil(&self, tokens: u32) -> u32 {
+        self.pages(tokens).saturating_mul(self.page_size)
+    }
+}

@@ -1,0 +1,451 @@
+//! The making and the end of one pass.
+
+use std::collections::HashSet;
+
+use crate::SimTime;
+use crate::sched::Admitted;
+use crate::{Event, Outbox};
+use vllm_sim_random::std_rng::StdRng;
+
+use super::config::SchedulePolicy;
+use super::seqs::Slot;
+use super::{INIT_RATIO, MIN_RATIO, Pass, RATIO_DECAY_STEPS, Sglang};
+
+/// Beyond this many waiting sequences, prefixes are not compared.
+const LPM_MOST_WAITING: usize = 128;
+/// A sequence with no more cached tokens gives way to one with the same beginning.
+const SAME_BEGINNING_TOKENS: u32 = 32;
+/// Decode passes of output reserved per survivor of a retraction.
+const RETRACT_DECODE_STEPS: u64 = 20;
+
+/// What is left of the limits of one prefill pass, in tokens.
+struct Room {
+    total: f64,
+    input: u32,
+    chunk: u32,
+}
+
+impl Sglang {
+    /// Fills `pass`: prompts if any can be admitted, else the running batch.
+    pub(super) fn form(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
+        self.reject_long(pass);
+        self.join_ready(now, out);
+        if self.config.schedule_policy == SchedulePolicy::Lpm {
+            self.sort_by_prefix();
+        }
+        let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
+        if may_prefill && !self.destinations.go_first() {
+            self.form_prefill(now, pass, out);
+            if pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty() {
+                // Chunks of several prompts hold all pages, and nobody can go on.
+                self.restart_chunks();
+                self.form_prefill(now, pass, out);
+            }
+        }
+        if pass.prefill {
+            self.rounds_without_prefill = self.config.prefill_decode_interval;
+            return;
+        }
+        self.rounds_without_prefill = self.rounds_without_prefill.saturating_sub(1);
+        self.form_decode(now, pass, out);
+    }
+
+    /// Prompts that are computed in part lose their pages and start again.
+    fn restart_chunks(&mut self) {
+        for i in 0..self.waiting.len() {
+            self.release(self.waiting[i]);
+        }
+    }
+
+    fn reject_long(&mut self, pass: &mut Pass) {
+        let limit = self.config.max_model_len;
+        if limit == u32::MAX {
+            return;
+        }
+        let (seqs, rejected) = (&mut self.seqs, &mut pass.rejected);
+        self.waiting.retain(|&slot| {
+            let fits = seqs[slot].prompt < limit;
+            if !fits {
+                rejected.push(seqs[slot].id);
+                seqs.end(slot);
+            }
+            fits
+        });
+    }
+
+    /// Longest cached prefix first; of several with the same uncached beginning, only the first
+    /// keeps its place, so that the others find it cached.
+    fn sort_by_prefix(&mut self) {
+        if !self.config.enable_prefix_caching || self.waiting.len() > LPM_MOST_WAITING {
+            return;
+        }
+        let beginning = self.config.pages(SAME_BEGINNING_TOKENS);
+        let mut seen = HashSet::new();
+        let scored = self.waiting.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            let matched = self
+                .radix
+                .matched(seq.keys(seq.len() / self.config.page_size));
+            let uncached = matched * self.config.page_size <= SAME_BEGINNING_TOKENS;
+            let first = seq.keys(beginning);
+            let begun = first
+                .last()
+                .filter(|_| uncached && first.len() as u32 == beginning);
+            let late = begun.is_some_and(|key| !seen.insert(*key));
+            (late, u32::MAX - matched, slot)
+        });
+        let mut scored: Vec<(bool, u32, Slot)> = scored.collect();
+        scored.sort_by_key(|&(late, order, _)| (late, order));
+        self.waiting.clear();
+        self.waiting
+            .extend(scored.into_iter().map(|(_, _, slot)| slot));
+    }
+
+    fn form_prefill(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
+        let clip = self.config.clip_max_new_tokens;
+        let reserved: f64 = self
+            .running
+            .iter()
+            .map(|&slot| f64::from(self.seqs[slot].left().min(clip)) * self.ratio)
+            .sum();
+        let page = self.config.page_size;
+        let mut room = Room {
+            total: f64::from(self.radix.available()) * f64::from(page) - reserved,
+            input: self.config.max_prefill_tokens,
+            chunk: self.config.chunked_prefill_size,
+        };
+        let slots = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
+        while pass.slots.len() < slots && room.chunk > 0 {
+            let Some(&slot) = self.waiting.front() else {
+                break;
+            };
+            if !self.admit(slot, &mut room, now, pass, out) {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        pass.prefill = !pass.slots.is_empty();
+    }
+
+    /// Takes the next chunk of a sequence into the pass, if it fits.
+    fn admit(
+        &mut self,
+        slot: Slot,
+        room: &mut Room,
+        now: SimTime,
+        pass: &mut Pass,
+        out: &mut Outbox,
+    ) -> bool {
+        let page = self.config.page_size;
+        let seq = &self.seqs[slot];
+        let len = seq.len();
+        let first = !seq.holds;
+        // The last token is always computed, if one is to be made from it.
+        let most = (len - u32::from(seq.output > 0)) / page;
+        let start = match first {
+            true if self.config.enable_prefix_caching => self.radix.matched(seq.keys(most)) * page,
+            true => 0,
+            false => seq.stored,
+        };
+        let extend = len - start;
+        let chunk = if self.config.ceil(extend) <= room.chunk {
+            extend
+        } else {
+            (room.chunk / page * page).min(extend)
+        };
+        // A chunk that no pass could hold would wait for ever.
+        let chunk = match self.config.ceil(chunk) > self.config.max_prefill_tokens {
+            true => (room.input.min(room.chunk) / page * page).min(chunk),
+            false => chunk,
+        };
+        if chunk == 0 && extend > 0 {
+            return false;
+        }
+        let charge = self.config.ceil(chunk);
+        let reserve = match chunk < extend {
+            true => 0,
+            false => seq.left().min(self.config.clip_max_new_tokens),
+        };
+        let wanted = f64::from(charge) + f64::from(reserve);
+        if wanted >= room.total || charge > room.input || charge > room.chunk {
+            return false;
+        }
+        let fresh = self.config.pages(start + chunk) - if first { start / page } else { seq.pages };
+        if first {
+            let seq = &mut self.seqs[slot];
+            let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
+            let (pages, node) = self.radix.lock_match(&keys[..(start / page) as usize]);
+            (seq.node, seq.pages, seq.shared, seq.epoch) = (node, pages, pages, self.epoch);
+        }
+        if !self.take_pages(fresh, &mut pass.events) {
+            if first {
+                self.release(slot);
+            }
+            return false;
+        }
+        let seq = &mut self.seqs[slot];
+        seq.pages += fresh;
+        seq.stored = start + chunk;
+        seq.holds = true;
+        seq.in_flight = true;
+        room.total -= wanted;
+        room.input -= charge;
+        room.chunk -= charge;
+        if !self.config.free_prompts {
+            pass.batch
+                .add_chunk(chunk, start, self.config.latency.window());
+        }
+        pass.prompt_tokens += chunk;
+        pass.slots.push(slot);
+        if first {
+            self.note_admission(slot, start, now, out);
+        }
+        true
+    }
+
+    pub(super) fn note_admission(
+        &mut self,
+        slot: Slot,
+        cached: u32,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        let seq = &mut self.seqs[slot];
+        let again = std::mem::replace(&mut seq.admitted, true);
+        let id = seq.id;
+        if !again {
+            self.stats.cache_queries += u64::from(seq.prompt);
+            self.stats.cache_hits += u64::from(cached);
+            out.push_back((
+                now,
+                Event::Scheduled {
+                    id,
+                    cached,
+                    external: 0,
+                },
+            ));
+        }
+        if self.config.log_admissions {
+            self.admissions.push(Admitted {
+                id,
+                at: now,
+                cached,
+                again,
+            });
+        }
+    }
+
+    /// Pages that up to `most` more tokens each take.
+    fn growth(&self, slots: &[Slot], most: u32) -> u32 {
+        let grows = |&slot: &Slot| {
+            let seq = &self.seqs[slot];
+            let tokens = seq.len() + most.min(seq.left());
+            self.config.pages(tokens).saturating_sub(seq.pages)
+        };
+        slots.iter().map(grows).sum()
+    }
+
+    /// Tokens that a decode pass may make for one sequence.
+    fn most_tokens(&self) -> u32 {
+        1 + self.config.accept.len() as u32
+    }
+
+    /// The next token, and the drafts behind it that are accepted.
+    fn draw(&mut self) -> u32 {
+        if self.config.accept.is_empty() {
+            return 1;
+        }
+        let seed = self.config.seed;
+        let draws = self.draws.get_or_insert_with(|| StdRng::new(seed));
+        let rates = self.config.accept.iter();
+        1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
+    }
+
+    fn form_decode(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
+        let retracted = self.retract(now, out);
+        let growth = self.growth(&self.running, self.most_tokens());
+        if growth > self.radix.available() {
+            // The last one is in the way of nobody but half a prompt.
+            self.restart_chunks();
+        }
+        if self.running.is_empty() || !self.take_pages(growth, &mut pass.events) {
+            return;
+        }
+        let init = INIT_RATIO * self.config.schedule_conservativeness;
+        if retracted {
+            let made: u64 = self
+                .running
+                .iter()
+                .map(|&s| u64::from(self.seqs[s].made))
+                .sum();
+            let most: u64 = self
+                .running
+                .iter()
+                .map(|&s| u64::from(self.seqs[s].output))
+                .sum();
+            let kept = made + RETRACT_DECODE_STEPS * self.running.len() as u64;
+            self.ratio = (kept as f64 / (most as f64 + 1.0)).min(1.0);
+        } else {
+            let least = init * MIN_RATIO;
+            self.ratio = (self.ratio - (init - least) / RATIO_DECAY_STEPS).max(least);
+        }
+        let mut used = 0;
+        for i in 0..self.running.len() {
+            let slot = self.running[i];
+            let seq = &mut self.seqs[slot];
+            if seq.drained {
+                continue;
+            }
+            seq.in_flight = true;
+            pass.batch
+                .add_decode(seq.len(), 1, self.config.latency.window());
+            pass.slots.push(slot);
+            let drawn = self.draw();
+            let seq = &mut self.seqs[slot];
+            seq.burst = drawn.min(seq.left());
+            let pages = self.config.pages(seq.len() + seq.burst).max(seq.pages);
+            used += pages - seq.pages;
+            seq.pages = pages;
+        }
+        self.radix.give(growth.saturating_sub(used));
+    }
+
+    /// Takes sequences off the running batch until the others have room for a token each: those
+    /// with the least output, which wait behind all others then. True: there were any.
+    fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+        let mut retracted = false;
+        while self.growth(&self.running, self.most_tokens()) > self.radix.available() {
+            let made = |&i: &usize| self.seqs[self.running[i]].made;
+            let decodes = |&i: &usize| !self.seqs[self.running[i]].drained;
+            let victims: Vec<usize> = (0..self.running.len()).filter(decodes).collect();
+            let Some(victim) = victims.iter().copied().min_by_key(made) else {
+                break;
+            };
+            if victims.len() == 1 {
+                break;
+            }
+            let slot = self.running.remove(victim);
+            self.release(slot);
+            self.waiting.push_back(slot);
+            self.stats.preemptions += 1;
+            retracted = true;
+            out.push_back((
+                now,
+                Event::Preempted {
+                    id: self.seqs[slot].id,
+                },
+            ));
+        }
+        retracted
+    }
+
+    /// Prompts that are complete make their first token, if there are pages for all of these.
+    pub(super) fn finish_prefill(
+        &mut self,
+        pass: &mut Pass,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> u32 {
+        let slots = std::mem::take(&mut pass.slots);
+        let (mut ready, mut unfinished) = (Vec::new(), Vec::new());
+        for &slot in &slots {
+            self.seqs.landed(slot);
+            if self.seqs[slot].dead {
+                continue;
+            }
+            let whole = self.seqs[slot].stored == self.seqs[slot].len();
+            if !(whole && self.seqs[slot].lends) {
+                self.share(slot, &mut pass.events);
+            }
+            if !whole {
+                unfinished.push(slot);
+            } else {
+                ready.push(slot);
+            }
+        }
+        for slot in unfinished.into_iter().rev() {
+            self.waiting.push_front(slot);
+        }
+        let ends = |seq: &super::seqs::Seq| seq.left() <= 1;
+        let going: Vec<Slot> = ready
+            .iter()
+            .copied()
+            .filter(|&s| !ends(&self.seqs[s]))
+            .collect();
+        let growth = self.growth(&going, 1);
+        let room = self.take_pages(growth, &mut pass.events);
+        out.extend(pass.events.drain(..).map(|event| (now, event)));
+        let mut made = 0;
+        for &slot in &ready {
+            let seq = &mut self.seqs[slot];
+            if ends(seq) {
+                made += self.last_tokens(slot, now, out);
+                continue;
+            }
+            if room {
+                if self.config.pages(seq.len() + 1) > seq.pages {
+                    seq.pages += 1;
+                }
+                made += self.token(slot, pass, now, out);
+            }
+            self.running.push(slot);
+        }
+        pass.slots = slots;
+        made
+    }
+
+    /// The only token of a sequence, which needs no page; or none, if none was wanted.
+    fn last_tokens(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) -> u32 {
+        let seq = &mut self.seqs[slot];
+        let n = seq.left();
+        seq.made += n;
+        let id = seq.id;
+        if n > 0 {
+            out.push_back((now, Event::Tokens { id, n }));
+        }
+        if !self.seqs[slot].tail.is_zero() {
+            self.running.push(slot);
+        }
+        self.complete(slot, now, out);
+        n
+    }
+
+    /// One more token, into a page it has; full pages are shared.
+    fn token(&mut self, slot: Slot, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
+        let seq = &mut self.seqs[slot];
+        seq.made += 1;
+        seq.stored += 1;
+        let id = seq.id;
+        if seq.stored.is_multiple_of(self.config.page_size) {
+            self.share(slot, &mut pass.events);
+        }
+        out.extend(pass.events.drain(..).map(|event| (now, event)));
+        out.push_back((now, Event::Tokens { id, n: 1 }));
+        1
+    }
+
+    pub(super) fn finish_decode(&mut self, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
+        out.extend(pass.events.drain(..).map(|event| (now, event)));
+        let slots = std::mem::take(&mut pass.slots);
+        let (mut made, mut ended) = (0, false);
+        for &slot in &slots {
+            self.seqs.landed(slot);
+            if self.seqs[slot].dead {
+                continue;
+            }
+            for _ in 0..self.seqs[slot].burst {
+                made += self.token(slot, pass, now, out);
+            }
+            if self.seqs[slot].left() == 0 {
+                ended = true;
+                self.complete(slot, now, out);
+            }
+        }
+        if ended {
+            let seqs = &self.seqs;
+            self.running.retain(|&slot| !seqs[slot].dead);
+        }
+        pass.slots = slots;
+        made
+    }
+}

@@ -1,0 +1,412 @@
+//! The prefix cache as a tree of pages.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{BlockKey, CachedBlock};
+
+/// Name of a node of the tree; 0 is the root.
+pub(super) type NodeId = u32;
+
+const ROOT: NodeId = 0;
+
+/// Cached pages by prefix, with the free pages beside them.
+///
+/// An edge holds a run of pages. A sequence locks the path it uses; what nobody locks can be
+/// evicted, leaf by leaf, the one used longest ago first and its last pages first. Keys stand for
+/// all that precedes them, so one key never sits in two places.
+///
+/// Source: `sglang/srt/mem_cache/radix_cache.py`, as modelled by aisimulate-core
+/// `cache/radix_cache.rs`. Time there is the real clock; here every operation is later than the
+/// one before.
+#[derive(Debug)]
+pub(super) struct Radix {
+    nodes: Vec<Node>,
+    unused: Vec<NodeId>,
+    /// Unlocked leaves by last use.
+    leaves: BTreeSet<(u64, NodeId)>,
+    clock: u64,
+    /// Pages that hold nothing.
+    free: u32,
+    /// Pages in the tree that nobody locks.
+    evictable: u32,
+    /// Pages in the tree that somebody locks.
+    locked: u32,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    parent: NodeId,
+    children: HashMap<BlockKey, NodeId>,
+    pages: Vec<BlockKey>,
+    locks: u32,
+    used: u64,
+    /// It was forgotten while somebody used it: nobody finds it, and nobody is told that it goes.
+    ghost: bool,
+}
+
+impl Radix {
+    pub(super) fn new(pages: u32) -> Self {
+        Self {
+            nodes: vec![Node::default()],
+            unused: Vec::new(),
+            leaves: BTreeSet::new(),
+            clock: 0,
+            free: pages,
+            evictable: 0,
+            locked: 0,
+        }
+    }
+
+    /// Pages that can be had, by eviction if need be.
+    pub(super) fn available(&self) -> u32 {
+        self.free + self.evictable
+    }
+
+    /// The node where nothing is matched.
+    pub(super) const fn root() -> NodeId {
+        ROOT
+    }
+
+    fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Pages at the front of `keys` that are cached; nothing is touched.
+    pub(super) fn matched(&self, keys: &[BlockKey]) -> u32 {
+        let (mut at, mut matched) = (ROOT, 0);
+        while let Some(&child) = keys
+            .get(matched)
+            .and_then(|key| self.node(at).children.get(key))
+        {
+            let pages = &self.node(child).pages;
+            let common = common(pages, &keys[matched..]);
+            matched += common;
+            if common < pages.len() {
+                break;
+            }
+            at = child;
+        }
+        matched as u32
+    }
+
+    /// Matches `keys` as far as they are cached, and locks the path: its pages and its end.
+    pub(super) fn lock_match(&mut self, keys: &[BlockKey]) -> (u32, NodeId) {
+        let now = self.now();
+        let (mut at, mut matched) = (ROOT, 0);
+        while let Some(&child) = keys
+            .get(matched)
+            .and_then(|key| self.node(at).children.get(key))
+        {
+            let common = common(&self.node(child).pages, &keys[matched..]);
+            matched += common;
+            if common < self.node(child).pages.len() {
+                // A part of an edge keeps the time of the whole.
+                at = self.split(child, common);
+                break;
+            }
+            self.touch(child, now);
+            at = child;
+        }
+        self.lock(at);
+        (matched as u32, at)
+    }
+
+    /// Takes free pages, evicting cached ones; false, and nothing changed, when there are too few.
+    pub(super) fn take(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
+        if pages > self.available() {
+            return false;
+        }
+        self.evict(pages.saturating_sub(self.free), evicted);
+        self.free -= pages;
+        true
+    }
+
+    /// Gives pages back that are not in the tree.
+    pub(super) fn give(&mut self, pages: u32) {
+        self.free += pages;
+    }
+
+    /// Puts `keys`, pages of the owner of the locked node `from`, behind it. Returns the new end of
+    /// the path, which is not locked yet, and how many were new; the others were there already.
+    pub(super) fn insert(&mut self, from: NodeId, keys: &[BlockKey]) -> (NodeId, u32) {
+        if keys.is_empty() {
+            return (from, 0);
+        }
+        let now = self.now();
+        self.touch_path(from, now);
+        let (mut at, mut done) = (from, 0);
+        loop {
+            let rest = &keys[done..];
+            if rest.is_empty() {
+                return (at, 0);
+            }
+            let node = self.node(at);
+            let mine = node.locks == 0 || (at == from && node.locks == 1);
+            if at != ROOT && node.children.is_empty() && mine {
+                return (self.extend(at, rest, now), rest.len() as u32);
+            }
+            let Some(&child) = node.children.get(&rest[0]) else {
+                return (self.branch(at, rest), rest.len() as u32);
+            };
+            let common = common(&self.node(child).pages, rest);
+            done += common;
+            if common < self.node(child).pages.len() {
+                at = self.split(child, common);
+                let rest = &keys[done..];
+                if rest.is_empty() {
+                    return (at, 0);
+                }
+                return (self.branch(at, rest), rest.len() as u32);
+            }
+            self.touch(child, now);
+            at = child;
+        }
+    }
+
+    /// Protects a path from eviction.
+    pub(super) fn lock(&mut self, mut at: NodeId) {
+        while at != ROOT {
+            self.unindex(at);
+            let node = self.node_mut(at);
+            node.locks += 1;
+            let (first, pages) = (node.locks == 1, node.pages.len() as u32);
+            at = node.parent;
+            if first {
+                self.evictable -= pages;
+                self.locked += pages;
+            }
+        }
+    }
+
+    /// Undoes one [`Radix::lock`].
+    pub(super) fn unlock(&mut self, mut at: NodeId) {
+        while at != ROOT {
+            let node = self.node_mut(at);
+            node.locks -= 1;
+            let (last, pages, parent) = (node.locks == 0, node.pages.len() as u32, node.parent);
+            if last {
+                self.locked -= pages;
+                self.evictable += pages;
+                self.index(at);
+            }
+            at = parent;
+        }
+    }
+
+    fn evict(&mut self, mut pages: u32, evicted: &mut impl FnMut(BlockKey)) {
+        while pages > 0 {
+            let Some((_, leaf)) = self.leaves.pop_first() else {
+                return;
+            };
+            let node = self.node_mut(leaf);
+            let keep = node.pages.len().saturating_sub(pages as usize);
+            let gone = node.pages.split_off(keep);
+            let first = gone.first().copied();
+            let count = gone.len() as u32;
+            if !node.ghost {
+                gone.into_iter().rev().for_each(&mut *evicted);
+            }
+            self.evictable -= count;
+            self.free += count;
+            pages -= count;
+            if keep > 0 {
+                self.index(leaf);
+                continue;
+            }
+            let parent = self.node(leaf).parent;
+            *self.node_mut(leaf) = Node::default();
+            self.unused.push(leaf);
+            let children = &mut self.node_mut(parent).children;
+            if let Some(first) = first.filter(|first| children.get(first) == Some(&leaf)) {
+                children.remove(&first);
+            }
+            self.index(parent);
+        }
+    }
+
+    /// Forgets all that nobody locks, and makes what is locked unreachable for others.
+    pub(super) fn forget(&mut self) {
+        let mut sink = |_| {};
+        self.evict(self.evictable, &mut sink);
+        self.node_mut(ROOT).children.clear();
+        self.nodes.iter_mut().for_each(|node| node.ghost = true);
+        self.nodes[ROOT as usize].ghost = false;
+    }
+
+    /// What can be found, page by page. Pages have no numbers here: they are counted through.
+    pub(super) fn cached(&self) -> Vec<CachedBlock> {
+        let known = self.nodes.iter().filter(|node| !node.ghost);
+        let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
+        let named = |(at, (key, users))| CachedBlock {
+            key,
+            block: at as u32,
+            users,
+        };
+        pages.enumerate().map(named).collect()
+    }
+
+    fn extend(&mut self, leaf: NodeId, keys: &[BlockKey], now: u64) -> NodeId {
+        self.unindex(leaf);
+        let count = keys.len() as u32;
+        let node = self.node_mut(leaf);
+        node.used = now;
+        node.pages.extend_from_slice(keys);
+        if node.locks == 0 {
+            self.evictable += count;
+            self.index(leaf);
+        } else {
+            self.locked += count;
+        }
+        leaf
+    }
+
+    fn branch(&mut self, parent: NodeId, keys: &[BlockKey]) -> NodeId {
+        let used = self.now();
+        let child = self.add(Node {
+            parent,
+            pages: keys.to_vec(),
+            used,
+            ..Node::default()
+        });
+        self.unindex(parent);
+        self.node_mut(parent).children.insert(keys[0], child);
+        self.evictable += keys.len() as u32;
+        self.index(child);
+        child
+    }
+
+    /// Cuts an edge; the new node holds its front, the old one keeps the rest.
+    fn split(&mut self, child: NodeId, at: usize) -> NodeId {
+        let node = self.node_mut(child);
+        let rest = node.pages.split_off(at);
+        let front = std::mem::replace(&mut node.pages, rest);
+        let (parent, locks, used, ghost) = (node.parent, node.locks, node.used, node.ghost);
+        let (first, next) = (front[0], node.pages[0]);
+        let children = HashMap::from([(next, child)]);
+        let middle = self.add(Node {
+            parent,
+            children,
+            pages: front,
+            locks,
+            used,
+            ghost,
+        });
+        self.node_mut(child).parent = middle;
+        self.node_mut(parent).children.insert(first, middle);
+        middle
+    }
+
+    fn add(&mut self, node: Node) -> NodeId {
+        if let Some(id) = self.unused.pop() {
+            *self.node_mut(id) = node;
+            return id;
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as NodeId
+    }
+
+    fn touch(&mut self, at: NodeId, now: u64) {
+        let indexed = self.unindex(at);
+        self.node_mut(at).used = now;
+        if indexed {
+            self.index(at);
+        }
+    }
+
+    fn touch_path(&mut self, mut at: NodeId, now: u64) {
+        while at != ROOT {
+            self.touch(at, now);
+            at = self.node(at).parent;
+        }
+    }
+
+    /// Enters a node among those that can be evicted, if it is one.
+    fn index(&mut self, at: NodeId) {
+        let node = self.node(at);
+        if at != ROOT && node.locks == 0 && node.children.is_empty() {
+            self.leaves.insert((node.used, at));
+        }
+    }
+
+    fn unindex(&mut self, at: NodeId) -> bool {
+        let used = self.node(at).used;
+        self.leaves.remove(&(used, at))
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+}
+
+fn common(a: &[BlockKey], b: &[BlockKey]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(keys: &[u64]) -> Vec<BlockKey> {
+        keys.iter().copied().map(BlockKey).collect()
+    }
+
+    /// Puts a finished sequence into the tree.
+    fn finish(radix: &mut Radix, path: &[u64]) {
+        let path = keys(path);
+        let (matched, node) = radix.lock_match(&path);
+        assert!(radix.take(path.len() as u32 - matched, &mut |_| {}));
+        radix.insert(node, &path[matched as usize..]);
+        radix.unlock(node);
+    }
+
+    fn evict(radix: &mut Radix, pages: u32) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let wanted = radix.free + pages;
+        assert!(radix.take(wanted, &mut |key| gone.push(key.0)));
+        radix.give(wanted);
+        gone
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first_from_its_end() {
+        let mut radix = Radix::new(10);
+        finish(&mut radix, &[1, 2, 3]);
+        finish(&mut radix, &[1, 2, 4]);
+        finish(&mut radix, &[5, 6]);
+        assert_eq!((radix.free, radix.evictable), (4, 6));
+        assert_eq!(radix.matched(&keys(&[1, 2, 3, 9])), 3);
+        // 3 and 4 are older than 5 6; their parent 1 2 was used with 4 and goes before 5 6.
+        assert_eq!(evict(&mut radix, 3), [3, 4, 2]);
+        assert_eq!(evict(&mut radix, 2), [1, 6]);
+        assert_eq!(radix.matched(&keys(&[5, 6])), 1);
+    }
+
+    #[test]
+    fn a_locked_path_stays() {
+        let mut radix = Radix::new(4);
+        finish(&mut radix, &[1, 2]);
+        let (matched, node) = radix.lock_match(&keys(&[1, 9]));
+        assert_eq!((matched, radix.available()), (1, 3));
+        assert!(!radix.take(4, &mut |_| {}));
+        assert_eq!(evict(&mut radix, 1), [2]);
+        radix.unlock(node);
+        assert_eq!(evict(&mut radix, 1), [1]);
+        assert_eq!(radix.free, 4);
+    }
+
+    #[test]
+    fn pages_computed_twice_are_told_apart_from_new_ones() {
+        let mut radix = Radix::new(8);
+        let root = Radix::root();
+        assert_eq!(radix.insert(root, &keys(&[1, 2])).1, 2);
+        let (end, new) = radix.insert(root, &keys(&[1, 2, 3]));
+        assert_eq!(new, 1);
+        assert_eq!(radix.insert(end, &[]), (end, 0));
+        assert_eq!(radix.insert(root, &keys(&[1])).1, 0);
+    }
+}

@@ -1,0 +1,164 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{BlockKey, Plan, SeqId, Sequence};
+
+use super::radix::{NodeId, Radix};
+
+/// Index of a sequence in its slab.
+pub(super) type Slot = u32;
+
+/// A sequence and the pages it holds.
+#[derive(Debug)]
+pub(super) struct Seq {
+    pub id: SeqId,
+    pub prompt: u32,
+    /// Output tokens to make.
+    pub output: u32,
+    /// Output tokens made.
+    pub made: u32,
+    /// Tokens that have a place in its pages.
+    pub stored: u32,
+    /// Pages it holds, the shared ones included.
+    pub pages: u32,
+    /// Of these, at the front, those in the tree.
+    pub shared: u32,
+    /// End of its locked path.
+    pub node: NodeId,
+    /// It has a place in the running batch or a chunk behind it.
+    pub holds: bool,
+    pub admitted: bool,
+    /// Tokens that the pass in flight makes for it.
+    pub burst: u32,
+    /// Another engine fetches its prompt.
+    pub lends: bool,
+    /// It is over, and its pages are kept for that.
+    pub held: bool,
+    /// Over, but a pass that computes it is in flight.
+    pub dead: bool,
+    pub in_flight: bool,
+    /// All tokens are out; it waits for its tail.
+    pub drained: bool,
+    pub generation: u32,
+    /// The cache's epoch when its path was locked.
+    pub epoch: u32,
+    pub arrival: u64,
+    pub plan: Option<Arc<Plan>>,
+    pub tail: Duration,
+}
+
+impl Seq {
+    fn new(seq: Sequence, max_len: u32, arrival: u64, generation: u32) -> Self {
+        Self {
+            id: seq.id,
+            prompt: seq.prompt,
+            output: seq.output.min(max_len.saturating_sub(seq.prompt)),
+            made: 0,
+            stored: 0,
+            pages: 0,
+            shared: 0,
+            node: Radix::root(),
+            holds: false,
+            admitted: false,
+            burst: 0,
+            lends: false,
+            held: false,
+            dead: false,
+            in_flight: false,
+            drained: false,
+            generation,
+            epoch: 0,
+            arrival,
+            plan: seq.plan.filter(|_| !seq.skip_cache_read),
+            tail: seq.tail,
+        }
+    }
+
+    /// Prompt and output tokens.
+    pub(super) fn len(&self) -> u32 {
+        self.prompt + self.made
+    }
+
+    /// Output tokens still to make.
+    pub(super) fn left(&self) -> u32 {
+        self.output - self.made
+    }
+
+    /// Keys of its first full pages.
+    pub(super) fn keys(&self, pages: u32) -> &[BlockKey] {
+        let keys = self.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
+        &keys[..keys.len().min(pages as usize)]
+    }
+}
+
+/// All sequences that live, in slots that are used again.
+#[derive(Debug, Default)]
+pub(super) struct Seqs {
+    slots: Vec<Seq>,
+    free: Vec<Slot>,
+    by_id: HashMap<SeqId, Slot>,
+}
+
+impl Seqs {
+    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
+        let id = seq.id;
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                let old = &mut self.slots[slot as usize];
+                *old = Seq::new(seq, max_len, arrival, old.generation.wrapping_add(1));
+                slot
+            }
+            None => {
+                self.slots.push(Seq::new(seq, max_len, arrival, 0));
+                (self.slots.len() - 1) as Slot
+            }
+        };
+        self.by_id.insert(id, slot);
+        slot
+    }
+
+    pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Forgets the name; the slot is free once no pass refers to it.
+    pub(super) fn end(&mut self, slot: Slot) {
+        let seq = &mut self.slots[slot as usize];
+        self.by_id.remove(&seq.id);
+        seq.plan = None;
+        seq.dead = true;
+        if !seq.in_flight {
+            self.free.push(slot);
+        }
+    }
+
+    /// The pass that referred to the slot is over.
+    pub(super) fn landed(&mut self, slot: Slot) {
+        let seq = &mut self.slots[slot as usize];
+        seq.in_flight = false;
+        if seq.dead {
+            self.free.push(slot);
+        }
+    }
+
+    /// The slots of all living sequences, by arrival.
+    pub(super) fn living(&self) -> Vec<Slot> {
+        let mut all: Vec<Slot> = self.by_id.values().copied().collect();
+        all.sort_unstable_by_key(|&slot| self[slot].arrival);
+        all
+    }
+}
+
+impl std::ops::Index<Slot> for Seqs {
+    type Output = Seq;
+    fn index(&self, slot: Slot) -> &Seq {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<Slot> for Seqs {
+    fn index_mut(&mut self, slot: Slot) -> &mut Seq {
+        &mut self.slots[slot as usize]
+    }
+}

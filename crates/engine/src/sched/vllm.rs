@@ -1,0 +1,523 @@
+//! Continuous batching as vLLM v1 does it.
+//!
+//! A step serves running sequences first (one token each, or the rest of their prompt), then
+//! waiting ones, within one budget of tokens. With asynchronous scheduling two steps are in
+//! flight: when one ends the next, scheduled before, starts at once, and the one after it is
+//! scheduled from the queue as it is then. Tokens leave at the end of their step.
+//!
+//! At one instant: a step ends, then inputs are taken, then the next step is scheduled. So
+//! [`Scheduler::advance`] leaves the scheduling that is due exactly now to the next call, which
+//! [`Scheduler::next_wakeup`] asks for.
+//!
+//! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
+
+mod adapters;
+mod config;
+mod cruise;
+mod handoff;
+mod plan;
+mod seqs;
+mod step;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::collections::VecDeque;
+
+use crate::kv::{BlockPool, KvConfig, Leases};
+use crate::{Agenda, SimTime};
+use crate::{
+    CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    SubmitError, Transfer,
+};
+use vllm_sim_random::std_rng::StdRng;
+use vllm_sim_random::{Purpose, stream};
+
+use super::{Admitted, ConfigError};
+use adapters::Adapters;
+pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
+use cruise::Cruise;
+use handoff::Destinations;
+use seqs::{Seqs, Slot, State};
+use step::Step;
+use waiting::Waiting;
+
+/// vLLM's scheduler.
+#[derive(Debug)]
+pub struct Vllm {
+    config: VllmConfig,
+    pool: BlockPool,
+    seqs: Seqs,
+    waiting: Waiting,
+    /// The running batch, in order of admission.
+    running: Vec<Slot>,
+    cruise: Cruise,
+    /// Steps in flight; the first one runs.
+    flight: VecDeque<Step>,
+    /// Steps to use again.
+    spare: Vec<Step>,
+    /// When to schedule next.
+    plan_at: Option<SimTime>,
+    paused: bool,
+    /// Fetches that end, and ends that wait for their tail: slot and generation.
+    timers: Agenda<(Slot, u32)>,
+    /// Blocks kept for engines that decode what was prefilled here.
+    leases: Leases,
+    fetching: usize,
+    destinations: Destinations,
+    loras: Adapters,
+    /// Of the drafts of Dynamo's mocker, once one was drawn.
+    draws: Option<StdRng>,
+    window: Option<u32>,
+    watermark_blocks: u32,
+    arrivals: u64,
+    places: u64,
+    stats: Stats,
+    admissions: Vec<Admitted>,
+}
+
+impl Vllm {
+    /// An idle engine.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn new(config: VllmConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let pool = BlockPool::new(KvConfig {
+            num_blocks: config.num_gpu_blocks.saturating_add(1),
+            block_size: config.block_size,
+            prefix_caching: config.enable_prefix_caching,
+            events: config.kv_events,
+        });
+        Ok(Self {
+            window: config.latency.window(),
+            cruise: Cruise::new(&config),
+            watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
+            config,
+            pool,
+            seqs: Seqs::default(),
+            waiting: Waiting::default(),
+            running: Vec::new(),
+            flight: VecDeque::new(),
+            spare: Vec::new(),
+            plan_at: None,
+            paused: false,
+            timers: Agenda::default(),
+            leases: Leases::default(),
+            fetching: 0,
+            destinations: Destinations::default(),
+            loras: Adapters::default(),
+            draws: None,
+            arrivals: 0,
+            places: 0,
+            stats: Stats::default(),
+            admissions: Vec::new(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &VllmConfig {
+        &self.config
+    }
+
+    /// The blocks.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Admissions since the last call, when the configuration asks for them.
+    pub fn take_admissions(&mut self) -> Vec<Admitted> {
+        std::mem::take(&mut self.admissions)
+    }
+
+    fn depth(&self) -> usize {
+        if self.config.async_scheduling { 2 } else { 1 }
+    }
+
+    /// Schedules as soon as the inputs of this instant are in, if nothing runs that would.
+    fn wake(&mut self, now: SimTime) {
+        let work = !self.waiting.is_empty() || !self.running.is_empty();
+        if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
+            self.plan_at = Some(now);
+        }
+    }
+
+    /// Fills the pipeline.
+    fn plan(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.paused {
+            return;
+        }
+        while self.flight.len() < self.depth() {
+            let mut step = self.spare.pop().unwrap_or_default();
+            let preempted = self.schedule(now, &mut step, out);
+            if step.is_empty() {
+                let freed = preempted || !step.rejected.is_empty();
+                self.release(step, now, out);
+                if freed && self.flight.is_empty() {
+                    // A pass that only preempted or rejected: what it freed serves others.
+                    continue;
+                }
+                break;
+            }
+            if self.flight.is_empty() {
+                self.start(&mut step, now);
+            }
+            self.cruise.scheduled(&mut step);
+            let short = step.short;
+            self.flight.push_back(step);
+            self.join(short);
+        }
+    }
+
+    fn start(&self, step: &mut Step, now: SimTime) {
+        let computing = self.config.latency.step(&step.batch, self.config.speed);
+        step.begun = now;
+        step.end = now + step.loading + computing;
+    }
+
+    /// A step without sequences: what it did to the blocks is told after what the steps in flight
+    /// did before.
+    fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
+        if let Some(last) = self.flight.back_mut() {
+            last.events.append(&mut step.events);
+            last.rejected.append(&mut step.rejected);
+        }
+        out.extend(step.events.drain(..).map(|event| (now, event)));
+        report_rejected(&mut step, now, out);
+        step.clear();
+        self.spare.push(step);
+    }
+
+    fn finish_step(&mut self, out: &mut Outbox) {
+        let Some(mut step) = self.flight.pop_front() else {
+            return;
+        };
+        let now = step.end;
+        self.cruise.finished(&step);
+        out.extend(step.events.drain(..).map(|event| (now, event)));
+        out.reserve(step.entries.len() + 1);
+        let mut output_tokens = step.cruising;
+        let mut ended = false;
+        for entry in &step.entries {
+            let seq = &mut self.seqs[entry.slot];
+            seq.in_flight -= 1;
+            if seq.state == State::Dead {
+                self.seqs.bury(entry.slot);
+                continue;
+            }
+            if entry.emit > 0 {
+                seq.released += entry.emit;
+                output_tokens += entry.emit;
+                let (id, n) = (seq.id, entry.emit);
+                out.push_back((now, Event::Tokens { id, n }));
+            }
+            if entry.last {
+                ended = true;
+                self.complete(entry.slot, now, out);
+            }
+        }
+        if ended {
+            let seqs = &self.seqs;
+            self.running
+                .retain(|&slot| matches!(seqs[slot].state, State::Running | State::Draining));
+        }
+        report_rejected(&mut step, now, out);
+        let prompt_tokens = step.prompt_tokens;
+        out.push_back((
+            now,
+            Event::Step {
+                prompt_tokens,
+                output_tokens,
+            },
+        ));
+        step.clear();
+        self.spare.push(step);
+        if let Some(mut next) = self.flight.pop_front() {
+            self.start(&mut next, now);
+            self.flight.push_front(next);
+        }
+        self.reserve_next(now, out);
+        if !self.paused {
+            self.plan_at = Some(now);
+        }
+    }
+
+    /// All tokens of a sequence are out. The caller takes it off the running batch.
+    fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        if self.seqs[slot].state == State::Waiting {
+            // Preempted while its last token was in flight.
+            self.waiting.remove(&self.seqs, slot);
+            self.seqs[slot].state = State::Resting;
+        }
+        self.lease(slot, now, out);
+        let seq = &self.seqs[slot];
+        if seq.tail.is_zero() {
+            self.end(slot, End::Finished, now, out);
+            return;
+        }
+        let due = now + seq.tail;
+        self.timers.set(due, (slot, seq.generation));
+        // It keeps its place in the batch, but needs no cache any more.
+        self.free_blocks(slot);
+    }
+
+    /// Keeps the blocks of a finished sequence whose output another engine makes.
+    fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        // One that was preempted with its last token in flight may complete once more.
+        let hands_over = seq.transfer == Transfer::RemoteDecode
+            && !seq.table.is_empty()
+            && !self.leases.holds(seq.id);
+        let Some(term) = self.config.lease.filter(|_| hands_over) else {
+            return;
+        };
+        let (id, table) = (seq.id, std::mem::take(&mut seq.table));
+        seq.settled = 0;
+        let blocks = self.leases.hold(now, term, id, table);
+        out.push_back((now, Event::Leased { id, blocks }));
+    }
+
+    /// Empties the prefix cache, or says that it cannot.
+    fn reset_cache(&mut self, reset: Reset, now: SimTime, out: &mut Outbox) -> bool {
+        if reset == Reset::Preempt {
+            self.preempt_all(now, out);
+            self.wake(now);
+        }
+        if reset != Reset::Forget && self.pool.used() > 0 {
+            return false;
+        }
+        // What the steps in flight did to the cache was before.
+        for step in &mut self.flight {
+            out.extend(step.events.drain(..).map(|event| (now, event)));
+        }
+        self.pool.forget(&mut |event| out.push_back((now, event)));
+        true
+    }
+
+    /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
+    fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        self.free_blocks(slot);
+        let id = self.seqs[slot].id;
+        self.seqs.end(slot);
+        out.push_back((now, Event::Ended { id, end }));
+    }
+
+    /// Takes a sequence out of whatever queue it is in, and ends it.
+    fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+        match self.seqs[slot].state {
+            State::Waiting => self.waiting.remove(&self.seqs, slot),
+            State::Fetching => {
+                self.fetching -= 1;
+                self.destinations.forget(slot);
+            }
+            State::Running | State::Draining => {
+                self.land(slot, now, out);
+                self.cruise.left(slot);
+                self.running.retain(|&other| other != slot);
+            }
+            State::Resting => {}
+            State::Free | State::Dead => return,
+        }
+        self.end(slot, end, now, out);
+    }
+
+    fn timer(&mut self, now: SimTime, slot: Slot, generation: u32, out: &mut Outbox) {
+        let seq = &mut self.seqs[slot];
+        if seq.generation != generation {
+            return;
+        }
+        match seq.state {
+            State::Fetching => {
+                self.fetching -= 1;
+                seq.state = State::Waiting;
+                seq.fetched = true;
+                // The last prompt token is computed here, for its logits.
+                seq.computed = seq.prompt - 1;
+                self.waiting.insert(&self.seqs, slot);
+                self.wake(now);
+            }
+            State::Draining | State::Resting => {
+                self.stop(slot, End::Finished, now, out);
+                self.wake(now);
+            }
+            State::Free | State::Waiting | State::Running | State::Dead => {}
+        }
+    }
+
+    /// Blocks that a sequence needs at most, or why it can never run.
+    fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+        let expected = self.config.handoff && seq.transfer == Transfer::RemotePrefill;
+        let prompt = self.pool.blocks_for(seq.prompt);
+        if expected && prompt > self.pool.usable() {
+            let (needed, total) = (prompt, self.pool.usable());
+            return Err(SubmitError::TooLarge { needed, total });
+        }
+        // The last token is never computed, unless as a draft.
+        let last = u32::from(self.config.drafts() == 0);
+        let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
+        let needed = self.pool.blocks_for(tokens.min(self.config.max_model_len));
+        let total = self.pool.usable();
+        if self.config.admission == Admission::Vllm && needed > total {
+            return Err(SubmitError::TooLarge { needed, total });
+        }
+        Ok(())
+    }
+}
+
+fn report_rejected(step: &mut Step, now: SimTime, out: &mut Outbox) {
+    let end = End::Cancelled;
+    let ended = step
+        .rejected
+        .drain(..)
+        .map(|id| (now, Event::Ended { id, end }));
+    out.extend(ended);
+}
+
+impl Scheduler for Vllm {
+    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+        if let Some(limit) = self.config.max_waiting
+            && self.waiting.len() >= limit
+        {
+            return Err(SubmitError::QueueFull { limit });
+        }
+        self.fits(&seq)?;
+        let order = self.arrivals as i64;
+        let rank = match self.config.policy {
+            Policy::Fcfs => (0, order),
+            Policy::Priority => (seq.priority, order),
+        };
+        let draws = self
+            .config
+            .speculation
+            .as_ref()
+            .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
+        let room = self
+            .config
+            .num_gpu_blocks
+            .saturating_mul(self.config.block_size);
+        let most = match self.config.no_evict {
+            true => self.config.max_model_len.min(room),
+            false => self.config.max_model_len,
+        };
+        let slot = self.seqs.insert(seq, most, self.arrivals);
+        self.arrivals += 1;
+        let seq = &mut self.seqs[slot];
+        seq.rank = rank;
+        seq.draws = draws;
+        if self.config.handoff && seq.transfer == Transfer::RemotePrefill {
+            self.expect_prompt(slot, now, out);
+            return Ok(());
+        }
+        self.waiting.insert(&self.seqs, slot);
+        self.wake(now);
+        Ok(())
+    }
+
+    fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
+        if let Some(slot) = self.seqs.find(id) {
+            self.stop(slot, End::Aborted, now, out);
+            self.wake(now);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<SimTime> {
+        let end = self.flight.front().map(|step| step.end);
+        let timers = [self.timers.next_due(), self.leases.next_due()];
+        [end, self.plan_at]
+            .into_iter()
+            .chain(timers)
+            .flatten()
+            .min()
+    }
+
+    fn advance(&mut self, now: SimTime, out: &mut Outbox) {
+        let mut may_plan = self.plan_at.is_some();
+        while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
+            if self.flight.front().is_some_and(|step| step.end == due) {
+                // A plan from before this step's end is older: it comes first.
+                if let Some(at) = self
+                    .plan_at
+                    .filter(|&at| at < due || (may_plan && at == due))
+                {
+                    self.plan_at = None;
+                    may_plan = false;
+                    self.plan(at, out);
+                    continue;
+                }
+                // In the mocker what takes no time is over before anybody else has a turn.
+                let instant = self.flight.front().is_some_and(|step| step.begun == due);
+                may_plan |= instant && self.config.admission == Admission::Mocker;
+                self.finish_step(out);
+            } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
+                self.timer(at, slot, generation, out);
+            } else if let Some((at, freed)) = self.leases.expire(due, &mut self.pool) {
+                if freed {
+                    self.wake(at);
+                }
+            } else if due < now || may_plan {
+                self.plan_at = None;
+                may_plan = false;
+                self.plan(due, out);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+        match command {
+            Command::Pause => {
+                self.paused = true;
+                self.plan_at = None;
+            }
+            Command::Resume => {
+                self.paused = false;
+                if self.flight.len() < self.depth() {
+                    self.plan_at = Some(now);
+                }
+            }
+            Command::CancelAll => {
+                for slot in self.seqs.living() {
+                    self.stop(slot, End::Cancelled, now, out);
+                }
+            }
+            Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
+            Command::Caching(on) => self.pool.set_caching(on),
+            Command::Release(id) => {
+                let held = self.leases.release(id, &mut self.pool);
+                self.wake(now);
+                return held;
+            }
+            Command::Delays(delays) => {
+                // A bandwidth may stand for the time per token; then there is none to change it.
+                self.config.fetch.0 = delays.kv_transfer.0;
+                if !delays.kv_transfer_per_token.is_zero() {
+                    self.config.fetch.1 = delays.kv_transfer_per_token;
+                }
+                return self.config.latency.delay(&delays);
+            }
+            Command::Bounds { running, waiting } => {
+                self.config.max_num_seqs = running.max(1);
+                self.config.max_waiting = waiting.map(|n| n as usize);
+                self.wake(now);
+            }
+            Command::Speed(speed) => self.config.speed.all = speed,
+        }
+        true
+    }
+
+    fn cached_blocks(&self) -> Vec<CachedBlock> {
+        self.pool.cached_blocks()
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            deferred: self.fetching,
+            used_blocks: self.pool.used(),
+            total_blocks: self.pool.usable(),
+            ..self.stats
+        }
+    }
+}

@@ -1,0 +1,231 @@
+use std::time::Duration;
+
+use crate::latency::{LatencyModel, Speed};
+use crate::sched::{ConfigError, at_least_one, within};
+
+/// Blocks that the bookkeeping is made for: some gigabytes of it.
+const MOST_BLOCKS: f64 = 67_108_864.0;
+
+/// Settings of the vLLM scheduler, named as vLLM names them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VllmConfig {
+    /// How long a step takes.
+    pub latency: LatencyModel,
+    /// By what durations are divided.
+    pub speed: Speed,
+    /// Blocks that can be used (vLLM's own count includes one null block).
+    pub num_gpu_blocks: u32,
+    /// Tokens per block. Default 16.
+    pub block_size: u32,
+    /// Sequences in the running batch. Default 256.
+    pub max_num_seqs: u32,
+    /// Tokens of one step. Default 8192.
+    pub max_num_batched_tokens: u32,
+    /// Prompt + output; longer outputs are cut. Default: no limit.
+    pub max_model_len: u32,
+    /// Whether a prompt may be computed in several steps. Default yes.
+    pub enable_chunked_prefill: bool,
+    /// Whether full blocks are kept for later prompts. Default yes.
+    pub enable_prefix_caching: bool,
+    /// Longest chunk of a prompt; 0: the token budget. Default 0.
+    pub long_prefill_token_threshold: u32,
+    /// Order of the waiting queue. Default first come, first served.
+    pub policy: Policy,
+    /// Whether the next step is scheduled while one runs. Default yes.
+    pub async_scheduling: bool,
+    /// Which running sequence loses its blocks. Default the last.
+    pub victim: Victim,
+    /// What it costs to compute lost tokens again. Default what it costs.
+    pub recompute: Recompute,
+    /// Rules for the head of the waiting queue. Default vLLM's.
+    pub admission: Admission,
+    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default yes.
+    pub reserve_full_prompt: bool,
+    /// Whether a sequence joins only when all running ones and it can end with the blocks there are,
+    /// so that nobody is preempted (TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker has
+    /// it). Default no.
+    pub no_evict: bool,
+    /// Share of the blocks that stay free when a waiting sequence joins others. Default 0.
+    pub watermark: f64,
+    /// Draft tokens. Default none.
+    pub speculation: Option<Speculation>,
+    /// Adapters in one batch; 0: no limit. Default 0.
+    pub max_loras: u32,
+    /// Adapters kept at hand, in slots or beside them; at least `max_loras`. Default 0.
+    pub max_cpu_loras: u32,
+    /// How long the batch waits for an adapter that is not at hand yet. Default not at all.
+    pub lora_load: Duration,
+    /// Bound of the waiting queue. Default none.
+    pub max_waiting: Option<usize>,
+    /// Time to fetch a remote prompt: fixed, and per token. Default none.
+    pub fetch: (Duration, Duration),
+    /// Whether tokens that are cached here are fetched all the same. Default no.
+    pub fetch_whole_prompt: bool,
+    /// Whether remote prompts are moved by somebody above, who is told when their blocks are
+    /// reserved and says when they are here; `fetch` means nothing then. Default no.
+    pub handoff: bool,
+    /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
+    /// all. Default none.
+    pub lease: Option<Duration>,
+    /// Whether anybody wants block events. Default no.
+    pub kv_events: bool,
+    /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::Event), for
+    /// speed, instead of token by token. Default no.
+    pub run_lengths: bool,
+    /// Whether [`Vllm::take_admissions`](super::Vllm::take_admissions) is fed. Default no.
+    pub log_admissions: bool,
+    /// Seed of the speculative draws.
+    pub seed: u64,
+}
+
+/// Order of the waiting queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// By arrival; preempted sequences first.
+    #[default]
+    Fcfs,
+    /// By priority (lower first), then by arrival.
+    Priority,
+}
+
+/// Which running sequence is preempted (the priority policy ignores this: lowest priority, then
+/// latest arrival).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Victim {
+    /// The one admitted last.
+    #[default]
+    Last,
+    /// The one admitted first, but not again and again before it made a token: two sequences could
+    /// take turns in robbing each other. For the same reason full prompts are reserved. Dynamo's
+    /// mocker knows no such mercy.
+    First,
+}
+
+/// What it costs to compute a preempted sequence again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recompute {
+    /// Prompt and output tokens cost what prompt tokens cost.
+    #[default]
+    Costed,
+    /// Output tokens cost nothing, and a step's prompt chunks and decodes are counted as Dynamo's
+    /// mocker counts them.
+    Free,
+    /// Prompts cost nothing either: a worker of the mocker that only decodes.
+    AllFree,
+}
+
+/// Rules for the head of the waiting queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Admission {
+    /// vLLM's. What can never run is refused at submission.
+    #[default]
+    Vllm,
+    /// Dynamo's mocker: what can never run is cancelled when it reaches the head.
+    Mocker,
+}
+
+/// Speculative decoding, reduced to its acceptance rates.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speculation {
+    /// Chance that draft token i is accepted when all before it were. One entry per draft token.
+    pub accept: Vec<f64>,
+    /// Drafts cost no tokens of a step, and the step that ends a prompt draws too (Dynamo's
+    /// mocker).
+    pub free: bool,
+}
+
+impl Default for VllmConfig {
+    fn default() -> Self {
+        Self {
+            latency: LatencyModel::ZERO,
+            speed: Speed::default(),
+            num_gpu_blocks: 16_384,
+            block_size: 16,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 8192,
+            max_model_len: u32::MAX,
+            enable_chunked_prefill: true,
+            enable_prefix_caching: true,
+            long_prefill_token_threshold: 0,
+            policy: Policy::default(),
+            async_scheduling: true,
+            victim: Victim::default(),
+            recompute: Recompute::default(),
+            admission: Admission::default(),
+            reserve_full_prompt: true,
+            no_evict: false,
+            watermark: 0.0,
+            speculation: None,
+            max_loras: 0,
+            max_cpu_loras: 0,
+            lora_load: Duration::ZERO,
+            max_waiting: None,
+            fetch: (Duration::ZERO, Duration::ZERO),
+            fetch_whole_prompt: false,
+            handoff: false,
+            lease: None,
+            kv_events: false,
+            run_lengths: false,
+            log_admissions: false,
+            seed: 0,
+        }
+    }
+}
+
+impl VllmConfig {
+    /// The habits of Dynamo's mocker: one step at a time, recomputed output is free.
+    pub fn mocker() -> Self {
+        Self {
+            block_size: 64,
+            async_scheduling: false,
+            recompute: Recompute::Free,
+            admission: Admission::Mocker,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within(
+            "num_gpu_blocks",
+            self.num_gpu_blocks.into(),
+            1.0,
+            MOST_BLOCKS,
+        )?;
+        at_least_one("block_size", self.block_size)?;
+        at_least_one("max_num_seqs", self.max_num_seqs)?;
+        at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
+        at_least_one("max_model_len", self.max_model_len)?;
+        within("watermark", self.watermark, 0.0, 1.0)?;
+        within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
+        within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
+        for &rate in self.speculation.iter().flat_map(|s| &s.accept) {
+            within("acceptance rate", rate, 0.0, 1.0)?;
+        }
+        Ok(())
+    }
+
+    /// Adapters that need not be loaded again.
+    pub(super) fn kept_loras(&self) -> usize {
+        self.max_loras.max(self.max_cpu_loras) as usize
+    }
+
+    /// Draft tokens per step.
+    pub(super) fn drafts(&self) -> u32 {
+        self.speculation
+            .as_ref()
+            .map_or(0, |s| s.accept.len() as u32)
+    }
+
+    /// Of these, those that are computed like other tokens.
+    pub(super) fn fed_drafts(&self) -> u32 {
+        self.drafts() - self.free_drafts()
+    }
+
+    /// Of these, those that take room in the cache only.
+    pub(super) fn free_drafts(&self) -> u32 {
+        match &self.speculation {
+            Some(s) if s.free => self.drafts(),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Prompts that another engine computed, moved here under the eye of somebody above.
+//!
+//! A sequence is expected first; when its turn has come and there is room, the blocks of its whole
+//! prompt are reserved, and those that are cached here need no transfer. After the transfer it is
+//! activated: it waits to run like others, its prompt computed.
+//!
+//! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (destinations).
+
+use std::collections::VecDeque;
+
+use crate::SimTime;
+use crate::kv::Need;
+use crate::{Outbox, SeqId};
+
+use super::Vllm;
+use super::seqs::{Slot, State};
+
+/// Sequences whose prompts come from elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Destinations {
+    /// Without blocks, in the order they were announced.
+    pending: VecDeque<Slot>,
+    /// That got their blocks since somebody asked.
+    reserved: Vec<(SeqId, u32)>,
+}
+
+impl Destinations {
+    /// Whether somebody waits for blocks; then no prompt is started here.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// A sequence is gone.
+    pub(super) fn forget(&mut self, slot: Slot) {
+        self.pending.retain(|&other| other != slot);
+    }
+}
+
+impl Vllm {
+    /// Whether a step runs. What is done to an engine waits for its end.
+    pub fn is_busy(&self) -> bool {
+        !self.flight.is_empty()
+    }
+
+    /// When the step that runs ends.
+    pub fn step_end(&self) -> Option<SimTime> {
+        self.flight.front().map(|step| step.end)
+    }
+
+    /// The step that runs ends later, with those of other engines.
+    pub fn stretch(&mut self, end: SimTime) {
+        if let Some(step) = self.flight.front_mut() {
+            step.end = step.end.max(end);
+        }
+    }
+
+    /// What was to be scheduled before now is scheduled now.
+    pub fn postpone(&mut self, now: SimTime) {
+        self.plan_at = self.plan_at.map(|at| at.max(now));
+    }
+
+    /// Sequences that got the blocks of their prompts since the last call, and how many tokens of
+    /// them are not there.
+    pub fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+        std::mem::take(&mut self.destinations.reserved)
+    }
+
+    /// A sequence is announced.
+    pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        self.seqs[slot].state = State::Fetching;
+        self.fetching += 1;
+        self.destinations.pending.push_back(slot);
+        if self.flight.is_empty() {
+            self.reserve_next(now, out);
+        }
+    }
+
+    /// Reserves the blocks of the first prompt that is expected, if there is room.
+    pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
+        let Some(&slot) = self.destinations.pending.front() else {
+            return;
+        };
+        if self.running.len() >= self.config.max_num_seqs as usize {
+            return;
+        }
+        let seq = &mut self.seqs[slot];
+        let prompt = seq.prompt;
+        // Nothing is computed here, so the last block may be a cached one too.
+        let cached = seq.plan.as_ref().map_or(0, |plan| {
+            self.pool.cached_prefix(plan, prompt.saturating_add(1))
+        });
+        let need = Need {
+            prefix: cached,
+            tokens: prompt,
+            ..Need::default()
+        };
+        let plan = seq.plan.as_ref();
+        let done = self
+            .pool
+            .allocate(&mut seq.table, plan, &need, &mut |event| {
+                out.push_back((now, event));
+            });
+        if done {
+            self.destinations.pending.pop_front();
+            let size = self.config.block_size;
+            let missing = (self.pool.blocks_for(prompt) - cached / size) * size;
+            let id = self.seqs[slot].id;
+            self.destinations.reserved.push((id, missing));
+        }
+    }
+
+    /// The prompt of a sequence is here. False: nobody waits for it.
+    pub fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        let Some(slot) = self.seqs.find(id) else {
+            return false;
+        };
+        let seq = &mut self.seqs[slot];
+        if seq.state != State::Fetching || seq.table.is_empty() {
+            return false;
+        }
+        self.fetching -= 1;
+        (seq.state, seq.fetched) = (State::Waiting, true);
+        (seq.computed, seq.cached) = (seq.prompt, 0);
+        let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
+        self.pool
+            .cache_full(&mut seq.table, plan, upto, &mut |event| {
+                out.push_back((now, event));
+            });
+        seq.settled = seq.table.settled();
+        self.waiting.insert(&self.seqs, slot);
+        self.reserve_next(now, out);
+        self.wake(now);
+        true
+    }
+}

@@ -1,0 +1,310 @@
+use crate::kv::Need;
+use crate::{End, Event, Transfer};
+
+use super::Pass;
+use crate::sched::Admitted;
+use crate::sched::vllm::Vllm;
+use crate::sched::vllm::config::{Admission, Victim};
+use crate::sched::vllm::seqs::{Slot, State};
+
+/// What became of a waiting sequence.
+enum Head {
+    /// It runs, or is gone: try the next.
+    Next,
+    /// It stays where it is; those behind it may be tried.
+    Skip,
+    /// Nobody else is tried.
+    Stop,
+}
+
+/// A waiting sequence, looked up.
+#[derive(Clone, Copy)]
+struct Candidate {
+    slot: Slot,
+    /// Tokens that need no computation.
+    past: u32,
+    /// Of these, found in this engine's cache.
+    cached: u32,
+    /// Tokens to compute in this step.
+    new: u32,
+}
+
+impl Vllm {
+    /// Waiting sequences, while there are tokens, places and blocks for them.
+    pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
+        let mocker = self.config.admission == Admission::Mocker;
+        let places = self.config.max_num_seqs as usize;
+        let mut last = None;
+        while (pass.budget > 0 || mocker) && self.running.len() < places {
+            let Some(head) = self.waiting.after(last) else {
+                break;
+            };
+            match self.try_head(head.1, pass) {
+                Head::Next => {}
+                Head::Skip => last = Some(head),
+                // When nothing runs, only those whose fetched prompts hold the blocks can go on.
+                Head::Stop if self.running.is_empty() => last = Some(head),
+                Head::Stop => break,
+            }
+        }
+    }
+
+    fn try_head(&mut self, slot: Slot, pass: &mut Pass) -> Head {
+        if self.must_cancel(slot) {
+            self.reject(slot, pass);
+            return Head::Next;
+        }
+        // Prompts that are expected come before those that are computed here.
+        if self.destinations.is_pending() && self.seqs[slot].table.is_empty() {
+            return Head::Skip;
+        }
+        if let Some(lora) = self.seqs[slot].lora
+            && self.config.max_loras > 0
+            && !self
+                .loras
+                .admits(lora, self.seqs[slot].id, self.config.max_loras as usize)
+        {
+            return Head::Skip;
+        }
+        let cached = self.look_up(slot);
+        if self.misses_threshold(slot, cached) {
+            self.stop(slot, End::Threshold, pass.now, pass.out);
+            return Head::Next;
+        }
+        let seq = &self.seqs[slot];
+        if seq.transfer == Transfer::RemotePrefill && !seq.fetched {
+            return self.fetch(slot, cached, pass);
+        }
+        let past = match seq.table.is_empty() {
+            true => cached,
+            false => seq.computed,
+        };
+        let Some(new) = self.first_chunk(slot, past, pass) else {
+            return Head::Stop;
+        };
+        let candidate = Candidate {
+            slot,
+            past,
+            cached,
+            new,
+        };
+        if !self.allocate_first(candidate, pass) {
+            return Head::Stop;
+        }
+        self.admit(candidate, pass);
+        self.emit(slot, past, new, pass.step);
+        pass.budget = pass.budget.saturating_sub(new);
+        if new == 0 && pass.budget == 0 {
+            return Head::Stop;
+        }
+        Head::Next
+    }
+
+    /// Cached tokens at the front of a sequence that holds no blocks.
+    fn look_up(&self, slot: Slot) -> u32 {
+        let seq = &self.seqs[slot];
+        let Some(plan) = seq.plan.as_ref().filter(|_| !seq.skip_cache_read) else {
+            return 0;
+        };
+        if !seq.table.is_empty() {
+            return seq.cached;
+        }
+        // With drafts the last cached block is computed again, for their input.
+        let drop = match self.config.drafts() {
+            0 => 0,
+            _ => self.config.block_size,
+        };
+        // TensorRT-LLM computes nothing again when all is there.
+        let known = seq.known + u32::from(self.config.no_evict);
+        self.pool.cached_prefix(plan, known).saturating_sub(drop)
+    }
+
+    fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
+        let seq = &self.seqs[slot];
+        let misses = |share| f64::from(cached) < share * f64::from(seq.prompt);
+        !seq.admitted && seq.hit_threshold.is_some_and(misses)
+    }
+
+    /// Tokens of the first chunk; `None`: the sequence waits for a larger budget.
+    fn first_chunk(&self, slot: Slot, past: u32, pass: &Pass) -> Option<u32> {
+        let seq = &self.seqs[slot];
+        let new = self.wanted(slot, past, u32::MAX);
+        let mocker = self.config.admission == Admission::Mocker;
+        let whole = match mocker {
+            true => seq.prompt.saturating_sub(past),
+            false => new,
+        };
+        if !self.config.enable_chunked_prefill && whole > pass.budget {
+            // Real servers refuse such settings; here it runs when it can run alone.
+            let alone = pass.step.is_empty();
+            return (alone && !mocker).then_some(new);
+        }
+        (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
+    }
+
+    /// Blocks for a sequence that joins: all of its prompt must fit, its first chunk is taken.
+    fn allocate_first(&mut self, candidate: Candidate, pass: &mut Pass) -> bool {
+        let Candidate {
+            slot,
+            past,
+            cached,
+            new,
+        } = candidate;
+        let spare = match self.running.is_empty() {
+            true => 0,
+            false => self.watermark_blocks,
+        };
+        // Blocks that a fetch or a lease holds cannot be had by preemption, so that a sequence
+        // without room for its next token could start in vain again and again.
+        let held = !self.config.handoff && (self.fetching > 0 || !self.leases.is_empty());
+        let next = match held {
+            false => 0,
+            true => 1 + self.config.drafts(),
+        };
+        let reserve =
+            self.config.reserve_full_prompt || self.config.victim == Victim::First || held;
+        let seq = &self.seqs[slot];
+        if self.config.no_evict && self.footprint(slot, cached) > self.promised_free() {
+            return false;
+        }
+        let tokens = past + new;
+        let need = Need {
+            prefix: cached,
+            tokens,
+            cache: tokens.min(seq.known),
+            whole: match reserve {
+                true => (seq.known + next).min(seq.total),
+                false => 0,
+            },
+            spare,
+        };
+        self.allocate(slot, &need, pass.step)
+    }
+
+    /// Blocks that a sequence needs to its end, those aside that others hold of its prefix.
+    fn footprint(&self, slot: Slot, cached: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        let held = seq.plan.as_ref().map_or(0, |plan| {
+            self.pool.held_prefix(plan, cached / self.config.block_size)
+        });
+        self.pool.blocks_for(seq.total) - held
+    }
+
+    /// Free blocks that no running sequence will need.
+    fn promised_free(&self) -> u32 {
+        let needs = self.running.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            let whole = self.pool.blocks_for(seq.total);
+            whole.saturating_sub(seq.table.len())
+        });
+        self.pool.free().saturating_sub(needs.sum())
+    }
+
+    /// Moves a sequence from waiting to running.
+    fn admit(&mut self, candidate: Candidate, pass: &mut Pass) {
+        let Candidate { slot, cached, .. } = candidate;
+        self.loras
+            .admitted(self.seqs[slot].lora, self.seqs[slot].id);
+        self.waiting.remove(&self.seqs, slot);
+        self.running.push(slot);
+        self.cruise.admitted(slot);
+        self.places += 1;
+        self.seqs[slot].place = self.places;
+        self.note_lora(slot, pass.step);
+        let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
+        let seq = &mut self.seqs[slot];
+        seq.state = State::Running;
+        let again = std::mem::replace(&mut seq.admitted, true);
+        let id = seq.id;
+        if !again {
+            if reads {
+                self.stats.cache_queries += u64::from(seq.prompt);
+                self.stats.cache_hits += u64::from(cached);
+            }
+            seq.cached = cached;
+            let external = match seq.transfer {
+                Transfer::RemotePrefill => seq.prompt - cached,
+                Transfer::Local | Transfer::RemoteDecode => 0,
+            };
+            let event = Event::Scheduled {
+                id,
+                cached,
+                external,
+            };
+            pass.out.push_back((pass.now, event));
+        }
+        if self.config.log_admissions {
+            self.admissions.push(Admitted {
+                id,
+                at: pass.now,
+                cached,
+                again,
+            });
+        }
+    }
+
+    /// Starts fetching a remote prompt into blocks of its own; the queue goes on without it.
+    fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> Head {
+        let new = self.seqs[slot].prompt - cached;
+        if !self.allocate_first(
+            Candidate {
+                slot,
+                past: cached,
+                cached,
+                new,
+            },
+            pass,
+        ) {
+            return Head::Stop;
+        }
+        self.waiting.remove(&self.seqs, slot);
+        let (fixed, per_token) = self.config.fetch;
+        let tokens = match self.config.fetch_whole_prompt {
+            true => self.seqs[slot].prompt,
+            false => new,
+        };
+        let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
+        let seq = &mut self.seqs[slot];
+        seq.state = State::Fetching;
+        seq.cached = cached;
+        self.fetching += 1;
+        self.timers.set(pass.now + delay, (slot, seq.generation));
+        Head::Next
+    }
+
+    /// Drops a waiting sequence; the world learns of it when the step ends.
+    fn reject(&mut self, slot: Slot, pass: &mut Pass) {
+        self.waiting.remove(&self.seqs, slot);
+        self.free_blocks(slot);
+        pass.step.rejected.push(self.seqs[slot].id);
+        self.seqs.end(slot);
+    }
+
+    /// The mocker drops what can never run when it comes to the head; so does everybody a
+    /// sequence that outgrew all blocks.
+    fn must_cancel(&self, slot: Slot) -> bool {
+        let seq = &self.seqs[slot];
+        // Once it ran, the blocks of its next step count.
+        let next = match seq.admitted {
+            true => self.config.free_drafts(),
+            false => 0,
+        };
+        let tokens = match self.config.no_evict {
+            true => seq.total.max(seq.known + 1),
+            false => (seq.known + next).min(seq.total.max(seq.known)),
+        };
+        if self.pool.blocks_for(tokens) > self.pool.usable() {
+            return true;
+        }
+        if self.config.admission == Admission::Vllm {
+            return false;
+        }
+        let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
+        let budget = self.config.max_num_batched_tokens;
+        let unchunked = !self.config.enable_chunked_prefill
+            && self.running.is_empty()
+            && seq.table.is_empty()
+            && seq.prompt.saturating_sub(self.look_up(slot)) > budget;
+        too_long || unchunked
+    }
+}

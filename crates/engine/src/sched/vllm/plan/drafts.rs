@@ -1,0 +1,119 @@
+//! Draft tokens as Dynamo's mocker has them: they cost no tokens of the budget, only room.
+//!
+//! Once a pass is made, everybody who lacks nothing but its next tokens gets room for as many as
+//! could come out (others give theirs up for that), then it is drawn how many do, and what was not
+//! needed is given back. All draws of a worker come from one generator, in the order of the batch.
+//!
+//! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (`emit_speculative_ready_tokens`),
+//! `common/speculative.rs`.
+
+use crate::kv::Need;
+use crate::sched::vllm::Vllm;
+use crate::sched::vllm::seqs::{Slot, State};
+use vllm_sim_random::std_rng::StdRng;
+
+use super::Pass;
+
+impl Vllm {
+    /// Makes the tokens of a pass whose sequences draw.
+    pub(super) fn draw_tokens(&mut self, pass: &mut Pass) {
+        if self.config.free_drafts() == 0 {
+            return;
+        }
+        let ready = loop {
+            let ready = self.ready_to_draw(pass);
+            let missing = |&slot: &Slot| {
+                let known = self.seqs[slot].known;
+                let all = self.pool.blocks_for(known + self.most_drawn(slot));
+                all - self.pool.blocks_for(known)
+            };
+            let needed: u32 = ready.iter().map(missing).sum();
+            if needed <= self.pool.free() {
+                break ready;
+            }
+            // The last one would give up its blocks in vain, again and again.
+            if self.running.len() == 1 && self.take_fetched_blocks() {
+                continue;
+            }
+            let Some(at) = self.victim() else {
+                return;
+            };
+            let victim = self.running.remove(at);
+            pass.preempted = true;
+            self.preempt(victim, pass.now, pass.out);
+        };
+        for &slot in &ready {
+            let tokens = self.seqs[slot].known + self.most_drawn(slot);
+            let need = Need {
+                tokens,
+                ..Need::default()
+            };
+            let done = self.allocate(slot, &need, pass.step);
+            debug_assert!(done, "there were enough blocks for all");
+        }
+        // A worker that computes prompts for others makes one token of each, in the same step.
+        let decodes = self.config.lease.is_none();
+        for &slot in &ready {
+            let known = self.seqs[slot].known;
+            if decodes {
+                pass.step.batch.add_decode(known, 1, self.window);
+            }
+        }
+        for slot in ready {
+            let drawn = if decodes { self.draw() } else { 1 };
+            self.release_drawn(slot, drawn, pass);
+        }
+    }
+
+    /// Sequences of the pass that lack nothing but tokens not made yet.
+    fn ready_to_draw(&self, pass: &Pass) -> Vec<Slot> {
+        let slots = pass.step.entries.iter().map(|entry| entry.slot);
+        let ready = slots.filter(|&slot| {
+            let seq = &self.seqs[slot];
+            seq.state == State::Running && seq.computed >= seq.known && seq.known < seq.total
+        });
+        ready.collect()
+    }
+
+    /// Tokens that can come out for a sequence at most.
+    fn most_drawn(&self, slot: Slot) -> u32 {
+        let seq = &self.seqs[slot];
+        let most = match self.config.lease {
+            None => 1 + self.config.free_drafts(),
+            Some(_) => 1,
+        };
+        most.min(seq.total - seq.known)
+    }
+
+    /// The next token, and the drafts behind it that are accepted.
+    fn draw(&mut self) -> u32 {
+        let rates = self.config.speculation.iter().flat_map(|s| &s.accept);
+        let seed = self.config.seed;
+        let draws = self.draws.get_or_insert_with(|| StdRng::new(seed));
+        1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
+    }
+
+    /// So many tokens come out, if so many are wanted.
+    fn release_drawn(&mut self, slot: Slot, drawn: u32, pass: &mut Pass) {
+        let seq = &mut self.seqs[slot];
+        let emit = drawn.min(seq.total - seq.known);
+        seq.known += emit;
+        seq.computed = seq.known - 1;
+        seq.robbed = 0;
+        let last = seq.known == seq.total;
+        if last {
+            seq.state = State::Draining;
+        }
+        let (plan, events) = (seq.plan.as_ref(), &mut pass.step.events);
+        self.pool
+            .cache_full(&mut seq.table, plan, seq.computed, &mut |event| {
+                events.push(event);
+            });
+        self.pool.trim(&mut seq.table, seq.known);
+        seq.settled = seq.table.settled();
+        let mut entries = pass.step.entries.iter_mut();
+        if let Some(entry) = entries.find(|entry| entry.slot == slot) {
+            (entry.emit, entry.last) = (emit, last);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+use crate::SimTime;
+use crate::kv::Need;
+use crate::{Event, Outbox};
+
+use super::Pass;
+use crate::sched::vllm::Vllm;
+use crate::sched::vllm::config::{Admission, Policy, Victim};
+use crate::sched::vllm::seqs::{Slot, State};
+use crate::sched::vllm::step::{Entry, Work};
+
+/// After so many preemptions without a token, a sequence is no first victim any more.
+const MOST_ROBBED: u8 = 3;
+
+impl Vllm {
+    /// A token, or the next chunk of its prompt, for every running sequence.
+    pub(super) fn schedule_running(&mut self, pass: &mut Pass) {
+        while pass.at < self.running.len() && pass.budget > 0 {
+            if self.config.drafts() == 0 && self.config.max_loras == 0 {
+                self.schedule_decodes(pass);
+                if pass.at >= self.running.len() || pass.budget == 0 {
+                    break;
+                }
+            }
+            let slot = self.running[pass.at];
+            let seq = &self.seqs[slot];
+            let past = seq.computed;
+            if seq.state == State::Draining {
+                pass.at += 1;
+                continue;
+            }
+            let new = self.wanted(slot, past, pass.budget);
+            if !self.find_blocks(slot, new, pass) {
+                match self.config.admission {
+                    Admission::Mocker => continue,
+                    Admission::Vllm => break,
+                }
+            }
+            self.note_lora(slot, pass.step);
+            self.emit(slot, past, new, pass.step);
+            pass.budget -= new;
+            pass.at += 1;
+        }
+        pass.step.short = pass.at < self.running.len();
+    }
+
+    /// The bulk of all work: sequences that compute their newest token into a block they have, up
+    /// to the first that is different.
+    fn schedule_decodes(&mut self, pass: &mut Pass) {
+        let batch = &mut pass.step.batch;
+        let window = self.window.unwrap_or(u32::MAX);
+        let from = pass.at;
+        let rest = &self.running[from..];
+        let rest = &rest[..rest.len().min(pass.budget as usize)];
+        for &slot in rest {
+            let seq = &mut self.seqs[slot];
+            let known = seq.known;
+            let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
+            if !decodes || seq.computed >= seq.settled || seq.state != State::Running {
+                break;
+            }
+            seq.computed = known;
+            seq.known = known + 1;
+            seq.in_flight += 1;
+            seq.robbed = 0;
+            let last = seq.known == seq.total;
+            if last {
+                seq.state = State::Draining;
+            }
+            batch.context += u64::from(known);
+            batch.clipped += u64::from(known.min(window));
+            pass.step.entries.push(Entry {
+                slot,
+                emit: 1,
+                last,
+            });
+            pass.at += 1;
+        }
+        let count = (pass.at - from) as u32;
+        batch.decodes += count;
+        batch.decode_tokens += count;
+        pass.budget -= count;
+    }
+
+    /// Finds blocks for a running sequence, preempting others until there are enough; false: it
+    /// was preempted itself.
+    fn find_blocks(&mut self, slot: Slot, new: u32, pass: &mut Pass) -> bool {
+        loop {
+            let seq = &self.seqs[slot];
+            let tokens = seq.computed + new;
+            let cache = tokens.min(seq.known);
+            let need = Need {
+                tokens,
+                cache,
+                ..Need::default()
+            };
+            if self.allocate(slot, &need, pass.step) {
+                return true;
+            }
+            let Some(victim_at) = self.victim() else {
+                return false;
+            };
+            let victim = self.running[victim_at];
+            if victim == slot && self.take_fetched_blocks() {
+                continue;
+            }
+            pass.preempted = true;
+            self.running.remove(victim_at);
+            // The mocker loses its place in the batch, and with it one sequence's turn.
+            if victim_at < pass.at && self.config.admission == Admission::Vllm {
+                pass.at -= 1;
+            }
+            self.undo(victim, pass);
+            self.preempt(victim, pass.now, pass.out);
+            if victim == slot {
+                return false;
+            }
+        }
+    }
+
+    /// Takes a sequence out of the step that it was scheduled in before.
+    fn undo(&mut self, slot: Slot, pass: &mut Pass) {
+        let seq = &mut self.seqs[slot];
+        let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));
+        let past = known.saturating_sub(1);
+        let plain = Work {
+            slot,
+            past,
+            new: 1,
+            prompt,
+            known,
+            later: false,
+            fetched: false,
+        };
+        let rule = self.config.recompute;
+        if let Some((emit, new)) = pass.step.remove(slot, plain, rule, self.window) {
+            pass.budget += new;
+            seq.in_flight -= 1;
+            seq.known -= emit;
+        }
+    }
+
+    /// Before a sequence gives up itself, one that waits with a fetched prompt gives its blocks:
+    /// else the two could stand in each other's way for ever.
+    pub(super) fn take_fetched_blocks(&mut self) -> bool {
+        if self.config.handoff && self.running.len() > 1 {
+            return false;
+        }
+        let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
+        let Some(holder) = self.waiting.backwards().find(holds) else {
+            return false;
+        };
+        self.free_blocks(holder);
+        self.seqs[holder].computed = 0;
+        true
+    }
+
+    /// Who loses its blocks: an index into the running batch.
+    pub(super) fn victim(&self) -> Option<usize> {
+        // One that only waits for its tail has nothing to give.
+        let gives = |&at: &usize| {
+            let seq = &self.seqs[self.running[at]];
+            seq.state == State::Running || seq.in_flight > 0
+        };
+        let mut victims = (0..self.running.len()).filter(gives);
+        match (self.config.policy, self.config.victim) {
+            (Policy::Priority, _) => victims.max_by_key(|&at| {
+                let seq = &self.seqs[self.running[at]];
+                (seq.rank.0, seq.arrival)
+            }),
+            (Policy::Fcfs, Victim::Last) => victims.next_back(),
+            (Policy::Fcfs, Victim::First) => {
+                let mocker = self.config.admission == Admission::Mocker;
+                let may = |&at: &usize| mocker || self.seqs[self.running[at]].robbed < MOST_ROBBED;
+                let last = victims.clone().next_back();
+                victims.find(may).or(last)
+            }
+        }
+    }
+
+    /// Every running sequence gives its blocks up and waits, in the order they run.
+    pub(in crate::sched::vllm) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
+        for at in 0..self.running.len() {
+            let slot = self.running[at];
+            self.land(slot, now, out);
+            self.cruise.left(slot);
+        }
+        let seqs = &self.seqs;
+        let gives = |&slot: &Slot| seqs[slot].state == State::Running || seqs[slot].in_flight > 0;
+        let (robbed, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
+        self.running = rest;
+        for slot in robbed.into_iter().rev() {
+            self.preempt(slot, now, out);
+        }
+    }
+
+    pub(super) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let rank = match self.config.policy {
+            Policy::Fcfs => Some(self.waiting.front_rank()),
+            Policy::Priority => None,
+        };
+        self.free_blocks(slot);
+        self.cruise.left(slot);
+        let seq = &mut self.seqs[slot];
+        seq.computed = 0;
+        seq.robbed = seq.robbed.saturating_add(1);
+        seq.state = State::Waiting;
+        // What was fetched is lost; it is computed again here.
+        seq.fetched = true;
+        seq.rank = rank.unwrap_or(seq.rank);
+        let id = seq.id;
+        self.waiting.insert(&self.seqs, slot);
+        self.stats.preemptions += 1;
+        out.push_back((now, Event::Preempted { id }));
+    }
+}

@@ -1,0 +1,211 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::kv::BlockTable;
+use crate::{LoraId, Plan, SeqId, Sequence, Transfer};
+
+/// Where a sequence stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum State {
+    /// The slot is empty.
+    #[default]
+    Free,
+    /// In the waiting queue.
+    Waiting,
+    /// Its prompt is being fetched; it holds blocks.
+    Fetching,
+    /// In the running batch.
+    Running,
+    /// In the running batch, but its last token is scheduled or out.
+    Draining,
+    /// In no queue: preempted with its last token in flight, it waits for its tail.
+    Resting,
+    /// Over, but a step that computes it is still in flight.
+    Dead,
+}
+
+/// A sequence as the scheduler sees it. What every step touches comes first, in one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Seq {
+    pub id: SeqId,
+    /// Prompt and output tokens that exist, those being made in flight included.
+    pub known: u32,
+    /// Tokens whose cache is computed or scheduled to be.
+    pub computed: u32,
+    /// Prompt + planned output.
+    pub total: u32,
+    /// Prompt + output tokens that came out.
+    pub released: u32,
+    pub prompt: u32,
+    /// [`BlockTable::settled`] of its blocks.
+    pub settled: u32,
+    pub state: State,
+    /// Steps in flight that compute it.
+    pub in_flight: u8,
+    /// Preemptions since it last made a token.
+    pub robbed: u8,
+    /// It left the waiting queue before.
+    pub admitted: bool,
+    /// Its remote prompt is here (or lost again).
+    pub fetched: bool,
+    pub skip_cache_read: bool,
+    pub transfer: Transfer,
+    /// It is in every step, and `known` and `computed` are those at step `joined`.
+    pub cruising: bool,
+    /// Number of the last step before it cruised.
+    pub joined: u64,
+    /// Number of the step in which it needs something.
+    pub due: u64,
+    /// Counts the admissions: the order of the running batch.
+    pub place: u64,
+    /// Told apart from earlier sequences in the same slot.
+    pub generation: u32,
+    /// Number of its submission.
+    pub arrival: u64,
+    pub table: BlockTable,
+    pub plan: Option<Arc<Plan>>,
+    /// Place in the waiting queue.
+    pub rank: (i64, i64),
+    pub lora: Option<LoraId>,
+    /// Cached prompt tokens at first admission.
+    pub cached: u32,
+    pub hit_threshold: Option<f64>,
+    pub tail: Duration,
+    pub draws: Option<Box<ChaCha8Rng>>,
+}
+
+impl Seq {
+    /// What stands in an unused slot.
+    fn empty() -> Self {
+        Self {
+            id: SeqId(u64::MAX),
+            known: 0,
+            computed: 0,
+            total: 0,
+            released: 0,
+            prompt: 0,
+            settled: 0,
+            state: State::Free,
+            in_flight: 0,
+            robbed: 0,
+            admitted: false,
+            fetched: false,
+            skip_cache_read: false,
+            transfer: Transfer::Local,
+            cruising: false,
+            joined: 0,
+            due: 0,
+            place: 0,
+            generation: 0,
+            arrival: 0,
+            table: BlockTable::default(),
+            plan: None,
+            rank: (0, 0),
+            lora: None,
+            cached: 0,
+            hit_threshold: None,
+            tail: Duration::ZERO,
+            draws: None,
+        }
+    }
+}
+
+/// Index of a sequence in its slab.
+pub(super) type Slot = u32;
+
+/// All sequences that live, in slots that are used again.
+#[derive(Debug, Default)]
+pub(super) struct Seqs {
+    slots: Vec<Seq>,
+    free: Vec<Slot>,
+    by_id: HashMap<SeqId, Slot>,
+}
+
+impl Seqs {
+    /// Takes a sequence in, cut at `max_len` tokens.
+    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Seq::empty());
+            (self.slots.len() - 1) as Slot
+        });
+        self.by_id.insert(seq.id, slot);
+        let old = &mut self.slots[slot as usize];
+        let table = std::mem::take(&mut old.table);
+        *old = Seq {
+            id: seq.id,
+            known: seq.prompt,
+            total: seq
+                .prompt
+                .saturating_add(seq.output)
+                .min(max_len.max(seq.prompt)),
+            released: seq.prompt,
+            prompt: seq.prompt,
+            state: State::Waiting,
+            skip_cache_read: seq.skip_cache_read,
+            transfer: seq.transfer,
+            generation: old.generation.wrapping_add(1),
+            table,
+            plan: seq.plan,
+            rank: (0, 0),
+            arrival,
+            lora: seq.lora,
+            hit_threshold: seq.hit_threshold,
+            tail: seq.tail,
+            ..Seq::empty()
+        };
+        slot
+    }
+
+    pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Forgets the name; the slot is free once no step refers to it.
+    pub(super) fn end(&mut self, slot: Slot) {
+        let seq = &mut self.slots[slot as usize];
+        self.by_id.remove(&seq.id);
+        seq.plan = None;
+        seq.draws = None;
+        if seq.in_flight == 0 {
+            seq.state = State::Free;
+            self.free.push(slot);
+        } else {
+            seq.state = State::Dead;
+        }
+    }
+
+    /// A step that referred to the slot is over: a dead one becomes free with the last.
+    pub(super) fn bury(&mut self, slot: Slot) {
+        let seq = &mut self.slots[slot as usize];
+        if seq.state == State::Dead && seq.in_flight == 0 {
+            seq.state = State::Free;
+            self.free.push(slot);
+        }
+    }
+
+    /// The slots of all living sequences, by arrival.
+    pub(super) fn living(&self) -> Vec<Slot> {
+        let mut all: Vec<Slot> = self.by_id.values().copied().collect();
+        all.sort_unstable_by_key(|&slot| self[slot].arrival);
+        all
+    }
+}
+
+impl std::ops::Index<Slot> for Seqs {
+    type Output = Seq;
+    #[inline]
+    fn index(&self, slot: Slot) -> &Seq {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<Slot> for Seqs {
+    #[inline]
+    fn index_mut(&mut self, slot: Slot) -> &mut Seq {
+        &mut self.slots[slot as usize]
+    }
+}

@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use crate::SimTime;
+use crate::latency::Batch;
+use crate::{Event, SeqId};
+
+use super::config::Recompute;
+use super::seqs::Slot;
+
+/// A sequence of a step, and what comes out for it at the end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub slot: Slot,
+    /// Tokens that come out.
+    pub emit: u32,
+    /// They are the last ones.
+    pub last: bool,
+}
+
+/// What a sequence computes in a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub slot: Slot,
+    /// Tokens before it, computed or cached.
+    pub past: u32,
+    /// Tokens it computes, drafts included.
+    pub new: u32,
+    /// Its prompt tokens.
+    pub prompt: u32,
+    /// Tokens it had when it was scheduled.
+    pub known: u32,
+    /// What comes out is drawn later, and costs a decode then.
+    pub later: bool,
+    /// Its prompt was fetched, and its last token is computed for the logits alone.
+    pub fetched: bool,
+}
+
+/// One scheduled batch.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub entries: Vec<Entry>,
+    /// The work of all entries but those that compute their newest token and nothing else.
+    pub work: Vec<Work>,
+    /// Block events that it causes.
+    pub events: Vec<Event>,
+    /// Sequences that were found impossible when it was made.
+    pub rejected: Vec<SeqId>,
+    pub batch: Batch,
+    /// Sequences that take part without an entry: one token comes out for each.
+    pub cruising: u32,
+    /// Some running sequence got no token of the budget, or no block.
+    pub short: bool,
+    /// Counts the steps; set when it goes into flight.
+    pub number: u64,
+    /// How long adapters load before it computes.
+    pub loading: Duration,
+    /// When it started.
+    pub begun: SimTime,
+    /// When it ends; set when it starts.
+    pub end: SimTime,
+    /// Tokens of prompts (and lost output) computed.
+    pub prompt_tokens: u32,
+}
+
+impl Step {
+    /// Makes it as good as new, keeping its memory.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.work.clear();
+        self.events.clear();
+        self.rejected.clear();
+        self.batch = Batch::default();
+        self.cruising = 0;
+        self.short = false;
+        self.loading = Duration::ZERO;
+        self.prompt_tokens = 0;
+    }
+
+    /// Whether nobody takes part.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.cruising == 0
+    }
+
+    pub(super) fn push(&mut self, entry: Entry, work: Work, rule: Recompute, window: Option<u32>) {
+        self.entries.push(entry);
+        self.work.push(work);
+        self.batch += work.cost(rule, window);
+        self.prompt_tokens += work.prompt_tokens(rule);
+    }
+
+    /// Takes a sequence out again; `plain` is its work if it has none of its own. Returns the
+    /// tokens that will not come out, and those that will not be computed.
+    pub(super) fn remove(
+        &mut self,
+        slot: Slot,
+        plain: Work,
+        rule: Recompute,
+        window: Option<u32>,
+    ) -> Option<(u32, u32)> {
+        let at = self.entries.iter().position(|entry| entry.slot == slot)?;
+        let entry = self.entries.remove(at);
+        let own = self.work.iter().position(|work| work.slot == slot);
+        let work = own.map_or(plain, |at| self.work.remove(at));
+        self.batch -= work.cost(rule, window);
+        self.prompt_tokens -= work.prompt_tokens(rule);
+        Some((entry.emit, work.new))
+    }
+}
+
+impl Work {
+    /// A sequence decodes when all that it had but its newest token was there.
+    fn decodes(&self) -> bool {
+        self.past >= self.ready() && self.past + 1 == self.known
+    }
+
+    /// Prompt tokens without those that cost a decode.
+    fn ready(&self) -> u32 {
+        self.prompt - u32::from(self.fetched)
+    }
+
+    fn prompt_tokens(&self, rule: Recompute) -> u32 {
+        let output = match rule {
+            Recompute::Costed => self.past >= self.prompt && self.past + 1 == self.known,
+            // aisimulate-core `scheduler/vllm/core.rs`: chunks that reach into the prompt.
+            Recompute::Free | Recompute::AllFree => self.past >= self.ready(),
+        };
+        if output { 0 } else { self.new }
+    }
+
+    fn cost(&self, rule: Recompute, window: Option<u32>) -> Batch {
+        let &Self {
+            past,
+            new,
+            known,
+            later,
+            ..
+        } = self;
+        let prompt = self.ready();
+        let mut batch = Batch::default();
+        match rule {
+            Recompute::Costed if self.decodes() => batch.add_decode(past + new, new, window),
+            Recompute::Costed => batch.add_chunk(new, past, window),
+            Recompute::AllFree if later || past + new < known => {}
+            Recompute::AllFree => batch.add_decode(known, 1, window),
+            Recompute::Free => {
+                // aisimulate-core `scheduler/vllm/core.rs`: prompt tokens only; whoever emits
+                // decodes, unless it is the first token and this step ends the prompt.
+                let before = past.min(prompt);
+                let fresh = (past + new).min(prompt) - before;
+                if fresh > 0 {
+                    batch.add_chunk(fresh, before, window);
+                }
+                let emits = past + new >= known;
+                if emits && !later && (fresh == 0 || known > self.prompt) {
+                    batch.add_decode(known, 1, window);
+                }
+            }
+        }
+        batch
+    }
+}

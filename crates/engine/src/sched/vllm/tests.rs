@@ -1,0 +1,147 @@
+//! One rule per test, with exact instants: prompt work takes 10 ms a step, decode work 1 ms.
+
+mod batching;
+mod blocks;
+mod life;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::latency::LatencyModel;
+use crate::{BlockKey, LoraId, Plan, Transfer};
+
+use super::*;
+
+enum Input {
+    Submit(Sequence),
+    Abort(u64),
+    Command(Command),
+}
+
+use Input::{Abort, Submit};
+
+/// 100 blocks of 16 tokens, one step at a time.
+fn config() -> VllmConfig {
+    VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(10),
+            decode: Duration::from_millis(1),
+        },
+        num_gpu_blocks: 100,
+        async_scheduling: false,
+        ..VllmConfig::default()
+    }
+}
+
+fn seq(id: u64, prompt: u32, output: u32) -> Sequence {
+    Sequence::new(SeqId(id), prompt, output)
+}
+
+/// A sequence whose blocks are named `family`, 1, 2, …; output blocks are its own.
+fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
+    let keys = (0..u64::from((prompt + output) / 16)).map(|i| {
+        let shared = i < u64::from(prompt / 16);
+        BlockKey(if shared {
+            family * 1000 + i
+        } else {
+            (id + 50) * 1000 + i
+        })
+    });
+    let plan = Plan {
+        keys: keys.collect(),
+        block_size: 16,
+        ..Plan::default()
+    };
+    Sequence {
+        plan: Some(Arc::new(plan)),
+        ..seq(id, prompt, output)
+    }
+}
+
+/// Plays inputs (in ms) and writes what happens: `10: t1 e1` is a token of 1 and its end at 10 ms.
+fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
+    let mut engine = Vllm::new(config).unwrap();
+    let mut out = Outbox::new();
+    let mut inputs = inputs.into_iter().peekable();
+    loop {
+        let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
+        let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
+            break;
+        };
+        engine.advance(now, &mut out);
+        while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
+            match input {
+                Submit(seq) => {
+                    let id = seq.id;
+                    if let Err(error) = engine.submit(now, seq, &mut out) {
+                        panic!("{id:?}: {error}");
+                    }
+                }
+                Abort(id) => engine.abort(now, SeqId(id), &mut out),
+                Input::Command(command) => {
+                    engine.command(now, command, &mut out);
+                }
+            }
+        }
+    }
+    assert_eq!(
+        engine.stats().running + engine.stats().waiting,
+        0,
+        "{}",
+        written(&out)
+    );
+    assert_eq!(engine.stats().used_blocks, 0);
+    written(&out)
+}
+
+fn written(log: &Outbox) -> String {
+    let mut text = String::new();
+    let mut last = None;
+    for (at, event) in log {
+        let event = match event {
+            Event::Leased { blocks, .. } => format!("lease {blocks:?}"),
+            Event::Scheduled {
+                id,
+                cached: 0,
+                external: 0,
+            } => format!("s{}", id.0),
+            Event::Scheduled {
+                id,
+                cached,
+                external: 0,
+            } => format!("s{}+{cached}", id.0),
+            Event::Scheduled {
+                id,
+                cached,
+                external,
+            } => format!("s{}+{cached}+{external}", id.0),
+            Event::Tokens { id, n: 1 } => format!("t{}", id.0),
+            Event::Tokens { id, n } => format!("t{}x{n}", id.0),
+            Event::Decoded { id, n } => format!("d{}x{n}", id.0),
+            Event::Preempted { id } => format!("p{}", id.0),
+            Event::Ended {
+                id,
+                end: End::Finished,
+            } => format!("e{}", id.0),
+            Event::Ended { id, end } => format!("{end:?}{}", id.0),
+            Event::Stored { from, to, .. } => format!("+{from}..{to}"),
+            Event::Removed { keys } => format!("-{}", keys.len()),
+            Event::Cleared => "cleared".to_owned(),
+            Event::Step { .. } | Event::LoraLoading { .. } => continue,
+        };
+        if last != Some(*at) {
+            let gap = if last.is_some() { " | " } else { "" };
+            let _ = write!(text, "{gap}{}:", at.nanos() as f64 / 1e6);
+            last = Some(*at);
+        }
+        let _ = write!(text, " {event}");
+    }
+    text
+}
+
+fn submits(seqs: Vec<(u64, Sequence)>) -> Vec<(u64, Input)> {
+    seqs.into_iter()
+        .map(|(at, seq)| (at, Submit(seq)))
+        .collect()
+}

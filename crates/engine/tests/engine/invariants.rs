@@ -1,0 +1,485 @@
+//! The numbered invariants of the engine, over random workloads under cache pressure, for every
+//! scheduler.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::kv::KvConfig;
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
+use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
+use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::{
+    BlockKey, Command, Delays, End, Event, LoraId, Outbox, Plan, Reset, Scheduler, SeqId, Sequence,
+    Transfer,
+};
+
+/// What happens from outside, and when.
+#[derive(Debug, Clone)]
+enum Input {
+    Submit(Request),
+    /// Of the n-th sequence.
+    Abort(u64),
+    Pause,
+    Resume,
+    Reset(Reset),
+    Caching(bool),
+    Release(u64),
+    CancelAll,
+    Bounds(u32, Option<u32>),
+}
+
+#[derive(Debug, Clone)]
+struct Request {
+    /// Prompts of one family begin alike.
+    family: u64,
+    prompt: u32,
+    output: u32,
+    priority: i64,
+    lora: Option<u32>,
+    transfer: Transfer,
+    tail_ms: u64,
+    planned: bool,
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    (
+        0..3u64,
+        1..120u32,
+        1..40u32,
+        -2..3i64,
+        proptest::option::weighted(0.2, 1..4u32),
+        prop_oneof![
+            8 => Just(Transfer::Local),
+            1 => Just(Transfer::RemotePrefill),
+            1 => Just(Transfer::RemoteDecode),
+        ],
+        prop_oneof![9 => Just(0u64), 1 => 1..30u64],
+        proptest::bool::weighted(0.9),
+    )
+        .prop_map(
+            |(family, prompt, output, priority, lora, transfer, tail_ms, planned)| Request {
+                family,
+                prompt,
+                output,
+                priority,
+                lora,
+                transfer,
+                tail_ms,
+                planned,
+            },
+        )
+}
+
+/// Inputs at increasing times; pauses end.
+fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
+    let input = prop_oneof![
+        20 => request().prop_map(Input::Submit),
+        4 => (0..30u64).prop_map(Input::Abort),
+        1 => Just(Input::Pause),
+        2 => Just(Input::Resume),
+        1 => prop_oneof![
+            Just(Reset::WhenIdle), Just(Reset::Preempt), Just(Reset::Forget)
+        ].prop_map(Input::Reset),
+        1 => any::<bool>().prop_map(Input::Caching),
+        1 => (0..30u64).prop_map(Input::Release),
+        1 => Just(Input::CancelAll),
+        1 => (1..6u32, proptest::option::of(0..9u32))
+            .prop_map(|(running, waiting)| Input::Bounds(running, waiting)),
+    ];
+    proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
+        let mut at = 0;
+        for (time, _) in &mut inputs {
+            // Many at one instant, some while a step runs, some after it is quiet.
+            at += if *time == 11 { 500 } else { *time / 4 };
+            *time = at;
+        }
+        inputs.push((at + 1, Input::Resume));
+        inputs
+    })
+}
+
+fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
+    let total = u64::from((request.prompt + request.output) / block);
+    let keys = (0..total).map(|i| {
+        // The first half of a prompt belongs to its family, the rest to itself.
+        let shared = i * 2 < u64::from(request.prompt / block);
+        BlockKey(if shared {
+            1_000 * request.family + i
+        } else {
+            1_000_000 + id * 1_000 + i
+        })
+    });
+    let keys = keys.collect();
+    let plan = Plan {
+        keys,
+        block_size: block,
+        ..Plan::default()
+    };
+    Sequence {
+        priority: request.priority,
+        lora: request.lora.map(LoraId),
+        transfer: request.transfer,
+        plan: request.planned.then(|| Arc::new(plan)),
+        tail: Duration::from_millis(request.tail_ms),
+        ..Sequence::new(SeqId(id), request.prompt, request.output)
+    }
+}
+
+/// Life of one sequence as the log tells it.
+#[derive(Debug, Default)]
+struct Life {
+    arrival: SimTime,
+    output: u32,
+    started: Option<SimTime>,
+    first: Option<SimTime>,
+    tokens: u32,
+    ended: Option<(SimTime, End)>,
+}
+
+/// The log, what was asked for, and what is cached in the end, a key for each copy.
+type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
+
+/// Plays the inputs; after each step of the way a pending wake-up is checked (7).
+fn play(
+    engine: &mut dyn Scheduler,
+    block: u32,
+    inputs: &[(u64, Input)],
+) -> Result<Played, TestCaseError> {
+    let mut out = Outbox::new();
+    let mut lives = BTreeMap::new();
+    let mut inputs = inputs.iter().peekable();
+    let mut paused = false;
+    let mut next_id = 0;
+    for turn in 0.. {
+        prop_assert!(turn < 50_000, "it never comes to rest");
+        let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
+        let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
+            break;
+        };
+        engine.advance(now, &mut out);
+        while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
+            match input {
+                Input::Submit(request) => {
+                    let seq = sequence(next_id, request, block);
+                    if engine.submit(now, seq, &mut out).is_ok() {
+                        let output = request.output;
+                        lives.insert(
+                            next_id,
+                            Life {
+                                arrival: now,
+                                output,
+                                ..Life::default()
+                            },
+                        );
+                    }
+                    next_id += 1;
+                }
+                Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+                Input::Pause => {
+                    paused = true;
+                    engine.command(now, Command::Pause, &mut out);
+                }
+                Input::Resume => {
+                    paused = false;
+                    engine.command(now, Command::Resume, &mut out);
+                }
+                Input::Reset(reset) => {
+                    engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
+                }
+                Input::Caching(on) => {
+                    engine.command(now, Command::Caching(*on), &mut out);
+                }
+                Input::Release(id) => {
+                    engine.command(now, Command::Release(SeqId(*id)), &mut out);
+                }
+                Input::CancelAll => {
+                    engine.command(now, Command::CancelAll, &mut out);
+                }
+                Input::Bounds(running, waiting) => {
+                    let (running, waiting) = (*running, *waiting);
+                    engine.command(now, Command::Bounds { running, waiting }, &mut out);
+                }
+            }
+        }
+        let stats = engine.stats();
+        let work = stats.running + stats.waiting + stats.deferred > 0;
+        prop_assert!(
+            !work || paused || engine.next_wakeup().is_some(),
+            "work, but no step"
+        );
+        prop_assert!(stats.used_blocks <= stats.total_blocks);
+    }
+    let stats = engine.stats();
+    prop_assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
+    let mut cached: Vec<BlockKey> = engine.cached_blocks().iter().map(|b| b.key).collect();
+    cached.sort_unstable();
+    Ok((out.into(), lives, cached))
+}
+
+/// Holds the log against invariants 1, 2, 3, 5, 8 and 9.
+fn check(
+    log: &[(SimTime, Event)],
+    lives: &mut BTreeMap<u64, Life>,
+    in_cache: &[BlockKey],
+) -> Result<(), TestCaseError> {
+    let mut cached: HashMap<BlockKey, u32> = HashMap::new();
+    let mut last = SimTime::ZERO;
+    for (at, event) in log {
+        prop_assert!(*at >= last, "time runs back");
+        last = *at;
+        match event {
+            Event::Scheduled { id, .. } => {
+                let life = lives.get_mut(&id.0).unwrap();
+                prop_assert!(
+                    life.started.is_none() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
+                life.started = Some(*at);
+            }
+            Event::Tokens { id, n } => {
+                let life = lives.get_mut(&id.0).unwrap();
+                prop_assert!(
+                    life.started.is_some() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
+                life.first.get_or_insert(*at);
+                life.tokens += n;
+            }
+            Event::Preempted { id } => {
+                let life = &lives[&id.0];
+                prop_assert!(
+                    life.started.is_some() && life.ended.is_none(),
+                    "{:?}",
+                    event
+                );
+            }
+            Event::Ended { id, end } => {
+                let life = lives.get_mut(&id.0).unwrap();
+                prop_assert!(life.ended.is_none(), "{:?} ends twice", id);
+                life.ended = Some((*at, *end));
+            }
+            Event::Stored { plan, from, to } => {
+                prop_assert!(from < to);
+                if let Some(parent) = from.checked_sub(1) {
+                    let parent = plan.keys[parent as usize];
+                    prop_assert!(cached.contains_key(&parent), "{:?} has no parent", event);
+                }
+                for key in &plan.keys[*from as usize..*to as usize] {
+                    *cached.entry(*key).or_default() += 1;
+                }
+            }
+            Event::Removed { keys } => {
+                for (key, _) in keys {
+                    let copies = cached.get_mut(key);
+                    prop_assert!(copies.is_some(), "{:?} was not stored", key);
+                    *copies.unwrap() -= 1;
+                    cached.retain(|_, copies| *copies > 0);
+                }
+            }
+            Event::Cleared => cached.clear(),
+            Event::Leased { id, blocks } => {
+                prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
+            }
+            Event::Decoded { .. } => prop_assert!(false, "nobody asked for run lengths"),
+            Event::Step { .. } | Event::LoraLoading { .. } => {}
+        }
+    }
+    let mut heard: Vec<BlockKey> = cached
+        .iter()
+        .flat_map(|(key, copies)| std::iter::repeat_n(*key, *copies as usize))
+        .collect();
+    heard.sort_unstable();
+    prop_assert_eq!(heard, in_cache, "the events tell of another cache");
+    for (id, life) in lives {
+        let Some((end, how)) = life.ended else {
+            return Err(TestCaseError::fail(format!("{id} never ends")));
+        };
+        if how == End::Finished {
+            prop_assert_eq!(life.tokens, life.output, "tokens of {}", id);
+        }
+        let marks = [Some(life.arrival), life.started, life.first, Some(end)];
+        prop_assert!(marks.iter().flatten().is_sorted(), "{}: {:?}", id, life);
+    }
+    Ok(())
+}
+
+/// All of it, twice: the same inputs give the same log (6).
+fn hold(
+    make: impl Fn() -> Box<dyn Scheduler>,
+    block: u32,
+    inputs: &[(u64, Input)],
+) -> Result<(), TestCaseError> {
+    let (log, mut lives, cached) = play(make().as_mut(), block, inputs)?;
+    check(&log, &mut lives, &cached)?;
+    let (again, ..) = play(make().as_mut(), block, inputs)?;
+    prop_assert!(log == again, "another run gives another log");
+    Ok(())
+}
+
+fn latency() -> impl Strategy<Value = LatencyModel> {
+    (0..6u64, 0..3u64).prop_map(|(prefill, decode)| LatencyModel::Constant {
+        prefill: Duration::from_millis(prefill),
+        decode: Duration::from_millis(decode),
+    })
+}
+
+fn vllm() -> impl Strategy<Value = VllmConfig> {
+    let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
+    let policies = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let rest = (
+        0..3u32,
+        prop_oneof![Just(0u32), 5..40u32],
+        prop_oneof![3 => Just(0.0), 1 => 0.0..0.5],
+        proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4)),
+        any::<bool>(),
+        0..2u32,
+    );
+    (latency(), sizes, policies, rest).prop_map(|(latency, sizes, policies, rest)| {
+        let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
+        let (r#async, chunked, caching, priority, first) = policies;
+        let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
+        let base = if mocker == 0 {
+            VllmConfig::mocker()
+        } else {
+            VllmConfig::default()
+        };
+        VllmConfig {
+            latency,
+            num_gpu_blocks,
+            block_size,
+            max_num_seqs,
+            max_num_batched_tokens,
+            async_scheduling: r#async && mocker != 0,
+            enable_chunked_prefill: chunked,
+            enable_prefix_caching: caching,
+            policy: if priority {
+                Policy::Priority
+            } else {
+                Policy::Fcfs
+            },
+            victim: if first { Victim::First } else { Victim::Last },
+            recompute: if first {
+                Recompute::Free
+            } else {
+                Recompute::Costed
+            },
+            long_prefill_token_threshold: threshold,
+            watermark,
+            speculation: drafts.map(|accept| Speculation {
+                accept,
+                free: mocker == 0,
+            }),
+            reserve_full_prompt,
+            max_loras,
+            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            lease: Some(Duration::from_millis(20)),
+            kv_events: true,
+            ..base
+        }
+    })
+}
+
+fn sglang() -> impl Strategy<Value = SglangConfig> {
+    let sizes = (6..200u32, 1..9u32, 1..12u32, 1..12u32);
+    let rest = (any::<bool>(), any::<bool>(), 0..3u32, 0.0..2.0, 1..40u32);
+    (latency(), sizes, rest).prop_map(|(latency, sizes, rest)| {
+        let (num_pages, page_size, max_num_seqs, chunk_pages) = sizes;
+        let (caching, lpm, interval, conservativeness, clip) = rest;
+        SglangConfig {
+            latency,
+            num_pages,
+            page_size,
+            max_num_seqs,
+            enable_prefix_caching: caching,
+            schedule_policy: if lpm {
+                SchedulePolicy::Lpm
+            } else {
+                SchedulePolicy::Fifo
+            },
+            chunked_prefill_size: chunk_pages * page_size,
+            clip_max_new_tokens: clip,
+            schedule_conservativeness: conservativeness,
+            prefill_decode_interval: interval,
+            kv_events: true,
+            ..SglangConfig::default()
+        }
+    })
+}
+
+fn pool() -> impl Strategy<Value = PoolConfig> {
+    let delays = (0..6u64, 0..3u64, 0..2u64, 1..4u32);
+    let sizes = (1..12usize, 6..60u32, 1..20u32);
+    let loras = (proptest::option::of(1..3usize), 0..4u64);
+    (delays, sizes, loras).prop_map(|(delays, sizes, loras)| {
+        let (ttft, itl, std_dev, factor) = delays;
+        let (slots, num_blocks, block_size) = sizes;
+        let ms = Duration::from_millis;
+        PoolConfig {
+            slots,
+            queue: None,
+            delays: Delays {
+                ttft: (ms(ttft), ms(std_dev)),
+                itl: (ms(itl), Duration::ZERO),
+                factor_under_load: f64::from(factor),
+                ..Delays::default()
+            },
+            seed: 5,
+            max_loras: loras.0,
+            lora_load: ms(loras.1),
+            kv: Some(KvConfig {
+                num_blocks,
+                block_size,
+                prefix_caching: true,
+                events: true,
+            }),
+            caches_whole_prompts: block_size % 2 == 0,
+            lease: Some(ms(20)),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
+        let block = config.block_size;
+        hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs)?;
+    }
+
+    #[test]
+    fn pool_holds_the_invariants(config in pool(), inputs in inputs()) {
+        let block = config.kv.map_or(1, |kv| kv.block_size);
+        hold(|| Box::new(Pool::new(config.clone())), block, &inputs)?;
+    }
+
+    #[test]
+    fn sglang_holds_the_invariants(config in sglang(), inputs in inputs()) {
+        let block = config.page_size;
+        hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs)?;
+    }
+
+    /// Invariant 4, which needs a look inside.
+    #[test]
+    fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
+        let mut engine = Vllm::new(config.clone()).unwrap();
+        let (_, lives, _) = play(&mut engine, config.block_size, &inputs)?;
+        let counts = engine.pool().counts();
+        prop_assert_eq!(counts.unused + counts.idle + counts.used, config.num_gpu_blocks);
+        prop_assert_eq!(counts.used, 0, "{} sequences", lives.len());
+    }
+}

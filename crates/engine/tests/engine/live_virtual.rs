@@ -1,0 +1,177 @@
+//! The live driver against virtual time: what happened on a real clock, played again by the
+//! offline driver from its arrivals, is the same to the nanosecond.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it compares the real clock with the virtual one"
+)]
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Live, Observer, Planned, Record, Tag, Ticket, Tune, offline};
+use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
+use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats};
+
+const WAVES: u64 = 4;
+const AT_ONCE: u64 = 8;
+
+/// When a sequence, known by its number, got how many tokens.
+type Tokens = Vec<(SimTime, u64, u32)>;
+
+#[derive(Default)]
+struct Heard {
+    arrivals: Vec<(SimTime, u64)>,
+    tokens: Tokens,
+    /// From the instant a token was due to the one it was heard of.
+    late: Vec<Duration>,
+}
+
+struct Ear {
+    epoch: Instant,
+    heard: Arc<Mutex<Heard>>,
+    ended: Sender<()>,
+}
+
+fn number(record: &Record) -> u64 {
+    record.tag.request.parse().unwrap()
+}
+
+impl Observer for Ear {
+    fn on_queued(&mut self, record: &Record) {
+        let arrival = (record.queued, number(record));
+        self.heard.lock().unwrap().arrivals.push(arrival);
+    }
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _: SimTime) {
+        match event {
+            Event::Tokens { n, .. } => {
+                let now = self.epoch.elapsed();
+                let mut heard = self.heard.lock().unwrap();
+                heard.tokens.push((at, number(record), *n));
+                let due = Duration::from_nanos(at.nanos());
+                heard.late.push(now.saturating_sub(due));
+            }
+            Event::Ended { .. } => self.ended.send(()).unwrap(),
+            _ => {}
+        }
+    }
+
+    fn on_engine(&mut self, _: SimTime, _: &Event) {}
+
+    fn on_stats(&mut self, _: &Stats) {}
+}
+
+/// Lengths differ, so that batches do.
+fn sequence(number: u64) -> Sequence {
+    let (prompt, output) = (100 + 37 * number as u32 % 900, 5 + number as u32 % 11);
+    Sequence::new(SeqId(number), prompt, output)
+}
+
+fn ticket(number: u64, now: SimTime) -> Ticket {
+    let sequence = sequence(number);
+    let tag = Tag {
+        request: number.to_string().into(),
+        max_tokens: sequence.output,
+        planned: Planned::Length,
+        lora: None,
+        group: None,
+        source: None,
+        traced: None,
+        plan: None,
+    };
+    Ticket {
+        sequence,
+        arrived: now,
+        tag,
+    }
+}
+
+/// Waves of requests on a real clock: the next comes when the last has ended.
+fn play_live(engine: Box<dyn Scheduler + Send>) -> Heard {
+    let epoch = Instant::now();
+    let heard = Arc::<Mutex<Heard>>::default();
+    let (ended, ends) = channel();
+    let ear = Ear {
+        epoch,
+        heard: heard.clone(),
+        ended,
+    };
+    let live = Live::start("test", epoch, engine, Box::new(ear), Tune::default()).unwrap();
+    for wave in 0..WAVES {
+        let wave: Vec<_> = (wave * AT_ONCE..(wave + 1) * AT_ONCE)
+            .flat_map(|number| live.submit(vec![ticket(number, live.now())]).unwrap())
+            .collect();
+        for _ in &wave {
+            ends.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+    live.stop();
+    std::mem::take(&mut *heard.lock().unwrap())
+}
+
+fn compare(name: &str, make: impl Fn() -> Box<dyn Scheduler + Send>) {
+    let mut live = play_live(make());
+    let arrivals = live.arrivals.iter().map(|(at, n)| (*at, sequence(*n)));
+    let log = offline::run(&mut *make(), arrivals).unwrap();
+    let virtual_tokens: Tokens = log
+        .into_iter()
+        .filter_map(|(at, event)| match event {
+            Event::Tokens { id, n } => Some((at, id.0, n)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(live.tokens, virtual_tokens);
+    live.late.sort_unstable();
+    let share = |percent| live.late[(live.late.len() - 1) * percent / 100];
+    println!(
+        "{name}: {} tokens equal; late by {:?} (median), {:?} (99th percentile)",
+        live.tokens.len(),
+        share(50),
+        share(99)
+    );
+}
+
+fn latency() -> (LatencyModel, Speed) {
+    let curves = LatencyModel::Polynomial(Polynomial::new(16_384 * 16));
+    let speed = Speed {
+        all: 4.0,
+        decode: 1.0,
+    };
+    (curves, speed)
+}
+
+#[test]
+fn vllm_is_the_same_on_both_clocks() {
+    for async_scheduling in [false, true] {
+        let (latency, speed) = latency();
+        let config = VllmConfig {
+            latency,
+            speed,
+            async_scheduling,
+            ..VllmConfig::default()
+        };
+        let name = if async_scheduling {
+            "vllm, async"
+        } else {
+            "vllm"
+        };
+        compare(name, || Box::new(Vllm::new(config.clone()).unwrap()));
+    }
+}
+
+#[test]
+fn sglang_is_the_same_on_both_clocks() {
+    let (latency, speed) = latency();
+    let config = SglangConfig {
+        latency,
+        speed,
+        ..SglangConfig::default()
+    };
+    compare("sglang", || Box::new(Sglang::new(config.clone()).unwrap()));
+}

@@ -1,0 +1,11 @@
+//! The engine from outside, in virtual time; `live_virtual` beside a real clock.
+//!
+//! - `invariants`: the engine's nine invariants over random workloads, for every scheduler
+//! - `pool`: exact instants of the pool of slots
+//! - `runs`: tokens told as runs equal tokens told one by one
+//! - `live_virtual`: the live driver releases what the offline one computed
+
+mod invariants;
+mod live_virtual;
+mod pool;
+mod runs;

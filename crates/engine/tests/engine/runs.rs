@@ -1,0 +1,243 @@
+//! Run lengths: the same life, told in fewer words.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::offline::Steps;
+use vllm_sim_engine::latency::{LatencyModel, Polynomial};
+use vllm_sim_engine::sched::vllm::{Policy, Recompute, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::{
+    BlockKey, Command, Event, Outbox, Plan, Reset, Scheduler, SeqId, Sequence, Transfer,
+};
+
+#[derive(Debug, Clone)]
+enum Input {
+    Submit {
+        prompt: u32,
+        output: u32,
+        family: u64,
+        priority: i64,
+        remote: bool,
+        tail: bool,
+    },
+    Abort(u64),
+    Command(Command),
+}
+
+fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
+    let submit = (1..150u32, 1..400u32, 0..3u64, 0..3i64, 0..20u32).prop_map(
+        |(prompt, output, family, priority, odd)| Input::Submit {
+            prompt,
+            output,
+            family,
+            priority,
+            remote: odd == 0,
+            tail: odd == 1,
+        },
+    );
+    let input = prop_oneof![
+        30 => submit,
+        4 => (0..30u64).prop_map(Input::Abort),
+        1 => Just(Input::Command(Command::Pause)),
+        3 => Just(Input::Command(Command::Resume)),
+        1 => Just(Input::Command(Command::ResetPrefixCache(Reset::Forget))),
+        1 => Just(Input::Command(Command::CancelAll)),
+    ];
+    proptest::collection::vec((0..400u64, input), 1..40).prop_map(|mut inputs| {
+        let mut at = 0;
+        for (time, _) in &mut inputs {
+            at += if *time > 380 { 2000 } else { *time / 8 };
+            *time = at;
+        }
+        inputs.push((at + 1, Input::Command(Command::Resume)));
+        inputs
+    })
+}
+
+fn config() -> impl Strategy<Value = VllmConfig> {
+    let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
+    let switches = proptest::array::uniform8(any::<bool>());
+    (sizes, switches, prop_oneof![Just(0u32), 5..40u32]).prop_map(|(sizes, on, threshold)| {
+        let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
+        let capacity = u64::from(num_gpu_blocks * block_size);
+        let base = match on[0] {
+            true => VllmConfig::mocker(),
+            false => VllmConfig::default(),
+        };
+        VllmConfig {
+            latency: match on[1] {
+                true => LatencyModel::Polynomial(Polynomial::new(capacity)),
+                false => LatencyModel::Constant {
+                    prefill: Duration::from_millis(3),
+                    decode: Duration::from_millis(1),
+                },
+            },
+            num_gpu_blocks,
+            block_size,
+            max_num_seqs,
+            max_num_batched_tokens,
+            async_scheduling: on[2],
+            enable_chunked_prefill: on[3],
+            enable_prefix_caching: on[4],
+            policy: if on[5] {
+                Policy::Priority
+            } else {
+                Policy::Fcfs
+            },
+            victim: if on[6] { Victim::First } else { Victim::Last },
+            recompute: if on[7] {
+                Recompute::Free
+            } else {
+                Recompute::Costed
+            },
+            long_prefill_token_threshold: threshold,
+            fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            kv_events: true,
+            log_admissions: true,
+            ..base
+        }
+    })
+}
+
+fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
+    let Input::Submit {
+        prompt,
+        output,
+        family,
+        priority,
+        remote,
+        tail,
+    } = *input
+    else {
+        return None;
+    };
+    let keys = (0..u64::from((prompt + output) / block)).map(|i| {
+        let shared = i * 2 < u64::from(prompt / block);
+        BlockKey(if shared {
+            1000 * family + i
+        } else {
+            1_000_000 + id * 1000 + i
+        })
+    });
+    let plan = Plan {
+        keys: keys.collect(),
+        block_size: block,
+        ..Plan::default()
+    };
+    Some(Sequence {
+        priority,
+        transfer: if remote {
+            Transfer::RemotePrefill
+        } else {
+            Transfer::Local
+        },
+        plan: Some(Arc::new(plan)),
+        tail: Duration::from_millis(if tail { 20 } else { 0 }),
+        ..Sequence::new(SeqId(id), prompt, output)
+    })
+}
+
+/// Everything but tokens, in order; the tokens of each sequence; how often each gap came before a
+/// token of a run.
+#[derive(Debug, PartialEq, Default)]
+struct Told {
+    events: Vec<(SimTime, Event)>,
+    tokens: BTreeMap<u64, Vec<SimTime>>,
+}
+
+fn play(config: &VllmConfig, inputs: &[(u64, Input)]) -> (Told, Steps) {
+    let mut engine = Vllm::new(config.clone()).unwrap();
+    let mut inputs = inputs.iter().peekable();
+    let (mut told, mut steps, mut out) = (Told::default(), Steps::default(), Outbox::new());
+    let mut next_id = 0;
+    loop {
+        let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
+        let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
+            return (told, steps);
+        };
+        engine.advance(now, &mut out);
+        while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
+            match input {
+                Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+                Input::Command(command) => {
+                    engine.command(now, command.clone(), &mut out);
+                }
+                Input::Submit { .. } => {
+                    let seq = sequence(next_id, input, config.block_size).unwrap();
+                    let _ = engine.submit(now, seq, &mut out);
+                    next_id += 1;
+                }
+            }
+        }
+        for (at, event) in out.drain(..) {
+            match event {
+                Event::Tokens { id, n } => {
+                    let tokens = told.tokens.entry(id.0).or_default();
+                    tokens.extend(std::iter::repeat_n(at, n as usize));
+                }
+                Event::Decoded { id, n } => {
+                    told.tokens.entry(id.0).or_default().extend(steps.run(n));
+                }
+                event => {
+                    if matches!(event, Event::Step { .. }) {
+                        steps.ended(at);
+                    }
+                    told.events.push((at, event));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn runs_tell_what_tokens_tell(config in config(), inputs in inputs()) {
+        let (plain, _) = play(&config, &inputs);
+        let config = VllmConfig { run_lengths: true, ..config };
+        let (runs, steps) = play(&config, &inputs);
+        prop_assert_eq!(&plain.events, &runs.events);
+        prop_assert_eq!(&plain.tokens, &runs.tokens);
+        // Every gap that is counted is one between two tokens.
+        let mut gaps: BTreeMap<Duration, u64> = BTreeMap::new();
+        for (gap, n) in steps.gaps() {
+            *gaps.entry(gap).or_default() += n;
+        }
+        for times in runs.tokens.values() {
+            for pair in times.windows(2) {
+                gaps.entry(pair[1].since(pair[0])).and_modify(|n| *n = n.saturating_sub(1));
+            }
+        }
+        prop_assert!(gaps.values().all(|&n| n == 0), "{:?}", gaps);
+    }
+}
+
+#[test]
+fn a_quiet_batch_is_told_in_runs() {
+    let config = VllmConfig {
+        run_lengths: true,
+        ..VllmConfig::default()
+    };
+    let mut engine = Vllm::new(config).unwrap();
+    let arrivals = (0..8).map(|id| (SimTime::ZERO, Sequence::new(SeqId(id), 100, 500)));
+    let log = vllm_sim_engine::driver::offline::run(&mut engine, arrivals).unwrap();
+    let runs: Vec<u32> = log
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Decoded { n, .. } => Some(*n),
+            _ => None,
+        })
+        .collect();
+    let single = log
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Tokens { .. }))
+        .count();
+    assert_eq!(runs.iter().sum::<u32>() as usize + single, 8 * 500);
+    assert_eq!(runs.len(), 8, "{runs:?}");
+}

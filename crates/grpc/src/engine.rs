@@ -1,0 +1,148 @@
+//! The six calls.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tonic::{Request, Response, Status};
+
+use super::generate::Answer;
+use super::proto::vllm_engine_server::VllmEngine;
+use super::proto::{
+    AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest, GetModelInfoRequest,
+    GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
+    HealthCheckResponse,
+};
+use super::{Parts, fault, read, status};
+use vllm_sim_service::embedding;
+
+/// Answers the calls of `vllm.grpc.engine.VllmEngine`.
+pub(super) struct Engine {
+    parts: Parts,
+    /// When the latest generation was asked for: seconds since 1970, as the bits of an `f64`.
+    last_receive: AtomicU64,
+}
+
+impl Engine {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            last_receive: AtomicU64::new(0f64.to_bits()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl VllmEngine for Engine {
+    type GenerateStream = Answer;
+
+    async fn generate(
+        &self,
+        request: Request<GenerateRequest>,
+    ) -> Result<Response<Answer>, Status> {
+        self.last_receive
+            .store(unix_now().to_bits(), Ordering::Relaxed);
+        self.parts.health().map_err(Status::unavailable)?;
+        let rank = request.metadata().get("x-data-parallel-rank");
+        let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
+        let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
+        let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
+        let ruling = fault::judge(&self.parts, &request)?;
+        ruling.delay(&self.parts).await;
+        ruling.refuse(&self.parts)?;
+        let request = request.into_inner();
+        if self.parts.config.server.log.http {
+            tracing::info!(message = ?request, "gRPC Generate");
+        }
+        let stream = request.stream;
+        let mut job = read::job(&self.parts, request).await?;
+        job.rank = rank;
+        job.trace = trace;
+        job.tuned = Some(ruling.tuned.clone());
+        let reply = self
+            .parts
+            .service
+            .generate(&job)
+            .map_err(|error| status::refused(&error))?;
+        let hurt = ruling.hurt(&self.parts);
+        Ok(Response::new(Answer::new(reply, stream, hurt)))
+    }
+
+    async fn embed(
+        &self,
+        request: Request<EmbedRequest>,
+    ) -> Result<Response<EmbedResponse>, Status> {
+        let input = request.into_inner().tokenized.unwrap_or_default();
+        let (tokens, _) = read::tokens(&self.parts, input).await;
+        if tokens.is_empty() {
+            return Err(Status::invalid_argument(
+                "input is required and must be a non-empty string or array",
+            ));
+        }
+        let embedding_dim = self.parts.config.content.default_embedding_dimensions;
+        Ok(Response::new(EmbedResponse {
+            embedding: embedding(&tokens, embedding_dim),
+            prompt_tokens: tokens.len() as u32,
+            embedding_dim,
+        }))
+    }
+
+    async fn health_check(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let health = self.parts.health();
+        Ok(Response::new(HealthCheckResponse {
+            healthy: health.is_ok(),
+            message: health.err().unwrap_or("Health").to_owned(),
+        }))
+    }
+
+    async fn abort(
+        &self,
+        request: Request<AbortRequest>,
+    ) -> Result<Response<AbortResponse>, Status> {
+        // An empty list is nobody; `None` would be everybody.
+        self.parts
+            .service
+            .abort(Some(&request.into_inner().request_ids));
+        Ok(Response::new(AbortResponse {}))
+    }
+
+    async fn get_model_info(
+        &self,
+        _: Request<GetModelInfoRequest>,
+    ) -> Result<Response<GetModelInfoResponse>, Status> {
+        let model = &self.parts.config.model;
+        let hf_config = model.hf_config.as_deref();
+        Ok(Response::new(GetModelInfoResponse {
+            model_path: model.name.clone(),
+            is_generation: true,
+            max_context_length: model.max_model_len,
+            vocab_size: self.parts.service.generator.tokenizer().vocab_size(),
+            supports_vision: hf_config.is_some_and(|config| config.get("vision_config").is_some()),
+        }))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<GetServerInfoRequest>,
+    ) -> Result<Response<GetServerInfoResponse>, Status> {
+        Ok(Response::new(GetServerInfoResponse {
+            active_requests: self.parts.service.in_flight(),
+            is_paused: self.parts.service.control.is_paused(),
+            last_receive_timestamp: f64::from_bits(self.last_receive.load(Ordering::Relaxed)),
+            uptime_seconds: self.parts.uptime(),
+            server_type: "vllm-grpc".to_owned(),
+        }))
+    }
+}
+
+/// Seconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clients compare it with their own clock"
+)]
+fn unix_now() -> f64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,100 @@
+//! How it looks over gRPC: `vllm.grpc.engine.VllmEngine`, health and reflection.
+//!
+//! One call, one function: read the message, call the service, write the message. Prompts and
+//! answers are token ids. Dropping an answer that is under way aborts it.
+//!
+//! Source: `vllm/entrypoints/grpc_server.py`, and `pkg/communication/grpc/engine.proto` of
+//! llm-d-inference-sim for the messages.
+
+mod engine;
+mod fault;
+mod generate;
+mod health;
+mod read;
+mod status;
+
+#[rustfmt::skip]
+#[path = "generated.rs"]
+#[expect(
+    missing_docs,
+    clippy::too_many_lines,
+    reason = "generated; the comments are in proto/vllm_engine.proto"
+)]
+pub mod proto;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::server::Builder;
+
+use engine::Engine;
+use health::Health;
+use proto::vllm_engine_server::VllmEngineServer;
+use vllm_sim_config::Config;
+use vllm_sim_service::Service;
+
+/// What [`proto`] was made from, as reflection shows it.
+const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
+
+/// What the calls need.
+#[derive(Clone)]
+pub struct Parts {
+    /// What was chosen at start.
+    pub config: Arc<Config>,
+    /// The use cases.
+    pub service: Arc<Service>,
+    /// When the process started.
+    pub started: Instant,
+}
+
+impl Parts {
+    fn uptime(&self) -> f64 {
+        self.since_start().as_secs_f64()
+    }
+
+    /// Whether requests are taken, or why not.
+    fn health(&self) -> Result<(), &'static str> {
+        if self.service.is_draining() {
+            return Err("server is shutting down");
+        }
+        if self.since_start() < self.config.server.startup_duration {
+            return Err("server is starting");
+        }
+        Ok(())
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "start-up and uptime are real time"
+    )]
+    fn since_start(&self) -> std::time::Duration {
+        Instant::now().duration_since(self.started)
+    }
+}
+
+/// Every gRPC service there is, to be served over HTTP/2.
+pub fn router(parts: Parts) -> Router {
+    let largest = parts.config.server.max_request_body_bytes;
+    let engine =
+        VllmEngineServer::new(Engine::new(parts.clone())).max_decoding_message_size(largest);
+    let routes = Routes::new(engine).add_service(HealthServer::new(Health::new(parts)));
+    let described = || {
+        Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTOR)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let v1 = described()
+        .build_v1()
+        .expect("the descriptor is part of the program");
+    let v1alpha = described()
+        .build_v1alpha()
+        .expect("the descriptor is part of the program");
+    routes
+        .add_service(v1)
+        .add_service(v1alpha)
+        .prepare()
+        .into_axum_router()
+}

@@ -1,0 +1,71 @@
+//! From what went wrong to a gRPC status, one total mapping.
+
+use tonic::{Code, Status};
+
+use vllm_sim_service::ServeError;
+use vllm_sim_wire::fault::Fault;
+
+/// A refusal, in the code that llm-d-inference-sim gives its HTTP status.
+pub(super) fn fault(fault: &Fault) -> Status {
+    Status::new(code(fault.status), fault.message.clone())
+}
+
+/// What a refused job is told.
+pub(super) fn refused(error: &ServeError) -> Status {
+    let status = match error {
+        ServeError::QueueFull => 429,
+        ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::Draining
+        | ServeError::Paused => 503,
+        ServeError::Rank { .. }
+        | ServeError::TooManySequences { .. }
+        | ServeError::TooLarge { .. }
+        | ServeError::Constraint(_)
+        | ServeError::Tools(_) => 400,
+    };
+    Status::new(code(status), error.to_string())
+}
+
+/// The code of an HTTP status. Source: llm-d-inference-sim, `pkg/communication/grpc`.
+fn code(status: u16) -> Code {
+    match status {
+        200..=299 => Code::Ok,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        409 => Code::Aborted,
+        413 | 429 => Code::ResourceExhausted,
+        499 => Code::Cancelled,
+        400..=499 => Code::InvalidArgument,
+        501 => Code::Unimplemented,
+        503 => Code::Unavailable,
+        504 => Code::DeadlineExceeded,
+        _ => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_of_llm_ds_list_has_its_code() {
+        let listed = [400, 401, 403, 404, 409, 429, 500, 501, 503, 504].map(code);
+        assert_eq!(
+            listed,
+            [
+                Code::InvalidArgument,
+                Code::Unauthenticated,
+                Code::PermissionDenied,
+                Code::NotFound,
+                Code::Aborted,
+                Code::ResourceExhausted,
+                Code::Internal,
+                Code::Unimplemented,
+                Code::Unavailable,
+                Code::DeadlineExceeded,
+            ]
+        );
+    }
+}

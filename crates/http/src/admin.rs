@@ -1,0 +1,150 @@
+//! `/admin/config`, `/admin/scenario` and `/fake_metrics`: what an operator may change while the
+//! server runs.
+//!
+//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`; ranks, drills and the key are
+//! ours.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use serde_json::{Map, Value, json};
+
+use super::app::App;
+use super::desk::{Ranks, Refused};
+use super::vllm::ok;
+use super::{body, edge, error, query};
+use crate::error::Answer;
+use vllm_sim_service::scenario::Scenario;
+use vllm_sim_wire::fault::{Fault, Kind};
+
+/// `GET /admin/config`: all flags with their values, keys and tokens hidden.
+pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
+    allowed(&app, &headers)?;
+    let rank = rank(&uri)?;
+    let shown = app.desk.show(&app, rank).map_err(refused)?;
+    Ok(ok(&Value::Object(told(&app, shown))))
+}
+
+/// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
+pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let rank = rank(request.uri())?;
+    let bytes = body::read(&app, request.into_body()).await?;
+    let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
+        Fault::bad_request(format!(
+            "failed to read and parse the configuration, {error}"
+        ))
+    })?;
+    let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
+    Ok(ok(&Value::Object(told(&app, shown))))
+}
+
+/// `POST /fake_metrics`: a part of the fake metrics.
+pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let failed = |text: String| {
+        let text = format!("Failed to update fake metrics: {text}");
+        Fault::new(500, Kind::InternalServer, text)
+    };
+    let bytes = body::read(&app, request.into_body()).await?;
+    let update: Value =
+        serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
+    // Through the configuration, so that `/admin/config` shows it too.
+    let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
+    app.desk
+        .change(&app, Ranks::All, &whole)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(error::empty(StatusCode::NO_CONTENT))
+}
+
+/// `GET /admin/scenario`: where the drill is.
+pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&app.desk.scene()))
+}
+
+/// `POST /admin/scenario`: plays a drill (YAML or JSON) from its first phase.
+pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let bytes: Bytes = body::read(&app, request.into_body()).await?;
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
+    let scenario =
+        Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
+    app.desk.play(scenario).map_err(refused)?;
+    Ok(ok(&app.desk.scene()))
+}
+
+/// `DELETE /admin/scenario`: ends the drill; the settings from before it are in force again.
+pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&json!({"ended": app.desk.end()})))
+}
+
+/// Asks for the operator's key, when there is one.
+fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
+    let Some(key) = &app.config.server.admin_key else {
+        return Ok(());
+    };
+    let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
+    if edge::is_bearer(given, std::slice::from_ref(key)) {
+        return Ok(());
+    }
+    let text = "this route needs the bearer key of --admin-api-key";
+    Err(Fault::new(401, Kind::Authentication, text))
+}
+
+/// `?rank=N`.
+fn rank(uri: &Uri) -> Result<Ranks, Fault> {
+    match query::all(uri, "rank").last() {
+        None => Ok(Ranks::All),
+        Some(text) => text.parse().map(Ranks::One).map_err(|_| {
+            Fault::bad_request(format!("rank is a whole number from 0 on, not {text:?}"))
+        }),
+    }
+}
+
+fn refused(error: Refused) -> Fault {
+    let text = error.to_string();
+    match error {
+        // A server that was started without its flags at hand.
+        Refused::Fixed => Fault::new(501, Kind::NotImplemented, text),
+        Refused::Rank { .. } => Fault::new(404, Kind::NotFound, text),
+        Refused::Shared { .. } | Refused::Config(_) | Refused::Scenario(_) => {
+            Fault::bad_request(text)
+        }
+    }
+}
+
+/// What is shown of a configuration; llm-d shows some facts among the flags.
+fn told(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
+    let mut flags = hidden(flags);
+    if app.is_llmd() {
+        let pod = &app.config.server.pod;
+        let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
+        flags.insert(
+            "DisplayModelName".to_owned(),
+            json!(&**app.service.models.displayed()),
+        );
+        flags.insert("IP".to_owned(), text(&pod.ip));
+        flags.insert("PodName".to_owned(), text(&pod.name));
+        flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
+        flags.insert("VllmDevMode".to_owned(), json!(app.config.server.dev_mode));
+    }
+    flags
+}
+
+/// Nobody reads a secret here.
+fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {
+    for key in ["api-key", "admin-api-key", "hf-token"] {
+        if let Some(value) = flags
+            .get_mut(key)
+            .filter(|v| !v.is_null() && **v != json!(""))
+        {
+            *value = "***".into();
+        }
+    }
+    flags
+}

@@ -1,0 +1,293 @@
+//! From Anthropic's conversation to a chat request, as vLLM converts it
+//! (`vllm/entrypoints/anthropic/serving.py`, `to_chat_completion_request`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::inline_system;
+use super::tools::effective;
+use crate::app::{App, unix_now};
+use vllm_sim_wire::anthropic::{
+    Content, ContentBlock, CountTokensRequest, Message, MessagesRequest, Thinking, Tool, ToolChoice,
+};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+
+/// The chat that answers a message request.
+///
+/// # Errors
+/// What the chat route says of the converted request.
+pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
+    ChatRequest::parse(&body(app, request)?)
+}
+
+/// The body of that chat.
+///
+/// # Errors
+/// 400 for a change of a tool that is not there.
+pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
+    let offered = effective(request.tools.as_deref(), &request.messages)?;
+    let mut body = Map::new();
+    body.insert("model".into(), request.model.as_str().into());
+    let messages = conversation(app, request.system.as_ref(), &request.messages);
+    body.insert("messages".into(), messages.into());
+    let most = python_int(request.max_tokens);
+    body.insert("max_tokens".into(), most.clone());
+    body.insert("max_completion_tokens".into(), most);
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    set("stop", request.stop_sequences.clone().map(Value::from));
+    set("temperature", request.temperature.map(Value::from));
+    set("top_p", request.top_p.map(Value::from));
+    set("top_k", request.top_k.map(python_int));
+    set("cache_salt", request.cache_salt.clone().map(Value::from));
+    let params = request.kv_transfer_params.clone();
+    set("kv_transfer_params", params.map(Value::Object));
+    let params = request.ec_transfer_params.clone();
+    set("ec_transfer_params", params.map(Value::Object));
+    let xargs = request.vllm_xargs.as_ref();
+    set(
+        "vllm_xargs",
+        xargs.map(|args| Value::Object(args.0.clone())),
+    );
+    let kwargs = request.chat_template_kwargs.clone();
+    set("chat_template_kwargs", kwargs.map(Value::Object));
+    if request.stream.unwrap_or(false) {
+        set("stream", Some(true.into()));
+        let options = json!({"include_usage": true, "continuous_usage_stats": true});
+        set("stream_options", Some(options));
+    }
+    let config = request.output_config.as_ref();
+    let format = config.and_then(|config| config.format.as_ref());
+    if let Some(schema) = format.and_then(|format| format.schema.as_ref()) {
+        let format = json!({"name": "json_schema", "schema": schema});
+        let format = json!({"type": "json_schema", "json_schema": format});
+        set("response_format", Some(format));
+    }
+    let effort = config.and_then(|config| config.effort.clone());
+    set("reasoning_effort", effort.map(Value::from));
+    match request.thinking {
+        Some(Thinking::Disabled) => set("reasoning_effort", Some("none".into())),
+        Some(Thinking::Enabled(budget)) => {
+            set("thinking_token_budget", Some(python_int(budget)));
+        }
+        Some(Thinking::Adaptive) | None => {}
+    }
+    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
+    Ok(Value::Object(body))
+}
+
+/// The chat whose prompt is counted.
+///
+/// # Errors
+/// As [`chat`].
+pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<ChatRequest, Fault> {
+    let offered = effective(request.tools.as_deref(), &request.messages)?;
+    let mut body = Map::new();
+    body.insert("model".into(), request.model.as_str().into());
+    let messages = conversation(app, request.system.as_ref(), &request.messages);
+    body.insert("messages".into(), messages.into());
+    if let Some(kwargs) = &request.chat_template_kwargs {
+        body.insert("chat_template_kwargs".into(), kwargs.clone().into());
+    }
+    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
+    ChatRequest::parse(&Value::Object(body))
+}
+
+fn python_int(number: i128) -> Value {
+    vllm_sim_wire::python::int(number)
+}
+
+fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Vec<Value> {
+    let system = system.map_or(String::new(), inline_system::prompt_text);
+    let (leading, rest) = inline_system::placed(app, &system, messages);
+    let mut out = Vec::with_capacity(rest.len() + 1);
+    let system = inline_system::join(&[&system, &leading]);
+    if !system.is_empty() {
+        out.push(json!({"role": "system", "content": system}));
+    }
+    for message in &rest {
+        convert(message, &mut out);
+    }
+    out
+}
+
+/// Appends one message; the tool results in it become messages before it.
+fn convert(message: &Message, out: &mut Vec<Value>) {
+    if message.role == "system" {
+        let text = inline_system::text(message);
+        if !text.is_empty() {
+            out.push(json!({"role": "system", "content": text}));
+        }
+        return;
+    }
+    let blocks = match &message.content {
+        Content::Text(text) => {
+            out.push(json!({"role": message.role, "content": text}));
+            return;
+        }
+        Content::Blocks(blocks) => blocks,
+    };
+    let mut parts = Parts::default();
+    for block in blocks {
+        parts.add(block, &message.role, out);
+    }
+    let mut converted = Map::new();
+    converted.insert("role".into(), message.role.as_str().into());
+    if !parts.reasoning.is_empty() {
+        converted.insert("reasoning".into(), parts.reasoning.concat().into());
+    }
+    if !parts.calls.is_empty() {
+        converted.insert("tool_calls".into(), parts.calls.into());
+    }
+    let said = !parts.content.is_empty();
+    if let [Value::Object(only)] = parts.content.as_slice()
+        && only.get("type").is_some_and(|kind| kind == "text")
+    {
+        let text = only.get("text").cloned().unwrap_or_default();
+        converted.insert("content".into(), text);
+    } else if said {
+        converted.insert("content".into(), parts.content.into());
+    }
+    if said || message.role != "user" {
+        out.push(Value::Object(converted));
+    }
+}
+
+/// What the blocks of a message become.
+#[derive(Default)]
+struct Parts {
+    content: Vec<Value>,
+    calls: Vec<Value>,
+    reasoning: Vec<String>,
+}
+
+impl Parts {
+    fn add(&mut self, block: &ContentBlock, role: &str, out: &mut Vec<Value>) {
+        let text = block.text.as_deref().filter(|text| !text.is_empty());
+        match (block.kind.as_str(), text) {
+            ("text", Some(text)) => self.content.push(json!({"type": "text", "text": text})),
+            ("image", _) => {
+                if let Some(source) = block.source.as_ref().filter(|source| !source.is_empty()) {
+                    self.content.push(image(source));
+                }
+            }
+            ("thinking", _) => self.reasoning.extend(block.thinking.clone()),
+            ("tool_use", _) => {
+                let id = block.id.clone().filter(|id| !id.is_empty());
+                let id = id.unwrap_or_else(|| format!("call_{}", unix_now() as u64));
+                let input = block.input.clone().unwrap_or_default();
+                let function = json!({
+                    "name": block.name.clone().unwrap_or_default(),
+                    "arguments": crate::json::dumps(&Value::Object(input)),
+                });
+                self.calls
+                    .push(json!({"id": id, "type": "function", "function": function}));
+            }
+            ("tool_result", _) if role == "user" => tool_result(block, out),
+            ("tool_result", _) => {
+                let result = match &block.content {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Array(parts)) if !parts.is_empty() => {
+                        vllm_sim_wire::python::str(&Value::Array(parts.clone()))
+                    }
+                    _ => String::new(),
+                };
+                let text = format!("Tool result: {result}");
+                self.content.push(json!({"type": "text", "text": text}));
+            }
+            // Redacted thinking is opaque; references and changes of tools say nothing here.
+            _ => {}
+        }
+    }
+}
+
+/// The result of a tool, as one message or as several when it has pictures or references.
+fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
+    let id = block.tool_use_id.clone().unwrap_or_default();
+    let mut texts = Vec::new();
+    let mut images = Vec::new();
+    let mut references = Vec::new();
+    match &block.content {
+        Some(Value::String(text)) => texts.push(text.as_str()),
+        Some(Value::Array(parts)) => {
+            for part in parts {
+                let named = |key: &str| part.get(key).and_then(Value::as_str);
+                match named("type") {
+                    Some("text") => texts.push(named("text").unwrap_or_default()),
+                    Some("image") => {
+                        let source = part.get("source").and_then(Value::as_object);
+                        images.push(image(&source.cloned().unwrap_or_default()));
+                    }
+                    Some("tool_reference") => {
+                        let name = named("tool_name").or(named("name"));
+                        let name = name.filter(|name| !name.is_empty());
+                        references
+                            .extend(name.map(|n| json!({"type": "tool_reference", "name": n})));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    let text = texts.join("\n");
+    out.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
+    if !images.is_empty() {
+        out.push(json!({"role": "user", "content": images}));
+    }
+    if !references.is_empty() {
+        out.push(json!({"role": "tool", "tool_call_id": id, "content": references}));
+    }
+}
+
+/// A picture as a chat part; anything but a URL is taken for base64.
+fn image(source: &Map<String, Value>) -> Value {
+    let text = |key: &str, default: &str| {
+        let given = source.get(key).and_then(Value::as_str);
+        given.unwrap_or(default).to_owned()
+    };
+    let url = if text("type", "") == "url" {
+        text("url", "")
+    } else {
+        let (kind, data) = (text("media_type", "image/jpeg"), text("data", ""));
+        format!("data:{kind};base64,{data}")
+    };
+    json!({"type": "image_url", "image_url": {"url": url}})
+}
+
+fn tools(body: &mut Map<String, Value>, tools: Option<&[Tool]>, choice: Option<&ToolChoice>) {
+    let Some(tools) = tools.filter(|tools| !tools.is_empty()) else {
+        return;
+    };
+    let converted: Vec<Value> = tools.iter().map(tool).collect();
+    body.insert("tools".into(), converted.into());
+    let word = match choice {
+        Some(choice) => {
+            let parallel = !choice.disable_parallel_tool_use.unwrap_or(false);
+            body.insert("parallel_tool_calls".into(), parallel.into());
+            match choice.kind.as_str() {
+                "any" => "required".into(),
+                "tool" => json!({"type": "function", "function": {"name": choice.name}}),
+                other => other.into(),
+            }
+        }
+        None => "auto".into(),
+    };
+    body.insert("tool_choice".into(), word);
+}
+
+fn tool(tool: &Tool) -> Value {
+    let mut function = Map::new();
+    function.insert("name".into(), tool.name.as_str().into());
+    function.insert("description".into(), tool.description.clone().into());
+    function.insert("parameters".into(), tool.input_schema.clone().into());
+    if let Some(strict) = tool.strict {
+        function.insert("strict".into(), strict.into());
+    }
+    json!({"type": "function", "function": function})
+}

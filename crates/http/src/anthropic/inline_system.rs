@@ -1,0 +1,211 @@
+//! Where system messages inside a conversation go.
+//!
+//! Those at its head join the system prompt. Later ones stay where they are if the template
+//! renders them there, else their text joins a neighbour. Source:
+//! `vllm/entrypoints/anthropic/inline_system.py`.
+
+use serde_json::json;
+
+use crate::app::App;
+use vllm_sim_tokenizer::ChatInput;
+use vllm_sim_wire::anthropic::{Content, ContentBlock, Message};
+
+/// What Claude Code's per-request attribution starts with; it would defeat prefix caching.
+const BILLING: &str = "x-anthropic-billing-header";
+
+/// Texts, blank lines between those that are not empty.
+pub(super) fn join(texts: &[&str]) -> String {
+    let said: Vec<&str> = texts.iter().filter(|t| !t.is_empty()).copied().collect();
+    said.join("\n\n")
+}
+
+/// The text of the system prompt.
+pub(super) fn prompt_text(system: &Content) -> String {
+    match system {
+        Content::Text(text) => text.clone(),
+        Content::Blocks(blocks) => blocks_text(blocks),
+    }
+}
+
+/// The text of a system message.
+pub(super) fn text(message: &Message) -> String {
+    match &message.content {
+        Content::Text(text) if text.starts_with(BILLING) => String::new(),
+        Content::Text(text) => text.clone(),
+        Content::Blocks(blocks) => blocks_text(blocks),
+    }
+}
+
+fn blocks_text(blocks: &[ContentBlock]) -> String {
+    let texts = blocks.iter().filter(|block| block.kind == "text");
+    texts
+        .filter_map(|block| block.text.as_deref())
+        .filter(|text| !text.starts_with(BILLING))
+        .collect()
+}
+
+/// What joins the system prompt `system`, and the messages that are left.
+pub(super) fn placed(app: &App, system: &str, messages: &[Message]) -> (String, Vec<Message>) {
+    if messages.iter().all(|m| m.role != "system") {
+        return (String::new(), messages.to_vec());
+    }
+    let head = messages.iter().take_while(|m| m.role == "system").count();
+    let texts: Vec<String> = messages[..head].iter().map(text).collect();
+    let leading = join(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let rest = out_of_tool_runs(&messages[head..]);
+    let kept = !(system.is_empty() && leading.is_empty()) && keeps_inline(app);
+    (leading, if kept { rest } else { folded(rest) })
+}
+
+/// Whether the template shows a system message in the middle of a conversation.
+fn keeps_inline(app: &App) -> bool {
+    const INLINE: &str = "Echo inline note";
+    let say = |role: &str, text: &str| json!({"role": role, "content": text});
+    let messages = [
+        say("system", "Alpha leading instructions"),
+        say("user", "Bravo first question"),
+        say("assistant", "Charlie first answer"),
+        say("system", INLINE),
+        say("user", "Delta second question"),
+    ];
+    let kwargs = app.config.model.chat_template_kwargs.clone();
+    let rendered = app.service.generator.tokenizer().render_chat(&ChatInput {
+        messages: &messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        continue_final_message: false,
+        chat_template: None,
+        kwargs: Some(&kwargs),
+        content_format: None,
+    });
+    rendered.is_ok_and(|text| text.contains(INLINE))
+}
+
+/// Moves system messages between a tool use and its results behind the results.
+fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
+    let mut out = Vec::with_capacity(messages.len());
+    let mut held = Vec::new();
+    let mut awaiting = false;
+    for message in messages {
+        if message.role == "system" {
+            if awaiting {
+                held.push(message.clone());
+            } else {
+                out.push(message.clone());
+            }
+            continue;
+        }
+        if message.role == "assistant" {
+            out.append(&mut held);
+        }
+        out.push(message.clone());
+        if message.role == "user" {
+            out.append(&mut held);
+        }
+        awaiting = message.role == "assistant"
+            && matches!(&message.content, Content::Blocks(blocks) if blocks.iter().any(|b| b.kind == "tool_use"));
+    }
+    out.append(&mut held);
+    out
+}
+
+/// Joins the text of system messages to the user message before them, else to the one after.
+fn folded(messages: Vec<Message>) -> Vec<Message> {
+    let mut out: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut pending: Vec<String> = Vec::new();
+    let user = |text: String| Message {
+        role: "user".to_owned(),
+        content: Content::Text(text),
+    };
+    for mut message in messages {
+        if message.role == "system" {
+            let text = text(&message);
+            match out.last_mut().filter(|last| last.role == "user") {
+                _ if text.is_empty() => {}
+                Some(last) if pending.is_empty() => append(&mut last.content, &text),
+                _ => pending.push(text),
+            }
+            continue;
+        }
+        if !pending.is_empty() {
+            let text = pending.join("\n\n");
+            pending.clear();
+            if message.role == "user" {
+                prepend(&mut message.content, &text);
+            } else {
+                out.push(user(text));
+            }
+        }
+        out.push(message);
+    }
+    if !pending.is_empty() {
+        out.push(user(pending.join("\n\n")));
+    }
+    out
+}
+
+fn append(content: &mut Content, text: &str) {
+    match content {
+        Content::Text(said) => *said = join(&[said, text]),
+        Content::Blocks(blocks) => match blocks.last_mut().filter(|b| b.kind == "text") {
+            Some(last) => last.text = Some(join(&[last.text.as_deref().unwrap_or(""), text])),
+            None => blocks.extend(block(text)),
+        },
+    }
+}
+
+fn prepend(content: &mut Content, text: &str) {
+    match content {
+        Content::Text(said) => *said = join(&[text, said]),
+        Content::Blocks(blocks) => match blocks.first_mut().filter(|b| b.kind == "text") {
+            Some(first) => first.text = Some(join(&[text, first.text.as_deref().unwrap_or("")])),
+            None => {
+                if let Some(block) = block(text) {
+                    blocks.insert(0, block);
+                }
+            }
+        },
+    }
+}
+
+fn block(text: &str) -> Option<ContentBlock> {
+    use vllm_sim_wire::schema::Wire;
+    ContentBlock::read(&json!({"type": "text", "text": text}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(role: &str, text: &str) -> Message {
+        Message {
+            role: role.to_owned(),
+            content: Content::Text(text.to_owned()),
+        }
+    }
+
+    #[test]
+    fn system_text_joins_the_user_before_or_after_it() {
+        let messages = vec![
+            say("user", "a"),
+            say("system", "b"),
+            say("assistant", "c"),
+            say("system", "d"),
+            say("user", "e"),
+        ];
+        let expected = [
+            say("user", "a\n\nb"),
+            say("assistant", "c"),
+            say("user", "d\n\ne"),
+        ];
+        assert_eq!(folded(messages), expected);
+    }
+
+    #[test]
+    fn a_billing_header_is_dropped() {
+        let message = say("system", "x-anthropic-billing-header: 1");
+        assert_eq!(text(&message), "");
+        assert_eq!(join(&["a", "", "b"]), "a\n\nb");
+    }
+}

@@ -1,0 +1,330 @@
+//! A chat reply in Anthropic's shape: one message, or a stream of its events
+//! (`vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
+//! `message_stream_converter`).
+
+use super::llmd;
+use crate::json;
+use crate::openai::chat_render::ChatView;
+use crate::openai::view::{Counts, end_of};
+use crate::stream::{Render, Step};
+use vllm_sim_engine::End;
+use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_service::generate::{Channel, Reason, StopReason};
+use vllm_sim_service::{Choice, Reply};
+
+/// 32 hex digits, as a signature that nobody checks.
+fn signature() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// Appends `"stop_reason":…,"stop_sequence":…`; what is null shows only when `nulls`.
+fn stop(out: &mut String, choice: &Choice, end: End, called: bool, nulls: bool) {
+    let finish = &choice.script.finish;
+    let (reason, sequence) = match (end, finish.reason, &finish.stop) {
+        (End::Finished, Reason::Length, _) => (Some("max_tokens"), None),
+        (End::Finished, Reason::Stop, _) if called => (Some("tool_use"), None),
+        (End::Finished, Reason::Stop, Some(StopReason::Text(text))) => {
+            (Some("stop_sequence"), Some(text.as_str()))
+        }
+        (End::Finished, Reason::Stop, _) => (Some("end_turn"), None),
+        _ => (None, None),
+    };
+    let before = out.len();
+    if nulls || reason.is_some() {
+        out.push_str("\"stop_reason\":");
+        json::optional(out, reason);
+    }
+    if nulls || sequence.is_some() {
+        if out.len() > before {
+            out.push(',');
+        }
+        out.push_str("\"stop_sequence\":");
+        json::optional(out, sequence);
+    }
+}
+
+/// Appends a usage object; the cache shows when `details`, and then input excludes it.
+fn usage(out: &mut String, counts: Counts, details: bool) {
+    let cached = if details {
+        counts.cached + counts.created
+    } else {
+        0
+    };
+    out.push_str("{\"input_tokens\":");
+    json::int(out, counts.prompt.saturating_sub(cached));
+    out.push_str(",\"output_tokens\":");
+    json::int(out, counts.completion);
+    if details {
+        out.push_str(",\"cache_creation_input_tokens\":");
+        json::int(out, counts.created);
+        out.push_str(",\"cache_read_input_tokens\":");
+        json::int(out, counts.cached);
+    }
+    out.push('}');
+}
+
+/// The whole answer of an ended reply.
+pub(super) fn message(chat: &ChatView, reply: &Reply) -> String {
+    let view = &chat.view;
+    let mut out = String::with_capacity(512);
+    out.push_str("{\"id\":");
+    json::string(&mut out, &view.id);
+    out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+    let choice = &reply.choices[0];
+    let start = out.len();
+    let released = choice.released();
+    let reasoning = choice.script.text(Channel::Reasoning, released);
+    if !reasoning.is_empty() {
+        out.push_str("{\"type\":\"thinking\",\"thinking\":");
+        json::string(&mut out, &reasoning);
+        out.push_str(",\"signature\":");
+        json::string(&mut out, &signature());
+        out.push('}');
+    }
+    let separate = |out: &mut String| {
+        if out.len() > start {
+            out.push(',');
+        }
+    };
+    let content = choice.script.text(Channel::Content, released);
+    let calls = chat.calls(choice, released);
+    if !content.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
+        separate(&mut out);
+        out.push_str("{\"type\":\"text\",\"text\":");
+        json::string(&mut out, &content);
+        out.push('}');
+    }
+    for (index, (name, arguments)) in calls.iter().enumerate() {
+        separate(&mut out);
+        out.push_str("{\"type\":\"tool_use\",\"id\":");
+        json::string(&mut out, &(chat.call_ids)(0, index));
+        out.push_str(",\"name\":");
+        json::string(&mut out, name);
+        out.push_str(",\"input\":");
+        out.push_str(whole_object(arguments).unwrap_or("{}"));
+        out.push('}');
+    }
+    out.push_str("],\"model\":");
+    json::string(&mut out, &view.model);
+    let before = out.len();
+    out.push(',');
+    if view.llmd {
+        llmd::stop(&mut out, choice, end_of(choice), !calls.is_empty());
+        out.push_str(",\"usage\":");
+        llmd::usage(&mut out, Counts::of(reply));
+        transferred(&mut out, chat);
+        return out;
+    }
+    stop(&mut out, choice, end_of(choice), !calls.is_empty(), false);
+    if out.len() == before + 1 {
+        out.pop();
+    }
+    out.push_str(",\"usage\":");
+    usage(&mut out, Counts::of(reply), view.prompt_details);
+    transferred(&mut out, chat);
+    out
+}
+
+/// Ends a message with what another server needs to go on with it.
+fn transferred(out: &mut String, chat: &ChatView) {
+    let view = &chat.view;
+    if view.kv_transfer_params.is_some() {
+        out.push_str(",\"kv_transfer_params\":");
+        view.transfer(out);
+    }
+    if let Some(value) = &chat.ec_transfer_params {
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(value);
+    }
+    out.push('}');
+}
+
+/// Arguments that the limit did not cut: a tool's input has to be an object.
+fn whole_object(arguments: &str) -> Option<&str> {
+    let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments);
+    whole.is_ok().then_some(arguments)
+}
+
+/// The block that is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
+    Tool(u16),
+}
+
+/// Writes the events of a message.
+pub(super) struct MessageStream {
+    chat: ChatView,
+    prompt: u32,
+    index: usize,
+    open: Option<Block>,
+    called: bool,
+}
+
+impl MessageStream {
+    /// A stream that answers a prompt of `prompt` tokens.
+    pub(super) fn new(chat: ChatView, prompt: u32) -> Self {
+        Self {
+            chat,
+            prompt,
+            index: 0,
+            open: None,
+            called: false,
+        }
+    }
+
+    fn start(&self, out: &mut String) {
+        let view = &self.chat.view;
+        out.push_str(
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":",
+        );
+        json::string(out, &view.id);
+        out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":");
+        json::string(out, &view.model);
+        out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
+        let counts = Counts {
+            prompt: self.prompt,
+            ..Counts::default()
+        };
+        if view.llmd {
+            llmd::usage(out, counts);
+        } else {
+            usage(out, counts, false);
+        }
+        out.push_str("}}\n\n");
+    }
+
+    /// Opens a block unless it is the open one.
+    fn open(&mut self, out: &mut String, block: Block, choice: &Choice) {
+        if self.open == Some(block) {
+            return;
+        }
+        self.stop(out);
+        self.open = Some(block);
+        let ping = self.chat.view.llmd && self.index == 0;
+        let calls = matches!(block, Block::Tool(_));
+        if ping && calls {
+            out.push_str(llmd::PING);
+        }
+        out.push_str("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"content_block\":");
+        match block {
+            Block::Text => out.push_str("{\"type\":\"text\",\"text\":\"\"}"),
+            Block::Thinking => out.push_str("{\"type\":\"thinking\",\"thinking\":\"\"}"),
+            Block::Tool(call) => {
+                let call = usize::from(call);
+                out.push_str("{\"type\":\"tool_use\",\"id\":");
+                json::string(out, &(self.chat.call_ids)(0, call));
+                out.push_str(",\"name\":");
+                let name = choice.script.calls.get(call);
+                json::string(out, name.map_or("", String::as_str));
+                out.push_str(",\"input\":{}}");
+            }
+        }
+        self.end_event(out);
+        if ping && !calls {
+            out.push_str(llmd::PING);
+        }
+    }
+
+    /// Closes the open block, if any.
+    fn stop(&mut self, out: &mut String) {
+        let Some(block) = self.open.take() else {
+            return;
+        };
+        if block == Block::Thinking {
+            self.delta(out, "signature_delta", "signature", &signature());
+        }
+        out.push_str("event: content_block_stop\ndata: {\"type\":\"content_block_stop\"");
+        self.end_event(out);
+        self.index += 1;
+    }
+
+    fn delta(&self, out: &mut String, kind: &str, member: &str, text: &str) {
+        out.push_str(
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"",
+        );
+        out.push_str(kind);
+        out.push_str("\",\"");
+        out.push_str(member);
+        out.push_str("\":");
+        json::string(out, text);
+        out.push('}');
+        self.end_event(out);
+    }
+
+    /// The index comes last in every event of a block.
+    fn end_event(&self, out: &mut String) {
+        out.push_str(",\"index\":");
+        json::int(out, self.index);
+        out.push_str("}\n\n");
+    }
+
+    fn write(&mut self, out: &mut String, channel: Channel, text: &str, choice: &Choice) {
+        let (block, kind, member) = match channel {
+            Channel::Content => (Block::Text, "text_delta", "text"),
+            Channel::Reasoning => (Block::Thinking, "thinking_delta", "thinking"),
+            Channel::Call(call) => (Block::Tool(call), "input_json_delta", "partial_json"),
+            Channel::Marker => return,
+        };
+        if text.is_empty() {
+            return;
+        }
+        self.called |= matches!(block, Block::Tool(_));
+        self.open(out, block, choice);
+        self.delta(out, kind, member, text);
+    }
+}
+
+impl Render for MessageStream {
+    fn first(&mut self, out: &mut String) {
+        self.start(out);
+    }
+
+    fn garbled(&self) -> &'static str {
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
+    }
+
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        let mut called = false;
+        // Tokens of one channel that came together are one delta.
+        let mut group: Option<(Channel, String)> = None;
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
+            called |= matches!(token.channel, Channel::Call(_));
+            match &mut group {
+                Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
+                _ => {
+                    let next = (token.channel, token.text.to_owned());
+                    if let Some((channel, text)) = group.replace(next) {
+                        self.write(out, channel, &text, choice);
+                    }
+                }
+            }
+        }
+        if let Some((channel, text)) = group {
+            self.write(out, channel, &text, choice);
+        }
+        self.chat.count_parsed(ToolMode::Streaming, called);
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        self.stop(out);
+        let choice = &reply.choices[0];
+        out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+        let (end, counts) = (end_of(choice), Counts::of(reply));
+        if self.chat.view.llmd {
+            llmd::stop(out, choice, end, self.called);
+            out.push_str("},\"usage\":{\"output_tokens\":");
+            json::int(out, counts.completion);
+            out.push('}');
+        } else {
+            stop(out, choice, end, self.called, true);
+            out.push_str("},\"usage\":");
+            usage(out, counts, self.chat.view.prompt_details);
+        }
+        out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    }
+}

@@ -1,0 +1,111 @@
+//! The tools of a conversation in which they come and go.
+//!
+//! Source: vLLM 0.33 `entrypoints/anthropic/`, `tool_addition` and `tool_removal` blocks.
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::python;
+use vllm_sim_wire::schema::Wire;
+
+/// What is left of `tools` after the changes in `messages`.
+///
+/// # Errors
+/// 400 for a change of a tool that nobody declared.
+pub(super) fn effective(
+    tools: Option<&[Tool]>,
+    messages: &[Message],
+) -> Result<Option<Vec<Tool>>, Fault> {
+    let changes: Vec<&ContentBlock> = messages
+        .iter()
+        .filter_map(|message| match &message.content {
+            Content::Blocks(blocks) => Some(blocks),
+            Content::Text(_) => None,
+        })
+        .flatten()
+        .filter(|block| matches!(block.kind.as_str(), "tool_addition" | "tool_removal"))
+        .collect();
+    if changes.is_empty() {
+        return Ok(tools.map(<[Tool]>::to_vec));
+    }
+    let mut known: IndexMap<String, Tool> = tools
+        .unwrap_or_default()
+        .iter()
+        .map(|tool| (tool.name.clone(), tool.clone()))
+        .collect();
+    let mut removed: Vec<String> = Vec::new();
+    for block in changes {
+        let addition = block.kind == "tool_addition";
+        let Some(change) = &block.tool else { continue };
+        let name = match change.get("definition").and_then(Wire::read) {
+            Some(definition) => {
+                let definition: Tool = definition;
+                let name = definition.name.clone();
+                known.insert(name.clone(), definition);
+                name
+            }
+            None => {
+                let name = change
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
+                let Some(tool) = known.get_mut(name) else {
+                    return Err(Fault::bad_request(format!(
+                        "{} references tool {}, which is not declared in tools",
+                        block.kind,
+                        python::repr_str(name)
+                    )));
+                };
+                if addition {
+                    tool.defer_loading = None;
+                }
+                name.to_owned()
+            }
+        };
+        removed.retain(|gone| *gone != name);
+        if !addition {
+            removed.push(name);
+        }
+    }
+    Ok(Some(
+        known
+            .into_values()
+            .filter(|tool| !removed.contains(&tool.name))
+            .collect(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use vllm_sim_wire::anthropic::MessagesRequest;
+
+    fn left(changes: Value) -> Result<Vec<String>, String> {
+        let body = json!({
+            "model": "m", "max_tokens": 5,
+            "messages": [{"role": "user", "content": "x"}, {"role": "system", "content": changes}],
+            "tools": [{"name": "f", "input_schema": {}}, {"name": "g", "input_schema": {}}],
+        });
+        let request = MessagesRequest::parse(&body).map_err(|fault| fault.message)?;
+        let tools = effective(request.tools.as_deref(), &request.messages);
+        let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();
+        Ok(tools.into_iter().map(|tool| tool.name).collect())
+    }
+
+    #[test]
+    fn tools_come_and_go() {
+        let by_name = |name: &str| json!({"type": "tool_reference", "name": name});
+        let removal = json!({"type": "tool_removal", "tool": by_name("f")});
+        let addition = json!({"type": "tool_addition", "tool": by_name("f")});
+        assert_eq!(left(json!([removal])), Ok(vec!["g".to_owned()]));
+        let both = left(json!([removal, addition])).map(|tools| tools.len());
+        assert_eq!(both, Ok(2));
+        let unknown = json!([{"type": "tool_removal", "tool": by_name("h")}]);
+        let words = "tool_removal references tool 'h', which is not declared in tools";
+        assert_eq!(left(unknown), Err(words.to_owned()));
+    }
+}

@@ -1,0 +1,305 @@
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use super::desk::Desk;
+use super::link::Link;
+use super::media::Seen;
+use super::omni::Pictures;
+use super::openai::responses::Store;
+use super::openai::view::Wire;
+use super::routes::{self, Index};
+use vllm_sim_config::{Compat, Config, Door, Fingerprint};
+use vllm_sim_observe::metrics::Metrics;
+use vllm_sim_service::Service;
+use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_wire::bounds::Bounds;
+use vllm_sim_wire::{Limits, SamplingDefaults, Version};
+
+/// What the server is made of.
+pub struct Parts {
+    /// What was chosen at start.
+    pub config: Arc<Config>,
+    /// The use cases.
+    pub service: Arc<Service>,
+    /// What `/metrics` shows.
+    pub metrics: Arc<Metrics>,
+    /// The port that answers name (`x-inference-port`).
+    pub port: u16,
+    /// When the process started.
+    pub started: Instant,
+    /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
+    /// cannot be tuned.
+    pub desk: Arc<Desk>,
+}
+
+/// State that every handler sees.
+pub struct App {
+    pub(super) config: Arc<Config>,
+    pub(super) service: Arc<Service>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) port: u16,
+    pub(super) started: Instant,
+    pub(super) wire: Wire,
+    pub(super) limits: Limits,
+    pub(super) defaults: SamplingDefaults,
+    pub(super) fingerprint: Option<Arc<str>>,
+    /// The template of `--chat-template`, which takes the place of the model's own.
+    pub(super) chat_template: Option<String>,
+    pub(super) load: Arc<AtomicI64>,
+    /// Routes that this configuration serves.
+    pub(super) routes: Index,
+    /// What answers name as the version of the weights.
+    pub(super) weight_version: ArcSwap<String>,
+    pub(super) responses: Arc<Store>,
+    /// Settings that an operator may change.
+    pub(super) desk: Arc<Desk>,
+    /// Whether connections find somebody.
+    pub(super) link: watch::Sender<Link>,
+    /// Media of prompts, as far as they are remembered.
+    pub(super) media: Seen,
+    /// Pictures in replies.
+    pub(super) pictures: ArcSwap<Pictures>,
+    /// Replies that may have had one so far.
+    pub(super) pictured: AtomicU64,
+    /// `/openapi.json`, once somebody asked.
+    pub(super) openapi: OnceLock<Arc<str>>,
+    /// Who this server is to the one that decodes what it prefilled.
+    pub(super) engine_id: Arc<str>,
+    /// Whether a profiling session is under way.
+    pub(super) profiling: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl App {
+    /// The state of a server made of `parts`.
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            config,
+            service,
+            metrics,
+            port,
+            started,
+            desk,
+        } = parts;
+        let version = Version::of(&config.model.vllm_version);
+        let wire = if version == Version::V032 {
+            Wire::V032
+        } else {
+            Wire::V033
+        };
+        Self {
+            limits: limits(&config, &service, version),
+            defaults: defaults(&config, &service),
+            fingerprint: fingerprint(&config).map(Into::into),
+            chat_template: chat_template(&config),
+            routes: routes::index(&config),
+            openapi: OnceLock::new(),
+            engine_id: engine_id(&config).into(),
+            desk,
+            link: watch::Sender::default(),
+            pictures: ArcSwap::from_pointee(Pictures::of(&config)),
+            pictured: AtomicU64::new(0),
+            media: Seen::default(),
+            weight_version: ArcSwap::from_pointee("default".to_owned()),
+            config,
+            service,
+            metrics,
+            port,
+            started,
+            wire,
+            load: Arc::default(),
+            responses: Arc::default(),
+            profiling: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The use cases.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// What was chosen at start.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Whether connections find somebody.
+    pub fn link(&self) -> &watch::Sender<Link> {
+        &self.link
+    }
+
+    /// Settings that an operator may change.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// Whether it takes requests.
+    pub fn is_up(&self) -> bool {
+        !self.is_stopping() && self.is_ready()
+    }
+
+    /// From now on `/health` says 503.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.service.drain();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_llmd(&self) -> bool {
+        self.config.model.compat == Compat::Llmd
+    }
+
+    /// Whether the simulated start-up is over.
+    #[expect(clippy::disallowed_methods, reason = "start-up takes real time")]
+    pub(super) fn is_ready(&self) -> bool {
+        let simulated = self.config.server.startup_duration;
+        simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
+    }
+
+    /// Counts a request in `/load` until the guard is dropped.
+    pub(super) fn load_guard(&self) -> LoadGuard {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        LoadGuard(self.load.clone())
+    }
+}
+
+/// A request that `/load` counts.
+pub(super) struct LoadGuard(Arc<AtomicI64>);
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, the same for all requests of a server.
+fn fingerprint(config: &Config) -> Option<String> {
+    let mut hasher = Sha256::new();
+    hasher.update(format!(
+        "{:?} {:?} {:?}",
+        config.model.name, config.engine, config.lora.enabled
+    ));
+    let digest = hasher.finalize();
+    let hash: String = digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let parallel = &config.engine.parallel;
+    match &config.api.fingerprint {
+        Fingerprint::None => None,
+        Fingerprint::Custom(text) => Some(text.clone()),
+        Fingerprint::Hash => Some(hash),
+        Fingerprint::Full => {
+            let mut text = format!("vllm-{}", config.model.vllm_version);
+            for (name, degree) in [
+                ("tp", parallel.tensor),
+                ("pp", parallel.pipeline),
+                ("dp", parallel.data),
+            ] {
+                if degree > 1 {
+                    text.push_str(&format!("-{name}{degree}"));
+                }
+            }
+            if parallel.expert {
+                text.push_str("-ep");
+            }
+            Some(format!("{text}-{hash}"))
+        }
+    }
+}
+
+/// The engine's name among the engines of a deployment.
+fn engine_id(config: &Config) -> String {
+    let transfer = config.kv_transfer.as_ref();
+    let given = transfer.and_then(|transfer| transfer.engine_id.clone());
+    given.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+}
+
+/// The text of `--chat-template`: a file's, or the flag's own.
+fn chat_template(config: &Config) -> Option<String> {
+    let given = config.model.chat_template.as_ref()?;
+    Some(std::fs::read_to_string(given).unwrap_or_else(|_| given.clone()))
+}
+
+/// What requests are checked against.
+fn limits(config: &Config, service: &Service, version: Version) -> Limits {
+    let tokenizer = service.generator.tokenizer();
+    let known = matches!(**tokenizer, Tokenizer::Hf(_));
+    let api = &config.api;
+    Limits {
+        max_model_len: config.model.max_model_len,
+        max_logprobs: api.max_logprobs.map_or(-1, i64::from),
+        vocab_size: known.then(|| tokenizer.vocab_size()),
+        // llm-d calls tools without being told how the model writes them.
+        has_tool_parser: api.tool_call_parser.is_some() || config.model.door == Door::Llmd,
+        auto_tool_choice: api.enable_auto_tool_choice || config.model.door == Door::Llmd,
+        reasoning_parser: api.reasoning_parser.is_some(),
+        trust_request_chat_template: api.trust_request_chat_template,
+        trust_request_mm_kwargs: config.model.door == Door::Llmd,
+        prompt_embeds: false,
+        speculative: config.engine.speculative.is_some(),
+        data_parallel_ranks: service.ranks().len() as u32,
+        served_name: service.models.displayed().to_string(),
+        version,
+    }
+}
+
+/// What is filled in where a request is silent: the model's generation config and what was laid
+/// over it.
+fn defaults(config: &Config, service: &Service) -> SamplingDefaults {
+    let mut map = match (
+        &**service.generator.tokenizer(),
+        config.model.generation_config.as_str(),
+    ) {
+        (Tokenizer::Hf(hf), "auto") => hf.generation_config().clone(),
+        _ => serde_json::Map::new(),
+    };
+    map.extend(config.model.generation_config_overrides.clone());
+    let number = |key: &str| map.get(key).and_then(serde_json::Value::as_f64);
+    let count = |key: &str| {
+        map.get(key)
+            .and_then(serde_json::Value::as_i64)
+            .map(i128::from)
+    };
+    SamplingDefaults {
+        temperature: number("temperature"),
+        top_p: number("top_p"),
+        top_k: count("top_k"),
+        min_p: number("min_p"),
+        repetition_penalty: number("repetition_penalty"),
+        presence_penalty: number("presence_penalty"),
+        frequency_penalty: number("frequency_penalty"),
+        max_tokens: count("max_new_tokens"),
+        skip_special_tokens: None,
+        stop_token_ids: Vec::new(),
+        bounds: bounds(config),
+    }
+}
+
+/// What single requests may have.
+fn bounds(config: &Config) -> Bounds {
+    let limits = &config.api.limits;
+    Bounds {
+        n: limits.n.into(),
+        prompts: limits.prompts as usize,
+        stop_strings: limits.stop_strings as usize,
+    }
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "answers show the wall clock")]
+pub(super) fn unix_now() -> f64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}

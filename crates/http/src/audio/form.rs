@@ -1,0 +1,134 @@
+//! Forms: the fields and files of a body, as Starlette reads them.
+//!
+//! Source: Starlette 1.10 `formparsers.py`; FastAPI 0.165 `dependencies/utils.py`.
+
+use std::convert::Infallible;
+
+use axum::body::Bytes;
+use futures_util::stream;
+use multer::{Field, Multipart};
+use serde_json::{Map, Value};
+
+use crate::body::Received;
+use crate::query;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::openai::audio::Upload;
+
+/// Most bytes of a field that is no file.
+const MAX_PART: usize = 1 << 20;
+/// Most files, and most other fields.
+const MAX_PARTS: usize = 1000;
+
+/// What a body holds.
+#[derive(Debug, Default)]
+pub(super) struct Form {
+    /// Fields in the order they came; a file is an [`Upload`], and of equal names the last counts.
+    pub(super) fields: Map<String, Value>,
+    /// Files, by number.
+    pub(super) files: Vec<Bytes>,
+    texts: usize,
+}
+
+impl Form {
+    /// Reads a body; one that is no form has no fields.
+    ///
+    /// # Errors
+    /// 400 for a form that cannot be read or is too large.
+    pub(super) async fn read(received: &Received) -> Result<Self, Fault> {
+        let kind = received.media_type().unwrap_or_default();
+        let media = kind.split(';').next().unwrap_or_default().trim();
+        if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+            let mut form = Self::default();
+            let text = String::from_utf8_lossy(&received.bytes);
+            for (name, value) in query::pairs_of(&text) {
+                form.push(name, value.into());
+            }
+            return Ok(form);
+        }
+        if !media.eq_ignore_ascii_case("multipart/form-data") {
+            return Ok(Self::default());
+        }
+        let Ok(boundary) = multer::parse_boundary(kind) else {
+            return Err(refused("Missing boundary in multipart."));
+        };
+        let whole = stream::iter([Ok::<_, Infallible>(received.bytes.clone())]);
+        let mut parts = Multipart::new(whole, boundary);
+        let mut form = Self::default();
+        loop {
+            match parts.next_field().await {
+                Ok(Some(part)) => {
+                    if !form.take(part).await? {
+                        return Ok(form);
+                    }
+                }
+                Ok(None) => return Ok(form),
+                Err(error) if is_cut(&error) => return Ok(form),
+                Err(_) => return Err(refused("Invalid multipart data.")),
+            }
+        }
+    }
+
+    /// Takes a part; `false`: the body ended inside it, and it does not count.
+    async fn take(&mut self, part: Field<'_>) -> Result<bool, Fault> {
+        let Some(name) = part.name().map(str::to_owned) else {
+            let text = "The Content-Disposition header field \"name\" must be provided.";
+            return Err(refused(text));
+        };
+        let is_file = part.file_name().is_some();
+        let bytes = match part.bytes().await {
+            Ok(bytes) => bytes,
+            Err(error) if is_cut(&error) => return Ok(false),
+            Err(_) => return Err(refused("Invalid multipart data.")),
+        };
+        if is_file {
+            if self.files.len() == MAX_PARTS {
+                return Err(too_many("files"));
+            }
+            self.files.push(bytes);
+            self.push(name, Upload(self.files.len() - 1).to_field());
+            return Ok(true);
+        }
+        self.texts += 1;
+        if self.texts > MAX_PARTS {
+            return Err(too_many("fields"));
+        }
+        if bytes.len() > MAX_PART {
+            return Err(refused("Part exceeded maximum size of 1024KB."));
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        self.push(name, text.into());
+        Ok(true)
+    }
+
+    /// A name that ends in `[]` is a list.
+    fn push(&mut self, name: String, value: Value) {
+        if !name.ends_with("[]") {
+            self.fields.insert(name, value);
+            return;
+        }
+        let list = self.fields.entry(name).or_insert(Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            list.push(value);
+        }
+    }
+}
+
+/// Whether the body ended too early; Starlette keeps what was whole by then.
+fn is_cut(error: &multer::Error) -> bool {
+    use multer::Error;
+    matches!(
+        error,
+        Error::IncompleteFieldData { .. } | Error::IncompleteHeaders | Error::IncompleteStream
+    )
+}
+
+fn too_many(what: &str) -> Fault {
+    refused(&format!(
+        "Too many {what}. Maximum number of {what} is {MAX_PARTS}."
+    ))
+}
+
+/// Starlette's own exception: not vLLM's envelope.
+fn refused(text: &str) -> Fault {
+    Fault::new(400, Kind::Detail, text)
+}

@@ -1,0 +1,46 @@
+//! Languages of speech, by their ISO 639-1 codes.
+//!
+//! Source: vLLM 0.33 `model_executor/models/whisper_utils.py` (those of OpenAI's API) and the
+//! tokenizer of Whisper, which knows more.
+
+use serde_json::Value;
+
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::python;
+
+/// What the model was trained for.
+const SUPPORTED: [&str; 57] = [
+    "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
+    "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",
+    "mk", "ms", "mr", "mi", "ne", "no", "fa", "pl", "pt", "ro", "ru", "sr", "sk", "sl", "es", "sw",
+    "sv", "tl", "ta", "th", "tr", "uk", "ur", "vi", "cy",
+];
+
+/// What its tokenizer knows besides.
+const OTHERS: [&str; 43] = [
+    "la", "ml", "te", "bn", "br", "eu", "mn", "sq", "km", "sn", "yo", "so", "oc", "ka", "tg", "sd",
+    "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "mg",
+    "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue", "si", "pa",
+];
+
+/// Whether a language is one.
+///
+/// # Errors
+/// vLLM's 400, which lists them.
+pub(super) fn check(code: &str) -> Result<(), Fault> {
+    if SUPPORTED.contains(&code) || OTHERS.contains(&code) {
+        return Ok(());
+    }
+    let all = Value::from(SUPPORTED.to_vec());
+    Err(Fault::bad_request(format!(
+        "Unsupported language: {}.  Must be one of {}.",
+        python::repr_str(code),
+        python::repr(&all)
+    )))
+}
+
+/// What stands between the texts of two parts of a sound.
+pub(super) fn separator(code: Option<&str>) -> &'static str {
+    let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
+    if none { "" } else { " " }
+}

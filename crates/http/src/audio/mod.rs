@@ -1,0 +1,357 @@
+//! Speech to text: `/v1/audio/transcriptions`, `/v1/audio/translations`.
+//!
+//! The sound is not listened to. Its container says how long it is, which decides how much there
+//! is to write; its bytes decide what. Each clip of a long sound is a sequence of its own.
+//!
+//! Source: vLLM 0.33 `entrypoints/speech_to_text/base/serving.py`.
+
+mod form;
+mod languages;
+pub(super) mod realtime;
+mod render;
+mod sound;
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Response, StatusCode};
+use sha2::{Digest, Sha256};
+
+use super::app::{App, unix_now};
+use super::body::Received;
+use super::error::Answer;
+use super::openai::prepare;
+use super::{error, fault};
+use form::Form;
+use render::{Clip, SpeechStream, Transcript};
+use vllm_sim_config::{Door, Listener};
+use vllm_sim_engine::SimTime;
+use vllm_sim_random::mix;
+use vllm_sim_service::Job;
+use vllm_sim_service::generate::request::{Heard, Prompt, Target};
+use vllm_sim_tokenizer::{Media, Modality};
+use vllm_sim_tokenizer::{Tokenizer, fnv1a};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
+use vllm_sim_wire::sampling::{SamplingParams, output_budget};
+
+/// Tokens that a second of speech takes: 150 words a minute, 1.2 tokens a word.
+const TOKENS_PER_SECOND: f64 = 3.0;
+/// Tokens that a second of sound takes in a prompt (Voxtral, Qwen3-ASR).
+const HEARD_PER_SECOND: f64 = 12.5;
+/// Seconds before the end of a clip in which vLLM looks for a quiet place to split; the sound is
+/// taken to be quiet at their beginning.
+const OVERLAP: f64 = 1.0;
+/// The language that is found where none is named.
+const SPOKEN: &str = "en";
+
+/// `POST /v1/audio/transcriptions`.
+pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
+    answer(&app, &received, Task::Transcribe).await
+}
+
+/// `POST /v1/audio/translations`.
+pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received) -> Answer {
+    answer(&app, &received, Task::Translate).await
+}
+
+async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
+    let arrived = app.service.now();
+    let headers = &received.headers;
+    let mut form = Form::read(received).await?;
+    vllm_sim_wire::bounds::enter(app.defaults.bounds);
+    let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
+    let sound = form.files.get(request.file.0).cloned().unwrap_or_default();
+    fits(app, &sound)?;
+    fault::inject(app, headers, request.model.as_deref())?;
+    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let target = possible(app, &request)?;
+    let seconds = measured(app, sound.clone()).await?;
+    let name = match task {
+        Task::Transcribe => "transcribe-",
+        Task::Translate => "translate-",
+    };
+    let id = prepare::request_id(name, headers, None);
+    let key = key_of(&sound);
+    if request.language.is_none() && app.config.api.speech.model.detects {
+        detect(app, headers, &id, &target, key, arrived).await?;
+        request.language = Some(SPOKEN.to_owned());
+    }
+    let clips = clips(&app.config.api.speech.model, seconds);
+    let prompts = prompts(app, &request, &clips, key)?;
+    let asked = request.max_completion_tokens;
+    let budget = output_budget(&app.limits, asked, 0, &app.defaults);
+    let params = request.sampling_params(budget)?;
+    let job = Job {
+        id: id.clone(),
+        target: target.clone(),
+        prompts,
+        limited: asked.is_some(),
+        ..job(app, &params, headers, arrived)
+    };
+    let transcript = Transcript {
+        id,
+        created: unix_now() as u64,
+        model: shown(app, &request, &target),
+        seconds,
+        clips,
+        format: request.response_format.clone(),
+        language: request.language.clone(),
+        task,
+        temperature: request.temperature,
+    };
+    let reply = match prepare::generate(app, job).await {
+        Ok(reply) => reply,
+        Err(error) if request.stream && error.is_late() => {
+            return Ok(prepare::failed_stream(&error::fault(&error), false));
+        }
+        Err(error) => return Err(error::fault(&error)),
+    };
+    if request.stream {
+        let force = app.config.api.force_include_usage;
+        let render = SpeechStream::new(
+            transcript,
+            &request,
+            force,
+            &reply.prompts,
+            heard(app, seconds),
+        );
+        return Ok(prepare::stream(app, reply, render, 1, guard));
+    }
+    reply.ended().await;
+    Ok(unary(transcript.unary(&reply)?))
+}
+
+/// A whole answer.
+fn unary(body: String) -> Response<Body> {
+    error::json(StatusCode::OK, body)
+}
+
+/// Whether an upload is small enough.
+///
+/// # Errors
+/// vLLM's 400.
+fn fits(app: &App, sound: &Bytes) -> Result<(), Fault> {
+    let most = app.config.api.speech.max_file_bytes;
+    if sound.len() as u64 <= most {
+        return Ok(());
+    }
+    let megabytes = sound.len() as f64 / f64::from(1 << 20);
+    let shown = vllm_sim_wire::python::repr_float(megabytes);
+    Err(Fault::value(
+        "Maximum file size exceeded",
+        "audio_filesize_mb",
+        shown,
+    ))
+}
+
+/// Who answers, if the model can do what is asked.
+///
+/// # Errors
+/// vLLM's refusals in its order.
+fn possible(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
+    if request.stream && request.use_beam_search {
+        let text = "Streaming is not currently supported with beam search";
+        return Err(Fault::bad_request(text));
+    }
+    let target = prepare::target(app, request.model.as_deref())?;
+    prepare::admit(app, 1, 1)?;
+    let format = request.response_format.as_str();
+    if !["text", "json", "verbose_json", "diarized_json"].contains(&format) {
+        return Err(Fault::bad_request(
+            "Currently only support response_format: `text`, `json`, `verbose_json` or `diarized_json`",
+        ));
+    }
+    let model = &app.config.api.speech.model;
+    let can = match format {
+        "verbose_json" => model.segments,
+        "diarized_json" => model.speakers,
+        _ => true,
+    };
+    if !can {
+        let name = shown(app, request, &target);
+        return Err(Fault::bad_request(format!(
+            "Currently do not support {format} for {name}"
+        )));
+    }
+    if request.stream && ["verbose_json", "diarized_json"].contains(&format) {
+        return Err(Fault::bad_request(format!(
+            "{format} format doesn't support streaming case"
+        )));
+    }
+    let to = request.to_language.as_deref().filter(|to| !to.is_empty());
+    for language in request.language.as_deref().into_iter().chain(to) {
+        languages::check(language)?;
+    }
+    Ok(target)
+}
+
+/// The model as the client called it.
+fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
+    let named = request.model.as_deref().filter(|name| !name.is_empty());
+    named.map_or_else(|| app.service.models.shown(target), Into::into)
+}
+
+/// Seconds of a sound.
+///
+/// # Errors
+/// 400 for what is no sound, in vLLM's words.
+async fn measured(app: &App, sound: Bytes) -> Result<f64, Fault> {
+    let limits = app.config.api.speech;
+    let any = app.config.model.door == Door::Llmd;
+    let size = sound.len();
+    prepare::off_thread(size, move || sound::seconds(&sound, &limits, any)).await
+}
+
+/// A name of the content.
+fn key_of(sound: &[u8]) -> u64 {
+    let digest = Sha256::digest(sound);
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |key, byte| key << 8 | u64::from(*byte))
+}
+
+/// The parts in which a sound is heard.
+fn clips(model: &Listener, seconds: f64) -> Vec<Clip> {
+    let longest = model.clip.map_or(f64::INFINITY, f64::from);
+    let mut clips = Vec::new();
+    let mut start = 0.0;
+    while seconds - start > longest {
+        let length = longest - OVERLAP;
+        clips.push(Clip {
+            start,
+            seconds: length,
+        });
+        start += length;
+    }
+    clips.push(Clip {
+        start,
+        seconds: seconds - start,
+    });
+    clips
+}
+
+/// What the engine sees of each clip.
+///
+/// # Errors
+/// 400 for a prompt beyond the context.
+fn prompts(
+    app: &App,
+    request: &SpeechRequest,
+    clips: &[Clip],
+    key: u64,
+) -> Result<Vec<Prompt>, Fault> {
+    let tokenizer = app.service.generator.tokenizer();
+    let model = &app.config.api.speech.model;
+    let task = match request.task {
+        Task::Transcribe => "transcribe",
+        Task::Translate => "translate",
+    };
+    let language = request.language.as_deref().unwrap_or(SPOKEN);
+    let times = if request.response_format == "verbose_json" {
+        "<|0.00|>"
+    } else {
+        "<|notimestamps|>"
+    };
+    let mut before = Vec::new();
+    if !request.prompt.is_empty() {
+        before.push(special(tokenizer, "<|startofprev|>"));
+        before.extend(tokenizer.encode(&request.prompt, false));
+    }
+    let order = [
+        "<|startoftranscript|>".to_owned(),
+        format!("<|{language}|>"),
+        format!("<|{task}|>"),
+        times.to_owned(),
+    ];
+    before.extend(order.iter().map(|piece| special(tokenizer, piece)));
+    let mut prompts = Vec::new();
+    for (index, clip) in clips.iter().enumerate() {
+        let key = mix(key, index as u64);
+        let mut tokens = before.clone();
+        let mut media = Vec::new();
+        if model.in_prompt {
+            let heard = (clip.seconds * HEARD_PER_SECOND).ceil() as usize;
+            media.push(Media {
+                modality: Modality::Audio,
+                identifier: format!("{key:016x}").into(),
+                start: tokens.len() as u32,
+                len: heard as u32,
+            });
+            let place = special(tokenizer, "<|audio|>");
+            tokens.resize(tokens.len() + heard, place);
+        }
+        prepare::fits(app, &tokens, false)?;
+        prompts.push(Prompt {
+            tokens,
+            echo: request.prompt.as_str().into(),
+            media,
+            heard: Some(Heard {
+                key,
+                tokens: (clip.seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
+            }),
+            ..Prompt::default()
+        });
+    }
+    Ok(prompts)
+}
+
+/// The token of a marker; a tokenizer that lacks it has another of its own.
+fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
+    let other = || fnv1a(piece.as_bytes()) % tokenizer.vocab_size().max(1);
+    tokenizer.id_of(piece).unwrap_or_else(other)
+}
+
+/// A job that hears.
+fn job(app: &App, params: &SamplingParams, headers: &HeaderMap, arrived: SimTime) -> Job {
+    Job {
+        rank: None,
+        // An encoder's output is not in the prefix cache.
+        skip_cache_read: !app.config.api.speech.model.in_prompt,
+        ..prepare::job(params, headers, arrived)
+    }
+}
+
+/// The pass in which the language is found out: one token.
+///
+/// # Errors
+/// What the service says.
+async fn detect(
+    app: &App,
+    headers: &HeaderMap,
+    id: &str,
+    target: &Target,
+    key: u64,
+    arrived: SimTime,
+) -> Result<(), Fault> {
+    let params = SamplingParams {
+        temperature: 0.0,
+        max_tokens: Some(1),
+        ..SamplingParams::default()
+    };
+    let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
+    let prompt = Prompt {
+        tokens: vec![start],
+        heard: Some(Heard { key, tokens: 1 }),
+        ..Prompt::default()
+    };
+    let job = Job {
+        id: format!("{id}-lang_detect").into(),
+        target: target.clone(),
+        prompts: vec![prompt],
+        ..job(app, &params, headers, arrived)
+    };
+    let reply = prepare::generate(app, job).await;
+    reply.map_err(|e| error::fault(&e))?.ended().await;
+    Ok(())
+}
+
+/// Frames that an encoder reads, which usage counts with the prompt: one per 10 ms.
+fn heard(app: &App, seconds: f64) -> u32 {
+    if app.config.api.speech.model.in_prompt {
+        return 0;
+    }
+    (seconds * 100.0).ceil() as u32
+}

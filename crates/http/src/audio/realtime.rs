@@ -1,0 +1,456 @@
+//! `/v1/realtime`: speech comes over a WebSocket while it is spoken, text goes back.
+//!
+//! The sound is not kept. What is appended is counted and hashed into segments of five seconds;
+//! each becomes a sequence of its own (in vLLM one request grows, which an engine that plays
+//! finished scripts cannot do).
+//!
+//! Source: vLLM 0.33 `entrypoints/speech_to_text/realtime/connection.py`, and
+//! `model_executor/models/qwen3_asr_realtime.py` for the length of a segment.
+
+use std::collections::VecDeque;
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::http::{HeaderMap, Response};
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::{HEARD_PER_SECOND, TOKENS_PER_SECOND, special};
+use crate::app::{App, unix_now};
+use crate::error;
+use crate::openai::prepare;
+use crate::routes;
+use vllm_sim_engine::driver::State as Phase;
+use vllm_sim_random::mix;
+use vllm_sim_service::generate::Channel;
+use vllm_sim_service::generate::request::{Heard, Prompt};
+use vllm_sim_service::{Job, Reply};
+use vllm_sim_wire::check;
+use vllm_sim_wire::fault::sanitize;
+use vllm_sim_wire::openai::audio::{Append, Commit};
+use vllm_sim_wire::python::Py;
+use vllm_sim_wire::python_json;
+use vllm_sim_wire::sampling::SamplingParams;
+
+/// Samples per second, two bytes each.
+const RATE: u64 = 16_000;
+/// Samples of a segment.
+const SEGMENT: u64 = 5 * RATE;
+/// Segments that may wait for their turn: an hour and a half.
+const WAITING: usize = 1080;
+/// Most bytes of a message (uvicorn's `ws_max_size`).
+const MESSAGE: usize = 16 << 20;
+/// A client that reads nothing for so long is gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a silent client is asked whether it is still there (uvicorn's `ws_ping_interval`).
+const PING: Duration = Duration::from_secs(20);
+
+/// Base64 as Python reads it: padding is needed, other characters are not looked at.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// Opens a connection; without an upgrade there is nothing here.
+pub(crate) async fn open(
+    State(app): State<Arc<App>>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response<Body> {
+    let Ok(upgrade) = upgrade else {
+        return routes::not_found();
+    };
+    upgrade
+        .max_message_size(MESSAGE)
+        .max_frame_size(MESSAGE)
+        .on_upgrade(move |socket| async move {
+            let opened = Instant::now();
+            app.metrics.socket_opened();
+            let metrics = app.metrics.clone();
+            let close = Session::new(app).serve(socket).await;
+            metrics.socket_closed(opened.elapsed().as_secs_f64());
+            tracing::debug!(?close, "realtime connection ended");
+        })
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+enum End {
+    /// The client went, or does not read.
+    Gone,
+    /// It sent what is no text.
+    Binary,
+    /// The server stops.
+    Stopping,
+}
+
+/// What stands in the queue of sounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Waiting {
+    Segment {
+        key: u64,
+        samples: u64,
+    },
+    /// The speaker has finished.
+    End,
+}
+
+/// The utterance that is being written down.
+#[derive(Default)]
+struct Utterance {
+    text: String,
+    prompt: u32,
+    completion: u32,
+    /// The segment under way.
+    reply: Option<Reply>,
+}
+
+struct Session {
+    app: Arc<App>,
+    id: String,
+    /// Whether a served model was named.
+    validated: bool,
+    queue: VecDeque<Waiting>,
+    /// Samples behind the last whole segment, and their hash.
+    samples: u64,
+    key: u64,
+    utterance: Option<Utterance>,
+    /// Messages to be sent.
+    out: Vec<String>,
+}
+
+impl Session {
+    fn new(app: Arc<App>) -> Self {
+        Self {
+            app,
+            id: format!("rt-ws-{}", uuid::Uuid::new_v4()),
+            validated: false,
+            queue: VecDeque::new(),
+            samples: 0,
+            key: 0,
+            utterance: None,
+            out: Vec::new(),
+        }
+    }
+
+    /// Talks until one side has had enough.
+    async fn serve(mut self, mut socket: WebSocket) -> End {
+        let mut link = self.app.link.subscribe();
+        let id = prepare::uid();
+        let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now() as u64});
+        self.out.push(created.to_string());
+        let mut heard = Instant::now();
+        let mut asked = false;
+        let end = loop {
+            if !self.flush(&mut socket).await {
+                return End::Gone;
+            }
+            tokio::select! {
+                message = socket.recv() => {
+                    (heard, asked) = (Instant::now(), false);
+                    match message {
+                        Some(Ok(Message::Text(text))) => self.receive(&text),
+                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                        Some(Ok(Message::Binary(_))) => break End::Binary,
+                        Some(Ok(Message::Close(_)) | Err(_)) | None => return End::Gone,
+                    }
+                }
+                () = progress(self.utterance.as_ref()) => self.speak(),
+                () = tokio::time::sleep_until(heard + PING) => {
+                    if asked {
+                        return End::Gone;
+                    }
+                    (heard, asked) = (Instant::now(), true);
+                    let ping = socket.send(Message::Ping(Bytes::new()));
+                    if !matches!(timeout(PATIENCE, ping).await, Ok(Ok(()))) {
+                        return End::Gone;
+                    }
+                }
+                changed = link.changed() => {
+                    if changed.is_err() || link.borrow_and_update().stopping {
+                        break End::Stopping;
+                    }
+                }
+            }
+        };
+        let code = match end {
+            End::Stopping => close_code::RESTART,
+            _ => close_code::UNSUPPORTED,
+        };
+        let reason = "".into();
+        let close = socket.send(Message::Close(Some(CloseFrame { code, reason })));
+        let _ = timeout(PATIENCE, close).await;
+        end
+    }
+
+    /// Sends what is to be sent; `false`: nobody reads it.
+    async fn flush(&mut self, socket: &mut WebSocket) -> bool {
+        for text in self.out.drain(..) {
+            let sent = socket.send(Message::Text(text.into()));
+            if !matches!(timeout(PATIENCE, sent).await, Ok(Ok(()))) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn refuse(&mut self, text: impl AsRef<str>, code: &str) {
+        let error = json!({"type": "error", "error": text.as_ref(), "code": code});
+        self.out.push(error.to_string());
+    }
+
+    fn receive(&mut self, text: &str) {
+        let event = match python_json::parse(text.as_bytes()) {
+            Ok(Value::Object(event)) => event,
+            Ok(other) => {
+                let kind = Py::of(&other).type_name();
+                let text = format!("'{kind}' object has no attribute 'get'");
+                return self.refuse(text, "processing_error");
+            }
+            Err(_) => return self.refuse("Invalid JSON", "invalid_json"),
+        };
+        let kind = event.get("type").cloned().unwrap_or(Value::Null);
+        match kind.as_str() {
+            Some("session.update") => self.update(&event),
+            Some("input_audio_buffer.append") => self.append(event),
+            Some("input_audio_buffer.commit") => self.commit(event),
+            _ => {
+                let shown = vllm_sim_wire::python::str(&kind);
+                self.refuse(format!("Unknown event type: {shown}"), "unknown_event");
+            }
+        }
+    }
+
+    fn update(&mut self, event: &Map<String, Value>) {
+        let model = match event.get("model") {
+            None | Some(Value::Null) => {
+                return self.refuse("Missing required field: model", "invalid_event");
+            }
+            Some(model) => vllm_sim_wire::python::str(model),
+        };
+        if self.app.service.models.resolve(Some(&model)).is_none() {
+            let text = format!("The model `{model}` does not exist.");
+            return self.refuse(text, "model_not_found");
+        }
+        self.validated = true;
+    }
+
+    fn append(&mut self, event: Map<String, Value>) {
+        let append: Append =
+            match check::read_apart("InputAudioBufferAppend", &Value::Object(event)) {
+                Ok(append) => append,
+                Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
+            };
+        let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
+        let most = self.app.config.api.speech.max_file_bytes;
+        match BASE64.decode(text) {
+            Ok(sound)
+                if !sound.is_empty()
+                    && sound.len() % 2 == 0
+                    && sound.len() as u64 / 2 <= most
+                    && self.queue.len() < WAITING =>
+            {
+                self.listen(&sound);
+                self.go_on();
+            }
+            _ => self.refuse("Invalid audio data", "invalid_audio"),
+        }
+    }
+
+    /// Counts samples into segments.
+    fn listen(&mut self, mut sound: &[u8]) {
+        while !sound.is_empty() {
+            let room = (SEGMENT - self.samples) * 2;
+            let (now, later) = sound.split_at(sound.len().min(room as usize));
+            let samples = now.chunks_exact(2);
+            self.key = samples.fold(self.key, |key, s| {
+                mix(key, u64::from(u16::from_le_bytes([s[0], s[1]])))
+            });
+            self.samples += now.len() as u64 / 2;
+            if self.samples == SEGMENT {
+                self.cut();
+            }
+            sound = later;
+        }
+    }
+
+    /// Ends the segment that is being filled.
+    fn cut(&mut self) {
+        let samples = std::mem::take(&mut self.samples);
+        if samples > 0 {
+            let key = std::mem::take(&mut self.key);
+            self.queue.push_back(Waiting::Segment { key, samples });
+        }
+    }
+
+    fn commit(&mut self, event: Map<String, Value>) {
+        if !self.validated {
+            let text = "Model not validated. Make sure to validate the model by sending a session.update event.";
+            return self.refuse(text, "model_not_validated");
+        }
+        let commit: Commit =
+            match check::read_apart("InputAudioBufferCommit", &Value::Object(event)) {
+                Ok(commit) => commit,
+                Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
+            };
+        if commit.is_final {
+            self.cut();
+            if self.queue.len() < WAITING * 2 {
+                self.queue.push_back(Waiting::End);
+            }
+        } else if self.utterance.is_none() {
+            self.utterance = Some(Utterance::default());
+        }
+        self.go_on();
+    }
+
+    /// Writes what has become due.
+    fn speak(&mut self) {
+        let Some(utterance) = &mut self.utterance else {
+            return;
+        };
+        if let Some(reply) = &mut utterance.reply {
+            let choice = &mut reply.choices[0];
+            // The state first: an ended sequence has released all it ever will.
+            let ended = matches!(choice.state(), Phase::Ended(_));
+            while choice.sent < choice.released() {
+                let Some(token) = choice.script.next(&mut choice.cursor) else {
+                    break;
+                };
+                choice.sent += 1;
+                utterance.completion += 1;
+                let text = match token.channel {
+                    Channel::Content => token.text,
+                    _ => "",
+                };
+                let parted = utterance.text.is_empty() || utterance.text.ends_with(' ');
+                let blank = choice.sent == 1 && !parted && !text.is_empty();
+                let delta = format!("{}{text}", if blank { " " } else { "" });
+                utterance.text.push_str(&delta);
+                let event = json!({"type": "transcription.delta", "delta": delta});
+                self.out.push(event.to_string());
+            }
+            if !ended {
+                return;
+            }
+            utterance.reply = None;
+        }
+        self.go_on();
+    }
+
+    /// Begins the next segment of an utterance that has none under way, or ends it.
+    fn go_on(&mut self) {
+        let idle = |u: &Utterance| u.reply.is_none();
+        if !self.utterance.as_ref().is_some_and(idle) {
+            return;
+        }
+        // Sound that has no full segment yet waits for more.
+        match self.queue.pop_front() {
+            None => {}
+            Some(Waiting::Segment { key, samples }) => self.begin(key, samples),
+            Some(Waiting::End) => self.finish(),
+        }
+    }
+
+    fn begin(&mut self, key: u64, samples: u64) {
+        let Some(utterance) = &mut self.utterance else {
+            return;
+        };
+        let seconds = samples as f64 / RATE as f64;
+        let app = &self.app;
+        let tokenizer = app.service.generator.tokenizer();
+        let order = ["<|im_start|>", "user", "<|audio_start|>"];
+        let mut tokens: Vec<u32> = order.iter().map(|p| special(tokenizer, p)).collect();
+        let heard = (seconds * HEARD_PER_SECOND).ceil() as usize;
+        tokens.resize(tokens.len() + heard, special(tokenizer, "<|audio|>"));
+        let order = ["<|audio_end|>", "<|im_end|>", "<|im_start|>", "assistant"];
+        tokens.extend(order.iter().map(|p| special(tokenizer, p)));
+        if utterance.prompt == 0 {
+            utterance.prompt = tokens.len() as u32;
+        }
+        let prompt = Prompt {
+            tokens,
+            heard: Some(Heard {
+                key,
+                tokens: (seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
+            }),
+            ..Prompt::default()
+        };
+        let params = SamplingParams {
+            temperature: 0.0,
+            max_tokens: None,
+            ..SamplingParams::default()
+        };
+        let job = Job {
+            id: format!("{}-{}", self.id, uuid::Uuid::new_v4()).into(),
+            prompts: vec![prompt],
+            skip_cache_read: true,
+            ..prepare::job(&params, &HeaderMap::new(), app.service.now())
+        };
+        match app.service.generate(&job) {
+            Ok(reply) => utterance.reply = Some(reply),
+            Err(refused) => {
+                self.utterance = None;
+                let text = error::fault(&refused).message;
+                self.refuse(sanitize(&text), "processing_error");
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        let Some(utterance) = self.utterance.take() else {
+            return;
+        };
+        let (prompt, completion) = (utterance.prompt, utterance.completion);
+        let done = json!({
+            "type": "transcription.done",
+            "text": utterance.text,
+            "usage": {
+                "prompt_tokens": prompt,
+                "total_tokens": prompt + completion,
+                "completion_tokens": completion,
+                "prompt_tokens_details": null,
+                "completion_tokens_details": null,
+            },
+        });
+        self.out.push(done.to_string());
+        // What came since belongs to nothing.
+        self.queue.clear();
+        (self.samples, self.key) = (0, 0);
+    }
+}
+
+fn is_base64(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
+}
+
+/// Waits until the segment under way has something to say, or has ended.
+async fn progress(utterance: Option<&Utterance>) {
+    let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
+        return pending().await;
+    };
+    let choice = &reply.choices[0];
+    let due = || choice.released() > choice.sent || matches!(choice.state(), Phase::Ended(_));
+    poll_fn(|cx| {
+        if due() {
+            return Poll::Ready(());
+        }
+        choice.register(cx);
+        if due() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}

@@ -1,0 +1,390 @@
+//! What every request passes on its way in and every response on its way out.
+//!
+//! From outside in, as vLLM stacks its middleware: request id, API key, CORS, then the router.
+//! One service instead of a stack of layers: each step is a few instructions, a layer is a box.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::uri::{PathAndQuery, Uri};
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
+};
+use tower::ServiceExt;
+
+use super::app::{App, unix_now};
+use super::journal::Journal;
+use super::{error, fault, routes};
+use vllm_sim_observe::metrics::HandlerId;
+use vllm_sim_service::fault::Line;
+
+/// The outermost service of a connection.
+#[derive(Clone)]
+pub struct Edge {
+    app: Arc<App>,
+    router: Router,
+    grpc: Option<Router>,
+    fixed: Arc<[(HeaderName, HeaderValue)]>,
+    /// The connection, for faults that break it.
+    line: Option<Arc<Line>>,
+    /// What is logged of requests, when anything is.
+    journal: Option<Arc<Journal>>,
+}
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl Edge {
+    /// The routes of `app` behind everything that all of them share.
+    pub fn new(app: Arc<App>) -> Self {
+        let pod = &app.config.server.pod;
+        let mut fixed = Vec::new();
+        let mut set = |name: &'static str, value: Option<&str>| {
+            if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
+                fixed.push((HeaderName::from_static(name), value));
+            }
+        };
+        set("server", Some("uvicorn"));
+        set("x-inference-pod", pod.name.as_deref());
+        let port = pod.name.as_ref().map(|_| app.port.to_string());
+        set("x-inference-port", port.as_deref());
+        set("x-inference-namespace", pod.namespace.as_deref());
+        let router = routes::router(app.clone());
+        let journal = Journal::new(&app.config.server.log);
+        Self {
+            journal: journal.is_kept().then(|| Arc::new(journal)),
+            app,
+            router,
+            grpc: None,
+            fixed: fixed.into(),
+            line: None,
+        }
+    }
+
+    /// The same edge, on a connection that faults may break.
+    #[must_use]
+    pub fn on_line(self, line: Arc<Line>) -> Self {
+        Self {
+            line: Some(line),
+            ..self
+        }
+    }
+
+    /// Answers gRPC calls with `router`.
+    #[must_use]
+    pub fn with_grpc(self, router: Router) -> Self {
+        Self {
+            grpc: Some(router),
+            ..self
+        }
+    }
+
+    /// Whether some routes ask for a key.
+    pub fn asks_for_keys(&self) -> bool {
+        !self.app.config.server.api_keys.is_empty()
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// None: every failure is an answer.
+    pub async fn call<B>(self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = axum::body::Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let started = unix_now();
+        let mut request = request.map(Body::new);
+        if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
+            return Ok(match self.journal.clone() {
+                Some(journal) => {
+                    let path = request.uri().path().to_owned();
+                    journal.call(&path, request.headers());
+                    let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
+                    journal.called(path, response)
+                }
+                None => self.call_grpc(grpc.clone(), request).await,
+            });
+        }
+        self.strip_root_path(&mut request);
+        Ok(match self.journal.clone() {
+            // Boxed: a server without a journal has no room for it.
+            Some(journal) => Box::pin(self.logged(&journal, request, started)).await,
+            None => self.respond(request, started).await,
+        })
+    }
+
+    /// Answers a request, and logs both as far as somebody asked.
+    async fn logged(
+        &self,
+        journal: &Journal,
+        request: Request<Body>,
+        started: f64,
+    ) -> Response<Body> {
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let request = journal.request(request).await;
+        let response = self.respond(request, started).await;
+        let status = response.status().as_u16();
+        journal.answered(method.as_str(), &path, status, unix_now() - started);
+        journal.response(&path, response).await
+    }
+
+    /// Answers a request that is not gRPC's.
+    async fn respond(&self, request: Request<Body>, started: f64) -> Response<Body> {
+        let id = self.app.config.server.request_id_headers.then(|| {
+            request
+                .headers()
+                .get(REQUEST_ID)
+                .cloned()
+                .unwrap_or_else(fresh_id)
+        });
+        let asked = Asked::of(&self.app, &request);
+        let mut response = if self.is_guarded(&request) {
+            let body = "{\"error\":\"Unauthorized\"}".to_owned();
+            error::json(StatusCode::UNAUTHORIZED, body)
+        } else {
+            let origin = request.headers().get(header::ORIGIN).cloned();
+            let mut response = match self.preflight(&request, origin.as_ref()) {
+                Some(response) => response,
+                None => {
+                    let response = self.route(request).await;
+                    asked.answered(&self.app, &response, unix_now() - started);
+                    response
+                }
+            };
+            self.allow_origin(origin.as_ref(), &mut response);
+            response
+        };
+        let headers = response.headers_mut();
+        for (name, value) in self.fixed.iter() {
+            headers.insert(name.clone(), value.clone());
+        }
+        if let Some(id) = id {
+            headers.insert(REQUEST_ID, id);
+        }
+        response
+    }
+
+    async fn route(&self, request: Request<Body>) -> Response<Body> {
+        if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
+            return routes::no_head(&self.app, request.uri().path());
+        }
+        let route = async |request| match self.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        if fault::concerns(&self.app, &request) {
+            // Boxed: a request without a verdict has no room for one.
+            let line = self.line.clone();
+            return Box::pin(fault::answer(&self.app, line, request, route)).await;
+        }
+        route(request).await
+    }
+
+    /// A gRPC call: nothing of HTTP's middleware but where it was answered.
+    async fn call_grpc(&self, router: Router, mut request: Request<Body>) -> Response<Body> {
+        if let Some(line) = &self.line {
+            request.extensions_mut().insert(line.clone());
+        }
+        let mut response = match router.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        for (name, value) in self.fixed.iter().filter(|(name, _)| name != header::SERVER) {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+        response
+    }
+
+    /// `/prefix/x` is `/x`; both exist.
+    fn strip_root_path(&self, request: &mut Request<Body>) {
+        let root = self.app.config.server.root_path.as_str();
+        if root.is_empty() {
+            return;
+        }
+        let target = request
+            .uri()
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
+        let Some(rest) = target.strip_prefix(root).filter(|r| r.starts_with('/')) else {
+            return;
+        };
+        if let Ok(uri) = rest.parse::<Uri>() {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    /// Whether the request lacks a key that it needs.
+    fn is_guarded(&self, request: &Request<Body>) -> bool {
+        let keys = &self.app.config.server.api_keys;
+        if keys.is_empty() || request.method() == Method::OPTIONS {
+            return false;
+        }
+        let path = request.uri().path();
+        if !["/v1", "/v2", "/inference", "/cohere"]
+            .iter()
+            .any(|p| path.starts_with(p))
+        {
+            return false;
+        }
+        let given = request.headers().get(header::AUTHORIZATION);
+        !is_bearer(given.map(HeaderValue::as_bytes), keys)
+    }
+
+    /// The answer to a CORS preflight, as Starlette's middleware gives it.
+    fn preflight(
+        &self,
+        request: &Request<Body>,
+        origin: Option<&HeaderValue>,
+    ) -> Option<Response<Body>> {
+        let headers = request.headers();
+        let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let (origin, wanted) = match (origin, wanted) {
+            (Some(origin), Some(wanted)) if request.method() == Method::OPTIONS => (origin, wanted),
+            _ => return None,
+        };
+        let cors = &self.app.config.server.cors;
+        let mut failed = Vec::new();
+        if !allows(&cors.origins, origin) {
+            failed.push("origin");
+        }
+        let known = [
+            "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY",
+        ];
+        let every = cors.methods.iter().any(|m| m == "*");
+        let methods = if every {
+            known.join(", ")
+        } else {
+            cors.methods.join(", ")
+        };
+        if !methods
+            .split(", ")
+            .any(|m| m.as_bytes() == wanted.as_bytes())
+        {
+            failed.push("method");
+        }
+        let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+        let text = match failed.as_slice() {
+            [] => "OK".to_owned(),
+            failed => format!("Disallowed CORS {}", failed.join(", ")),
+        };
+        let mut response = Response::new(Body::from(text));
+        if !failed.is_empty() {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        let out = response.headers_mut();
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        out.insert(header::CONTENT_TYPE, plain);
+        if let Ok(methods) = HeaderValue::from_str(&methods) {
+            out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+        out.insert(
+            header::ACCESS_CONTROL_MAX_AGE,
+            HeaderValue::from_static("600"),
+        );
+        if let Some(asked) = asked {
+            out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+        }
+        let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
+        out.insert(header::VARY, HeaderValue::from_static(vary));
+        Some(response)
+    }
+
+    fn allow_origin(&self, origin: Option<&HeaderValue>, response: &mut Response<Body>) {
+        let cors = &self.app.config.server.cors;
+        let headers = response.headers_mut();
+        if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
+            let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
+            let shown = if any {
+                HeaderValue::from_static("*")
+            } else {
+                origin.clone()
+            };
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
+            if cors.credentials {
+                let yes = HeaderValue::from_static("true");
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
+            }
+        }
+        headers
+            .entry(header::VARY)
+            .or_insert(HeaderValue::from_static("Origin"));
+    }
+}
+
+fn allows(origins: &[String], origin: &HeaderValue) -> bool {
+    origins
+        .iter()
+        .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
+
+/// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.
+fn is_grpc(request: &Request<Body>) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    request.version() == Version::HTTP_2
+        && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// Whether an `Authorization` value carries one of these keys.
+pub(super) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
+    let Some((scheme, key)) = given.and_then(|given| {
+        let blank = given.iter().position(|b| *b == b' ')?;
+        Some((&given[..blank], &given[blank + 1..]))
+    }) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"bearer")
+        && keys
+            .iter()
+            .fold(false, |found, k| found | same(k.as_bytes(), key))
+}
+
+/// Compares in time that depends on the lengths alone.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+fn fresh_id() -> HeaderValue {
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+}
+
+/// What `http_*` counts of a request; nothing for the routes that are left out.
+struct Asked(Option<(HandlerId, Method, u64)>);
+
+impl Asked {
+    fn of(app: &App, request: &Request<Body>) -> Self {
+        let handler = app
+            .metrics
+            .http()
+            .handler(routes::template(request.uri().path()));
+        Self(handler.map(|h| (h, request.method().clone(), length(request.headers()))))
+    }
+
+    fn answered(self, app: &App, response: &Response<Body>, seconds: f64) {
+        let Some((handler, method, size)) = self.0 else {
+            return;
+        };
+        // A WebSocket is none of FastAPI's requests.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
+        let body = http_body::Body::size_hint(response.body())
+            .exact()
+            .unwrap_or(0);
+        let status = response.status().as_u16();
+        app.metrics
+            .http()
+            .observe(handler, method.as_str(), status, size, body, seconds);
+    }
+}
+
+fn length(headers: &HeaderMap) -> u64 {
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
+    length.and_then(|v| v.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,57 @@
+//! From what went wrong to a status and a body, one total mapping.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+
+use vllm_sim_service::ServeError;
+use vllm_sim_wire::fault::{Fault, Kind};
+
+/// What a handler answers: a fault is shown in OpenAI's envelope.
+pub(super) type Answer = Result<Response<Body>, Fault>;
+
+/// A fault as a JSON answer.
+pub(super) fn response(fault: &Fault) -> Response<Body> {
+    json(status(fault.status), fault.to_json())
+}
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+/// An answer without a body or a content type.
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// A status by number; a wrong number is our fault: 500.
+pub(super) fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// What a refused job is told.
+pub(super) fn fault(error: &ServeError) -> Fault {
+    let message = error.to_string();
+    match error {
+        ServeError::QueueFull => Fault::new(429, Kind::RateLimit, message),
+        ServeError::TooManyRequests | ServeError::TooManyTokens => {
+            Fault::new(503, Kind::ServiceUnavailablePhrase, message)
+        }
+        ServeError::Draining => Fault::new(503, Kind::ServiceUnavailablePhrase, message),
+        ServeError::Paused => Fault::new(503, Kind::ServiceUnavailable, message),
+        ServeError::Rank { .. }
+        | ServeError::Constraint(_)
+        | ServeError::Tools(_)
+        | ServeError::TooManySequences { .. }
+        | ServeError::TooLarge { .. } => Fault::bad_request(message),
+    }
+}

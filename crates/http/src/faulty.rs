@@ -1,0 +1,114 @@
+//! Replies in one piece that go wrong: halved, broken off, or of another length than they say.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tokio::time::Sleep;
+
+use super::stream::Broken;
+use vllm_sim_service::{Act, GRACE, Hurt};
+
+/// A reply whose wound lies in its middle: tokens cannot be counted in it.
+pub(super) async fn break_up(response: Response<Body>, mut hurt: Box<Hurt>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    let Ok(whole) = body.collect().await else {
+        return Response::from_parts(parts, Body::empty());
+    };
+    let mut whole = whole.to_bytes();
+    // Everything is due at once, behind the first half.
+    hurt.sent(u32::MAX);
+    let garbled = hurt.garbles();
+    let rest = whole.split_off(whole.len() / 2);
+    let rest = if garbled { Bytes::new() } else { rest };
+    // The announced length is that of what should come.
+    let length = HeaderValue::from(whole.len() + rest.len());
+    parts.headers.insert(header::CONTENT_LENGTH, length);
+    let body = Halves {
+        first: Some(whole),
+        rest: Some(rest),
+        hurt,
+    };
+    Response::from_parts(parts, Body::new(body))
+}
+
+struct Halves {
+    first: Option<Bytes>,
+    rest: Option<Bytes>,
+    hurt: Box<Hurt>,
+}
+
+impl http_body::Body for Halves {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let this = self.get_mut();
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        loop {
+            match this.hurt.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Act::Break) => return Poll::Ready(Some(Err(Broken))),
+                // The garbled rest is already gone.
+                Poll::Ready(Act::Garble) => {}
+                Poll::Ready(Act::Go) => {
+                    let rest = this.rest.take().filter(|rest| !rest.is_empty());
+                    return Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))));
+                }
+            }
+        }
+    }
+}
+
+/// A reply that announces `by` bytes more than it has; a stream announces just so many.
+pub(super) fn misstate(response: Response<Body>, by: i32) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    let announced = parts.headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<i64>().ok());
+    let known = http_body::Body::size_hint(&body).exact();
+    let length = announced.or(known.and_then(|length| i64::try_from(length).ok()));
+    let length = match length {
+        Some(length) => (length + i64::from(by)).max(0),
+        None => i64::from(by.unsigned_abs()),
+    };
+    parts
+        .headers
+        .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Response::from_parts(parts, Body::new(Sizeless { body, end: None }))
+}
+
+/// A body that does not tell its length, so that nobody corrects the header. It ends a moment
+/// late: what it said has then left, though its end breaks the connection.
+struct Sizeless {
+    body: Body,
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl http_body::Body for Sizeless {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(end) = &mut self.end {
+            return end.as_mut().poll(cx).map(|()| None);
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_some() {
+            return Poll::Ready(frame);
+        }
+        let end = self.end.insert(Box::pin(tokio::time::sleep(GRACE)));
+        end.as_mut().poll(cx).map(|()| None)
+    }
+}

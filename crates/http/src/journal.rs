@@ -1,0 +1,264 @@
+//! What is logged of requests: one line each at debug; parameters, bodies and headers only for
+//! those who ask.
+//!
+//! `--log-http` is llm-d's: bodies, cut at 512 KiB; streams (which llm-d leaves out) when they have
+//! ended, gRPC as calls. `--enable-log-requests` and `--enable-log-outputs` are vLLM's: parameters
+//! at info, the prompt at debug alone.
+//!
+//! Source: llm-d-inference-sim `pkg/communication/http.go`; vLLM `vllm/entrypoints/logger.py`.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response, header};
+use http_body_util::BodyExt;
+use regex::Regex;
+use serde_json::Value;
+
+use super::overheard::{Heard, Overheard};
+use vllm_sim_config::{Log, LogLevel};
+
+/// Most bytes of a body that are logged.
+const LONGEST: usize = 512 * 1024;
+/// What stands for a secret.
+const MASK: &str = "***";
+/// Headers that carry secrets.
+const SECRET: [&str; 6] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "set-cookie",
+    "x-api-key",
+    "api-key",
+];
+/// Fields of requests that say what the prompt is.
+const PROMPT: [&str; 8] = [
+    "prompt",
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "token_ids",
+    "documents",
+    "suffix",
+];
+
+/// What a server logs of its requests.
+#[derive(Debug)]
+pub(super) struct Journal {
+    log: Log,
+}
+
+impl Journal {
+    pub(super) fn new(log: &Log) -> Self {
+        Self { log: log.clone() }
+    }
+
+    /// Whether anything of a request is logged.
+    pub(super) fn is_kept(&self) -> bool {
+        let lines = matches!(self.log.level, LogLevel::Debug | LogLevel::Trace);
+        lines || self.log.http || self.log.requests || self.log.outputs
+    }
+
+    /// One line for a request that was answered.
+    pub(super) fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        if self.log.access && !self.log.access_excluded.iter().any(|p| p == path) {
+            let ms = (seconds * 1e6).round() / 1e3;
+            tracing::debug!(method, path, status, ms, "request");
+        }
+    }
+
+    /// Logs a request as far as somebody asked, and gives it back.
+    pub(super) async fn request(&self, request: Request<Body>) -> Request<Body> {
+        if !(self.log.http || self.log.requests) {
+            return request;
+        }
+        if !is_short(request.headers()) {
+            return self.long_request(request);
+        }
+        let (parts, body) = request.into_parts();
+        let Ok(whole) = body.collect().await else {
+            return Request::from_parts(parts, Body::empty());
+        };
+        let bytes = whole.to_bytes();
+        let path = parts.uri.path();
+        if self.log.http {
+            let headers = shown(&parts.headers);
+            let body = masked(&bytes);
+            tracing::info!(method = %parts.method, path, headers, body = %body, "HTTP request");
+        }
+        if self.log.requests
+            && let Ok(Value::Object(mut fields)) = serde_json::from_slice(&bytes)
+        {
+            let mut prompt = serde_json::Map::new();
+            for name in PROMPT {
+                if let Some((name, value)) = fields.shift_remove_entry(name) {
+                    prompt.insert(name, value);
+                }
+            }
+            let params = Value::Object(fields).to_string();
+            tracing::info!(path, params = %masked(params.as_bytes()), "request received");
+            let prompt = self.cut(Value::Object(prompt).to_string());
+            tracing::debug!(path, prompt, "request's prompt");
+        }
+        Request::from_parts(parts, Body::from(bytes))
+    }
+
+    /// The same for a body that is long, or does not say: it is logged when it was read.
+    fn long_request(&self, request: Request<Body>) -> Request<Body> {
+        if !self.log.http {
+            return request;
+        }
+        let (parts, body) = request.into_parts();
+        let method = parts.method.clone();
+        let path = parts.uri.path().to_owned();
+        let headers = shown(&parts.headers);
+        let body = Overheard::body(body, LONGEST, move |heard| {
+            let (bytes, body) = (heard.length, told(&heard));
+            tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
+        });
+        Request::from_parts(parts, body)
+    }
+
+    /// A gRPC call: who is called with what metadata, and how it ended. The messages are logged
+    /// where they are read.
+    pub(super) fn call(&self, path: &str, headers: &HeaderMap) {
+        if self.log.http {
+            tracing::info!(path, headers = shown(headers), "gRPC call");
+        }
+    }
+
+    /// The answer to a gRPC call, logged at its end.
+    pub(super) fn called(&self, path: String, response: Response<Body>) -> Response<Body> {
+        if !self.log.http {
+            return response;
+        }
+        let (parts, body) = response.into_parts();
+        let early = parts.headers.get("grpc-status");
+        let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
+        let body = Overheard::body(body, 0, move |heard| {
+            let status = heard.grpc_status.or(early);
+            let status = status.as_deref().unwrap_or("none: broken off");
+            let (bytes, frames) = (heard.length, heard.frames);
+            tracing::info!(path, status, bytes, frames, "gRPC answer");
+        });
+        Response::from_parts(parts, body)
+    }
+
+    /// A stream, or an answer that is long, logged at its end.
+    fn long_response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+        let (parts, body) = response.into_parts();
+        let (status, path) = (parts.status.as_u16(), path.to_owned());
+        let journal = Self {
+            log: self.log.clone(),
+        };
+        let body = Overheard::body(body, LONGEST, move |heard| {
+            let (bytes, whole, body) = (heard.length, heard.whole, told(&heard));
+            if journal.log.http {
+                tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
+            }
+            if journal.log.outputs {
+                let output = journal.cut(body);
+                tracing::info!(path, status, whole, output, "request answered");
+            }
+        });
+        Response::from_parts(parts, body)
+    }
+
+    /// Logs an answer as far as somebody asked, and gives it back.
+    pub(super) async fn response(&self, path: &str, response: Response<Body>) -> Response<Body> {
+        if !(self.log.http || self.log.outputs) {
+            return response;
+        }
+        let length = http_body::Body::size_hint(response.body()).exact();
+        if length.is_none_or(|length| length > LONGEST as u64) {
+            return self.long_response(path, response);
+        }
+        let (parts, body) = response.into_parts();
+        let Ok(whole) = body.collect().await else {
+            return Response::from_parts(parts, Body::empty());
+        };
+        let bytes = whole.to_bytes();
+        let status = parts.status.as_u16();
+        let body = masked(&bytes);
+        if self.log.http {
+            tracing::info!(path, status, body = %body, "HTTP response");
+        }
+        if self.log.outputs {
+            let output = self.cut(body.into_owned());
+            tracing::info!(path, status, output, "request answered");
+        }
+        Response::from_parts(parts, Body::from(bytes))
+    }
+
+    fn cut(&self, mut text: String) -> String {
+        let most = self.log.max_len.unwrap_or(usize::MAX);
+        if let Some((at, _)) = text.char_indices().nth(most) {
+            text.truncate(at);
+        }
+        text
+    }
+}
+
+/// What was heard of a body, as text.
+fn told(heard: &Heard) -> String {
+    let mut text = masked(&heard.head).into_owned();
+    let cut = heard.length - heard.head.len() as u64;
+    if cut > 0 {
+        text.push_str(&format!("… ({cut} more bytes)"));
+    }
+    text
+}
+
+/// Whether a request says that its body is short enough to be logged.
+fn is_short(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    length.is_some_and(|length| length <= LONGEST)
+}
+
+fn shown(headers: &HeaderMap) -> String {
+    let lines = headers.iter().map(|(name, value)| {
+        let value = if SECRET.contains(&name.as_str()) {
+            Cow::Borrowed(MASK)
+        } else {
+            String::from_utf8_lossy(value.as_bytes())
+        };
+        format!("{name}: {value}")
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// A body as text, with the values of secret fields masked.
+fn masked(bytes: &[u8]) -> Cow<'_, str> {
+    static FIELD: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r#"(?i)("[^"]*(?:api[_-]?key|authorization|password|secret|access[_-]?token|hf[_-]?token)"\s*:\s*)"(?:[^"\\]|\\.)*""#)
+            .expect("a constant pattern")
+    });
+    match String::from_utf8_lossy(bytes) {
+        Cow::Borrowed(text) => FIELD.replace_all(text, "${1}\"***\""),
+        Cow::Owned(text) => Cow::Owned(FIELD.replace_all(&text, "${1}\"***\"").into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_in_bodies_and_headers() {
+        let body =
+            br#"{"api_key": "sk-1\"2", "n": 1, "X-API-Key":"a", "prompt": "my \"secret\" is: x"}"#;
+        let expected =
+            r#"{"api_key": "***", "n": 1, "X-API-Key":"***", "prompt": "my \"secret\" is: x"}"#;
+        assert_eq!(masked(body), expected);
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", "Bearer sk-1".parse().unwrap());
+        headers.insert("accept", "*/*".parse().unwrap());
+        assert_eq!(shown(&headers), "authorization: ***; accept: */*");
+    }
+}

@@ -1,0 +1,100 @@
+//! `POST /v1/chat/completions/batch`: several conversations, one choice each
+//! (`vllm/entrypoints/openai/chat_completion/batch_serving.py`).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Response};
+use serde_json::{Map, Value};
+
+use super::chat::{self, Refused};
+use super::prepare;
+use crate::app::App;
+use crate::body::Posted;
+use crate::error::Answer;
+use crate::transfer;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::openai::chat::ChatRequest;
+
+/// Conversations of one request; each is a sequence of its own.
+const MOST: usize = 1024;
+
+/// Answers all conversations.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    answer(&app, &headers, value).await
+}
+
+async fn answer(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    value: Value,
+) -> Result<Response<Body>, Fault> {
+    let threshold = transfer::hit_threshold(app, headers, &value);
+    let requests = conversations(value)?;
+    let id = prepare::request_id("chatcmpl-", headers, requests[0].request_id.as_deref());
+    let mut playing = match chat::start(app, headers, &requests, id, threshold).await {
+        Ok(playing) => playing,
+        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+    };
+    // A batch reports sums alone.
+    let view = &mut playing.chat.view;
+    (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
+    playing.reply.ended().await;
+    let body = playing.chat.unary(&playing.reply);
+    Ok(prepare::unary(app, headers, body))
+}
+
+/// One chat request per conversation.
+fn conversations(value: Value) -> Result<Vec<ChatRequest>, Fault> {
+    let Value::Object(body) = value else {
+        return ChatRequest::parse(&value).map(|one| vec![one]);
+    };
+    let refuse = |text: &str, parameter: &str| Err(Fault::parameter(text, parameter));
+    let truthy = |key: &str| {
+        body.get(key)
+            .is_some_and(|v| vllm_sim_wire::python::Py::of(v).truthy())
+    };
+    if truthy("stream") {
+        return refuse("Batch chat completions do not support streaming.", "stream");
+    }
+    if truthy("tools") {
+        return refuse("Batch chat completions do not support tool use.", "tools");
+    }
+    if truthy("use_beam_search") {
+        let text = "Batch chat completions do not support beam search.";
+        return refuse(text, "use_beam_search");
+    }
+    if body.get("n").is_some_and(|n| !n.is_null() && *n != 1) {
+        return refuse("Batch chat completions require n=1.", "n");
+    }
+    let lists = match body.get("messages") {
+        Some(Value::Array(lists)) if !lists.is_empty() => lists.clone(),
+        Some(Value::Array(_)) => {
+            let text = "1 validation error:\n  {'type': 'too_short', 'loc': 'body.messages', 'msg': 'List should have at least 1 item after validation, not 0', 'input': '<list of 0 items>', 'ctx': {'field_type': 'List', 'min_length': 1, 'actual_length': 0}}";
+            return Err(Fault {
+                param: Some("body.messages".to_owned()),
+                ..Fault::new(400, Kind::BadRequestPhrase, text)
+            });
+        }
+        _ => return ChatRequest::parse(&Value::Object(body)).map(|one| vec![one]),
+    };
+    if lists.len() > MOST {
+        let text = format!(
+            "at most {MOST} conversations are allowed, got {}",
+            lists.len()
+        );
+        return Err(Fault::parameter(text, "messages"));
+    }
+    let parse = |messages: Value| {
+        let mut one: Map<String, Value> = body.clone();
+        one.shift_remove("stream");
+        one.shift_remove("tool_choice");
+        one.insert("messages".to_owned(), messages);
+        ChatRequest::parse(&Value::Object(one))
+    };
+    lists.into_iter().map(parse).collect()
+}

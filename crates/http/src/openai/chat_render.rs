@@ -1,0 +1,546 @@
+//! A chat reply: one JSON object, or a stream of chunks. Shapes: vLLM 0.33
+//! `entrypoints/openai/chat_completion/`.
+
+use std::sync::Arc;
+
+use super::logprobs::{Style, chat_entry, prompt};
+use super::view::{Counts, View, Wire, end_of};
+use crate::json;
+use crate::omni::PICTURE;
+use crate::stream::{Render, Step};
+use vllm_sim_engine::End;
+use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
+use vllm_sim_service::generate::{Channel, Token};
+use vllm_sim_service::{Choice, Reply};
+
+/// What only chat replies depend on.
+#[derive(Clone)]
+pub(crate) struct ChatView {
+    pub(crate) view: View,
+    pub(crate) role: Arc<str>,
+    /// Text before the answer (`echo`).
+    pub(crate) echo: Option<Arc<str>>,
+    /// Whether reasoning is shown.
+    pub(crate) include_reasoning: bool,
+    /// Whether some parser looks at the text, so that the end of a stream has an empty delta.
+    pub(crate) parsed: bool,
+    /// Whether calls were forced to one named tool: then they do not count as the finish reason.
+    pub(crate) named: bool,
+    /// Whether a choice was forced to call tools, so that its content is empty and not null.
+    pub(crate) forced: bool,
+    /// Ids of the calls: prefix of each choice, to which the call's index is added.
+    pub(crate) call_ids: Arc<dyn Fn(usize, usize) -> String + Send + Sync>,
+    pub(crate) prompt_logprobs: Option<u32>,
+    /// The prompt, kept only when the reply shows it.
+    pub(crate) prompt_ids: Option<Arc<[u32]>>,
+    pub(crate) prompt_text: Option<Arc<str>>,
+    pub(crate) ec_transfer_params: Option<Arc<str>>,
+    /// Whether a picture comes along (omni).
+    pub(crate) picture: bool,
+    /// Counts what the tool parser finds, where there is one at work.
+    pub(crate) tool_parser: Option<Arc<Metrics>>,
+}
+
+impl ChatView {
+    fn style(&self) -> Option<Style> {
+        let top = self.view.logprobs?;
+        Some(Style {
+            top,
+            as_ids: self.view.tokens_as_ids,
+        })
+    }
+
+    /// The whole answer of an ended reply.
+    pub(crate) fn unary(&self, reply: &Reply) -> String {
+        let view = &self.view;
+        let mut out = String::with_capacity(1024);
+        out.push_str("{\"id\":");
+        json::string(&mut out, &view.id);
+        out.push_str(",\"object\":\"chat.completion\",\"created\":");
+        json::int(&mut out, view.created);
+        out.push_str(",\"model\":");
+        json::string(&mut out, &view.model);
+        out.push_str(",\"choices\":[");
+        for (index, choice) in reply.choices.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            self.choice(&mut out, index, choice);
+        }
+        out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
+        json::optional(&mut out, view.fingerprint.as_deref());
+        out.push_str(",\"usage\":");
+        view.usage(&mut out, Counts::of(reply), true);
+        out.push_str(",\"prompt_logprobs\":");
+        match (self.prompt_logprobs, &self.prompt_ids) {
+            (Some(top), Some(ids)) => prompt(&mut out, &view.tokenizer, ids, top),
+            _ => out.push_str("null"),
+        }
+        self.prompt_members(&mut out);
+        out.push_str(",\"kv_transfer_params\":");
+        view.transfer(&mut out);
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
+        out.push_str(",\"metrics\":");
+        view.timings(&mut out, reply, false);
+        out.push('}');
+        out
+    }
+
+    fn prompt_members(&self, out: &mut String) {
+        out.push_str(",\"prompt_token_ids\":");
+        match &self.prompt_ids {
+            Some(ids) if self.view.return_token_ids => json::ints(out, ids.iter().copied()),
+            _ => out.push_str("null"),
+        }
+        out.push_str(",\"prompt_text\":");
+        json::optional(out, self.prompt_text.as_deref());
+    }
+
+    fn choice(&self, out: &mut String, index: usize, choice: &Choice) {
+        let released = choice.released();
+        let end = end_of(choice);
+        let content = choice.script.text(Channel::Content, released);
+        let calls = self.calls(choice, released);
+        self.count_parsed(ToolMode::NonStreaming, !calls.is_empty());
+        let content = match &self.echo {
+            Some(echo) => format!("{echo}{content}"),
+            None => content,
+        };
+        out.push_str("{\"index\":");
+        json::int(out, index);
+        out.push_str(",\"message\":{\"role\":");
+        json::string(out, &self.role);
+        out.push_str(",\"content\":");
+        let thinks = choice.script.has_reasoning();
+        if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
+            out.push_str("null");
+        } else if self.picture {
+            out.push_str("[{\"type\":\"text\",\"text\":");
+            json::string(out, &content);
+            out.push_str("},");
+            picture(out);
+            out.push(']');
+        } else {
+            json::string(out, &content);
+        }
+        out.push_str(
+            ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null",
+        );
+        if !calls.is_empty() {
+            out.push_str(",\"tool_calls\":[");
+            for (at, (name, arguments)) in calls.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                out.push_str("{\"id\":");
+                json::string(out, &(self.call_ids)(index, at));
+                out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
+                json::string(out, name);
+                out.push_str(",\"arguments\":");
+                json::string(out, arguments);
+                out.push_str("}}");
+            }
+            out.push(']');
+        }
+        out.push_str(",\"reasoning\":");
+        if thinks && self.include_reasoning {
+            json::string(out, &choice.script.text(Channel::Reasoning, released));
+        } else {
+            out.push_str("null");
+        }
+        out.push_str("},\"logprobs\":");
+        let hidden = !self.include_reasoning && self.parsed;
+        match self.style().filter(|_| !hidden) {
+            Some(style) => {
+                out.push_str("{\"content\":[");
+                for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
+                    if at > 0 {
+                        out.push(',');
+                    }
+                    let before = || choice.script.before(at);
+                    chat_entry(out, &self.view.tokenizer, &token, &before, at, style);
+                }
+                out.push_str("]}");
+            }
+            None => out.push_str("null"),
+        }
+        out.push(',');
+        self.view
+            .finish(out, choice, end, !calls.is_empty() && !self.named);
+        out.push_str(",\"token_ids\":");
+        if self.view.return_token_ids && !hidden {
+            json::ints(
+                out,
+                choice.script.tokens().take(released as usize).map(|t| t.id),
+            );
+        } else {
+            out.push_str("null");
+        }
+        out.push_str(",\"routed_experts\":null");
+        self.view.weights(out, Some(released));
+        out.push('}');
+    }
+
+    /// The tool parser looked at a choice, or at a delta of one.
+    pub(crate) fn count_parsed(&self, mode: ToolMode, found: bool) {
+        let outcome = if found {
+            ToolOutcome::ToolCall
+        } else {
+            ToolOutcome::NoToolCall
+        };
+        if let Some(metrics) = &self.tool_parser {
+            metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
+        }
+    }
+
+    /// Names and arguments of the calls among the first `released` tokens.
+    pub(crate) fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
+        let names = choice.script.calls.iter().enumerate();
+        names
+            .map(|(index, name)| {
+                (
+                    name.clone(),
+                    choice.script.text(Channel::Call(index as u16), released),
+                )
+            })
+            .filter(|(_, arguments)| !arguments.is_empty())
+            .collect()
+    }
+}
+
+/// Appends the content block of a picture.
+fn picture(out: &mut String) {
+    out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
+    out.push_str(PICTURE);
+    out.push_str("\"}}");
+}
+
+/// Writes the chunks of a chat stream.
+pub(crate) struct ChatStream {
+    chat: ChatView,
+    /// Everything of a chunk up to its choices.
+    head: String,
+    prompt: u32,
+    so_far: Vec<SoFar>,
+}
+
+/// What a stream has said of one choice.
+#[derive(Clone, Default)]
+struct SoFar {
+    tokens: u32,
+    reasoning: u32,
+    /// Calls announced.
+    calls: usize,
+}
+
+impl ChatStream {
+    /// A stream of `choices` choices to a prompt of `prompt` tokens.
+    pub(crate) fn new(chat: ChatView, choices: usize, prompt: u32) -> Self {
+        let mut head = String::with_capacity(160);
+        head.push_str("data: {\"id\":");
+        json::string(&mut head, &chat.view.id);
+        head.push_str(",\"object\":\"chat.completion.chunk\",\"created\":");
+        json::int(&mut head, chat.view.created);
+        head.push_str(",\"model\":");
+        json::string(&mut head, &chat.view.model);
+        head.push_str(",\"choices\":[");
+        head.shrink_to_fit();
+        Self {
+            so_far: vec![SoFar::default(); choices],
+            chat,
+            head,
+            prompt,
+        }
+    }
+
+    /// What a chunk's usage counts: the prompt, and the tokens of this choice alone.
+    fn counts(&self, index: usize) -> Counts {
+        Counts {
+            prompt: self.prompt,
+            completion: self.so_far[index].tokens,
+            reasoning: self.so_far[index].reasoning,
+            ..Counts::default()
+        }
+    }
+
+    /// A choice's chunk without tokens, up to the members that only some of them have.
+    fn opening(&self, out: &mut String, index: usize, content: &str) {
+        self.begin(out, index);
+        out.push_str(content);
+        out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
+        self.chat.view.chunk_usage(out, self.counts(index), true);
+    }
+
+    fn begin(&self, out: &mut String, index: usize) {
+        out.push_str(&self.head);
+        out.push_str("{\"index\":");
+        json::int(out, index);
+        out.push_str(",\"delta\":{");
+    }
+
+    /// Everything of a chunk behind its delta.
+    fn finish(
+        &self,
+        out: &mut String,
+        choice: &Choice,
+        step: &Step,
+        logprobs: &str,
+        ids: Option<&[u32]>,
+        end: Option<End>,
+    ) {
+        let view = &self.chat.view;
+        out.push_str("},\"logprobs\":");
+        out.push_str(if logprobs.is_empty() {
+            "null"
+        } else {
+            logprobs
+        });
+        match end {
+            None => out.push_str(",\"finish_reason\":null"),
+            Some(end) => {
+                out.push(',');
+                let calls = self.so_far[step.index].calls > 0 && !self.chat.named;
+                view.finish(out, choice, end, calls);
+            }
+        }
+        out.push_str(",\"token_ids\":");
+        match ids {
+            Some(ids) => json::ints(out, ids.iter().copied()),
+            None => out.push_str("null"),
+        }
+        let new = view.wire >= Wire::V033;
+        if end.is_some() {
+            view.weights(out, Some(choice.sent));
+        }
+        out.push_str("}]");
+        view.chunk_usage(out, self.counts(step.index), true);
+        if end.is_some() && !view.include_usage {
+            view.fingerprint(out);
+        }
+        if new || (end.is_some() && view.kv_transfer_params.is_some()) {
+            out.push_str(",\"kv_transfer_params\":");
+            if end.is_some() {
+                view.transfer(out)
+            } else {
+                out.push_str("null")
+            }
+        }
+        out.push_str("}\n\n");
+    }
+
+    /// Announces a call and returns whether it had to be.
+    fn announce(&mut self, out: &mut String, choice: &Choice, step: &Step, call: usize) -> bool {
+        if self.so_far[step.index].calls > call {
+            return false;
+        }
+        self.so_far[step.index].calls = call + 1;
+        self.begin(out, step.index);
+        out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
+        json::string(out, &(self.chat.call_ids)(step.index, call));
+        out.push_str(",\"type\":\"function\",\"index\":");
+        json::int(out, call);
+        out.push_str(",\"function\":{\"name\":");
+        json::string(
+            out,
+            choice.script.calls.get(call).map_or("", String::as_str),
+        );
+        out.push_str("}}]");
+        true
+    }
+}
+
+/// Text of one step, by channel.
+#[derive(Default)]
+struct Delta {
+    content: String,
+    reasoning: String,
+    call: Option<(usize, String)>,
+    hidden: bool,
+    logprobs: String,
+    ids: Vec<u32>,
+}
+
+impl ChatStream {
+    fn collect(&mut self, choice: &mut Choice, step: &Step) -> Delta {
+        let mut delta = Delta::default();
+        let style = self.chat.style();
+        let from = choice.sent - step.tokens;
+        for at in 0..step.tokens {
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
+            self.so_far[step.index].tokens += 1;
+            match token.channel {
+                Channel::Content => delta.content.push_str(token.text),
+                Channel::Reasoning => {
+                    self.so_far[step.index].reasoning += 1;
+                    delta.reasoning.push_str(token.text);
+                }
+                Channel::Marker => delta.hidden = true,
+                Channel::Call(call) => {
+                    let entry = delta.call.get_or_insert((call.into(), String::new()));
+                    entry.1.push_str(token.text);
+                }
+            }
+            if let Some(style) = style {
+                let separator = if delta.logprobs.is_empty() {
+                    "{\"content\":["
+                } else {
+                    ","
+                };
+                delta.logprobs.push_str(separator);
+                let position = (from + at) as usize;
+                chat_entry(
+                    &mut delta.logprobs,
+                    &self.chat.view.tokenizer,
+                    &token,
+                    &|| choice.script.before(position),
+                    position,
+                    style,
+                );
+            }
+            if self.chat.view.return_token_ids {
+                delta.ids.push(token.id);
+            }
+        }
+        if !delta.logprobs.is_empty() {
+            delta.logprobs.push_str("]}");
+        }
+        delta
+    }
+
+    /// The chunk of a picture.
+    fn show_picture(&self, out: &mut String, index: usize) {
+        self.begin(out, index);
+        out.push_str("\"content\":[");
+        picture(out);
+        out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
+    }
+
+    /// The usual case: one visible token and nothing else asked for.
+    fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
+        self.so_far[index].tokens += 1;
+        self.begin(out, index);
+        out.push_str("\"content\":\"");
+        json::escape(out, token.text);
+        out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
+        self.chat.view.chunk_usage(out, self.counts(index), true);
+        if self.chat.view.wire >= Wire::V033 {
+            out.push_str(",\"kv_transfer_params\":null");
+        }
+        out.push_str("}\n\n");
+    }
+}
+
+impl Render for ChatStream {
+    /// Role chunks of all choices, and the echoes after them.
+    fn first(&mut self, out: &mut String) {
+        let mut role = String::from("\"role\":");
+        json::string(&mut role, &self.chat.role);
+        role.push_str(",\"content\":\"\"");
+        for index in 0..self.so_far.len() {
+            self.opening(out, index, &role);
+            self.chat.prompt_members(out);
+            out.push_str("}\n\n");
+        }
+        if let Some(echo) = &self.chat.echo {
+            let mut content = String::from("\"content\":");
+            json::string(&mut content, echo);
+            for index in 0..self.so_far.len() {
+                self.opening(out, index, &content);
+                out.push_str("}\n\n");
+            }
+        }
+    }
+
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        if self.chat.picture && step.end.is_some() {
+            self.show_picture(out, step.index);
+        }
+        let simple = self.chat.view.logprobs.is_none()
+            && !self.chat.picture
+            && !self.chat.view.return_token_ids
+            && !self.chat.parsed;
+        if simple && step.tokens == 1 && step.end.is_none() {
+            if let Some(token) = choice.script.next(&mut choice.cursor) {
+                self.plain(out, &token, step.index);
+            }
+            return;
+        }
+        let delta = self.collect(choice, step);
+        self.chat
+            .count_parsed(ToolMode::Streaming, delta.call.is_some());
+        let hides = !self.chat.include_reasoning && self.chat.parsed;
+        let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
+        let logprobs = if hides { "" } else { delta.logprobs.as_str() };
+        let mut end = step.end;
+        if !delta.reasoning.is_empty() && self.chat.include_reasoning {
+            self.begin(out, step.index);
+            out.push_str("\"reasoning\":");
+            json::string(out, &delta.reasoning);
+            let rest = !delta.content.is_empty() || delta.call.is_some();
+            self.finish(
+                out,
+                choice,
+                step,
+                logprobs,
+                ids,
+                if rest { None } else { end.take() },
+            );
+            if !rest && step.end.is_some() {
+                return;
+            }
+        }
+        if let Some((call, arguments)) = &delta.call {
+            if self.announce(out, choice, step, *call) {
+                self.finish(out, choice, step, "", ids.map(|_| &[][..]), None);
+            }
+            self.begin(out, step.index);
+            out.push_str("\"content\":null,\"tool_calls\":[{\"index\":");
+            json::int(out, *call);
+            out.push_str(",\"function\":{\"arguments\":");
+            json::string(out, arguments);
+            out.push_str("}}]");
+            self.finish(out, choice, step, logprobs, ids, end.take());
+            return;
+        }
+        let shown = !delta.content.is_empty() || (!delta.hidden && delta.reasoning.is_empty());
+        if shown || (end.is_some() && !self.chat.parsed) {
+            self.begin(out, step.index);
+            out.push_str("\"content\":");
+            if self.chat.picture {
+                out.push_str("[{\"type\":\"text\",\"text\":");
+                json::string(out, &delta.content);
+                out.push_str("}]");
+            } else {
+                json::string(out, &delta.content);
+            }
+            if hides {
+                out.push_str(",\"reasoning\":null");
+            }
+            self.finish(out, choice, step, logprobs, ids, end);
+        } else if end.is_some()
+            || ((ids.is_some() || !logprobs.is_empty()) && delta.reasoning.is_empty())
+        {
+            self.begin(out, step.index);
+            self.finish(out, choice, step, logprobs, ids, end);
+        } else if !self.chat.parsed {
+            self.begin(out, step.index);
+            out.push_str("\"content\":\"\"");
+            self.finish(out, choice, step, logprobs, ids, end);
+        }
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        if self.chat.view.include_usage {
+            out.push_str(&self.head);
+            out.push_str("],");
+            self.chat
+                .view
+                .final_usage(out, Counts::of(reply), reply, true);
+            out.push_str("}\n\n");
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}

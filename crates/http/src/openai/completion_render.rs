@@ -1,0 +1,296 @@
+//! A completion reply: one JSON object, or a stream of chunks. Shapes: vLLM 0.33
+//! `entrypoints/openai/completion/`.
+
+use std::sync::Arc;
+
+use super::logprobs::{CONTEXT, Lists, Style, prompt};
+use super::view::{Counts, View, Wire, end_of};
+use crate::json;
+use crate::stream::{Render, Step};
+use vllm_sim_service::generate::Channel;
+use vllm_sim_service::{Choice, Reply};
+
+/// A prompt as the reply shows it.
+#[derive(Clone)]
+pub(crate) struct ShownPrompt {
+    pub(crate) ids: Arc<[u32]>,
+    /// Its text, without the special tokens that the tokenizer added.
+    pub(crate) text: Arc<str>,
+}
+
+/// What only completion replies depend on.
+#[derive(Clone)]
+pub(crate) struct CompletionView {
+    pub(crate) view: View,
+    pub(crate) echo: bool,
+    /// Only the echo is wanted (`max_tokens` 0).
+    pub(crate) echo_only: bool,
+    pub(crate) prompt_logprobs: Option<u32>,
+    /// Prompts, kept only when the reply shows them.
+    pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
+    pub(crate) ec_transfer_params: Option<Arc<str>>,
+}
+
+impl CompletionView {
+    fn prompt(&self, choice: &Choice) -> Option<&ShownPrompt> {
+        self.prompts.as_ref()?.get(choice.prompt)
+    }
+
+    fn style(&self) -> Option<Style> {
+        let top = self.view.logprobs?;
+        Some(Style {
+            top,
+            as_ids: self.view.tokens_as_ids,
+        })
+    }
+
+    /// Text that an echo puts before the output.
+    fn echoed(&self, choice: &Choice) -> &str {
+        // vLLM shows the prompt's ids instead of its text when ids are asked for.
+        let shown = self.echo && !self.view.return_token_ids;
+        self.prompt(choice)
+            .filter(|_| shown)
+            .map_or("", |p| &p.text)
+    }
+
+    /// The whole answer of an ended reply.
+    pub(crate) fn unary(&self, reply: &Reply) -> String {
+        let view = &self.view;
+        let mut out = String::with_capacity(1024);
+        out.push_str("{\"id\":");
+        json::string(&mut out, &view.id);
+        out.push_str(",\"object\":\"text_completion\",\"created\":");
+        json::int(&mut out, view.created);
+        out.push_str(",\"model\":");
+        json::string(&mut out, &view.model);
+        out.push_str(",\"choices\":[");
+        for (index, choice) in reply.choices.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            self.choice(&mut out, index, choice);
+        }
+        out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
+        json::optional(&mut out, view.fingerprint.as_deref());
+        out.push_str(",\"usage\":");
+        view.usage(&mut out, Counts::of(reply), false);
+        out.push_str(",\"kv_transfer_params\":");
+        view.transfer(&mut out);
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
+        out.push_str(",\"metrics\":");
+        view.timings(&mut out, reply, false);
+        out.push('}');
+        out
+    }
+
+    fn choice(&self, out: &mut String, index: usize, choice: &Choice) {
+        let released = if self.echo_only { 0 } else { choice.released() };
+        out.push_str("{\"index\":");
+        json::int(out, index);
+        out.push_str(",\"text\":\"");
+        json::escape(out, self.echoed(choice));
+        for token in choice.script.tokens().take(released as usize) {
+            if token.channel != Channel::Marker {
+                json::escape(out, token.text);
+            }
+        }
+        out.push_str("\",\"logprobs\":");
+        match self.style() {
+            Some(style) => {
+                let mut lists = Lists::default();
+                self.echo_logprobs(&mut lists, choice, style);
+                for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
+                    let before = || choice.script.before(at);
+                    lists.push(&self.view.tokenizer, token.id, &before, Some(at), style);
+                }
+                lists.write(out);
+            }
+            None => out.push_str("null"),
+        }
+        out.push(',');
+        self.view.finish(out, choice, end_of(choice), false);
+        out.push_str(",\"token_ids\":");
+        if self.view.return_token_ids {
+            json::ints(
+                out,
+                choice.script.tokens().take(released as usize).map(|t| t.id),
+            );
+        } else {
+            out.push_str("null");
+        }
+        out.push_str(",\"prompt_logprobs\":");
+        let echo_top = self.view.logprobs.filter(|_| self.echo);
+        match (self.prompt_logprobs.or(echo_top), self.prompt(choice)) {
+            (Some(top), Some(shown)) => prompt(out, &self.view.tokenizer, &shown.ids, top),
+            _ => out.push_str("null"),
+        }
+        out.push_str(",\"prompt_token_ids\":");
+        match self.prompt(choice).filter(|_| self.view.return_token_ids) {
+            Some(shown) => json::ints(out, shown.ids.iter().copied()),
+            None => out.push_str("null"),
+        }
+        out.push_str(",\"routed_experts\":null");
+        self.view.weights(out, Some(choice.released()));
+        out.push('}');
+    }
+
+    fn echo_logprobs(&self, lists: &mut Lists, choice: &Choice, style: Style) {
+        let Some(shown) = self.prompt(choice).filter(|_| self.echo) else {
+            return;
+        };
+        for (at, id) in shown.ids.iter().enumerate() {
+            let before = || shown.ids[at.saturating_sub(CONTEXT)..at].to_vec();
+            let position = (at > 0).then_some(at);
+            lists.push(&self.view.tokenizer, *id, &before, position, style);
+        }
+    }
+}
+
+/// Writes the chunks of a completion stream.
+pub(crate) struct CompletionStream {
+    completion: CompletionView,
+    head: String,
+    prompts: Vec<u32>,
+    /// Tokens so far, and characters of logprobs text so far, per choice.
+    so_far: Vec<(u32, usize)>,
+}
+
+impl CompletionStream {
+    /// A stream of `choices` choices to prompts of these lengths.
+    pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
+        let mut head = String::with_capacity(160);
+        head.push_str("data: {\"id\":");
+        json::string(&mut head, &completion.view.id);
+        head.push_str(",\"object\":\"text_completion\",\"created\":");
+        json::int(&mut head, completion.view.created);
+        head.push_str(",\"model\":");
+        json::string(&mut head, &completion.view.model);
+        head.push_str(",\"choices\":[");
+        head.shrink_to_fit();
+        Self {
+            completion,
+            head,
+            prompts: prompts.to_vec(),
+            so_far: vec![(0, 0); choices],
+        }
+    }
+
+    fn chunk(
+        &mut self,
+        out: &mut String,
+        choice: &Choice,
+        step: &Step,
+        text: &str,
+        logprobs: Option<&Lists>,
+        ids: &[u32],
+    ) {
+        let view = &self.completion.view;
+        out.push_str(&self.head);
+        out.push_str("{\"index\":");
+        json::int(out, step.index);
+        out.push_str(",\"text\":\"");
+        if step.first {
+            json::escape(out, self.completion.echoed(choice));
+        }
+        json::escape(out, text);
+        out.push_str("\",\"logprobs\":");
+        match logprobs {
+            Some(lists) => lists.write(out),
+            None => out.push_str("null"),
+        }
+        match step.end {
+            None => out.push_str(",\"finish_reason\":null,\"stop_reason\":null"),
+            Some(end) => {
+                out.push(',');
+                view.finish(out, choice, end, false);
+            }
+        }
+        out.push_str(",\"prompt_token_ids\":");
+        let shows_prompt = step.first && (view.return_token_ids || self.completion.echo);
+        match self.completion.prompt(choice).filter(|_| shows_prompt) {
+            Some(shown) => json::ints(out, shown.ids.iter().copied()),
+            None => out.push_str("null"),
+        }
+        out.push_str(",\"token_ids\":");
+        if view.return_token_ids {
+            json::ints(out, ids.iter().copied())
+        } else {
+            out.push_str("null")
+        }
+        let new = view.wire >= Wire::V033;
+        view.weights(out, step.end.map(|_| choice.sent));
+        out.push_str("}]");
+        let counts = Counts {
+            prompt: self.prompts.get(choice.prompt).copied().unwrap_or(0),
+            completion: self.so_far[step.index].0,
+            ..Counts::default()
+        };
+        view.chunk_usage(out, counts, false);
+        if step.end.is_some() && !view.include_usage {
+            view.fingerprint(out);
+        }
+        if new || (step.end.is_some() && view.kv_transfer_params.is_some()) {
+            out.push_str(",\"kv_transfer_params\":");
+            if step.end.is_some() {
+                view.transfer(out)
+            } else {
+                out.push_str("null")
+            }
+        }
+        out.push_str("}\n\n");
+    }
+}
+
+impl Render for CompletionStream {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        let style = self.completion.style();
+        let mut lists = style.map(|_| Lists::at(self.so_far[step.index].1));
+        if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {
+            self.completion.echo_logprobs(lists, choice, style);
+        }
+        let mut text = String::new();
+        let mut ids = Vec::new();
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
+            let position = self.so_far[step.index].0 as usize;
+            self.so_far[step.index].0 += 1;
+            if self.completion.echo_only {
+                continue;
+            }
+            if token.channel != Channel::Marker {
+                text.push_str(token.text);
+            }
+            if self.completion.view.return_token_ids {
+                ids.push(token.id);
+            }
+            if let (Some(lists), Some(style)) = (&mut lists, style) {
+                lists.push(
+                    &self.completion.view.tokenizer,
+                    token.id,
+                    &|| choice.script.before(position),
+                    Some(position),
+                    style,
+                );
+            }
+        }
+        if let Some(lists) = &lists {
+            self.so_far[step.index].1 = lists.offset();
+        }
+        self.chunk(out, choice, step, &text, lists.as_ref(), &ids);
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        if self.completion.view.include_usage {
+            out.push_str(&self.head);
+            out.push_str("],");
+            self.completion
+                .view
+                .final_usage(out, Counts::of(reply), reply, false);
+            out.push_str("}\n\n");
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}

@@ -1,0 +1,49 @@
+//! Ids of requests, and of what answers them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use axum::http::HeaderMap;
+
+/// A number that no other request of this process gets, and that looks random: a UUID drawn once,
+/// mixed with a counter. Asking the system for each id is a call too many per request.
+fn fresh() -> u64 {
+    static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    vllm_sim_random::mix(*BASE, COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// 16 lower-case hex digits, as the low half of a random UUID.
+pub(crate) fn uid() -> String {
+    format!("{:016x}", fresh())
+}
+
+/// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
+pub(crate) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
+    let base = fresh();
+    Arc::new(move |choice, call| {
+        let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);
+        format!("chatcmpl-tool-{id:016x}")
+    })
+}
+
+/// Ids of tool calls as llm-d has them: `prefix` and ten digits.
+pub(crate) fn numbered(prefix: &'static str) -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
+    let base = fresh();
+    Arc::new(move |choice, call| {
+        let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);
+        format!("{prefix}{:010}", id % 10_000_000_000)
+    })
+}
+
+/// The id of a request: `prefix` and the header's, the body's or a fresh one.
+pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
+    let header = headers
+        .get("x-request-id")
+        .and_then(|v| v.to_str().ok())
+        .filter(|v| !v.is_empty());
+    match header.or(body.filter(|v| !v.is_empty())) {
+        Some(given) => format!("{prefix}{given}").into(),
+        None => format!("{prefix}{}", uid()).into(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The `guided_*` fields of vLLM before 0.12, for servers that are told to honour them.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use crate::app::App;
+
+/// Old field, and its name within `structured_outputs`.
+const FIELDS: [(&str, &str); 6] = [
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+    ("guided_json_object", "json_object"),
+    ("guided_whitespace_pattern", "whitespace_pattern"),
+];
+
+/// The body as it is, or with its old fields under their present name. A body that already has
+/// `structured_outputs` says what it wants.
+pub(crate) fn body<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
+    if app.config.api.legacy_guided {
+        translated(value)
+    } else {
+        Cow::Borrowed(value)
+    }
+}
+
+fn translated(value: &Value) -> Cow<'_, Value> {
+    let given = |key: &str| value.get(key).filter(|given| !given.is_null());
+    let pairs = FIELDS.iter().filter_map(|(old, new)| {
+        let value = given(old).filter(|v| **v != Value::Bool(false))?;
+        Some(((*new).to_owned(), value.clone()))
+    });
+    let outputs: Map<String, Value> = pairs.collect();
+    if outputs.is_empty() || given("structured_outputs").is_some() {
+        return Cow::Borrowed(value);
+    }
+    let mut body = value.clone();
+    body["structured_outputs"] = outputs.into();
+    Cow::Owned(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn old_fields_become_one_new_one() {
+        let old = json!({"guided_choice": ["a", "b"], "guided_json_object": false});
+        let new = translated(&old);
+        assert_eq!(new["structured_outputs"], json!({"choice": ["a", "b"]}));
+        let both = json!({"guided_choice": ["a"], "structured_outputs": {"regex": "b"}});
+        assert_eq!(*translated(&both), both);
+        let none = json!({"guided_regex": null});
+        assert_eq!(*translated(&none), none);
+    }
+}

@@ -1,0 +1,84 @@
+//! `GET /v1/models`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+
+use crate::app::{App, unix_now};
+use crate::{error, json};
+
+/// One card per served name, then one per adapter in the order they were loaded.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+    let models = &app.service.models;
+    let root = app.config.model.name.as_str();
+    let created = unix_now() as u64;
+    let mut out = String::from("{\"object\":\"list\",\"data\":[");
+    for (index, name) in models.served().iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        let max = Some(app.config.model.max_model_len);
+        card(
+            &mut out,
+            &Card {
+                id: name,
+                root,
+                parent: None,
+                max,
+                created,
+            },
+        );
+    }
+    for adapter in models.adapters().iter() {
+        out.push(',');
+        let parent = adapter.base.as_deref().unwrap_or(models.displayed());
+        let root = if adapter.path.is_empty() {
+            &adapter.name
+        } else {
+            adapter.path.as_str()
+        };
+        card(
+            &mut out,
+            &Card {
+                id: &adapter.name,
+                root,
+                parent: Some(parent),
+                max: None,
+                created,
+            },
+        );
+    }
+    out.push_str("]}");
+    error::json(StatusCode::OK, out)
+}
+
+struct Card<'a> {
+    id: &'a str,
+    root: &'a str,
+    parent: Option<&'a str>,
+    max: Option<u32>,
+    created: u64,
+}
+
+fn card(out: &mut String, card: &Card<'_>) {
+    out.push_str("{\"id\":");
+    json::string(out, card.id);
+    out.push_str(",\"object\":\"model\",\"created\":");
+    json::int(out, card.created);
+    out.push_str(",\"owned_by\":\"vllm\",\"root\":");
+    json::string(out, card.root);
+    out.push_str(",\"parent\":");
+    json::optional(out, card.parent);
+    out.push_str(",\"max_model_len\":");
+    match card.max {
+        Some(max) => json::int(out, max),
+        None => out.push_str("null"),
+    }
+    out.push_str(",\"permission\":[{\"id\":\"modelperm-");
+    out.push_str(&super::prepare::uid());
+    out.push_str("\",\"object\":\"model_permission\",\"created\":");
+    json::int(out, card.created);
+    out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
+}

@@ -1,0 +1,308 @@
+//! From the items of a Responses request to a chat, as vLLM converts them
+//! (`vllm/entrypoints/openai/responses/utils.py`).
+
+use serde_json::{Map, Value, json};
+
+use super::custom;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
+use vllm_sim_wire::schema::Wire;
+
+/// A response that a request follows.
+#[derive(Debug, Clone)]
+pub(crate) struct Previous {
+    /// The messages it answered.
+    pub(crate) messages: Vec<Value>,
+    /// Its output items.
+    pub(crate) output: Vec<Value>,
+}
+
+/// The conversation of a request: instructions, what came before, what is new.
+pub(crate) fn messages(
+    request: &ResponsesRequest,
+    previous: Option<&Previous>,
+) -> Result<Vec<Value>, Fault> {
+    let mut out = Vec::new();
+    if let Some(text) = request.instructions.as_deref().filter(|t| !t.is_empty()) {
+        out.push(json!({"role": "system", "content": text}));
+    }
+    if let Some(previous) = previous {
+        // Instructions do not carry over; neither does reasoning.
+        let said = previous.messages.iter();
+        out.extend(said.filter(|m| role(m) != "system").cloned());
+        for item in previous.output.iter().filter(|i| is(i, "message")) {
+            for part in item["content"].as_array().into_iter().flatten() {
+                out.push(json!({"role": "assistant", "content": part["text"]}));
+            }
+        }
+    }
+    match &request.input {
+        Input::Text(text) => out.push(json!({"role": "user", "content": text})),
+        Input::Items(items) => {
+            let start = out.len();
+            for item in items {
+                add(item, &mut out, start)?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn is(item: &Value, kind: &str) -> bool {
+    item.get("type").is_some_and(|text| text == kind)
+}
+
+fn role(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or("")
+}
+
+/// Appends one item; what an assistant thinks, says and calls in a row is one message.
+fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
+    let kind = item.get("type").and_then(Value::as_str);
+    let (member, value) = match kind {
+        Some("function_call" | "custom_tool_call") => {
+            let arguments = match (kind, item.get("input")) {
+                (Some("custom_tool_call"), input) => {
+                    let input = input.and_then(Value::as_str).unwrap_or_default();
+                    Some(custom::arguments(input).into())
+                }
+                (_, input) => item.get("arguments").or(input).cloned(),
+            };
+            let name = match item.get("namespace").and_then(Value::as_str) {
+                Some(space) => format!("{space}__{}", item["name"].as_str().unwrap_or("")).into(),
+                None => item["name"].clone(),
+            };
+            let function = json!({"name": name, "arguments": arguments});
+            let call = json!({"id": item["call_id"], "function": function, "type": "function"});
+            if let Some(last) = assistant(out, start) {
+                match last.get_mut("tool_calls") {
+                    Some(Value::Array(calls)) => calls.push(call),
+                    _ => {
+                        last.insert("tool_calls".to_owned(), json!([call]));
+                    }
+                }
+                return Ok(());
+            }
+            ("tool_calls", json!([call]))
+        }
+        Some("function_call_output" | "custom_tool_call_output") => {
+            let output = item.get("output").cloned().unwrap_or_default();
+            let id = item.get("call_id").cloned().unwrap_or_default();
+            out.push(json!({"role": "tool", "content": output, "tool_call_id": id}));
+            return Ok(());
+        }
+        Some("reasoning") => {
+            if item
+                .get("encrypted_content")
+                .is_some_and(|e| e.as_str().is_some_and(|e| !e.is_empty()))
+            {
+                return Err(Fault::bad_request("Encrypted content is not supported."));
+            }
+            let first = |key: &str| item.get(key)?.as_array()?.first()?.get("text").cloned();
+            let text = first("content").or_else(|| first("summary"));
+            ("reasoning", text.unwrap_or_else(|| "".into()))
+        }
+        None | Some("message") if role(item) == "assistant" => {
+            let text = match item.get("content") {
+                Some(Value::Array(parts)) => parts.first().and_then(|p| p.get("text")).cloned(),
+                other => other.cloned(),
+            };
+            ("content", text.unwrap_or_else(|| "".into()))
+        }
+        None | Some("message") => {
+            let mut message = item.as_object().cloned().unwrap_or_default();
+            for key in ["type", "status", "id", "phase"] {
+                message.shift_remove(key);
+            }
+            out.push(Value::Object(message));
+            return Ok(());
+        }
+        Some(_) if item.get("role").is_some() => {
+            out.push(item.clone());
+            return Ok(());
+        }
+        // Items of tools that no model here has.
+        Some(kind) => {
+            let text = format!("Unsupported input item type: {kind}");
+            return Err(Fault::parameter(text, "input"));
+        }
+    };
+    match assistant(out, start) {
+        Some(last) if last.get(member).is_none_or(Value::is_null) => {
+            last.insert(member.to_owned(), value);
+        }
+        _ => {
+            let mut message = Map::new();
+            message.insert("role".to_owned(), "assistant".into());
+            message.insert(member.to_owned(), value);
+            out.push(Value::Object(message));
+        }
+    }
+    Ok(())
+}
+
+/// The last message when it is a new one of the assistant's.
+fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
+    let last = out[start..].last_mut()?;
+    if role(last) == "assistant" {
+        last.as_object_mut()
+    } else {
+        None
+    }
+}
+
+/// Whether the last item is to be continued and not answered.
+fn continues(request: &ResponsesRequest) -> bool {
+    let Input::Items(items) = &request.input else {
+        return false;
+    };
+    let Some(last) = items.last() else {
+        return false;
+    };
+    let said = last
+        .get("type")
+        .is_none_or(|kind| kind == "message" || kind == "reasoning");
+    let status = last.get("status").and_then(Value::as_str);
+    said && matches!(status, Some("in_progress" | "incomplete"))
+}
+
+/// The functions among the tools; those of a namespace under their flat names.
+fn functions(tools: &[Value]) -> Vec<Value> {
+    let mut out = Vec::new();
+    for tool in tools {
+        if is(tool, "function") {
+            out.push(function(tool, None));
+        } else if is(tool, "custom") {
+            out.push(custom::function(tool));
+        } else if is(tool, "namespace") {
+            let inner = tool.get("tools").and_then(Value::as_array);
+            let inner = inner.into_iter().flatten().filter(|t| is(t, "function"));
+            out.extend(inner.map(|t| function(t, tool["name"].as_str())));
+        }
+    }
+    out
+}
+
+fn function(tool: &Value, namespace: Option<&str>) -> Value {
+    let mut function = Map::new();
+    let name = tool["name"].as_str().unwrap_or_default();
+    let name = namespace.map_or(name.to_owned(), |space| format!("{space}__{name}"));
+    function.insert("name".to_owned(), name.into());
+    for key in ["description", "parameters", "strict"] {
+        let value = tool.get(key).cloned().unwrap_or_default();
+        function.insert(key.to_owned(), value);
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// The chat that answers a request; its sampling fields stay unset.
+pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<ChatRequest, Fault> {
+    let proceed = continues(request);
+    let mut body = json!({
+        "model": request.model,
+        "messages": messages,
+        "add_special_tokens": true,
+        "add_generation_prompt": !proceed,
+        "continue_final_message": proceed,
+        "include_reasoning": request.include_reasoning,
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "tool_choice": "none",
+    });
+    let mut set = |key: &str, value: Value| body[key] = value;
+    if let Some(kwargs) = &request.chat_template_kwargs {
+        set("chat_template_kwargs", Value::Object(kwargs.clone()));
+    }
+    if let Some(params) = &request.kv_transfer_params {
+        set("kv_transfer_params", Value::Object(params.clone()));
+    }
+    let effort = request.reasoning.as_ref().and_then(|r| r.get("effort"));
+    if let Some(effort) = effort.filter(|effort| !effort.is_null()) {
+        set("reasoning_effort", effort.clone());
+    }
+    if request.truncation.as_deref() == Some("auto") {
+        set("truncate_prompt_tokens", (-1).into());
+    }
+    let mut tools = functions(&request.tools);
+    if !tools.is_empty() {
+        let choice = match &request.tool_choice {
+            Value::String(word) => word.as_str().into(),
+            choice if is(choice, "function") || is(choice, "custom") => {
+                json!({"type": "function", "function": {"name": choice["name"]}})
+            }
+            choice if is(choice, "allowed_tools") => {
+                let allowed = choice.get("tools").and_then(Value::as_array);
+                let allowed: Vec<&Value> =
+                    allowed.into_iter().flatten().map(|t| &t["name"]).collect();
+                tools.retain(|tool| allowed.contains(&&tool["function"]["name"]));
+                choice.get("mode").cloned().unwrap_or_else(|| "auto".into())
+            }
+            _ => "auto".into(),
+        };
+        set("tool_choice", choice);
+        set("tools", tools.into());
+    }
+    let mut chat = ChatRequest::read(&body)
+        .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+    // Parts of the Responses API (`input_text`) are not among those of a chat.
+    chat.messages = messages.iter().cloned().map(Message::trusted).collect();
+    Ok(chat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converted(items: Value) -> Vec<Value> {
+        let request = ResponsesRequest::parse(&json!({"input": items})).expect("it is good");
+        messages(&request, None).expect("it converts")
+    }
+
+    #[test]
+    fn what_an_assistant_does_in_a_row_is_one_message() {
+        let out = converted(json!([
+            {"role": "user", "content": "q"},
+            {"type": "reasoning", "id": "rs_1", "summary": [],
+             "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        ]));
+        let roles: Vec<&str> = out.iter().map(role).collect();
+        assert_eq!(roles, ["user", "assistant", "tool"]);
+        assert_eq!(out[1]["reasoning"], "hm");
+        assert_eq!(out[1]["tool_calls"][1]["id"], "c2");
+        assert_eq!(
+            out[2],
+            json!({"role": "tool", "content": "1", "tool_call_id": "c1"})
+        );
+    }
+
+    #[test]
+    fn items_of_tools_that_nobody_has_are_refused() {
+        let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
+        let request = ResponsesRequest::parse(&request).expect("it is good");
+        let fault = messages(&request, None).expect_err("it is no message");
+        assert_eq!(
+            fault.message,
+            "Unsupported input item type: item_reference (parameter=input)"
+        );
+    }
+
+    #[test]
+    fn instructions_come_first_and_old_ones_are_dropped() {
+        let request = json!({"input": "b", "instructions": "new"});
+        let request = ResponsesRequest::parse(&request).expect("it is good");
+        let previous = Previous {
+            messages: vec![
+                json!({"role": "system", "content": "old"}),
+                json!({"role": "user", "content": "a"}),
+            ],
+            output: vec![json!({"type": "message", "content": [{"text": "x"}]})],
+        };
+        let out = messages(&request, Some(&previous)).expect("it converts");
+        let texts: Vec<&str> = out.iter().filter_map(|m| m["content"].as_str()).collect();
+        assert_eq!(texts, ["new", "a", "x", "b"]);
+    }
+}

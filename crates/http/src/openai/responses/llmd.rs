@@ -1,0 +1,130 @@
+//! What llm-d-inference-sim reads differently in a Responses request (`--compat llm-d`).
+//!
+//! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/responses.go`.
+
+use serde_json::{Value, json};
+
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
+use vllm_sim_wire::openai::shared::ToolChoice;
+
+const ITEMS: [&str; 3] = ["message", "function_call", "function_call_output"];
+const CONTENTS: [&str; 4] = ["input_text", "output_text", "input_image", "input_audio"];
+
+/// The body with its tools in the Responses API's own, flat form; chat's nested one is taken too.
+///
+/// # Errors
+/// llm-d's 400 for items, parts and tools of other kinds, and for no input.
+pub(super) fn body(mut body: Value) -> Result<Value, Fault> {
+    match body.get("input") {
+        None | Some(Value::Null) => return Err(unread("input is required")),
+        Some(Value::Array(items)) => items.iter().try_for_each(check)?,
+        Some(_) => {}
+    }
+    if let Some(Value::Array(tools)) = body.get_mut("tools") {
+        tools.iter_mut().try_for_each(flatten)?;
+    }
+    Ok(body)
+}
+
+fn unread(words: impl std::fmt::Display) -> Fault {
+    Fault::bad_request(format!("Failed to read and parse request body, {words}"))
+}
+
+fn kind(value: &Value) -> &str {
+    value.get("type").and_then(Value::as_str).unwrap_or("")
+}
+
+fn check(item: &Value) -> Result<(), Fault> {
+    let kind_of_item = kind(item);
+    let bare = kind_of_item.is_empty() && item.get("role").is_some();
+    if !bare && !ITEMS.contains(&kind_of_item) {
+        let words = format!("unsupported input item type {kind_of_item:?}");
+        return Err(unread(words));
+    }
+    let parts = item.get("content").and_then(Value::as_array);
+    for part in parts.into_iter().flatten() {
+        if !CONTENTS.contains(&kind(part)) {
+            let words = format!("unsupported input content type {:?}", kind(part));
+            return Err(unread(words));
+        }
+    }
+    Ok(())
+}
+
+fn flatten(tool: &mut Value) -> Result<(), Fault> {
+    if kind(tool) != "function" {
+        return Err(unread(format!("unsupported tool type {:?}", kind(tool))));
+    }
+    if let Some(Value::Object(inner)) = tool.get("function").cloned() {
+        let mut flat = json!({"type": "function"});
+        for (key, value) in inner {
+            flat[key] = value;
+        }
+        *tool = flat;
+    }
+    let name = tool.get("name").and_then(Value::as_str);
+    if name.is_none_or(str::is_empty) {
+        return Err(unread("tool name is required"));
+    }
+    Ok(())
+}
+
+/// One call in the first turn even where the choice is free, and text once a call has its result:
+/// so a loop of tools ends.
+pub(super) fn choose(request: &ResponsesRequest, chat: &mut ChatRequest) {
+    let answered = match &request.input {
+        Input::Text(_) => false,
+        Input::Items(items) => items
+            .iter()
+            .any(|item| kind(item) == "function_call_output"),
+    };
+    chat.parallel_tool_calls = Some(false);
+    if answered {
+        chat.tool_choice = Some(ToolChoice::None);
+    } else if request.tool_choice == "auto" && chat.tools.as_ref().is_some_and(|t| !t.is_empty()) {
+        chat.tool_choice = Some(ToolChoice::Required);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_may_be_nested_as_in_a_chat() {
+        let nested = json!({"input": "x", "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {}}},
+        ]});
+        let flat = body(nested).expect("it is good");
+        let expected = json!([{"type": "function", "name": "f", "parameters": {}}]);
+        assert_eq!(flat["tools"], expected);
+    }
+
+    #[test]
+    fn what_llmd_does_not_know_is_refused_in_its_words() {
+        for (bad, words) in [
+            (json!({}), "input is required"),
+            (
+                json!({"input": [{"type": "reasoning"}]}),
+                "unsupported input item type \"reasoning\"",
+            ),
+            (
+                json!({"input": [{"role": "user", "content": [{"type": "text"}]}]}),
+                "unsupported input content type \"text\"",
+            ),
+            (
+                json!({"input": "x", "tools": [{"type": "custom"}]}),
+                "unsupported tool type \"custom\"",
+            ),
+            (
+                json!({"input": "x", "tools": [{"type": "function"}]}),
+                "tool name is required",
+            ),
+        ] {
+            let fault = body(bad).expect_err(words);
+            assert!(fault.message.ends_with(words), "{}", fault.message);
+        }
+    }
+}

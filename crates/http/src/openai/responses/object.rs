@@ -1,0 +1,430 @@
+//! The response object and its output items, keys in vLLM's order
+//! (`vllm/entrypoints/openai/responses/protocol.py`, `ResponsesResponse`; the items are classes
+//! of the openai SDK).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::custom;
+use crate::openai::logprobs::entries;
+use crate::openai::prepare::{call_ids, numbered, uid};
+use crate::openai::view::{Counts, View, Wire, end_of};
+use vllm_sim_engine::End;
+use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
+use vllm_sim_service::generate::{Channel, Reason};
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::openai::responses::ResponsesRequest;
+
+/// What all objects of one response share.
+pub(super) struct Frame {
+    pub(super) view: View,
+    pub(super) request: ResponsesRequest,
+    pub(super) temperature: f64,
+    pub(super) top_p: f64,
+    /// The effective budget.
+    pub(super) max_tokens: i128,
+    /// Whether and how many alternatives per token are shown.
+    pub(super) logprobs: Option<u32>,
+    pub(super) ids: Ids,
+    /// Counts what the tool parser finds, where there is one at work.
+    pub(super) tool_parser: Option<Arc<Metrics>>,
+    /// The prompt, when the response shows it.
+    pub(super) prompt: Option<Vec<u32>>,
+}
+
+/// Ids of the output items, the same in every event.
+pub(super) struct Ids {
+    reasoning: String,
+    message: String,
+    items: CallIds,
+    calls: CallIds,
+}
+
+type CallIds = Arc<dyn Fn(usize, usize) -> String + Send + Sync>;
+
+impl Ids {
+    /// Fresh ones.
+    pub(super) fn new() -> Self {
+        let (call_base, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self {
+            reasoning: format!("rs_{}", uid()),
+            message: format!("msg_{}", uid()),
+            items: Arc::new(move |_, call| {
+                let id = vllm_sim_random::mix(call_base, call as u64);
+                format!("fc_{id:016x}")
+            }),
+            calls: call_ids(),
+        }
+    }
+
+    /// llm-d's: the message has the number of the response, a call and its item share one.
+    pub(super) fn llmd(response: &str) -> Self {
+        let number = response.strip_prefix("resp_").unwrap_or(response);
+        let digits = numbered("");
+        let items = digits.clone();
+        Self {
+            reasoning: format!("rs_{number}"),
+            message: format!("msg_{number}"),
+            items: Arc::new(move |choice, call| format!("fc_{}", items(choice, call))),
+            calls: Arc::new(move |choice, call| format!("call_{}", digits(choice, call))),
+        }
+    }
+
+    /// The id of the item that a channel belongs to.
+    pub(super) fn item(&self, channel: Channel) -> String {
+        match channel {
+            Channel::Reasoning => self.reasoning.clone(),
+            Channel::Call(call) => (self.items)(0, usize::from(call)),
+            _ => self.message.clone(),
+        }
+    }
+
+    fn call(&self, call: u16) -> String {
+        (self.calls)(0, usize::from(call))
+    }
+}
+
+/// How a reply ended.
+pub(super) fn status(choice: &Choice) -> &'static str {
+    match (end_of(choice), choice.script.finish.reason) {
+        (End::Finished, Reason::Length) => "incomplete",
+        (End::Cancelled, _) => "cancelled",
+        _ => "completed",
+    }
+}
+
+impl Frame {
+    /// The response in some state.
+    pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
+        let (view, request) = (&self.view, &self.request);
+        let new = view.wire >= Wire::V033;
+        let incomplete = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        let mut map = Map::new();
+        let mut set = |key: &str, value: Value| map.insert(key.to_owned(), value);
+        set("id", (*view.id).into());
+        set("created_at", view.created.into());
+        set("incomplete_details", incomplete.into());
+        set("instructions", request.instructions.clone().into());
+        set("metadata", json!(request.metadata));
+        set("model", (*view.model).into());
+        set("object", "response".into());
+        set("output", output.into());
+        set("parallel_tool_calls", request.parallel_tool_calls.into());
+        set("temperature", self.temperature.into());
+        set("tool_choice", choice_shown(&request.tool_choice));
+        set("tools", request.tools.iter().map(tool_shown).collect());
+        set("top_p", self.top_p.into());
+        set("background", request.background.unwrap_or(false).into());
+        set(
+            "max_output_tokens",
+            vllm_sim_wire::python::int(self.max_tokens),
+        );
+        let calls = request.max_tool_calls.map(vllm_sim_wire::python::int);
+        set("max_tool_calls", calls.into());
+        set(
+            "previous_response_id",
+            request.previous_response_id.clone().into(),
+        );
+        set("prompt", Value::Null);
+        if new {
+            let options = request.prompt_cache_options.as_ref().map(|o| {
+                json!({
+                    "mode": o.mode, "ttl": o.ttl,
+                    "comparison_response_id": o.comparison_response_id, "prewarm": o.prewarm,
+                })
+            });
+            set("prompt_cache_options", options.into());
+            set("prompt_cache_key", request.prompt_cache_key.clone().into());
+            set(
+                "prompt_cache_retention",
+                request.prompt_cache_retention.clone().into(),
+            );
+        }
+        set(
+            "reasoning",
+            request.reasoning.as_ref().map(reasoning_shown).into(),
+        );
+        if new {
+            set(
+                "safety_identifier",
+                request.safety_identifier.clone().into(),
+            );
+        }
+        set("service_tier", request.service_tier.as_str().into());
+        set("status", status.into());
+        set("text", request.text.as_ref().map(text_shown).into());
+        let top = self
+            .logprobs
+            .map(|_| vllm_sim_wire::python::int(request.top_logprobs));
+        set("top_logprobs", top.into());
+        set("truncation", request.truncation.clone().into());
+        set("usage", reply.map(usage).into());
+        set("user", request.user.clone().into());
+        if let Some(reply) = reply.filter(|_| view.metrics) {
+            let mut text = String::new();
+            view.timings(&mut text, reply, false);
+            set("metrics", serde_json::from_str(&text).unwrap_or_default());
+        }
+        set(
+            "presence_penalty",
+            request.presence_penalty.unwrap_or(0.0).into(),
+        );
+        set(
+            "frequency_penalty",
+            request.frequency_penalty.unwrap_or(0.0).into(),
+        );
+        let mut offer = String::new();
+        if reply.is_some() {
+            view.transfer(&mut offer);
+        }
+        let offer = serde_json::from_str(&offer).unwrap_or_default();
+        set("kv_transfer_params", offer);
+        set("ec_transfer_params", Value::Null);
+        let (input, output) = self.raw_messages(reply).unzip();
+        set("input_messages", input.into());
+        set("output_messages", output.into());
+        Value::Object(map)
+    }
+
+    /// Prompt and answer as the model sees them, when they were asked for.
+    fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
+        let raw = |ids: &[u32]| {
+            let text = self.view.tokenizer.decode(ids, false);
+            json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}])
+        };
+        let choice = &reply?.choices[0];
+        let tokens = choice.script.tokens().take(choice.released() as usize);
+        let ids: Vec<u32> = tokens.map(|t| t.id).collect();
+        Some((raw(self.prompt.as_ref()?), raw(&ids)))
+    }
+
+    /// The tool parser looked at the answer, or at a delta of it.
+    pub(super) fn count_parsed(&self, mode: ToolMode, found: bool) {
+        let outcome = if found {
+            ToolOutcome::ToolCall
+        } else {
+            ToolOutcome::NoToolCall
+        };
+        if let Some(metrics) = &self.tool_parser {
+            metrics.on_tool_parser(mode, outcome, ToolRequest::Responses, 1);
+        }
+    }
+
+    /// The items of an ended reply. A stream calls its reasoning completed, a unary answer leaves
+    /// that open.
+    pub(super) fn output(&self, choice: &Choice, streamed: bool) -> Vec<Value> {
+        let released = choice.released();
+        let text = |channel| choice.script.text(channel, released);
+        let mut items = Vec::new();
+        let reasoning = text(Channel::Reasoning);
+        if !reasoning.is_empty() && self.request.include_reasoning {
+            let status = streamed.then_some("completed");
+            items.push(self.reasoning_item(Some(&reasoning), status));
+        }
+        let calls = (0..choice.script.calls.len() as u16)
+            .map(|call| (call, text(Channel::Call(call))))
+            .filter(|(_, arguments)| !arguments.is_empty());
+        let calls: Vec<Value> = calls
+            .map(|(call, arguments)| self.call_item(choice, call, &arguments, "completed"))
+            .collect();
+        let mut content = text(Channel::Content);
+        let silent = items.is_empty() && calls.is_empty() && content.is_empty();
+        if silent && !streamed && !choice.script.calls.is_empty() {
+            // A call that was cut before it said anything is no call to the parser but text.
+            let tokens = choice.script.tokens().take(released as usize);
+            let ids: Vec<u32> = tokens.map(|token| token.id).collect();
+            content = self.view.tokenizer.decode(&ids, true);
+        }
+        let alone = items.is_empty() && calls.is_empty() && self.view.wire >= Wire::V033;
+        if !content.is_empty() || (alone && !streamed) {
+            let cut = calls.is_empty() && status(choice) == "incomplete";
+            let state = self.state(cut);
+            let logprobs = self.logprobs.filter(|_| !streamed);
+            let logprobs = logprobs.map(|top| self.logprobs(choice, top));
+            items.push(self.message_item(&content, logprobs, state));
+        }
+        items.extend(calls);
+        items
+    }
+
+    /// How a message that the limit has (not) cut ended: 0.32 calls both completed.
+    pub(super) fn state(&self, cut: bool) -> &'static str {
+        if cut && self.view.wire >= Wire::V033 {
+            "incomplete"
+        } else {
+            "completed"
+        }
+    }
+
+    pub(super) fn reasoning_item(&self, text: Option<&str>, status: Option<&str>) -> Value {
+        let content = text.map(|text| json!([{"text": text, "type": "reasoning_text"}]));
+        json!({
+            "id": self.ids.reasoning, "summary": [], "type": "reasoning", "content": content,
+            "encrypted_content": null, "status": status,
+        })
+    }
+
+    pub(super) fn message_item(&self, text: &str, logprobs: Option<Value>, status: &str) -> Value {
+        let content: Vec<Value> = match text {
+            "" => Vec::new(),
+            text => vec![text_part(text, logprobs)],
+        };
+        json!({
+            "id": self.ids.message, "content": content, "role": "assistant", "status": status,
+            "type": "message", "phase": null,
+        })
+    }
+
+    pub(super) fn call_item(
+        &self,
+        choice: &Choice,
+        call: u16,
+        arguments: &str,
+        status: &str,
+    ) -> Value {
+        let name = choice.script.calls.get(usize::from(call));
+        if self.is_custom(choice, call) {
+            return json!({
+                "call_id": self.ids.call(call), "input": custom::input(arguments), "name": name,
+                "type": "custom_tool_call", "id": self.item_id(choice, Channel::Call(call)),
+                "async": null, "caller": null, "namespace": null,
+            });
+        }
+        json!({
+            "arguments": arguments, "call_id": self.ids.call(call), "name": name,
+            "type": "function_call", "id": self.ids.item(Channel::Call(call)), "async": null,
+            "caller": null, "namespace": null, "status": status,
+        })
+    }
+
+    /// Whether a call is one of a tool that takes free text.
+    pub(super) fn is_custom(&self, choice: &Choice, call: u16) -> bool {
+        let name = choice.script.calls.get(usize::from(call));
+        let custom = |tool: &&Value| tool["type"] == "custom";
+        let mut tools = self.request.tools.iter().filter(custom);
+        name.is_some_and(|name| tools.any(|tool| tool["name"] == **name))
+    }
+
+    /// The id of the item that a channel belongs to.
+    pub(super) fn item_id(&self, choice: &Choice, channel: Channel) -> String {
+        let id = self.ids.item(channel);
+        match channel {
+            Channel::Call(call) if self.is_custom(choice, call) => id.replacen("fc_", "ctc_", 1),
+            _ => id,
+        }
+    }
+
+    fn logprobs(&self, choice: &Choice, top: u32) -> Value {
+        let tokens = choice.script.tokens().take(choice.released() as usize);
+        let view = &self.view;
+        tokens
+            .enumerate()
+            .map(|(at, token)| {
+                let shown = entries(
+                    &view.tokenizer,
+                    token.id,
+                    &|| choice.script.before(at),
+                    at,
+                    top,
+                    view.tokens_as_ids,
+                );
+                let bytes = |text: &str| json!(text.as_bytes());
+                let tops: Vec<Value> = shown
+                    .iter()
+                    .take(top as usize)
+                    .map(
+                        |e| json!({"token": e.text, "bytes": bytes(&e.text), "logprob": e.logprob}),
+                    )
+                    .collect();
+                let first = &shown[0];
+                json!({
+                    "token": first.text, "bytes": bytes(&first.text), "logprob": first.logprob,
+                    "top_logprobs": tops,
+                })
+            })
+            .collect()
+    }
+}
+
+/// One text of a message.
+pub(super) fn text_part(text: &str, logprobs: Option<Value>) -> Value {
+    json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
+}
+
+fn usage(reply: &Reply) -> Value {
+    let counts = Counts::of(reply);
+    json!({
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {
+            "cached_tokens": counts.cached, "cache_write_tokens": 0,
+            "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
+        },
+        "output_tokens": counts.completion,
+        "output_tokens_details": {
+            "reasoning_tokens": counts.reasoning, "tool_output_tokens": 0,
+            "output_tokens_per_turn": [], "tool_output_tokens_per_turn": [],
+        },
+        "total_tokens": counts.prompt + counts.completion,
+    })
+}
+
+/// The members of an SDK class, in its order: those that always show, absent ones as null; then
+/// what else was sent.
+fn shown(value: &Value, members: &[&str]) -> Value {
+    let Value::Object(given) = value else {
+        return value.clone();
+    };
+    let mut out = Map::new();
+    for member in members {
+        let value = given.get(*member).cloned().unwrap_or_default();
+        out.insert((*member).to_owned(), value);
+    }
+    for (key, value) in given {
+        if !out.contains_key(key) {
+            out.insert(key.clone(), value.clone());
+        }
+    }
+    Value::Object(out)
+}
+
+fn tool_shown(tool: &Value) -> Value {
+    if tool.get("type").is_some_and(|kind| kind == "function") {
+        let members = [
+            "name",
+            "parameters",
+            "strict",
+            "type",
+            "allowed_callers",
+            "async",
+            "defer_loading",
+            "description",
+            "output_schema",
+        ];
+        shown(tool, &members)
+    } else {
+        tool.clone()
+    }
+}
+
+fn choice_shown(choice: &Value) -> Value {
+    match choice.get("type").and_then(Value::as_str) {
+        Some("function") => shown(choice, &["name", "type"]),
+        Some("allowed_tools") => shown(choice, &["mode", "tools", "type"]),
+        _ => choice.clone(),
+    }
+}
+
+fn reasoning_shown(reasoning: &Value) -> Value {
+    let members = ["context", "effort", "generate_summary", "mode", "summary"];
+    shown(reasoning, &members)
+}
+
+fn text_shown(text: &Value) -> Value {
+    let mut text = shown(text, &["format", "verbosity"]);
+    if text["format"]["type"] == "json_schema" {
+        let members = ["name", "schema", "type", "description", "strict"];
+        text["format"] = shown(&text["format"], &members);
+    }
+    text
+}

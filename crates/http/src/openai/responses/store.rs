@@ -1,0 +1,178 @@
+//! Responses that can be asked for again, in memory. vLLM keeps them for ever; we keep the
+//! latest ones.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::convert::Previous;
+
+/// Most responses that are kept.
+const MOST: usize = 10_000;
+
+/// What is kept of the responses.
+#[derive(Default)]
+pub(crate) struct Store(Mutex<IndexMap<String, Entry>>);
+
+struct Entry {
+    response: Value,
+    messages: Vec<Value>,
+    /// Events of a background stream.
+    log: Option<Arc<Log>>,
+    /// What makes a background response.
+    task: Option<AbortHandle>,
+}
+
+/// What became of the wish to cancel.
+pub(super) enum Cancelled {
+    /// The response as it is now.
+    Now(Value),
+    /// There is nothing to cancel.
+    Over,
+    /// No such response.
+    Unknown,
+}
+
+impl Store {
+    /// Keeps a response; one that was cancelled stays so.
+    fn put(&self, messages: &[Value], response: &Value) {
+        let id = id(response);
+        let mut entries = self.0.lock();
+        if let Some(entry) = entries.get_mut(&id) {
+            if entry.response["status"] != "cancelled" {
+                entry.response = response.clone();
+            }
+            return;
+        }
+        if entries.len() >= MOST {
+            entries.shift_remove_index(0);
+        }
+        let entry = Entry {
+            response: response.clone(),
+            messages: messages.to_vec(),
+            log: None,
+            task: None,
+        };
+        entries.insert(id, entry);
+    }
+
+    /// Who makes a background response, and where its events go.
+    pub(super) fn attend(&self, id: &str, task: AbortHandle, log: Option<Arc<Log>>) {
+        if let Some(entry) = self.0.lock().get_mut(id) {
+            entry.task = Some(task);
+            entry.log = log;
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<Value> {
+        self.0.lock().get(id).map(|entry| entry.response.clone())
+    }
+
+    pub(super) fn log(&self, id: &str) -> Option<Arc<Log>> {
+        self.0.lock().get(id)?.log.clone()
+    }
+
+    /// What a following request builds on.
+    pub(super) fn previous(&self, id: &str) -> Option<Previous> {
+        let entries = self.0.lock();
+        let entry = entries.get(id)?;
+        let output = entry.response["output"].as_array();
+        Some(Previous {
+            messages: entry.messages.clone(),
+            output: output.cloned().unwrap_or_default(),
+        })
+    }
+
+    pub(super) fn cancel(&self, id: &str) -> Cancelled {
+        let mut entries = self.0.lock();
+        let Some(entry) = entries.get_mut(id) else {
+            return Cancelled::Unknown;
+        };
+        if !matches!(
+            entry.response["status"].as_str(),
+            Some("queued" | "in_progress")
+        ) {
+            return Cancelled::Over;
+        }
+        entry.response["status"] = "cancelled".into();
+        if let Some(task) = entry.task.take() {
+            task.abort();
+        }
+        if let Some(log) = &entry.log {
+            log.end();
+        }
+        Cancelled::Now(entry.response.clone())
+    }
+}
+
+fn id(response: &Value) -> String {
+    response["id"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The right to keep one response.
+pub(super) struct Keep {
+    pub(super) store: Arc<Store>,
+    pub(super) messages: Vec<Value>,
+}
+
+impl Keep {
+    pub(super) fn finish(&self, response: &Value) {
+        self.store.put(&self.messages, response);
+    }
+}
+
+/// The events of a background stream so far.
+#[derive(Default)]
+pub(super) struct Log {
+    events: Mutex<(Vec<Bytes>, bool)>,
+    changed: Notify,
+}
+
+impl Log {
+    /// Adds the events of one frame.
+    pub(super) fn add(&self, frame: &[u8]) {
+        let text = String::from_utf8_lossy(frame);
+        let events = text.split_inclusive("\n\n");
+        let events = events.map(|event| Bytes::copy_from_slice(event.as_bytes()));
+        self.events.lock().0.extend(events);
+        self.changed.notify_waiters();
+    }
+
+    /// No more will come.
+    pub(super) fn end(&self) {
+        self.events.lock().1 = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Events from number `from` on, until the last.
+    pub(super) fn body(self: Arc<Self>, from: usize) -> Body {
+        let next = |(log, at): (Arc<Self>, usize)| async move {
+            loop {
+                let changed = log.changed.notified();
+                tokio::pin!(changed);
+                // Before looking: what is added after must wake us.
+                changed.as_mut().enable();
+                let (event, ended) = {
+                    let events = log.events.lock();
+                    (events.0.get(at).cloned(), events.1)
+                };
+                match event {
+                    Some(event) => {
+                        return Some((
+                            Ok::<_, std::convert::Infallible>(event),
+                            (log.clone(), at + 1),
+                        ));
+                    }
+                    None if ended => return None,
+                    None => changed.await,
+                }
+            }
+        };
+        Body::from_stream(futures_util::stream::unfold((self, from), next))
+    }
+}

@@ -1,0 +1,316 @@
+//! The events of a streamed response
+//! (`vllm/entrypoints/openai/responses/{serving,simple_streaming_events}.py`).
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::custom;
+use super::object::{Frame, status, text_part};
+use super::store::Keep;
+use crate::json;
+use crate::openai::logprobs::entries;
+use crate::openai::view::Wire;
+use crate::stream::{Render, Step};
+use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_service::generate::Channel;
+use vllm_sim_service::{Choice, Reply};
+
+/// An output item that is being written.
+struct Open {
+    channel: Channel,
+    id: String,
+    text: String,
+    /// What is out of the text that a custom tool takes.
+    input: String,
+}
+
+/// Writes the events of one response.
+pub(super) struct ResponseStream {
+    frame: Arc<Frame>,
+    keep: Option<Keep>,
+    sequence: u64,
+    output_index: u32,
+    open: Option<Open>,
+}
+
+impl ResponseStream {
+    pub(super) fn new(frame: Arc<Frame>, keep: Option<Keep>) -> Self {
+        Self {
+            frame,
+            keep,
+            sequence: 0,
+            output_index: 0,
+            open: None,
+        }
+    }
+
+    /// The events before the first token.
+    pub(super) fn head(&mut self, out: &mut String) {
+        let response = self.frame.object("in_progress", Vec::new(), None);
+        for name in ["response.created", "response.in_progress"] {
+            self.event(out, name, json!({"response": response}));
+        }
+    }
+
+    /// Writes one event; its members are in the SDK's order, number and type last unless a text
+    /// comes between.
+    fn event(&mut self, out: &mut String, name: &str, mut members: Value) {
+        let text = members
+            .as_object_mut()
+            .and_then(|members| members.shift_remove("text"));
+        members["sequence_number"] = self.sequence.into();
+        if let Some(text) = text {
+            members["text"] = text;
+        }
+        members["type"] = name.into();
+        self.sequence += 1;
+        out.push_str("event: ");
+        out.push_str(name);
+        out.push_str("\ndata: ");
+        json::value(out, &members);
+        out.push_str("\n\n");
+    }
+
+    /// Opens the item of a channel unless it is the open one.
+    fn open(&mut self, out: &mut String, channel: Channel, choice: &Choice) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.channel == channel)
+        {
+            return;
+        }
+        self.finish(out, choice, false);
+        let frame = self.frame.clone();
+        let id = frame.item_id(choice, channel);
+        let index = self.output_index;
+        let (item, part) = match channel {
+            Channel::Reasoning => (
+                frame.reasoning_item(None, Some("in_progress")),
+                Some(json!({"text": "", "type": "reasoning_text"})),
+            ),
+            Channel::Call(call) => (frame.call_item(choice, call, "", "in_progress"), None),
+            _ => (
+                frame.message_item("", None, "in_progress"),
+                Some(text_part("", Some(json!([])))),
+            ),
+        };
+        let added = json!({"item": item, "output_index": index});
+        self.event(out, "response.output_item.added", added);
+        if let Some(part) = part {
+            let added =
+                json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
+            self.event(out, "response.content_part.added", added);
+        }
+        self.open = Some(Open {
+            channel,
+            id,
+            text: String::new(),
+            input: String::new(),
+        });
+    }
+
+    /// Closes the open item; `cut`: the limit did.
+    fn finish(&mut self, out: &mut String, choice: &Choice, cut: bool) {
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        let frame = self.frame.clone();
+        let Open {
+            channel,
+            id,
+            text,
+            input,
+        } = open;
+        let index = self.output_index;
+        self.output_index += 1;
+        let (item, part) = match channel {
+            Channel::Reasoning => {
+                let done =
+                    json!({"content_index": 0, "item_id": id, "output_index": index, "text": text});
+                self.event(out, "response.reasoning_text.done", done);
+                (
+                    frame.reasoning_item(Some(&text), Some("completed")),
+                    Some(json!({"text": text, "type": "reasoning_text"})),
+                )
+            }
+            Channel::Call(call) if frame.is_custom(choice, call) => {
+                let whole = custom::input(&text);
+                // What cannot be taken back is sent once more, whole.
+                let delta = whole.strip_prefix(&*input).unwrap_or(&whole);
+                if !delta.is_empty() {
+                    let delta = json!({"delta": delta, "item_id": id, "output_index": index});
+                    self.event(out, "response.custom_tool_call_input.delta", delta);
+                }
+                let done = json!({"input": whole, "item_id": id, "output_index": index});
+                self.event(out, "response.custom_tool_call_input.done", done);
+                (frame.call_item(choice, call, &text, "completed"), None)
+            }
+            Channel::Call(call) => {
+                let name = choice.script.calls.get(usize::from(call));
+                let done = json!({
+                    "arguments": text, "item_id": id, "name": name, "output_index": index,
+                });
+                self.event(out, "response.function_call_arguments.done", done);
+                (frame.call_item(choice, call, &text, "completed"), None)
+            }
+            _ => {
+                let done = json!({
+                    "content_index": 0, "item_id": id, "logprobs": [], "output_index": index,
+                    "text": text,
+                });
+                self.event(out, "response.output_text.done", done);
+                (
+                    frame.message_item(&text, None, frame.state(cut)),
+                    Some(text_part(&text, None)),
+                )
+            }
+        };
+        if let Some(part) = part {
+            let done =
+                json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
+            self.event(out, "response.content_part.done", done);
+        }
+        let done = json!({"item": item, "output_index": index});
+        self.event(out, "response.output_item.done", done);
+    }
+
+    /// Text of one channel, with the tokens it came in.
+    fn write(&mut self, out: &mut String, group: &Group, choice: &Choice) {
+        let shown = match group.channel {
+            Channel::Marker => false,
+            Channel::Reasoning => self.frame.request.include_reasoning,
+            _ => true,
+        };
+        if !shown || group.text.is_empty() {
+            return;
+        }
+        self.open(out, group.channel, choice);
+        let index = self.output_index;
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(&group.text);
+        let (id, delta) = (open.id.clone(), &group.text);
+        if let Channel::Call(call) = group.channel
+            && self.frame.is_custom(choice, call)
+        {
+            let begun = custom::begun(&open.text);
+            let more = begun
+                .strip_prefix(&*open.input)
+                .unwrap_or_default()
+                .to_owned();
+            if !more.is_empty() {
+                open.input = begun;
+                let delta = json!({"delta": more, "item_id": id, "output_index": index});
+                self.event(out, "response.custom_tool_call_input.delta", delta);
+            }
+            return;
+        }
+        let (name, members) = match group.channel {
+            Channel::Reasoning => (
+                "response.reasoning_text.delta",
+                json!({"content_index": 0, "delta": delta, "item_id": id, "output_index": index}),
+            ),
+            Channel::Call(_) => (
+                "response.function_call_arguments.delta",
+                json!({"delta": delta, "item_id": id, "output_index": index}),
+            ),
+            _ => {
+                let logprobs = self
+                    .frame
+                    .logprobs
+                    .map(|top| self.logprobs(group, choice, top));
+                let logprobs = logprobs.unwrap_or_default();
+                (
+                    "response.output_text.delta",
+                    json!({
+                        "content_index": 0, "delta": delta, "item_id": id, "logprobs": logprobs,
+                        "output_index": index,
+                    }),
+                )
+            }
+        };
+        self.event(out, name, members);
+    }
+
+    fn logprobs(&self, group: &Group, choice: &Choice, top: u32) -> Vec<Value> {
+        let view = &self.frame.view;
+        let tokens = group.tokens.iter();
+        tokens
+            .map(|(at, id)| {
+                let shown = entries(&view.tokenizer, *id, &|| choice.script.before(*at), *at, top, view.tokens_as_ids);
+                let entry = |e: &crate::openai::logprobs::Entry| json!({"token": e.text, "logprob": e.logprob});
+                let tops: Vec<Value> = shown.iter().take(top as usize).map(entry).collect();
+                let first = &shown[0];
+                json!({"token": first.text, "logprob": first.logprob, "top_logprobs": tops})
+            })
+            .collect()
+    }
+}
+
+/// Tokens of one channel that came together.
+struct Group {
+    channel: Channel,
+    text: String,
+    /// Positions and ids.
+    tokens: Vec<(usize, u32)>,
+}
+
+impl Render for ResponseStream {
+    fn garbled(&self) -> &'static str {
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\n\n"
+    }
+
+    fn open(&mut self, out: &mut String) {
+        self.head(out);
+    }
+
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        let from = (choice.sent - step.tokens) as usize;
+        let mut called = false;
+        let mut group: Option<Group> = None;
+        for at in 0..step.tokens as usize {
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
+            called |= matches!(token.channel, Channel::Call(_));
+            let place = (from + at, token.id);
+            match &mut group {
+                Some(group) if group.channel == token.channel => {
+                    group.text.push_str(token.text);
+                    group.tokens.push(place);
+                }
+                _ => {
+                    let next = Group {
+                        channel: token.channel,
+                        text: token.text.to_owned(),
+                        tokens: vec![place],
+                    };
+                    if let Some(group) = group.replace(next) {
+                        self.write(out, &group, choice);
+                    }
+                }
+            }
+        }
+        if let Some(group) = group {
+            self.write(out, &group, choice);
+        }
+        self.frame.count_parsed(ToolMode::Streaming, called);
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        let choice = &reply.choices[0];
+        let status = status(choice);
+        self.finish(out, choice, status == "incomplete");
+        let output = self.frame.output(choice, true);
+        let response = self.frame.object(status, output, Some(reply));
+        if let Some(keep) = self.keep.take() {
+            keep.finish(&response);
+        }
+        let name = match status {
+            "incomplete" if self.frame.view.wire >= Wire::V033 => "response.incomplete",
+            _ => "response.completed",
+        };
+        self.event(out, name, json!({"response": response}));
+    }
+}

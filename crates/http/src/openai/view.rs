@@ -1,0 +1,300 @@
+//! What a reply's shape depends on, resolved once per request.
+
+use std::sync::Arc;
+
+use crate::json;
+use crate::transfer::Offer;
+use vllm_sim_engine::End;
+use vllm_sim_engine::driver::{Progress, State};
+use vllm_sim_service::generate::{Reason, StopReason};
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_tokenizer::Tokenizer;
+
+/// Which release's fields are sent (vllm-http-api.md, section 20).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wire {
+    /// vLLM 0.32.
+    V032,
+    /// vLLM 0.33.
+    V033,
+}
+
+/// What a reply's shape depends on.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(crate) id: Arc<str>,
+    pub(crate) created: u64,
+    pub(crate) model: Arc<str>,
+    pub(crate) wire: Wire,
+    pub(crate) fingerprint: Option<Arc<str>>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) include_usage: bool,
+    pub(crate) continuous_usage: bool,
+    /// `prompt_tokens_details` in usage.
+    pub(crate) prompt_details: bool,
+    /// `completion_tokens_details` in usage.
+    pub(crate) reasoning_details: bool,
+    pub(crate) logprobs: Option<u32>,
+    pub(crate) tokens_as_ids: bool,
+    pub(crate) return_token_ids: bool,
+    /// Whether the reply carries timings.
+    pub(crate) metrics: bool,
+    /// The answer's `kv_transfer_params`.
+    pub(crate) kv_transfer_params: Option<Arc<Offer>>,
+    /// Tokens of media in the prompt by modality, as JSON.
+    pub(crate) media: Option<Arc<str>>,
+    /// Which weights sampled the tokens, when the reply says so (`return_weight_versions`).
+    pub(crate) weights: Option<Arc<String>>,
+    /// Whether the prompt was prefilled for another server (llm-d's finish reason).
+    pub(crate) llmd: bool,
+}
+
+/// Tokens of a reply so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) prompt: u32,
+    pub(crate) completion: u32,
+    pub(crate) cached: u32,
+    pub(crate) created: u32,
+    pub(crate) reasoning: u32,
+}
+
+impl Counts {
+    /// Counts of a whole reply.
+    pub(crate) fn of(reply: &Reply) -> Self {
+        let mut counts = Self {
+            prompt: reply.prompt_tokens(),
+            ..Self::default()
+        };
+        for choice in &reply.choices {
+            counts.completion += choice.released();
+            counts.cached = choice.progress().cached();
+            counts.reasoning += reasoning_tokens(choice);
+        }
+        counts
+    }
+}
+
+/// Reasoning tokens among the released ones of a choice.
+pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
+    if !choice.script.has_reasoning() {
+        return 0;
+    }
+    let released = choice.released() as usize;
+    let reasoning = |t: &vllm_sim_service::generate::Token<'_>| {
+        t.channel == vllm_sim_service::generate::Channel::Reasoning
+    };
+    choice
+        .script
+        .tokens()
+        .take(released)
+        .filter(reasoning)
+        .count() as u32
+}
+
+impl View {
+    /// Appends a unary answer's `usage` object; `full` fills the members only chat fills.
+    pub(crate) fn usage(&self, out: &mut String, counts: Counts, full: bool) {
+        counters(out, counts);
+        out.push_str(",\"prompt_tokens_details\":");
+        if self.prompt_details {
+            out.push_str("{\"cached_tokens\":");
+            json::int(out, counts.cached);
+            out.push_str(",\"created_cache_tokens\":");
+            if full {
+                json::int(out, counts.created)
+            } else {
+                out.push_str("null")
+            }
+            out.push_str(",\"multimodal_tokens\":");
+            out.push_str(self.media.as_deref().unwrap_or("null"));
+            out.push('}');
+        } else {
+            out.push_str("null");
+        }
+        out.push_str(",\"completion_tokens_details\":");
+        self.completion_details(out, counts, full);
+        out.push('}');
+    }
+
+    fn completion_details(&self, out: &mut String, counts: Counts, full: bool) {
+        if self.reasoning_details && full {
+            out.push_str("{\"reasoning_tokens\":");
+            json::int(out, counts.reasoning);
+            out.push('}');
+        } else {
+            out.push_str("null");
+        }
+    }
+
+    /// Appends `,"usage":{…}` of a chunk, when every chunk has one.
+    pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, chat: bool) {
+        if !self.continuous_usage {
+            return;
+        }
+        out.push_str(",\"usage\":");
+        counters(out, counts);
+        if chat {
+            out.push_str(",\"completion_tokens_details\":");
+            self.completion_details(out, counts, true);
+        }
+        out.push('}');
+    }
+
+    /// Appends the last chunk's usage, fingerprint and timings: nothing null is sent.
+    pub(crate) fn final_usage(&self, out: &mut String, counts: Counts, reply: &Reply, chat: bool) {
+        out.push_str("\"usage\":");
+        counters(out, counts);
+        if self.prompt_details {
+            out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
+            json::int(out, counts.cached);
+            if chat {
+                out.push_str(",\"created_cache_tokens\":");
+                json::int(out, counts.created);
+            }
+            if let Some(media) = &self.media {
+                out.push_str(",\"multimodal_tokens\":");
+                out.push_str(media);
+            }
+            out.push('}');
+        }
+        if self.reasoning_details && chat {
+            out.push_str(",\"completion_tokens_details\":");
+            self.completion_details(out, counts, true);
+        }
+        out.push('}');
+        self.fingerprint(out);
+        if self.metrics && reply.choices.len() == 1 {
+            out.push_str(",\"metrics\":");
+            self.timings(out, reply, true);
+        }
+    }
+
+    /// Appends `,"system_fingerprint":"…"` unless there is none.
+    pub(crate) fn fingerprint(&self, out: &mut String) {
+        if let Some(fingerprint) = &self.fingerprint {
+            out.push_str(",\"system_fingerprint\":");
+            json::string(out, fingerprint);
+        }
+    }
+
+    /// Appends the `metrics` object of a reply with one choice, or `null`; a stream leaves out
+    /// members that are null.
+    pub(crate) fn timings(&self, out: &mut String, reply: &Reply, stream: bool) {
+        let [choice] = reply.choices.as_slice() else {
+            return out.push_str("null");
+        };
+        if !self.metrics {
+            return out.push_str("null");
+        }
+        let progress: &Progress = choice.progress();
+        let [scheduled, first, last] = progress.instants();
+        let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
+        let tokens = f64::from(choice.released());
+        let generation = ms(last - first);
+        let busy = ms(last - scheduled) / 1e3;
+        let members = [
+            ("time_to_first_token_ms", Some(ms(first - scheduled))),
+            ("generation_time_ms", Some(generation)),
+            ("queue_time_ms", Some(ms(scheduled - progress.arrived))),
+            (
+                "mean_itl_ms",
+                (tokens > 1.0).then(|| generation / (tokens - 1.0)),
+            ),
+            (
+                "tokens_per_second",
+                Some(if busy > 0.0 { tokens / busy } else { 0.0 }),
+            ),
+            ("speculative_decoding", None),
+        ];
+        let mut separator = '{';
+        for (name, value) in members {
+            if value.is_none() && stream {
+                continue;
+            }
+            out.push(separator);
+            separator = ',';
+            json::string(out, name);
+            out.push(':');
+            match value {
+                Some(value) => json::float(out, value),
+                None => out.push_str("null"),
+            }
+        }
+        out.push('}');
+    }
+
+    /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
+    pub(crate) fn finish(&self, out: &mut String, choice: &Choice, end: End, tool_calls: bool) {
+        out.push_str("\"finish_reason\":\"");
+        out.push_str(self.finish_reason(choice, end, tool_calls));
+        out.push_str("\",\"stop_reason\":");
+        match &choice.script.finish.stop {
+            Some(StopReason::Token(id)) if end == End::Finished => json::int(out, *id),
+            Some(StopReason::Text(text)) if end == End::Finished => json::string(out, text),
+            _ => out.push_str("null"),
+        }
+    }
+
+    /// Why an ended choice ended, in the API's word; `tool_calls`: it made calls that count.
+    pub(crate) fn finish_reason(
+        &self,
+        choice: &Choice,
+        end: End,
+        tool_calls: bool,
+    ) -> &'static str {
+        match (end, choice.script.finish.reason) {
+            (End::Aborted | End::Cancelled, _) => "abort",
+            (End::Threshold, _) => "cache_threshold",
+            (End::Finished, _) if self.llmd && self.kv_transfer_params.is_some() => "remote_decode",
+            (End::Finished, Reason::Length) => "length",
+            (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
+            (End::Finished, Reason::Stop) => "stop",
+        }
+    }
+
+    /// Appends `,"weight_versions":…`, which 0.32 does not have: one span over the tokens of a
+    /// choice that has ended with so many.
+    pub(crate) fn weights(&self, out: &mut String, ended: Option<u32>) {
+        if self.wire < Wire::V033 {
+            return;
+        }
+        out.push_str(",\"weight_versions\":");
+        match (&self.weights, ended) {
+            (Some(_), Some(0)) => out.push_str("[]"),
+            (Some(version), Some(tokens)) => {
+                out.push_str("[{\"version\":");
+                json::string(out, version);
+                out.push_str(",\"start\":0,\"end\":");
+                json::int(out, tokens);
+                out.push_str("}]");
+            }
+            _ => out.push_str("null"),
+        }
+    }
+
+    /// Appends the answer's `kv_transfer_params`.
+    pub(crate) fn transfer(&self, out: &mut String) {
+        match &self.kv_transfer_params {
+            Some(offer) => offer.write(out),
+            None => out.push_str("null"),
+        }
+    }
+}
+
+fn counters(out: &mut String, counts: Counts) {
+    out.push_str("{\"prompt_tokens\":");
+    json::int(out, counts.prompt);
+    out.push_str(",\"total_tokens\":");
+    json::int(out, counts.prompt + counts.completion);
+    out.push_str(",\"completion_tokens\":");
+    json::int(out, counts.completion);
+}
+
+/// How a choice that has ended did so.
+pub(crate) fn end_of(choice: &Choice) -> End {
+    match choice.state() {
+        State::Ended(end) => end,
+        _ => End::Finished,
+    }
+}

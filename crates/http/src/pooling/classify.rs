@@ -1,0 +1,77 @@
+//! `POST /classify`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::{count, hold, id, model, tokens, usage};
+use crate::app::{App, unix_now};
+use crate::body::Posted;
+use crate::error::Answer;
+use crate::vllm::ok;
+use vllm_sim_random::mix;
+use vllm_sim_wire::vllm::pooling::PoolingRequest;
+
+/// Equal inputs fall into equal classes.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_classify(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let _held = hold(&app, count(&request))?;
+    let inputs = tokens(&app, &request, &value).await?;
+    let classes = app.config.api.num_labels.max(1);
+    let data: Vec<Value> = inputs
+        .iter()
+        .enumerate()
+        .map(|(index, tokens)| {
+            let probs = probabilities(tokens, classes);
+            let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
+            json!({
+                "index": index,
+                "label": label(&app, best.unwrap_or(0)),
+                "probs": probs,
+                "num_classes": classes,
+            })
+        })
+        .collect();
+    let read = inputs.iter().map(Vec::len).sum();
+    Ok(ok(&json!({
+        "id": id("classify-", &headers, request.request_id.as_deref()),
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*model,
+        "data": data,
+        "usage": usage(read),
+    })))
+}
+
+/// A distribution over the classes; of a single class, its own chance.
+fn probabilities(tokens: &[u32], classes: u32) -> Vec<f64> {
+    let key = tokens
+        .iter()
+        .fold(0xc1a5, |key, token| mix(key, u64::from(*token)));
+    let weight = |class: u32| {
+        let drawn = mix(key, u64::from(class)) % 10_000;
+        (drawn as f64 / 2_500.0).exp()
+    };
+    if classes == 1 {
+        return vec![f64::from((weight(0) / (weight(0) + 7.0)) as f32)];
+    }
+    let weights: Vec<f64> = (0..classes).map(weight).collect();
+    let whole: f64 = weights.iter().sum();
+    weights
+        .into_iter()
+        .map(|w| f64::from((w / whole) as f32))
+        .collect()
+}
+
+/// The model's own word for a class, else `LABEL_n`.
+fn label(app: &App, class: usize) -> String {
+    let config = app.config.model.hf_config.as_deref();
+    config
+        .and_then(|config| config.get("id2label")?.get(class.to_string())?.as_str())
+        .map_or_else(|| format!("LABEL_{class}"), str::to_owned)
+}

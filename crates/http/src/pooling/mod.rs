@@ -1,0 +1,157 @@
+//! Pooling: vectors, classes and scores. They are functions of the tokens alone.
+
+pub(super) mod classify;
+pub(super) mod cohere;
+pub(super) mod embeddings;
+pub(super) mod score;
+mod vector;
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::app::App;
+use super::error;
+use super::openai::{chat, prepare};
+use vllm_sim_service::Held;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::{Prompt, Prompts};
+use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::schema::Wire;
+use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
+
+/// The name that answers show; llm-d does not look at the one asked for.
+fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
+    match app.service.models.resolve(asked) {
+        Some(target) => Ok(app.service.models.shown(&target)),
+        None if app.is_llmd() => Ok(app.service.models.displayed().clone()),
+        None => Err(Fault::unknown_pooling_model(asked.unwrap_or_default())),
+    }
+}
+
+/// Counts a request as in flight, each input as a sequence, until the guard is dropped.
+fn hold(app: &App, inputs: usize) -> Result<Held, Fault> {
+    let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
+    app.service
+        .enter(inputs)
+        .map_err(|error| error::fault(&error))
+}
+
+/// So many inputs a request has.
+fn count(request: &PoolingRequest) -> usize {
+    match &request.input {
+        PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
+        PoolingInput::Chats(chats) => chats.len(),
+        PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
+    }
+}
+
+/// The tokens of each input of a request; a conversation is one input.
+async fn tokens(
+    app: &Arc<App>,
+    request: &PoolingRequest,
+    body: &Value,
+) -> Result<Vec<Vec<u32>>, Fault> {
+    let mut inputs = Vec::new();
+    match &request.input {
+        PoolingInput::Prompts(Prompts(prompts)) => {
+            let special = request.add_special_tokens.unwrap_or(true);
+            for prompt in prompts {
+                let (ids, text) = encoded(app, prompt, special).await;
+                inputs.push(fitted(app, request, ids, text)?);
+            }
+        }
+        PoolingInput::Chat(messages) => inputs.push(chat(app, request, body, messages).await?),
+        PoolingInput::Chats(chats) => {
+            for messages in chats {
+                inputs.push(chat(app, request, body, messages).await?);
+            }
+        }
+        PoolingInput::Data(_) | PoolingInput::Pair(..) => {
+            return Err(Fault::parameter(
+                "No IOProcessor plugin installed. Please refer to the documentation and to the \
+                 'prithvi_geospatial_mae_io_processor' offline inference example for more details.",
+                "task",
+            ));
+        }
+    }
+    if inputs.is_empty() {
+        return Err(Fault::bad_request("You must pass at least one prompt"));
+    }
+    Ok(inputs)
+}
+
+/// A prompt's tokens, and whether it was a text.
+async fn encoded(app: &App, prompt: &Prompt, special: bool) -> (Vec<u32>, bool) {
+    match prompt {
+        Prompt::Text(text) => {
+            let tokenizer = app.service.generator.tokenizer().clone();
+            let owned = text.clone();
+            let encode = move || tokenizer.encode(&owned, special);
+            (prepare::off_thread(text.len(), encode).await, true)
+        }
+        Prompt::Tokens(ids) => {
+            let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
+            (ids.iter().map(small).collect(), false)
+        }
+    }
+}
+
+/// The tokens of a conversation. Nothing is to be answered, so no generation prompt follows it
+/// unless it is asked for.
+async fn chat(
+    app: &Arc<App>,
+    request: &PoolingRequest,
+    body: &Value,
+    messages: &[Message],
+) -> Result<Vec<u32>, Fault> {
+    let truthy = |key: &str| body.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let chat = ChatRequest::read(&json!({
+        "messages": [],
+        "add_generation_prompt": truthy("add_generation_prompt"),
+        "continue_final_message": truthy("continue_final_message"),
+        "add_special_tokens": request.add_special_tokens.unwrap_or(false),
+        "chat_template": request.chat_template,
+        "chat_template_kwargs": request.chat_template_kwargs,
+    }));
+    let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+    chat.messages = messages.to_vec();
+    chat.validate_early(&app.limits)?;
+    let prompt = chat::prompt(app, &chat).await?;
+    fitted(app, request, prompt.tokens, true)
+}
+
+/// Tokens as far as they are kept, when they fit.
+fn fitted(
+    app: &App,
+    request: &PoolingRequest,
+    ids: Vec<u32>,
+    text: bool,
+) -> Result<Vec<u32>, Fault> {
+    let keep = request
+        .truncate_prompt_tokens
+        .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    let ids = prepare::truncate(app, ids, keep, request.truncation_side.as_deref());
+    if ids.is_empty() {
+        return Err(Fault::bad_request("The decoder prompt cannot be empty"));
+    }
+    prepare::fits(app, &ids, text)?;
+    Ok(ids)
+}
+
+/// Usage of a request that generates nothing.
+fn usage(prompt_tokens: usize) -> Value {
+    json!({
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens,
+        "completion_tokens": 0,
+        "prompt_tokens_details": null,
+        "completion_tokens_details": null,
+    })
+}
+
+fn id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> String {
+    prepare::request_id(prefix, headers, body).to_string()
+}

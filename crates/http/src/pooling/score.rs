@@ -1,0 +1,142 @@
+//! `POST /score`, `POST /rerank` and their versions.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::{hold, id, model, usage, vector};
+use crate::app::{App, unix_now};
+use crate::body::Posted;
+use crate::error::Answer;
+use crate::openai::prepare;
+use crate::vllm::ok;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
+
+/// `POST /score`: one against many, or pair by pair.
+pub(crate) async fn score(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_score(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let (ones, twos) = sides(&request);
+    if ones.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text element must be given",
+        ));
+    }
+    if twos.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text_pair element must be given",
+        ));
+    }
+    if ones.len() != 1 && ones.len() != twos.len() {
+        return Err(Fault::bad_request(
+            "Input lengths must be either 1:1, 1:N or N:N",
+        ));
+    }
+    let _held = hold(&app, twos.len())?;
+    let pairs = twos
+        .iter()
+        .enumerate()
+        .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
+    let mut tokens = 0;
+    let mut data = Vec::with_capacity(twos.len());
+    for (index, (one, two)) in pairs.enumerate() {
+        let (score, length) = relevance(&app, one, two)?;
+        tokens += length;
+        data.push(json!({"index": index, "object": "score", "score": score}));
+    }
+    Ok(ok(&json!({
+        "id": id("score-", &headers, request.request_id.as_deref()),
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*model,
+        "data": data,
+        "usage": usage(tokens),
+    })))
+}
+
+/// `POST /rerank`: best first.
+pub(crate) async fn rerank(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = PoolingRequest::parse_rerank(&value)?;
+    let model = model(&app, request.model.as_deref())?;
+    let (query, documents) = sides(&request);
+    let query = query.into_iter().next().unwrap_or_default();
+    if documents.is_empty() {
+        return Err(Fault::bad_request(
+            "At least one text_pair element must be given",
+        ));
+    }
+    let _held = hold(&app, documents.len())?;
+    let mut tokens = 0;
+    let mut ranked = Vec::with_capacity(documents.len());
+    for (index, document) in documents.iter().enumerate() {
+        let (score, length) = relevance(&app, &query, document)?;
+        tokens += length;
+        ranked.push((index, score));
+    }
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let most = Some(request.top_n).filter(|n| *n > 0);
+    let results: Vec<Value> = ranked
+        .into_iter()
+        .take(most.unwrap_or(usize::MAX))
+        .map(|(index, score)| {
+            json!({
+                "index": index,
+                "document": {"text": documents[index], "multi_modal": null},
+                "relevance_score": score,
+            })
+        })
+        .collect();
+    Ok(ok(&json!({
+        "id": id("score-", &headers, request.request_id.as_deref()),
+        "model": &*model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "results": results,
+    })))
+}
+
+/// The score of a pair, and its tokens.
+fn relevance(app: &App, one: &str, two: &str) -> Result<(f64, usize), Fault> {
+    let tokenizer = app.service.generator.tokenizer();
+    let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
+    for side in [&one, &two] {
+        prepare::fits(app, side, true)?;
+    }
+    Ok((vector::relevance(&one, &two), one.len() + two.len()))
+}
+
+/// The texts of both sides.
+fn sides(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
+    match &request.input {
+        PoolingInput::Pair(one, two) => (texts(one), texts(two)),
+        _ => (Vec::new(), Vec::new()),
+    }
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().map(text_of).collect(),
+        one => vec![text_of(one)],
+    }
+}
+
+/// A text, or the text parts of an object with content.
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(object) => {
+            let parts = object.get("content").and_then(Value::as_array);
+            let texts = parts.into_iter().flatten();
+            let texts = texts.filter_map(|part| part.get("text")?.as_str());
+            texts.collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}

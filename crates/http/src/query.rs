@@ -1,0 +1,74 @@
+//! Query strings.
+
+use axum::http::Uri;
+use serde_json::{Map, Value};
+
+use vllm_sim_wire::check;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::schema::Wire;
+
+/// Names and values, decoded, in the order given.
+pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
+    pairs_of(uri.query().unwrap_or_default())
+}
+
+/// Names and values of an encoded text, a query or a form.
+pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (decoded(name), decoded(value))
+        })
+        .collect()
+}
+
+/// Every value of a name.
+pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
+    let pairs = pairs(uri).into_iter().filter(|(n, _)| n == name);
+    pairs.map(|(_, value)| value).collect()
+}
+
+/// Checked parameters; the last of equal names counts.
+///
+/// # Errors
+/// vLLM's 400.
+pub(super) fn read<T: Wire>(uri: &Uri) -> Result<T, Fault> {
+    let pairs = pairs(uri).into_iter();
+    let map: Map<String, Value> = pairs.map(|(n, v)| (n, Value::String(v))).collect();
+    check::query(&Value::Object(map))
+}
+
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = bytes
+            .get(at + 1..at + 3)
+            .and_then(|h| std::str::from_utf8(h).ok());
+        match (bytes[at], hex.and_then(|h| u8::from_str_radix(h, 16).ok())) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                at += 2;
+            }
+            (b'+', _) => out.push(b' '),
+            (byte, _) => out.push(byte),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_decoded_and_repeat() {
+        let uri: Uri = "/x?tags=a%20b&tags=c+d&e&f=%zz%".parse().unwrap();
+        assert_eq!(all(&uri, "tags"), ["a b", "c d"]);
+        assert_eq!(all(&uri, "e"), [""]);
+        assert_eq!(all(&uri, "f"), ["%zz%"]);
+    }
+}

@@ -1,0 +1,441 @@
+//! Every route on one screen.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::routing::{MethodRouter, any, delete, get, post};
+
+use super::app::App;
+use super::openai::{batch, chat, completion, models, responses};
+use super::pooling::{embeddings, score};
+use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
+use super::{
+    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+};
+use vllm_sim_config::{Config, Door, Task};
+
+/// Path, methods (as `allow` names them), handler.
+type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
+const METRICS: &str = "/metrics";
+const ADAPTER: &str = "/adapters/{adapter_name}";
+const RESPONSE: &str = "/v1/responses/{response_id}";
+const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
+
+/// Every route of a configuration; what is gated off is not there (404).
+fn table(config: &Config) -> Vec<Route> {
+    let mut routes = vec![
+        ("/v1/models", "GET", get(models::list)),
+        ("/tokenize", "POST", post(tokenize::tokenize)),
+        ("/detokenize", "POST", post(tokenize::detokenize)),
+        ("/health", "GET", get(ops::health)),
+        ("/health/ready", "GET", get(ops::ready)),
+        ("/ready", "GET", get(ops::ready)),
+        ("/ping", "GET, POST", get(ops::health).post(ops::health)),
+        ("/version", "GET", get(ops::version)),
+        ("/load", "GET", get(ops::load)),
+        (METRICS, "GET", any(ops::metrics)),
+        ("/dashboard", "GET", get(dashboard::show)),
+        (
+            "/kv_event_sources",
+            "GET",
+            get(vllm::info::kv_event_sources),
+        ),
+        ("/invocations", "POST", post(invocations::invoke)),
+        ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
+        ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
+    ];
+    if config.api.render_only {
+        routes.extend(rendering());
+    } else {
+        if generates(config) {
+            routes.extend(generation());
+            routes.extend(scale_out(config));
+        }
+        routes.extend(pooled(config));
+        routes.extend(speech(config));
+    }
+    if !config.server.disable_fastapi_docs {
+        routes.extend(documentation());
+    }
+    if config.lora.runtime_updating {
+        routes.extend([
+            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
+            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload)),
+            ("/adapters", "POST", post(sagemaker::register)),
+            (ADAPTER, "DELETE", delete(sagemaker::unregister)),
+        ]);
+    }
+    if config.api.profiler {
+        routes.extend([
+            ("/start_profile", "POST", post(profile::start)),
+            ("/stop_profile", "POST", post(profile::stop)),
+        ]);
+    }
+    if config.api.fault_tolerance {
+        routes.extend([
+            ("/fault_tolerance/apply", "POST", post(recovery::apply)),
+            ("/fault_tolerance/status", "GET", get(recovery::status)),
+        ]);
+    }
+    if config.api.enable_tokenizer_info_endpoint {
+        routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
+    }
+    // llm-d's sleep routes are always there.
+    if config.server.dev_mode || config.model.door == Door::Llmd {
+        routes.extend(sleeping());
+    }
+    if config.model.door == Door::Llmd {
+        routes.push(("/query", "GET", get(transfer::query)));
+    }
+    let server = &config.server;
+    if config.model.door == Door::Llmd
+        || server.dev_mode
+        || server.admin_key.is_some()
+        || server.dashboard_control
+    {
+        routes.extend(administration());
+    }
+    if config.server.dev_mode {
+        routes.extend(development());
+        routes.extend(training());
+    } else if config.api.tokens_only {
+        routes.push(("/abort_requests", "POST", post(vllm::control::abort_named)));
+    }
+    routes
+}
+
+/// Whether chat and completions exist.
+fn generates(config: &Config) -> bool {
+    matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
+}
+
+fn generation() -> Vec<Route> {
+    vec![
+        ("/v1/chat/completions", "POST", post(chat::create)),
+        ("/v1/completions", "POST", post(completion::create)),
+        ("/v1/chat/completions/batch", "POST", post(batch::create)),
+        ("/v1/messages", "POST", post(anthropic::create)),
+        (
+            "/v1/messages/count_tokens",
+            "POST",
+            post(anthropic::count_tokens),
+        ),
+        ("/v1/responses", "POST", post(responses::create)),
+        (RESPONSE, "GET", get(responses::retrieve)),
+        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
+        ("/generative_scoring", "POST", post(vllm::scoring::create)),
+        (
+            "/scale_elastic_ep",
+            "POST",
+            post(vllm::info::scale_elastic_ep),
+        ),
+        (
+            "/is_scaling_elastic_ep",
+            "POST",
+            post(vllm::info::is_scaling),
+        ),
+    ]
+}
+
+/// Routes of servers that share their work; where they are off, they say so.
+fn scale_out(config: &Config) -> Vec<Route> {
+    let api = &config.api;
+    let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
+    let mut routes = vec![
+        (
+            "/inference/v1/generate",
+            "POST",
+            post(vllm::generate::create),
+        ),
+        (
+            "/inference/v1/abort_requests",
+            "POST",
+            post(control::abort_named),
+        ),
+    ];
+    routes.extend(rendering());
+    if on {
+        return routes;
+    }
+    let off = routes.into_iter();
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
+        .collect()
+}
+
+/// Routes that turn requests into tokens and tokens into replies.
+fn rendering() -> Vec<Route> {
+    vec![
+        ("/v1/chat/completions/render", "POST", post(render::chat)),
+        ("/v1/completions/render", "POST", post(render::completions)),
+        ("/v1/messages/render", "POST", post(render::messages)),
+        ("/v1/responses/render", "POST", post(render::responses)),
+        (
+            "/v1/chat/completions/derender",
+            "POST",
+            post(derender::chat),
+        ),
+        (
+            "/v1/completions/derender",
+            "POST",
+            post(derender::completions),
+        ),
+    ]
+}
+
+/// Pooling routes of the server's task.
+fn pooled(config: &Config) -> Vec<Route> {
+    let task = config.api.task;
+    let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
+    let mut routes = Vec::new();
+    if one(&[Task::Embed]) && !config.content.mm_encoder_only {
+        routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
+        routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
+    }
+    if one(&[Task::Embed, Task::Classify, Task::Score, Task::Reward]) {
+        routes.push(("/pooling", "POST", post(embeddings::pooling)));
+    }
+    if one(&[Task::Classify]) {
+        routes.push(("/classify", "POST", post(pooling::classify::create)));
+    }
+    let single = task == Task::Classify && config.api.num_labels == 1;
+    if one(&[Task::Embed, Task::Score]) || single {
+        for path in ["/score", "/v1/score"] {
+            routes.push((path, "POST", post(score::score)));
+        }
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            routes.push((path, "POST", post(score::rerank)));
+        }
+    }
+    routes
+}
+
+/// Routes of models that hear.
+fn speech(config: &Config) -> Vec<Route> {
+    if !config.api.speech.transcribes {
+        return Vec::new();
+    }
+    vec![
+        (
+            "/v1/audio/transcriptions",
+            "POST",
+            post(audio::transcriptions),
+        ),
+        ("/v1/audio/translations", "POST", post(audio::translations)),
+    ]
+}
+
+fn documentation() -> Vec<Route> {
+    vec![
+        ("/openapi.json", "GET, HEAD", get(docs::openapi)),
+        ("/docs", "GET, HEAD", get(docs::swagger)),
+        ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
+        ("/redoc", "GET, HEAD", get(docs::redoc)),
+    ]
+}
+
+/// Routes of an operator.
+fn administration() -> Vec<Route> {
+    let settings = get(admin::show).post(admin::change);
+    let drill = get(admin::scene).post(admin::play).delete(admin::end);
+    vec![
+        ("/admin/config", "GET, POST", settings),
+        ("/admin/scenario", "GET, POST, DELETE", drill),
+        ("/fake_metrics", "POST", post(admin::fake_metrics)),
+    ]
+}
+
+fn sleeping() -> Vec<Route> {
+    vec![
+        ("/sleep", "POST", post(control::sleep)),
+        ("/wake_up", "POST", post(control::wake_up)),
+        ("/is_sleeping", "GET", get(control::is_sleeping)),
+    ]
+}
+
+/// Routes of `VLLM_SERVER_DEV_MODE=1`.
+fn development() -> Vec<Route> {
+    let release = post(control::release_kv_cache_memory);
+    let reset = || post(control::reset_media);
+    vec![
+        ("/release_kv_cache_memory", "POST", release),
+        (
+            "/reset_prefix_cache",
+            "POST",
+            post(control::reset_prefix_cache),
+        ),
+        ("/reset_mm_cache", "POST", reset()),
+        ("/reset_encoder_cache", "POST", reset()),
+        ("/server_info", "GET", get(vllm::info::server_info)),
+        ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
+        ("/pause", "POST", post(control::pause)),
+        ("/resume", "POST", post(control::resume)),
+        ("/is_paused", "GET", get(control::is_paused)),
+        ("/abort_requests", "POST", post(control::abort_requests)),
+        ("/get_world_size", "GET", get(vllm::info::world_size)),
+        ("/debug/kv_cache", "GET", get(vllm::kv_cache::show)),
+    ]
+}
+
+/// Routes of development mode that training loops call.
+fn training() -> Vec<Route> {
+    vec![
+        ("/init_weight_transfer_engine", "POST", post(weights::init)),
+        (
+            "/shutdown_weight_transfer_engine",
+            "POST",
+            post(weights::shutdown),
+        ),
+        ("/start_weight_update", "POST", post(weights::start)),
+        (
+            "/start_draft_weight_update",
+            "POST",
+            post(weights::start_draft),
+        ),
+        ("/update_weights", "POST", post(weights::update)),
+        ("/finish_weight_update", "POST", post(weights::finish)),
+        ("/update_weight_version", "POST", post(weights::set_version)),
+        ("/weight_checker", "POST", post(weights::check)),
+        ("/weight_info", "GET", get(weights::info)),
+    ]
+}
+
+/// The routes of a configuration: path to methods, as `allow` names them.
+#[derive(Debug)]
+pub(super) struct Index(HashMap<&'static str, &'static str>);
+
+impl Index {
+    /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
+    pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
+        self.0.get(template(path)).copied()
+    }
+
+    /// Whether a path is served.
+    pub(super) fn serves(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+}
+
+/// The routes of a configuration.
+pub(super) fn index(config: &Config) -> Index {
+    let routes = table(config).into_iter();
+    Index(routes.map(|(path, methods, _)| (path, methods)).collect())
+}
+
+/// The route a path belongs to, as `http_*` names it; the path itself when there is none.
+pub(super) fn template(path: &str) -> &str {
+    if let Some(name) = path.strip_prefix("/adapters/") {
+        let one = !name.is_empty() && !name.contains('/');
+        return if one { ADAPTER } else { path };
+    }
+    let Some(rest) = path.strip_prefix("/v1/responses/") else {
+        return path;
+    };
+    match rest.split_once('/') {
+        None if !rest.is_empty() => RESPONSE,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
+        _ => path,
+    }
+}
+
+/// Paths of all routes, and of the redirects to them.
+pub fn routes(config: &Config) -> Vec<String> {
+    let paths = table(config).into_iter().map(|(path, ..)| path);
+    paths
+        .flat_map(|path| [path.to_owned(), format!("{path}/")])
+        .collect()
+}
+
+/// The router of a server.
+pub(super) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for (path, allow, handler) in table(&app.config) {
+        // The metrics take any method.
+        let handler = if path == METRICS {
+            handler
+        } else {
+            handler.fallback(move || async move { wrong_method(allow) })
+        };
+        router = router.route(path, handler);
+    }
+    // No route of HTTP: it has no methods, and what is no WebSocket finds nothing there.
+    if app.config.api.speech.realtime && !app.config.api.render_only {
+        router = router.route("/v1/realtime", any(audio::realtime::open));
+    }
+    router.fallback(any(unknown)).with_state(app)
+}
+
+/// Whether HEAD is answered as GET is.
+pub(super) fn answers_head(path: &str) -> bool {
+    matches!(
+        path,
+        "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
+    ) || path.starts_with(METRICS)
+}
+
+/// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
+pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
+    match app.routes.methods(path) {
+        Some(allow) => wrong_method(allow),
+        None => not_found(),
+    }
+}
+
+fn wrong_method(allow: &'static str) -> Response<Body> {
+    let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
+    let mut response = error::json(StatusCode::METHOD_NOT_ALLOWED, body);
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+pub(super) fn not_found() -> Response<Body> {
+    error::json(
+        StatusCode::NOT_FOUND,
+        "{\"detail\":\"Not Found\"}".to_owned(),
+    )
+}
+
+/// No route: whatever begins as the metrics' path is theirs, a trailing slash too many is a
+/// redirect, all else 404.
+async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let path = request.uri().path();
+    // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.
+    if path.starts_with(METRICS) {
+        return ops::metrics(State(app), request.method().clone(), request.uri().clone()).await;
+    }
+    let Some(route) = path
+        .strip_suffix('/')
+        .filter(|path| app.routes.methods(path).is_some())
+    else {
+        return not_found();
+    };
+    let scheme = if app.config.server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|h| h.to_str().ok());
+    let host = host
+        .or(request.uri().authority().map(|a| a.as_str()))
+        .unwrap_or("localhost");
+    let query = request
+        .uri()
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    let root = &app.config.server.root_path;
+    let location = format!("{scheme}://{host}{root}{route}{query}");
+    let mut response = error::empty(StatusCode::TEMPORARY_REDIRECT);
+    if let Ok(location) = HeaderValue::from_str(&location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}

@@ -1,0 +1,341 @@
+//! A reply as a body of server-sent events.
+//!
+//! A stream begins with a frame per event, as vLLM sends all of them. Later one frame carries
+//! everything that became due since the last one: one event per token while paced, many at once
+//! when the client or the clock fell behind. A slow client costs nothing but the frame it has not
+//! read.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep};
+
+use super::fault;
+use vllm_sim_engine::End;
+use vllm_sim_engine::driver::State;
+use vllm_sim_service::fault::Ending;
+use vllm_sim_service::{Act, Choice, Hurt, Reply};
+
+/// What a poll of a body gives.
+type Polled = Poll<Option<Result<Frame<Bytes>, Broken>>>;
+
+/// Most bytes of one frame; more waits for the next one.
+const FRAME: usize = 48 * 1024;
+
+/// Frames of a stream that carry one event each, even when more are due: short replies look as
+/// they do upstream. Ten events in a frame take a third of the time, so long ones do not.
+const ALONE: u32 = 24;
+
+/// What one choice did in one step.
+pub(super) struct Step {
+    /// Its index.
+    pub(super) index: usize,
+    /// New tokens, to be taken from the choice's script at its cursor; 0 only at an early end.
+    pub(super) tokens: u32,
+    /// Whether these are its first ones.
+    pub(super) first: bool,
+    /// How it ended, when this is its last step.
+    pub(super) end: Option<End>,
+}
+
+/// Writes the events of one wire shape.
+pub(super) trait Render: Send + 'static {
+    /// Writes what comes before the first token.
+    fn open(&mut self, _out: &mut String) {}
+    /// Writes what comes with the first token of any choice, in a frame of its own.
+    fn first(&mut self, _out: &mut String) {}
+    /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step);
+    /// Writes what follows the last choice.
+    fn close(&mut self, out: &mut String, reply: &Reply);
+    /// What a silent stream says from time to time.
+    fn keep_alive(&self) -> &'static str {
+        ": keep-alive\n\n"
+    }
+    /// An event of this shape that breaks off inside its JSON.
+    fn garbled(&self) -> &'static str {
+        "data: {\"id\":\"garbled\",\"object\":\n\n"
+    }
+}
+
+/// Something to hold until the stream has ended.
+pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
+
+/// The body.
+pub(super) struct EventStream<R> {
+    reply: Reply,
+    render: R,
+    interval: u32,
+    open: usize,
+    /// Frames so far.
+    frames: u32,
+    opened: bool,
+    begun: bool,
+    closed: bool,
+    ended: Vec<bool>,
+    silence: Option<(Duration, Pin<Box<Sleep>>)>,
+    /// What goes wrong with it, when something does.
+    hurt: Option<Box<Hurt>>,
+    _guard: Guard,
+}
+
+impl<R: Render> EventStream<R> {
+    /// Streams `reply` in groups of `interval` tokens.
+    pub(super) fn new(
+        reply: Reply,
+        render: R,
+        interval: u32,
+        keep_alive: Option<Duration>,
+        guard: Guard,
+    ) -> Self {
+        let open = reply.choices.len();
+        Self {
+            ended: vec![false; open],
+            reply,
+            render,
+            interval: interval.max(1),
+            open,
+            frames: 0,
+            opened: false,
+            begun: false,
+            closed: false,
+            silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
+            hurt: fault::hurt(),
+            _guard: guard,
+        }
+    }
+
+    /// Writes what comes with the first token, once there is one or there will be none.
+    fn begin(&mut self, out: &mut String) {
+        let begins = |c: &Choice| {
+            let over = matches!(c.state(), State::Ended(_));
+            over || c.released() > 0 || c.script.len() == 0
+        };
+        if self.reply.choices.iter().any(begins) {
+            self.begun = true;
+            self.render.first(out);
+        }
+    }
+
+    /// Writes the next event, or all that are due up to the size of a frame.
+    fn write(&mut self, out: &mut String) {
+        if !self.begun {
+            self.begin(out);
+            if !self.begun || !out.is_empty() {
+                return;
+            }
+        }
+        if self.frames < ALONE {
+            // A step may say nothing: then the next one is looked at.
+            while out.is_empty() && self.write_next(out) {}
+            if !out.is_empty() {
+                return;
+            }
+        } else {
+            self.write_turns(out);
+        }
+        if self.open == 0 && !self.closed && out.len() < FRAME && self.room() > 0 {
+            self.closed = true;
+            let start = out.len();
+            self.render.close(out, &self.reply);
+            if let Some(hurt) = &self.hurt {
+                spoil(out, start, hurt.end());
+            }
+        }
+    }
+
+    /// Writes one step of the choice that has said least; whether there was any.
+    fn write_next(&mut self, out: &mut String) -> bool {
+        if self.reply.choices.len() == 1 {
+            return !self.ended[0] && self.write_choice(0, 1, out);
+        }
+        let choices = 0..self.reply.choices.len();
+        let mut order: Vec<usize> = choices.filter(|index| !self.ended[*index]).collect();
+        order.sort_by_key(|index| self.reply.choices[*index].sent);
+        order
+            .into_iter()
+            .any(|index| self.write_choice(index, 1, out))
+    }
+
+    /// Writes all that is due. Several choices take turns, as the engine's steps give each of them
+    /// a token.
+    fn write_turns(&mut self, out: &mut String) {
+        let choices = self.reply.choices.len();
+        let most = if choices == 1 { usize::MAX } else { 1 };
+        loop {
+            let mut stepped = false;
+            for index in 0..choices {
+                if !self.ended[index] {
+                    stepped |= self.write_choice(index, most, out);
+                }
+            }
+            if !stepped || most > 1 || out.len() >= FRAME {
+                break;
+            }
+        }
+    }
+
+    /// Tokens that may leave before something goes wrong.
+    fn room(&self) -> u32 {
+        self.hurt.as_ref().map_or(u32::MAX, |hurt| hurt.room())
+    }
+
+    /// Writes at most so many steps of a choice; whether there were any.
+    fn write_choice(&mut self, index: usize, most: usize, out: &mut String) -> bool {
+        let choice = &mut self.reply.choices[index];
+        // The state first: an ended sequence has released all it ever will.
+        let state = choice.state();
+        let released = choice.released();
+        let total = choice.script.len();
+        let mut steps = 0;
+        while out.len() < FRAME && steps < most {
+            let due = released - choice.sent;
+            let ended = match state {
+                State::Ended(end) => Some(end),
+                // The last token is out, so the end is certain.
+                _ if released == total => Some(End::Finished),
+                _ => None,
+            };
+            let first = choice.sent == 0;
+            let group = if first { 1 } else { self.interval };
+            let mut tokens = if due >= group || ended.is_some() {
+                due.min(group)
+            } else {
+                0
+            };
+            if let Some(hurt) = &mut self.hurt {
+                let room = hurt.room();
+                if room == 0 {
+                    break;
+                }
+                tokens = tokens.min(room);
+                hurt.sent(tokens);
+            }
+            let last = ended.filter(|_| tokens == due);
+            if tokens == 0 && last.is_none() {
+                break;
+            }
+            let step = Step {
+                index,
+                tokens,
+                first,
+                end: last,
+            };
+            choice.sent += tokens;
+            steps += 1;
+            self.render.step(out, choice, &step);
+            if last.is_some() {
+                self.ended[index] = true;
+                self.open -= 1;
+                break;
+            }
+        }
+        steps > 0
+    }
+
+    fn register(&self, cx: &Context<'_>) {
+        for (choice, ended) in self.reply.choices.iter().zip(&self.ended) {
+            if !ended {
+                choice.register(cx);
+            }
+        }
+    }
+
+    /// What goes wrong now; `None`: nothing.
+    fn poll_hurt(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
+        let act = match self.hurt.as_mut()?.poll(cx) {
+            Poll::Pending => return Some(Poll::Pending),
+            Poll::Ready(act) => act,
+        };
+        match act {
+            Act::Go => None,
+            Act::Garble => {
+                let text = self.render.garbled();
+                let frame = Frame::data(Bytes::from_static(text.as_bytes()));
+                Some(Poll::Ready(Some(Ok(frame))))
+            }
+            Act::Break => {
+                self.closed = true;
+                Some(Poll::Ready(Some(Err(Broken))))
+            }
+        }
+    }
+
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        let (every, sleep) = self.silence.as_mut()?;
+        if sleep.as_mut().poll(cx).is_pending() {
+            return None;
+        }
+        sleep.as_mut().reset(Instant::now() + *every);
+        // Registers the new deadline; it cannot have passed yet.
+        let _ = sleep.as_mut().poll(cx);
+        Some(self.render.keep_alive())
+    }
+}
+
+/// A reply that was broken off on purpose.
+#[derive(Debug, thiserror::Error)]
+#[error("the reply was broken off on purpose")]
+pub(super) struct Broken;
+
+/// Takes away or repeats the last event behind `start`.
+fn spoil(out: &mut String, start: usize, ending: Ending) {
+    let whole = out[start..].trim_end_matches('\n');
+    let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);
+    match ending {
+        Ending::Proper => {}
+        Ending::Missing => out.truncate(last),
+        Ending::Duplicate => out.extend_from_within(last..),
+    }
+}
+
+impl<R: Render + Unpin> Body for EventStream<R> {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        if this.closed {
+            return Poll::Ready(None);
+        }
+        let mut out = String::new();
+        if !this.opened {
+            this.opened = true;
+            this.render.open(&mut out);
+        } else if let Some(hurt) = this.poll_hurt(cx) {
+            return hurt;
+        }
+        this.write(&mut out);
+        if out.is_empty() {
+            this.register(cx);
+            this.write(&mut out);
+        }
+        if !out.is_empty() {
+            if let Some((every, sleep)) = &mut this.silence {
+                sleep.as_mut().reset(Instant::now() + *every);
+            }
+            this.frames = this.frames.saturating_add(1);
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+        }
+        if this.closed {
+            return Poll::Ready(None);
+        }
+        if this.room() == 0 {
+            // Something goes wrong before the first byte.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match this.poll_silence(cx) {
+            Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
+                comment.as_bytes(),
+            ))))),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `POST /tokenize`, `POST /detokenize`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::app::App;
+use super::openai::prepare;
+use super::{error, json};
+use crate::body::Posted;
+use crate::error::Answer;
+use vllm_sim_tokenizer::{ChatInput, Tokenizer};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
+
+/// Text or a conversation to token ids.
+pub(super) async fn tokenize(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+    encode(&app, &value).await
+}
+
+/// Token ids to text.
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Posted { value, .. }: Posted,
+) -> Answer {
+    let request = DetokenizeRequest::parse(&value)?;
+    prepare::target(&app, request.model.as_deref())?;
+    prepare::has_tokenizer(&app)?;
+    // An id beyond any vocabulary has no text.
+    let ids = request.tokens.iter();
+    let ids: Vec<u32> = ids
+        .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
+        .collect();
+    let mut out = String::from("{\"prompt\":");
+    json::string(
+        &mut out,
+        &app.service.generator.tokenizer().decode(&ids, false),
+    );
+    out.push('}');
+    Ok(error::json(StatusCode::OK, out))
+}
+
+async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+    let given = |key: &str| value.get(key).is_some_and(|value| !value.is_null());
+    if app.is_llmd() && given("prompt") && given("messages") {
+        let words = "both prompt and messages fields in tokenize request";
+        return Err(Fault::bad_request(words));
+    }
+    let request = TokenizeRequest::parse(value)?;
+    if !app.is_llmd() {
+        prepare::target(app, request.model())?;
+    }
+    prepare::has_tokenizer(app)?;
+    let tokenizer = app.service.generator.tokenizer().clone();
+    let (tokens, strings) = match request {
+        TokenizeRequest::Text(request) => {
+            let strings = request.return_token_strs;
+            let tokenizer = tokenizer.clone();
+            let encode = move || tokenizer.encode(&request.prompt, request.add_special_tokens);
+            (
+                prepare::off_thread(value_size(value), encode).await,
+                strings,
+            )
+        }
+        TokenizeRequest::Chat(request) => {
+            let template = request.chat_template.as_deref();
+            let kwargs = request.chat_template_kwargs.as_ref();
+            app.limits.chat_template(template, kwargs)?;
+            let strings = request.return_token_strs;
+            let (app, tokenizer) = (app.clone(), tokenizer.clone());
+            let encode = move || render(&app, &tokenizer, &request);
+            let tokens = prepare::off_thread(value_size(value), encode).await?;
+            (tokens, strings)
+        }
+    };
+    let mut out = String::from("{\"count\":");
+    json::int(&mut out, tokens.len());
+    out.push_str(",\"max_model_len\":");
+    json::int(&mut out, app.config.model.max_model_len);
+    out.push_str(",\"tokens\":");
+    json::ints(&mut out, tokens.iter().copied());
+    out.push_str(",\"token_strs\":");
+    if strings.unwrap_or(false) {
+        out.push('[');
+        for (index, id) in tokens.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            json::string(&mut out, &tokenizer.piece(*id).unwrap_or_default());
+        }
+        out.push(']');
+    } else {
+        out.push_str("null");
+    }
+    out.push('}');
+    Ok(error::json(StatusCode::OK, out))
+}
+
+/// The tokens of a conversation.
+fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Vec<u32>, Fault> {
+    let template = request
+        .chat_template
+        .as_ref()
+        .or(app.chat_template.as_ref());
+    let template = template.map(String::as_str);
+    let has_tools = request.tools.is_some();
+    let (messages, found) = prepare::messages(app, &request.messages, template, has_tools)?;
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
+    let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
+    let mut kwargs = app.config.model.chat_template_kwargs.clone();
+    kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
+    let text = tokenizer.render_chat(&ChatInput {
+        messages: &messages,
+        tools: tools.as_deref(),
+        documents: None,
+        add_generation_prompt: request.add_generation_prompt,
+        continue_final_message: request.continue_final_message,
+        chat_template: template,
+        kwargs: Some(&kwargs),
+        content_format: prepare::content_format(app),
+    });
+    let text = text.map_err(prepare::template_fault)?;
+    let special = request.add_special_tokens;
+    if found.marked.is_empty() {
+        return Ok(tokenizer.encode(&text, special));
+    }
+    Ok(tokenizer.encode_media(&text, special, &found.marked).0)
+}
+
+/// Bytes of text in a body, about.
+fn value_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_size).sum(),
+        Value::Object(map) => map.values().map(value_size).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}

@@ -1,0 +1,189 @@
+//! Disaggregated prefill: what a server that computed a prompt tells the one that decodes it.
+
+mod offer;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Response};
+use serde_json::{Map, Value, json};
+
+use super::app::App;
+use super::omni;
+use super::openai::view::{View, Wire};
+use super::vllm::ok;
+use vllm_sim_config::{Connector, Door};
+use vllm_sim_engine::driver::Source;
+use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::{HandOver, Transfer};
+use vllm_sim_wire::fault::Fault;
+
+pub(crate) use offer::Offer;
+
+/// Whether the cache of the prompt is computed for another server.
+fn decodes_elsewhere(params: Option<&Map<String, Value>>) -> bool {
+    params.is_some_and(|params| told(params, "do_remote_decode"))
+}
+
+/// llm-d streams nothing that it prefills.
+///
+/// # Errors
+/// Its refusal.
+pub(crate) fn streams(
+    app: &App,
+    params: Option<&Map<String, Value>>,
+    stream: bool,
+) -> Result<(), Fault> {
+    if stream && app.is_llmd() && decodes_elsewhere(params) {
+        return Err(Fault::bad_request("Prefill does not support streaming"));
+    }
+    Ok(())
+}
+
+/// Where the prompt comes from and goes to, and into `view` what the decoding server has to know.
+///
+/// Without a connector vLLM takes no notice of the parameters. llm-d's command line needs none.
+pub(crate) fn terms(
+    app: &App,
+    view: &mut View,
+    params: Option<&Map<String, Value>>,
+    prompts: &[Prompt],
+) -> Transfer {
+    let Some(params) = params else {
+        return Transfer::Local;
+    };
+    let config = app.config.kv_transfer.as_ref();
+    let connector = match config {
+        None if app.config.model.door == Door::Llmd => Some(Connector::Nixl),
+        None => None,
+        Some(transfer) => transfer.connector,
+    };
+    if told(params, "do_remote_prefill") {
+        return match connector {
+            _ if app.config.model.door == Door::Llmd => Transfer::FromRemote(source(params)),
+            Some(connector) if names_source(connector, params) => {
+                Transfer::FromRemote(source(params))
+            }
+            _ => Transfer::Local,
+        };
+    }
+    if !told(params, "do_remote_decode") {
+        return Transfer::Local;
+    }
+    // The engine knows a request by the API's id and eight more digits.
+    let suffix = super::openai::prepare::uid();
+    let name = format!("{}-{}", view.id, &suffix[..8]);
+    // MoRI-IO's decoding server knows the router's id instead.
+    let routed = params.get("transfer_id").and_then(Value::as_str);
+    let name = match (connector, routed) {
+        (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
+        _ => name,
+    };
+    let hand_over = Arc::new(HandOver::new(name));
+    let offer = if app.is_llmd() {
+        Some(Offer::placeholders(hand_over.clone()))
+    } else {
+        // Of several prompts vLLM's answer carries the first one's parameters.
+        let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
+        let engine = (app.engine_id.to_string(), app.config.clone());
+        let generation = view.wire >= Wire::V033;
+        connector.and_then(|connector| {
+            let hand_over = hand_over.clone();
+            Offer::of(connector, engine, tokens, params, hand_over, generation)
+        })
+    };
+    view.kv_transfer_params = offer.map(Arc::new);
+    match connector {
+        None => Transfer::Local,
+        Some(_) => Transfer::ForRemote(hand_over),
+    }
+}
+
+fn told(params: &Map<String, Value>, key: &str) -> bool {
+    params.get(key).and_then(Value::as_bool) == Some(true)
+}
+
+/// Whether the parameters name all that a connector needs to find the prompt.
+///
+/// Sources: `update_state_after_alloc` of vLLM's `nixl/pull_scheduler.py` and
+/// `mooncake/mooncake_connector.py`.
+fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
+    let needed: &[&str] = match connector {
+        Connector::Nixl | Connector::NixlPush => &[
+            "remote_block_ids",
+            "remote_engine_id",
+            "remote_request_id",
+            "remote_host",
+            "remote_port",
+        ],
+        Connector::Mooncake => &["remote_engine_id", "remote_bootstrap_addr", "transfer_id"],
+        Connector::MoriIo => &["transfer_id"],
+        Connector::LmCache | Connector::LmCacheMp => return false,
+    };
+    let missing = needed
+        .iter()
+        .find(|key| params.get(**key).is_none_or(Value::is_null));
+    if let Some(missing) = missing {
+        tracing::warn!(
+            missing,
+            "kv_transfer_params name no source: the prompt is computed here"
+        );
+    }
+    missing.is_none()
+}
+
+/// Who waits to hear that the blocks were read.
+fn source(params: &Map<String, Value>) -> Option<Arc<Source>> {
+    let text = |key: &str| params.get(key).and_then(Value::as_str);
+    let host = text("remote_host")?;
+    let port = ["remote_port", "remote_notify_port"]
+        .into_iter()
+        .find_map(|key| params.get(key)?.as_u64())
+        .filter(|port| (1..=65_535).contains(port))?;
+    let request = text("remote_request_id").or_else(|| text("transfer_id"))?;
+    let host = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    Some(Arc::new(Source {
+        endpoint: format!("tcp://{host}:{port}"),
+        request: request.to_owned(),
+    }))
+}
+
+/// The least share of the prompt that must be cached, from the header that forces a miss, the
+/// request or the server's own setting.
+pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
+    let forced = headers
+        .get("x-cache-threshold-finish-reason")
+        .is_some_and(|value| {
+            value
+                .to_str()
+                .is_ok_and(|v| omni::boolean(v.trim()) == Some(true))
+        });
+    if forced {
+        // More than all of it.
+        return Some(2.0);
+    }
+    let engine = &app.config.engine;
+    if app.is_llmd() && !engine.enable_kvcache && !engine.enable_prefix_caching {
+        // llm-d compares with a cache, not with none.
+        return None;
+    }
+    let global = Some(app.config.engine.cache_hit_threshold).filter(|share| *share > 0.0);
+    // llm-d ignores a share that is none.
+    let asked = request.get("cache_hit_threshold").and_then(Value::as_f64);
+    asked.filter(|share| (0.0..=1.0).contains(share)).or(global)
+}
+
+/// `GET /query`, Mooncake's bootstrap: rank to engine.
+pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
+    let (first, count) = app.config.engine.parallel.local_ranks;
+    let engine = &*app.engine_id;
+    let ranks: Map<String, Value> = (first..first + count)
+        .map(|rank| (rank.to_string(), json!({"engine_id": engine})))
+        .collect();
+    ok(&Value::Object(ranks))
+}

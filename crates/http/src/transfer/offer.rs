@@ -1,0 +1,177 @@
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use vllm_sim_config::{Config, Connector};
+use vllm_sim_service::HandOver;
+
+/// What the decoding server is told, in the words of a connector.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    words: Words,
+    /// The prompt that is computed for it.
+    hand_over: Arc<HandOver>,
+}
+
+#[derive(Debug)]
+enum Words {
+    /// llm-d's placeholders, or what needs no outcome.
+    Fixed(String),
+    Nixl(Box<Engine>),
+    MoriIo(Box<Engine>, Value),
+}
+
+/// What of a configuration is told.
+#[derive(Debug)]
+struct Engine {
+    id: String,
+    config: Arc<Config>,
+    prompt: u32,
+    push: bool,
+    /// Whether `remote_registration_generation` is told (vLLM 0.33).
+    generation: bool,
+}
+
+impl Offer {
+    /// llm-d-inference-sim's placeholders.
+    pub(super) fn placeholders(hand_over: Arc<HandOver>) -> Self {
+        let answer = json!({
+            "do_remote_decode": false,
+            "do_remote_prefill": true,
+            "remote_block_ids": ["DUMMY_ID"],
+            "remote_engine_id": "DUMMY_ID",
+            "remote_host": "DUMMY",
+            "remote_port": 1234,
+            "tp_size": 1,
+        });
+        Self {
+            words: Words::Fixed(answer.to_string()),
+            hand_over,
+        }
+    }
+
+    /// The words of a connector for a prompt of so many tokens; `None` when it says nothing.
+    pub(super) fn of(
+        connector: Connector,
+        engine: (String, Arc<Config>),
+        prompt: u32,
+        asked: &serde_json::Map<String, Value>,
+        hand_over: Arc<HandOver>,
+        generation: bool,
+    ) -> Option<Self> {
+        let (id, config) = engine;
+        let engine = Box::new(Engine {
+            id,
+            config,
+            prompt,
+            push: connector == Connector::NixlPush,
+            generation,
+        });
+        let words = match connector {
+            Connector::Nixl | Connector::NixlPush => Words::Nixl(engine),
+            // Without the router's id the two servers could not find each other's request.
+            Connector::MoriIo => Words::MoriIo(engine, asked.get("transfer_id")?.clone()),
+            Connector::LmCacheMp => Words::Fixed("{}".to_owned()),
+            Connector::Mooncake | Connector::LmCache => return None,
+        };
+        Some(Self { words, hand_over })
+    }
+
+    /// Appends the answer.
+    pub(crate) fn write(&self, out: &mut String) {
+        let told = match &self.words {
+            Words::Fixed(words) => {
+                out.push_str(words);
+                return;
+            }
+            Words::Nixl(engine) => engine.nixl(&self.hand_over),
+            Words::MoriIo(engine, transfer) => engine.mori_io(&self.hand_over, transfer),
+        };
+        // A request that did not finish leaves nothing to read.
+        let told = told.unwrap_or_default();
+        // Writing into a text cannot fail.
+        let _ = write!(out, "{told}");
+    }
+}
+
+impl Engine {
+    fn rank(&self, hand_over: &HandOver) -> u32 {
+        let (first, _) = self.config.engine.parallel.local_ranks;
+        first + hand_over.rank().unwrap_or_default()
+    }
+
+    /// The engine's name; each rank of a deployment has its own.
+    fn id(&self, rank: u32) -> String {
+        match self.config.engine.parallel.data {
+            1 => self.id.clone(),
+            _ => format!("{}_dp{rank}", self.id),
+        }
+    }
+
+    fn host_and_port(&self, rank: u32) -> (&str, u32) {
+        // Behind llm-d's command line a connector need not be named.
+        let channel = self.config.kv_transfer.as_ref().map(|t| &t.side_channel);
+        channel.map_or(("localhost", 5600 + rank), |channel| {
+            (channel.host.as_str(), u32::from(channel.port) + rank)
+        })
+    }
+
+    /// Source: `request_finished` of
+    /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
+    fn nixl(&self, hand_over: &HandOver) -> Option<Value> {
+        let (blocks, output) = hand_over.outcome()?;
+        let rank = self.rank(hand_over);
+        let (host, port) = self.host_and_port(rank);
+        let parallel = &self.config.engine.parallel;
+        let mut told = json!({
+            "do_remote_prefill": true,
+            "do_remote_decode": false,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.id(rank),
+            "remote_request_id": hand_over.request,
+            "remote_host": host,
+            "remote_port": port,
+            "tp_size": parallel.tensor,
+            "dcp_size": 1,
+            "pp_size": parallel.pipeline,
+            // The last output token is not computed any more.
+            "remote_num_tokens": self.prompt + output.saturating_sub(1),
+            // Only a decoding server that keeps blocks for the next turn tells when it lets go.
+            "remote_blocks_expiry_time": null,
+        });
+        if self.generation {
+            told["remote_registration_generation"] = 0.into();
+        }
+        told["transfer_mode"] = if self.push { "push" } else { "pull" }.into();
+        Some(told)
+    }
+
+    /// Source: `request_finished` of
+    /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.
+    fn mori_io(&self, hand_over: &HandOver, transfer: &Value) -> Option<Value> {
+        let (blocks, _) = hand_over.outcome()?;
+        let rank = self.rank(hand_over);
+        let (host, notify) = self.host_and_port(rank);
+        let parallel = &self.config.engine.parallel;
+        let raw = self.config.kv_transfer.as_ref().map(|t| &t.raw);
+        let extra = raw.and_then(|raw| raw.get("kv_connector_extra_config"));
+        let handshake = extra.and_then(|extra| extra.get("handshake_port")?.as_u64());
+        Some(json!({
+            "do_remote_prefill": true,
+            "do_remote_decode": false,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.id(rank),
+            "remote_host": host,
+            // Source: `moriio_common.py`, DEFAULT_HANDSHAKE_PORT.
+            "remote_handshake_port": handshake.unwrap_or(6301),
+            "remote_notify_port": notify,
+            "remote_dp_rank": rank,
+            "remote_dp_rank_override": true,
+            "remote_dp_size": parallel.data,
+            "remote_dp_size_local": parallel.local_ranks.1,
+            "tp_size": parallel.tensor,
+            "transfer_id": transfer,
+        }))
+    }
+}

@@ -1,0 +1,217 @@
+//! Routes that stop and start the engines, and what they tell about it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode, Uri};
+use serde_json::{Value, json};
+
+use super::{ok, raw_json, refused};
+use crate::app::{App, unix_now};
+use crate::body::Received;
+use crate::error::Answer;
+use crate::{error, query};
+use vllm_sim_config::Door;
+use vllm_sim_observe::metrics::{Operation, SleepState};
+use vllm_sim_service::{Asset, Halt};
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
+
+/// `POST /sleep`.
+pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: SleepQuery = query::read(&uri)?;
+    let level = u8::try_from(asked.level).unwrap_or(1);
+    if app.config.model.door == Door::Llmd {
+        if acts(&app) {
+            app.service.doze();
+            show(&app, SleepState::WeightsOffloaded);
+        }
+    } else {
+        timed(
+            &app,
+            Operation::Sleep,
+            app.service.sleep(level, halt(&asked.mode)),
+        )
+        .await;
+        match level {
+            0 => {}
+            1 => show(&app, SleepState::WeightsOffloaded),
+            _ => show(&app, SleepState::DiscardAll),
+        }
+    }
+    Ok(told(&app, &json!({"status": "sleeping", "level": level})))
+}
+
+/// `POST /wake_up`.
+pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let tags = query::all(&uri, "tags");
+    let mut assets = Vec::new();
+    for tag in &tags {
+        match tag.as_str() {
+            "weights" => assets.push(Asset::Weights),
+            "kv_cache" => assets.push(Asset::KvCache),
+            "scheduling" => assets.push(Asset::Scheduling),
+            // llm-d knows one tag and ignores the rest.
+            _ if app.config.model.door == Door::Llmd => {}
+            other => {
+                return Err(refused(format!(
+                    "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
+                )));
+            }
+        }
+    }
+    if app.config.model.door == Door::Llmd {
+        if acts(&app) {
+            let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
+            let engine = &app.config.engine;
+            let caches = engine.enable_prefix_caching || engine.enable_kvcache;
+            app.service.rise(cache && caches);
+            show(&app, SleepState::Awake);
+        }
+        return Ok(told(
+            &app,
+            &json!({"status": "awake", "tags": shown(&tags)}),
+        ));
+    }
+    let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
+    show(&app, SleepState::Awake);
+    let status = if awake { "awake" } else { "sleeping" };
+    Ok(ok(&json!({"status": status, "tags": shown(&tags)})))
+}
+
+/// `GET /is_sleeping`.
+pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
+    let control = &app.service.control;
+    ok(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
+}
+
+/// `POST /release_kv_cache_memory`.
+pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
+    if !app.service.control.is_paused() {
+        let words = "KV cache memory can only be released while generation is paused.";
+        return Err(Fault::new(500, Kind::InternalServer, words));
+    }
+    let reset = async { app.service.reset_prefix_cache(true) };
+    timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
+    Ok(ok(&json!({"status": "kv_cache_released"})))
+}
+
+/// `POST /pause`.
+pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: PauseQuery = query::read(&uri)?;
+    let halt = halt(&asked.mode);
+    app.service.pause(halt, asked.clear_cache).await;
+    Ok(ok(&json!({"status": "paused"})))
+}
+
+/// `POST /resume`: fine when nothing is paused.
+pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
+    app.service.resume();
+    ok(&json!({"status": "resumed"}))
+}
+
+/// `GET /is_paused`.
+pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
+    ok(&json!({"is_paused": app.service.control.is_paused()}))
+}
+
+/// `POST /reset_prefix_cache`.
+pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: ResetQuery = query::read(&uri)?;
+    let running = asked.reset_running_requests;
+    Ok(ok(
+        &json!({"success": app.service.reset_prefix_cache(running)}),
+    ))
+}
+
+/// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: media are forgotten.
+pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
+    app.media.clear();
+    error::empty(StatusCode::OK)
+}
+
+/// `POST /abort_requests` in development mode: all requests when none is named.
+pub(crate) async fn abort_requests(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let bytes = &received.bytes;
+    let value = if bytes.is_empty() {
+        Value::Null
+    } else {
+        raw_json(bytes, "Invalid JSON format")?
+    };
+    let ids = ids(value.get("request_ids"))?;
+    let aborted = app
+        .service
+        .abort(Some(ids.as_slice()).filter(|i| !i.is_empty()));
+    Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
+}
+
+/// `POST /inference/v1/abort_requests`: an empty 200, whether or not anything was found.
+pub(crate) async fn abort_named(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let bytes = &received.bytes;
+    let value = raw_json(bytes, "JSON decode error: {}")?;
+    let named = value.get("request_ids");
+    if named.is_none() {
+        return Err(refused("Missing 'request_ids' in request body"));
+    }
+    app.service.abort(Some(&ids(named)?));
+    Ok(error::empty(StatusCode::OK))
+}
+
+fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
+    let words = "'request_ids' must be a list of strings";
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(ids)) => ids
+            .iter()
+            .map(|id| id.as_str().map(str::to_owned).ok_or_else(|| refused(words)))
+            .collect(),
+        Some(_) => Err(refused(words)),
+    }
+}
+
+fn halt(mode: &str) -> Halt {
+    match mode {
+        "wait" => Halt::Wait,
+        "keep" => Halt::Keep,
+        _ => Halt::Abort,
+    }
+}
+
+/// Whether llm-d's sleep does anything.
+fn acts(app: &App) -> bool {
+    app.config.server.enable_sleep_mode && app.config.server.dev_mode
+}
+
+/// llm-d answers sleep and wake with an empty body.
+fn told(app: &App, value: &Value) -> Response<Body> {
+    if app.is_llmd() {
+        error::empty(StatusCode::OK)
+    } else {
+        ok(value)
+    }
+}
+
+fn shown(tags: &[String]) -> Value {
+    if tags.is_empty() {
+        Value::Null
+    } else {
+        tags.into()
+    }
+}
+
+fn show(app: &App, state: SleepState) {
+    for rank in 0..app.service.ranks().len() {
+        app.metrics.engine(rank).set_sleep_state(state);
+    }
+}
+
+/// Counts an operation and how long it takes.
+pub(super) async fn timed<T>(app: &App, operation: Operation, work: impl Future<Output = T>) -> T {
+    app.metrics.operation_started(operation);
+    let started = unix_now();
+    let done = work.await;
+    app.metrics
+        .operation_ended(operation, (unix_now() - started).max(0.0));
+    done
+}

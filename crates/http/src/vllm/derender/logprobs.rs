@@ -1,0 +1,103 @@
+//! Log probabilities whose tokens get their text.
+
+use serde_json::{Map, Value, json};
+
+use super::asked::Asked;
+use super::decode::Piece;
+use super::list;
+use crate::app::App;
+use crate::openai::logprobs;
+
+/// Entries with their text: token, logprob, and those of the alternatives.
+struct Entry {
+    text: String,
+    logprob: f64,
+    top: Vec<(String, f64)>,
+    /// Whether there were alternatives before the request's limit.
+    had_top: bool,
+}
+
+/// As a chat shows them.
+pub(super) fn chat(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Option<Value> {
+    let shown = |text: &str, logprob: f64| json!({"token": text, "logprob": logprob, "bytes": text.as_bytes()});
+    let entries = entries(app, piece, asked, before)?.into_iter();
+    let content = entries.map(|entry| {
+        let top = entry
+            .top
+            .iter()
+            .map(|(text, logprob)| shown(text, *logprob));
+        let top: Vec<Value> = top.collect();
+        let mut value = shown(&entry.text, entry.logprob);
+        value["top_logprobs"] = top.into();
+        value
+    });
+    Some(json!({"content": content.collect::<Vec<_>>()}))
+}
+
+/// As a completion shows them, the first at character `offset`; and the offset behind the last.
+pub(super) fn completion(
+    app: &App,
+    piece: &Piece<'_>,
+    asked: &Asked,
+    before: &[u32],
+    offset: usize,
+) -> (Option<Value>, Option<usize>) {
+    let Some(entries) = entries(app, piece, asked, before) else {
+        return (None, None);
+    };
+    let mut at = offset;
+    let (mut offsets, mut values) = (Vec::new(), Vec::new());
+    let (mut tokens, mut tops) = (Vec::new(), Vec::new());
+    for entry in entries {
+        offsets.push(at);
+        at += entry.text.chars().count();
+        values.push(entry.logprob);
+        tokens.push(entry.text);
+        let top: Map<String, Value> = entry.top.into_iter().map(|(t, l)| (t, l.into())).collect();
+        tops.push(if entry.had_top {
+            Value::Object(top)
+        } else {
+            Value::Null
+        });
+    }
+    let lists = json!({
+        "text_offset": offsets,
+        "token_logprobs": values,
+        "tokens": tokens,
+        "top_logprobs": tops,
+    });
+    (Some(lists), Some(at))
+}
+
+fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Option<Vec<Entry>> {
+    let logprobs = piece.choice.get("logprobs").filter(|l| l.is_object())?;
+    let mut context = before.to_vec();
+    let tokenizer = app.service.generator.tokenizer();
+    let text = |id: u32, context: &[u32]| logprobs::text(tokenizer, id, &|| context.to_vec());
+    let logprob = |entry: &Value| {
+        entry
+            .get("logprob")
+            .and_then(Value::as_f64)
+            .unwrap_or(-9999.0)
+    };
+    let entries = list(logprobs, "content").map(|entry| {
+        let all: Vec<&Value> = list(entry, "top_logprobs").collect();
+        let kept = asked.top.unwrap_or(all.len()).min(all.len());
+        let top = all[..kept].iter();
+        let top = top.map(|other| (text(id_of(other), &context), logprob(other)));
+        let resolved = Entry {
+            text: text(id_of(entry), &context),
+            logprob: logprob(entry),
+            top: top.collect(),
+            had_top: !all.is_empty(),
+        };
+        context.push(id_of(entry));
+        resolved
+    });
+    Some(entries.collect())
+}
+
+fn id_of(entry: &Value) -> u32 {
+    let id = entry.get("token_id").and_then(Value::as_u64);
+    id.and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,140 @@
+//! What a parser makes of a text: reasoning, content, calls of tools.
+
+use super::asked::Asked;
+use crate::app::App;
+use vllm_sim_service::generate::hermes;
+
+/// vLLM's refusal of a reply without its request where markup would leak.
+pub(super) const NEEDS_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
+
+const THOUGHT: (&str, &str) = ("<think>", "</think>");
+const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
+
+/// What a text says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Said {
+    pub(super) reasoning: Option<String>,
+    pub(super) content: Option<String>,
+    /// Names and arguments.
+    pub(super) calls: Vec<(String, String)>,
+}
+
+impl Said {
+    /// Text that nobody parses.
+    pub(super) fn plain(text: String) -> Self {
+        Self {
+            content: Some(text),
+            ..Self::default()
+        }
+    }
+}
+
+/// Which parsers look at a text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Syntax {
+    reasoning: bool,
+    tools: bool,
+}
+
+impl Syntax {
+    /// The parsers of this server; `None`: it has none.
+    pub(super) fn of(app: &App, asked: &Asked) -> Option<Self> {
+        let api = &app.config.api;
+        let configured = api.reasoning_parser.is_some() || api.tool_call_parser.is_some();
+        configured.then(|| Self {
+            reasoning: api.reasoning_parser.is_some(),
+            tools: asked.tools && api.tool_call_parser.is_some(),
+        })
+    }
+
+    /// Reads a text; one that goes on may end inside a marker, which then is not shown yet.
+    pub(super) fn read(&self, text: &str, ended: bool) -> Said {
+        let mut said = Said::default();
+        let mut rest = text;
+        if self.reasoning {
+            let inside = text.strip_prefix(THOUGHT.0).unwrap_or(text);
+            let Some((thought, behind)) = inside.split_once(THOUGHT.1) else {
+                said.reasoning = some(shown(inside, THOUGHT.1, ended));
+                return said;
+            };
+            said.reasoning = some(thought);
+            rest = behind;
+        }
+        if !self.tools {
+            said.content = some(rest);
+            return said;
+        }
+        let Some((content, calls)) = rest.split_once(CALL.0) else {
+            said.content = some(shown(rest, CALL.0, ended));
+            return said;
+        };
+        let whole = match (ended, rest.rfind(CALL.1)) {
+            (true, _) => rest,
+            (false, Some(end)) => &rest[..end + CALL.1.len()],
+            // The first call is still being written.
+            (false, None) => "",
+        };
+        match hermes::calls(whole) {
+            Some(found) => said.calls = found,
+            // What is no call was text all the time.
+            None if ended || calls.contains(CALL.1) => {
+                said.content = some(rest);
+                return said;
+            }
+            None => {}
+        }
+        said.content = some(content);
+        said
+    }
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// A text without the beginning of a marker at its end.
+fn shown<'t>(text: &'t str, marker: &str, ended: bool) -> &'t str {
+    let held = (1..marker.len()).rev();
+    let held = held.filter(|n| !ended && text.ends_with(&marker[..*n]));
+    &text[..text.len() - held.max().unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Syntax = Syntax {
+        reasoning: true,
+        tools: true,
+    };
+    const TEXT: &str = "<think>Well.</think>Let me see. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
+
+    #[test]
+    fn a_text_has_three_parts() {
+        let said = BOTH.read(TEXT, true);
+        assert_eq!(said.reasoning.as_deref(), Some("Well."));
+        assert_eq!(said.content.as_deref(), Some("Let me see. "));
+        assert_eq!(said.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_shown_of_a_beginning_stays() {
+        let mut before = Said::default();
+        let grows = |a: &Option<String>, b: &Option<String>| {
+            b.clone()
+                .unwrap_or_default()
+                .starts_with(a.as_deref().unwrap_or_default())
+        };
+        for end in 0..=TEXT.len() {
+            let said = BOTH.read(&TEXT[..end], false);
+            // A marker that opens the text is told from text once it is whole.
+            if end >= THOUGHT.0.len() {
+                assert!(grows(&before.reasoning, &said.reasoning), "{end}");
+                assert!(grows(&before.content, &said.content), "{end}");
+                assert!(said.calls.starts_with(&before.calls), "{end}");
+                before = said;
+            }
+        }
+        assert_eq!(before, BOTH.read(TEXT, true));
+    }
+}

@@ -1,0 +1,366 @@
+//! One chunk of a stream, with the state that the client carries to the next.
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use super::decode::{Piece, seed, text};
+use super::parse::{NEEDS_REQUEST, Said, Syntax};
+use super::{bounds, counted, finish, list, logprobs, model, ok};
+use crate::app::{App, unix_now};
+use crate::error::Answer;
+use crate::openai::prepare;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
+
+/// Tokens of the past that decoding may need.
+const WINDOW: usize = 8;
+/// Tokens of the past that log probabilities may need.
+const CONTEXT: usize = 4;
+
+const STOPS: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
+const NEEDS_PROMPT: &str = "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify reasoning content as plain content.";
+
+/// What the client carries.
+#[derive(Debug, Clone, Default)]
+struct State {
+    prev_tokens: Vec<String>,
+    read_offset: usize,
+    role_sent: bool,
+    logprob_context_token_ids: Vec<u32>,
+    logprob_text_offset: usize,
+    output_token_ids: Vec<u32>,
+    output_chunk_lens: Vec<u64>,
+    tools_streamed: bool,
+    last_tool_call_ids: Vec<String>,
+}
+
+impl State {
+    fn of(wire: Option<&StreamState>) -> Self {
+        let Some(wire) = wire else {
+            return Self::default();
+        };
+        let ids = |ids: &[u64]| {
+            ids.iter()
+                .map(|id| (*id).try_into().unwrap_or(u32::MAX))
+                .collect()
+        };
+        let small = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        Self {
+            prev_tokens: wire.prev_tokens.clone(),
+            read_offset: small(wire.read_offset),
+            role_sent: wire.role_sent,
+            logprob_context_token_ids: ids(&wire.logprob_context_token_ids),
+            // No stream is that long.
+            logprob_text_offset: small(wire.logprob_text_offset).min(1 << 40),
+            output_token_ids: ids(&wire.output_token_ids),
+            output_chunk_lens: wire.output_chunk_lens.clone(),
+            tools_streamed: wire.tools_streamed,
+            last_tool_call_ids: wire.last_tool_call_ids.clone(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "prev_tokens": self.prev_tokens,
+            "prefix_offset": 0,
+            "read_offset": self.read_offset,
+            "role_sent": self.role_sent,
+            "logprob_context_token_ids": self.logprob_context_token_ids,
+            "logprob_text_offset": self.logprob_text_offset,
+            "output_token_ids": self.output_token_ids,
+            "output_chunk_lens": self.output_chunk_lens,
+            "tools_streamed": self.tools_streamed,
+            "last_tool_call_ids": self.last_tool_call_ids,
+        })
+    }
+}
+
+/// A chunk of a chat.
+pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
+    let chunk = &request.generate_chunk;
+    let model = model(app, request.model.as_deref(), &Value::Null)?;
+    let asked = Asked::of(request.chat_request.as_ref());
+    let syntax = Syntax::of(app, &asked);
+    if !asked.stops.is_empty() {
+        return Err(Fault::bad_request(STOPS));
+    }
+    if syntax.is_some() && request.chat_request.is_none() {
+        return Err(Fault::bad_request(NEEDS_REQUEST));
+    }
+    if syntax.is_some() && request.prompt_token_ids.is_none() {
+        return Err(Fault::bad_request(NEEDS_PROMPT));
+    }
+    single(chunk, "derender_chat_stream")?;
+    let mut state = State::of(request.stream_state.as_ref());
+    fits(app, request, &state)?;
+    let mut choices = Vec::new();
+    for choice in list(chunk, "choices") {
+        let piece = Piece::of(choice);
+        let (delta, finish_reason, stop_reason) = match &syntax {
+            Some(syntax) => parsed(app, request, &mut state, &piece, (&asked, syntax)),
+            None => plain(app, request, &mut state, &piece, &asked),
+        };
+        let hidden = asked.hides(syntax.is_some());
+        let before = state.logprob_context_token_ids.clone();
+        let logprobs = logprobs::chat(app, &piece, &asked, &before).filter(|_| !hidden);
+        remember(&mut state, &piece);
+        choices.push(json!({
+            "index": piece.index(0),
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+            "stop_reason": stop_reason,
+            "token_ids": asked.ids(&piece, syntax.is_some()),
+            "weight_versions": null,
+        }));
+    }
+    let shown = chunk.get("prompt_token_ids");
+    Ok(ok(&json!({
+        "chunk": {
+            "id": chunk.get("request_id"),
+            "object": "chat.completion.chunk",
+            "created": unix_now() as u64,
+            "model": model,
+            "choices": choices,
+            "usage": usage(request),
+            "system_fingerprint": null,
+            "prompt_token_ids": shown.filter(|_| asked.return_token_ids),
+            "prompt_text": null,
+            "metrics": chunk.get("metrics"),
+            "kv_transfer_params": null,
+        },
+        "stream_state": state.to_json(),
+    })))
+}
+
+/// A chunk of a completion.
+pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
+    let chunk = &request.generate_chunk;
+    let model = model(app, request.model.as_deref(), &Value::Null)?;
+    let asked = Asked::of(request.completion_request.as_ref());
+    if !asked.stops.is_empty() {
+        return Err(Fault::bad_request(STOPS));
+    }
+    bounds::prompt(app, request.prompt_token_ids.as_deref())?;
+    single(chunk, "derender_completion_stream")?;
+    bounds::replies(app, std::slice::from_ref(chunk))?;
+    let mut state = State::of(request.stream_state.as_ref());
+    let mut choices = Vec::new();
+    for choice in list(chunk, "choices") {
+        let piece = Piece::of(choice);
+        let (ids, stop_reason) = piece.spoken(app, &asked);
+        let text = resume(app, request, &mut state, ids, asked.skip_special);
+        let before = state.logprob_context_token_ids.clone();
+        let offset = state.logprob_text_offset;
+        let (logprobs, next) = logprobs::completion(app, &piece, &asked, &before, offset);
+        state.logprob_text_offset = next.unwrap_or(offset + text.chars().count());
+        remember(&mut state, &piece);
+        let shown = chunk.get("prompt_token_ids");
+        choices.push(json!({
+            "index": piece.index(0),
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": piece.finish(),
+            "stop_reason": stop_reason,
+            "prompt_token_ids": shown.filter(|_| asked.return_token_ids),
+            "token_ids": asked.ids(&piece, false),
+            "weight_versions": null,
+        }));
+    }
+    Ok(ok(&json!({
+        "chunk": {
+            "id": chunk.get("request_id"),
+            "object": "text_completion",
+            "created": unix_now() as u64,
+            "model": model,
+            "choices": choices,
+            "usage": usage(request),
+            "system_fingerprint": null,
+            "metrics": chunk.get("metrics"),
+            "kv_transfer_params": null,
+        },
+        "stream_state": state.to_json(),
+    })))
+}
+
+/// A delta of plain text.
+fn plain(
+    app: &App,
+    request: &DerenderStreamRequest,
+    state: &mut State,
+    piece: &Piece<'_>,
+    asked: &Asked,
+) -> (Value, Option<String>, Value) {
+    let (ids, stop_reason) = piece.spoken(app, asked);
+    let text = resume(app, request, state, ids, asked.skip_special);
+    let content = (!text.is_empty()).then_some(text);
+    let delta = json!({"role": role(state), "content": content, "reasoning": null});
+    (delta, piece.finish().map(str::to_owned), stop_reason)
+}
+
+/// A delta of what the parsers make of the whole text so far, less what they made of it before.
+fn parsed(
+    app: &App,
+    request: &DerenderStreamRequest,
+    state: &mut State,
+    piece: &Piece<'_>,
+    (asked, syntax): (&Asked, &Syntax),
+) -> (Value, Option<String>, Value) {
+    let prompt = seed(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+    let (ids, stop_reason) = piece.spoken(app, asked);
+    let before = text(app, &state.output_token_ids, &prompt, false);
+    let whole = [&state.output_token_ids[..], ids].concat();
+    let before = syntax.read(&before, false);
+    let now = syntax.read(&text(app, &whole, &prompt, false), piece.finish().is_some());
+    let reasoning = behind(&before.reasoning, &now.reasoning);
+    let mut delta = json!({
+        "role": role(state),
+        "content": behind(&before.content, &now.content),
+        "reasoning": reasoning.filter(|_| asked.include_reasoning),
+    });
+    let ids = prepare::call_ids();
+    let mut calls = Vec::new();
+    for (index, (name, arguments)) in now.calls.iter().enumerate().skip(before.calls.len()) {
+        while state.last_tool_call_ids.len() <= index {
+            state.last_tool_call_ids.push(ids(0, index));
+        }
+        calls.push(json!({
+            "id": state.last_tool_call_ids[index],
+            "type": "function",
+            "index": index,
+            "function": {"name": name, "arguments": arguments},
+        }));
+    }
+    if !calls.is_empty() {
+        delta["tool_calls"] = calls.into();
+        state.tools_streamed = true;
+    }
+    let said = Said {
+        calls: now.calls,
+        ..Said::default()
+    };
+    let finish_reason = finish(piece, &said, false);
+    if !piece.ids.is_empty() {
+        state.output_token_ids.extend(&piece.ids);
+        state.output_chunk_lens.push(piece.ids.len() as u64);
+    }
+    (delta, finish_reason, stop_reason)
+}
+
+/// What a text says more than before.
+fn behind(before: &Option<String>, now: &Option<String>) -> Option<String> {
+    let before = before.as_deref().unwrap_or_default();
+    let rest = now.as_deref()?.strip_prefix(before)?;
+    (!rest.is_empty()).then(|| rest.to_owned())
+}
+
+/// The role, with the first delta only.
+fn role(state: &mut State) -> Option<&'static str> {
+    let first = !std::mem::replace(&mut state.role_sent, true);
+    first.then_some("assistant")
+}
+
+/// The text that tokens add to what the state remembers.
+///
+/// The state holds the last tokens, the first `read_offset` of which are shown; those behind wait
+/// for the rest of a character.
+fn resume(
+    app: &App,
+    request: &DerenderStreamRequest,
+    state: &mut State,
+    ids: &[u32],
+    skip: bool,
+) -> String {
+    let tokenizer = app.service.generator.tokenizer();
+    let mut window: Vec<u32> = match &request.stream_state {
+        Some(_) => {
+            let pieces = state.prev_tokens.iter();
+            pieces.map(|piece| id_of(app, piece)).collect()
+        }
+        None => {
+            let prompt = seed(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+            let tail = prompt.len().saturating_sub(WINDOW);
+            state.read_offset = prompt.len() - tail;
+            prompt[tail..].to_vec()
+        }
+    };
+    let read = state.read_offset.min(window.len());
+    let mut decoder = tokenizer.detokenizer_after(&window[..read], skip);
+    for id in &window[read..] {
+        // Shown when the character is whole.
+        let _ = decoder.push(*id);
+    }
+    let mut out = String::new();
+    let mut shown = read;
+    for id in ids {
+        let length = out.len();
+        decoder.push_to(*id, &mut out);
+        window.push(*id);
+        if out.len() > length {
+            shown = window.len();
+        }
+    }
+    let from = shown
+        .saturating_sub(WINDOW)
+        .max(window.len().saturating_sub(2 * WINDOW));
+    state.read_offset = shown.saturating_sub(from);
+    let kept = window[from..].iter();
+    state.prev_tokens = kept.map(|id| piece_of(app, *id)).collect();
+    out
+}
+
+/// A token as the state names it.
+fn piece_of(app: &App, id: u32) -> String {
+    let piece = app.service.generator.tokenizer().piece(id);
+    piece.unwrap_or_else(|| format!("token_id:{id}"))
+}
+
+fn id_of(app: &App, piece: &str) -> u32 {
+    let known = app.service.generator.tokenizer().id_of(piece);
+    let numbered = || piece.strip_prefix("token_id:")?.parse().ok();
+    known.or_else(numbered).unwrap_or(u32::MAX)
+}
+
+/// Remembers the last tokens for log probabilities.
+fn remember(state: &mut State, piece: &Piece<'_>) {
+    let all = [&state.logprob_context_token_ids[..], &piece.ids].concat();
+    let from = all.len().saturating_sub(CONTEXT);
+    state.logprob_context_token_ids = all[from..].to_vec();
+}
+
+/// The usage that a chunk carries, with the prompt that the client counted.
+fn usage(request: &DerenderStreamRequest) -> Option<Value> {
+    let usage = request
+        .generate_chunk
+        .get("usage")
+        .filter(|u| u.is_object())?;
+    let count = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let told = request.prompt_tokens.map(|n| n.max(0) as u64);
+    let prompt = told.unwrap_or_else(|| count("prompt_tokens"));
+    Some(counted(prompt, count("completion_tokens")))
+}
+
+fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
+    match list(chunk, "choices").count() {
+        0 | 1 => Ok(()),
+        many => Err(Fault::bad_request(format!(
+            "{what} expects at most one choice per chunk (got {many})."
+        ))),
+    }
+}
+
+/// Whether all of a stream fits the context.
+fn fits(app: &App, request: &DerenderStreamRequest, state: &State) -> Result<(), Fault> {
+    let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
+    let before = state.output_token_ids.len();
+    let choices = list(&request.generate_chunk, "choices");
+    let delta: usize = choices.map(|c| list(c, "token_ids").count()).sum();
+    let longest = app.config.model.max_model_len as usize;
+    if prompt + before + delta <= longest {
+        return Ok(());
+    }
+    Err(Fault::bad_request(format!(
+        "prompt_token_ids length ({prompt}) plus output_token_ids length ({before}) plus delta \
+         ({delta}) exceeds max_model_len ({longest})."
+    )))
+}

@@ -1,0 +1,219 @@
+//! What FastAPI shows of its routes: the schema and two pages for browsers.
+//!
+//! The schema is that of vLLM 0.33 with everything switched on, less the paths that this
+//! server's configuration does not have, and with the refusals that FastAPI does not derive.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::html;
+use crate::app::App;
+use crate::error;
+
+const SCHEMA: &[u8] = include_bytes!("openapi.json.gz");
+
+/// `GET /openapi.json`.
+pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {
+    // Kept after the first time: nothing in it changes while the server runs.
+    let text = app.openapi.get_or_init(|| schema(&app).into());
+    error::json(StatusCode::OK, text.to_string())
+}
+
+fn schema(app: &App) -> String {
+    let mut text = String::new();
+    // The bytes are part of the program, so they unpack.
+    let _ = flate2::read::GzDecoder::new(SCHEMA).read_to_string(&mut text);
+    let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
+    schema["info"] = json!({"title": "FastAPI", "version": "0.1.0"});
+    let root = &app.config.server.root_path;
+    if !root.is_empty() {
+        schema["servers"] = json!([{"url": root}]);
+    }
+    if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
+        paths.retain(|path, _| app.routes.serves(path));
+        for (path, operations) in paths.iter_mut() {
+            let operations = operations.as_object_mut().into_iter().flatten();
+            operations.for_each(|(_, operation)| complete(path, operation));
+        }
+    }
+    schema["components"]["schemas"]["RoutingError"] = json!({
+        "title": "RoutingError",
+        "type": "object",
+        "properties": {"detail": {"type": "string"}},
+        "required": ["detail"],
+    });
+    let mut used = BTreeSet::new();
+    let mut open = Vec::new();
+    references(&schema["paths"], &mut open);
+    let all = schema["components"]["schemas"].take();
+    while let Some(name) = open.pop() {
+        if used.insert(name.clone()) {
+            references(&all[&name], &mut open);
+        }
+    }
+    let kept: Map<String, Value> = match all {
+        Value::Object(all) => all.into_iter().filter(|(n, _)| used.contains(n)).collect(),
+        _ => Map::new(),
+    };
+    schema["components"]["schemas"] = kept.into();
+    schema.to_string()
+}
+
+/// Routes whose success has no JSON: nothing at all, or a bare text.
+const WITHOUT_JSON: [&str; 7] = [
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
+    "/inference/v1/abort_requests",
+    "/start_profile",
+    "/stop_profile",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+];
+
+/// Adds what an operation also answers: FastAPI's own refusal of a body that is no text, and
+/// refusals that come from outside the handler.
+fn complete(path: &str, operation: &mut Value) {
+    let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
+    let Some(responses) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    if WITHOUT_JSON.contains(&path)
+        && let Some(success) = responses.get_mut("200").and_then(Value::as_object_mut)
+    {
+        success.remove("content");
+    }
+    let refusal = json!({"anyOf": [
+        {"$ref": "#/components/schemas/ErrorResponse"},
+        {"$ref": "#/components/schemas/RoutingError"},
+    ]});
+    let known = responses.get("400").cloned();
+    let own = known.and_then(|r| r.pointer("/content/application~1json/schema").cloned());
+    let bad = match own {
+        Some(own) => json!({"anyOf": [own, refusal["anyOf"][0], refusal["anyOf"][1]]}),
+        None => refusal.clone(),
+    };
+    let described = |text: &str, schema: Value| json!({"description": text, "content": {"application/json": {"schema": schema}}});
+    if reads {
+        responses.insert("400".to_owned(), described("Bad Request", bad));
+    }
+    if !responses.contains_key("default") {
+        let schema = json!({"anyOf": [
+            refusal["anyOf"][0],
+            refusal["anyOf"][1],
+            {"$ref": "#/components/schemas/AnthropicErrorResponse"},
+            {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]},
+        ]});
+        responses.insert("default".to_owned(), described("Refused", schema));
+    }
+}
+
+/// Names of the schemas that a value refers to.
+fn references(value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let name = value
+                    .as_str()
+                    .filter(|_| key == "$ref")
+                    .and_then(|r| r.strip_prefix("#/components/schemas/"));
+                match name {
+                    Some(name) => out.push(name.to_owned()),
+                    None => references(value, out),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, out)),
+        _ => {}
+    }
+}
+
+/// `GET /docs`.
+pub(crate) async fn swagger(State(app): State<Arc<App>>) -> Response<Body> {
+    html(SWAGGER.replace("{root}", &app.config.server.root_path))
+}
+
+/// `GET /redoc`.
+pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
+    html(REDOC.replace("{root}", &app.config.server.root_path))
+}
+
+/// `GET /docs/oauth2-redirect`: nothing here asks for it, the page must merely exist.
+pub(crate) async fn oauth2() -> Response<Body> {
+    html(OAUTH2.to_owned())
+}
+
+const OAUTH2: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
+
+/// FastAPI's `get_swagger_ui_html`.
+const SWAGGER: &str = r##"
+    <!DOCTYPE html>
+    <html>
+    <head>
+    <meta name="viewport" content="width=device-width, initial-scale=1.0">
+    <link type="text/css" rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css">
+    <link rel="shortcut icon" href="https://fastapi.tiangolo.com/img/favicon.png">
+    <title>FastAPI - Swagger UI</title>
+    </head>
+    <body>
+    <div id="swagger-ui">
+    </div>
+    <script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
+    <!-- `SwaggerUIBundle` is now available on the page -->
+    <script>
+    const ui = SwaggerUIBundle({
+        url: '{root}/openapi.json',
+    "dom_id": "#swagger-ui",
+"layout": "BaseLayout",
+"deepLinking": true,
+"showExtensions": true,
+"showCommonExtensions": true,
+oauth2RedirectUrl: window.location.origin + '{root}/docs/oauth2-redirect',
+    presets: [
+        SwaggerUIBundle.presets.apis,
+        SwaggerUIBundle.SwaggerUIStandalonePreset
+        ],
+    })
+    </script>
+    </body>
+    </html>
+    "##;
+
+/// FastAPI's `get_redoc_html`.
+const REDOC: &str = r##"
+    <!DOCTYPE html>
+    <html>
+    <head>
+    <title>FastAPI - ReDoc</title>
+    <!-- needed for adaptive design -->
+    <meta charset="utf-8"/>
+    <meta name="viewport" content="width=device-width, initial-scale=1">
+    <link href="https://fonts.googleapis.com/css?family=Montserrat:300,400,700|Roboto:300,400,700" rel="stylesheet">
+    <link rel="shortcut icon" href="https://fastapi.tiangolo.com/img/favicon.png">
+    <!--
+    ReDoc doesn't change outer page styles
+    -->
+    <style>
+      body {
+        margin: 0;
+        padding: 0;
+      }
+    </style>
+    </head>
+    <body>
+    <noscript>
+        ReDoc requires Javascript to function. Please enable it to browse the documentation.
+    </noscript>
+    <redoc spec-url="{root}/openapi.json"></redoc>
+    <script src="https://cdn.jsdelivr.net/npm/redoc@2/bundles/redoc.standalone.js"> </script>
+    </body>
+    </html>
+    "##;

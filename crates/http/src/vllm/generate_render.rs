@@ -1,0 +1,295 @@
+//! A reply in tokens: one JSON object, or a stream of chunks.
+//!
+//! Source: vLLM `entrypoints/scale_out/token_in_token_out/protocol.py`.
+
+use std::sync::Arc;
+
+use crate::json;
+use crate::openai::logprobs;
+use crate::openai::view::{Counts, View, end_of};
+use crate::stream::{Render, Step};
+use vllm_sim_engine::End;
+use vllm_sim_service::generate::Channel;
+use vllm_sim_service::{Choice, Reply};
+
+/// What the shape of a reply in tokens depends on.
+pub(super) struct GenerateView {
+    pub(super) view: View,
+    /// `tokens`, `text` or `derender`.
+    pub(super) mode: Arc<str>,
+    pub(super) prompt: Arc<[u32]>,
+    /// Where media stand in it, as JSON.
+    pub(super) placeholders: Option<Arc<str>>,
+    pub(super) prompt_logprobs: Option<u32>,
+    pub(super) weight_version: Arc<String>,
+}
+
+/// Tokens of one choice that are shown together.
+#[derive(Default)]
+struct Piece {
+    ids: Vec<u32>,
+    text: String,
+    /// Position of the first of them.
+    from: usize,
+}
+
+impl GenerateView {
+    /// The whole answer of an ended reply.
+    pub(super) fn unary(&self, reply: &Reply) -> String {
+        let view = &self.view;
+        let mut out = String::with_capacity(1024);
+        out.push_str("{\"request_id\":");
+        json::string(&mut out, &view.id);
+        if view.llmd {
+            self.llmd(&mut out, reply);
+            return out;
+        }
+        out.push_str(",\"model\":");
+        json::string(&mut out, &view.model);
+        out.push_str(",\"created\":");
+        json::int(&mut out, view.created);
+        out.push_str(",\"usage\":");
+        view.usage(&mut out, Counts::of(reply), false);
+        out.push_str(",\"prompt_logprobs\":");
+        match self.prompt_logprobs {
+            Some(top) => logprobs::prompt(&mut out, &view.tokenizer, &self.prompt, top),
+            None => out.push_str("null"),
+        }
+        out.push_str(",\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
+        if view.return_token_ids {
+            json::ints(&mut out, self.prompt.iter().copied());
+        } else {
+            out.push_str("null");
+        }
+        out.push_str(",\"mm_placeholders\":");
+        out.push_str(self.placeholders.as_deref().unwrap_or("null"));
+        out.push_str(",\"metrics\":");
+        view.timings(&mut out, reply, false);
+        out.push_str(",\"kv_transfer_params\":");
+        view.transfer(&mut out);
+        out.push_str(",\"ec_transfer_params\":null,\"output_mode\":");
+        json::string(&mut out, &self.mode);
+        out.push_str(",\"choices\":[");
+        for (index, choice) in reply.choices.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            let mut piece = Piece::default();
+            for token in choice.script.tokens().take(choice.released() as usize) {
+                piece.push(token.id, token.text, token.channel);
+            }
+            self.choice(&mut out, index, choice, &piece, Some(end_of(choice)));
+        }
+        out.push_str("]}");
+        out
+    }
+
+    /// llm-d's shorter answer, behind the id.
+    fn llmd(&self, out: &mut String, reply: &Reply) {
+        out.push_str(",\"choices\":[");
+        for (index, choice) in reply.choices.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            let tokens = choice.script.tokens().take(choice.released() as usize);
+            let ids: Vec<u32> = tokens.map(|t| t.id).collect();
+            self.llmd_choice(out, index, choice, &ids, Some(end_of(choice)));
+        }
+        out.push_str("],\"ec_transfer_params\":null");
+        if self.view.kv_transfer_params.is_some() {
+            out.push_str(",\"kv_transfer_params\":");
+            self.view.transfer(out);
+        }
+        out.push('}');
+    }
+
+    fn llmd_choice(
+        &self,
+        out: &mut String,
+        index: usize,
+        choice: &Choice,
+        ids: &[u32],
+        end: Option<End>,
+    ) {
+        out.push_str("{\"index\":");
+        json::int(out, index);
+        out.push_str(",\"finish_reason\":");
+        let reason = end.map(|end| self.view.finish_reason(choice, end, false));
+        json::optional(out, reason);
+        out.push_str(",\"token_ids\":");
+        json::ints(out, ids.iter().copied());
+        out.push('}');
+    }
+
+    fn choice(
+        &self,
+        out: &mut String,
+        index: usize,
+        choice: &Choice,
+        piece: &Piece,
+        end: Option<End>,
+    ) {
+        if self.view.llmd {
+            return self.llmd_choice(out, index, choice, &piece.ids, end);
+        }
+        out.push_str("{\"index\":");
+        json::int(out, index);
+        out.push(',');
+        match end {
+            Some(end) => self.view.finish(out, choice, end, false),
+            None => out.push_str("\"finish_reason\":null,\"stop_reason\":null"),
+        }
+        out.push_str(",\"token_ids\":");
+        json::ints(out, piece.ids.iter().copied());
+        out.push_str(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
+        let tokens = piece.from + piece.ids.len();
+        if end.is_some() && tokens > 0 {
+            out.push_str("[{\"version\":");
+            json::string(out, &self.weight_version);
+            out.push_str(",\"start\":0,\"end\":");
+            json::int(out, tokens);
+            out.push_str("}]");
+        } else {
+            out.push_str("null");
+        }
+        if &*self.mode != "tokens" {
+            out.push_str(",\"text\":");
+            json::string(out, &piece.text);
+        }
+        out.push_str(",\"logprobs\":");
+        match self.view.logprobs {
+            Some(top) => self.logprobs(out, piece, top),
+            None => out.push_str("null"),
+        }
+        out.push('}');
+    }
+
+    fn logprobs(&self, out: &mut String, piece: &Piece, top: u32) {
+        out.push_str("{\"content\":[");
+        for (at, id) in piece.ids.iter().enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            let position = piece.from + at;
+            let entries =
+                logprobs::entries(&self.view.tokenizer, *id, &Vec::new, position, top, true);
+            entry(out, &entries[0], 1);
+            out.push_str(",\"top_logprobs\":[");
+            let shown = if top == 0 { 0 } else { entries.len() };
+            for (rank, other) in entries.iter().take(shown).enumerate() {
+                if rank > 0 {
+                    out.push(',');
+                }
+                entry(out, other, rank + 1);
+                out.push('}');
+            }
+            out.push_str("]}");
+        }
+        out.push_str("]}");
+    }
+}
+
+fn entry(out: &mut String, entry: &logprobs::Entry, rank: usize) {
+    out.push_str("{\"token_id\":");
+    json::int(out, entry.id);
+    out.push_str(",\"logprob\":");
+    json::float(out, entry.logprob);
+    out.push_str(",\"rank\":");
+    json::int(out, rank);
+}
+
+impl Piece {
+    fn push(&mut self, id: u32, text: &str, channel: Channel) {
+        self.ids.push(id);
+        if channel != Channel::Marker {
+            self.text.push_str(text);
+        }
+    }
+}
+
+/// Writes the chunks of a stream of tokens.
+pub(super) struct GenerateStream {
+    generate: GenerateView,
+    head: String,
+    shown_prompt: bool,
+}
+
+impl GenerateStream {
+    pub(super) fn new(generate: GenerateView) -> Self {
+        let mut head = String::from("data: {\"request_id\":");
+        json::string(&mut head, &generate.view.id);
+        Self {
+            generate,
+            head,
+            shown_prompt: false,
+        }
+    }
+}
+
+impl Render for GenerateStream {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+        let mut piece = Piece {
+            from: (choice.sent - step.tokens) as usize,
+            ..Piece::default()
+        };
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next(&mut choice.cursor) else {
+                break;
+            };
+            piece.push(token.id, token.text, token.channel);
+        }
+        let generate = &self.generate;
+        out.push_str(&self.head);
+        if !generate.view.llmd {
+            out.push_str(",\"usage\":");
+            if generate.view.continuous_usage {
+                let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
+                out.push_str("{\"prompt_tokens\":");
+                json::int(out, prompt);
+                out.push_str(",\"total_tokens\":");
+                json::int(out, prompt + done);
+                out.push_str(",\"completion_tokens\":");
+                json::int(out, done);
+                out.push('}');
+            } else {
+                out.push_str("null");
+            }
+            if generate.view.return_token_ids && !self.shown_prompt {
+                out.push_str(",\"prompt_token_ids\":");
+                json::ints(out, generate.prompt.iter().copied());
+                out.push_str(",\"mm_placeholders\":");
+                out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
+                self.shown_prompt = true;
+            }
+            out.push_str(",\"output_mode\":");
+            json::string(out, &generate.mode);
+        }
+        out.push_str(",\"choices\":[");
+        generate.choice(out, step.index, choice, &piece, step.end);
+        out.push_str("]}\n\n");
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        let view = &self.generate.view;
+        if view.include_usage {
+            out.push_str(&self.head);
+            out.push_str(",\"usage\":");
+            let counts = Counts::of(reply);
+            out.push_str("{\"prompt_tokens\":");
+            json::int(out, counts.prompt);
+            out.push_str(",\"total_tokens\":");
+            json::int(out, counts.prompt + counts.completion);
+            out.push_str(",\"completion_tokens\":");
+            json::int(out, counts.completion);
+            if view.prompt_details {
+                out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
+                json::int(out, counts.cached);
+                out.push('}');
+            }
+            out.push_str("},\"output_mode\":");
+            json::string(out, &self.generate.mode);
+            out.push_str(",\"choices\":[]}\n\n");
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}

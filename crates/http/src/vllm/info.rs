@@ -1,0 +1,196 @@
+//! What a server tells about itself, and what only a real deployment could do.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, Uri};
+use serde_json::{Map, Value, json};
+
+use super::{ok, raw_json, refused};
+use crate::app::App;
+use crate::body::{Posted, Received};
+use crate::error::Answer;
+use crate::query;
+use vllm_sim_config::EventForm;
+use vllm_sim_wire::Version;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
+
+/// `GET /kv_event_sources`: rank to publisher.
+pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
+    let events = &app.config.kv_events;
+    let mut sources = Map::new();
+    let (first, count) = app.config.engine.parallel.local_ranks;
+    for rank in (first..first + count).filter(|_| events.enabled) {
+        let (endpoint, replay_endpoint) = events.of_rank(rank);
+        let topic = match events.form {
+            EventForm::Vllm => events.topic.clone(),
+            EventForm::LlmdArray | EventForm::LlmdMap => filled(&app, &events.topic, rank),
+        };
+        let source = json!({
+            "enable_kv_cache_events": true,
+            "publisher": "zmq",
+            "endpoint": endpoint,
+            "replay_endpoint": replay_endpoint,
+            "buffer_steps": events.buffer_steps,
+            "hwm": events.hwm,
+            "max_queue_size": events.max_queue_size,
+            "topic": topic,
+        });
+        sources.insert(rank.to_string(), source);
+    }
+    ok(&Value::Object(sources))
+}
+
+fn filled(app: &App, topic: &str, rank: u32) -> String {
+    let pod = &app.config.server.pod;
+    topic
+        .replace("{pod_ip}", pod.ip.as_deref().unwrap_or("localhost"))
+        .replace("{pod_name}", pod.name.as_deref().unwrap_or_default())
+        .replace("{port}", &app.port.to_string())
+        .replace("{rank}", &rank.to_string())
+        .replace("{model}", app.service.models.displayed())
+}
+
+/// `GET /get_world_size`.
+pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: WorldQuery = query::read(&uri)?;
+    let world = world(&app, asked.include_dp);
+    Ok(ok(&json!({"world_size": world})))
+}
+
+fn world(app: &App, include_dp: bool) -> u64 {
+    let parallel = &app.config.engine.parallel;
+    let one = u64::from(parallel.tensor) * u64::from(parallel.pipeline);
+    if include_dp {
+        one * u64::from(parallel.data)
+    } else {
+        one
+    }
+}
+
+/// `GET /tokenizer_info`.
+pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
+    ok(&app.service.generator.tokenizer().tokenizer_info())
+}
+
+/// `GET /server_info`.
+pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let asked: InfoQuery = query::read(&uri)?;
+    let config = engine_config(&app);
+    let config = if asked.config_format == "json" {
+        Value::Object(config)
+    } else {
+        let pairs: Vec<String> = config
+            .iter()
+            .map(|(key, value)| format!("{key}={}", vllm_sim_wire::python::repr(value)))
+            .collect();
+        pairs.join(", ").into()
+    };
+    let secret = |name: &str| name.contains("KEY") || name.contains("TOKEN");
+    let env: Map<String, Value> = std::env::vars()
+        .filter(|(name, _)| name.starts_with("VLLM_") && !secret(name))
+        .map(|(name, value)| (name, value.into()))
+        .collect();
+    let system = json!({
+        "os": std::env::consts::OS,
+        "cpu_architecture": std::env::consts::ARCH,
+        "python_version": null,
+        "torch_version": null,
+        "cuda_runtime_version": null,
+        "gpu_models": null,
+        "vllm_version": app.config.model.vllm_version,
+        "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
+    });
+    Ok(ok(&json!({
+        "vllm_config": config,
+        "vllm_env": env,
+        "system_env": system,
+    })))
+}
+
+/// What of the configuration vLLM shows; no keys, no tokens.
+fn engine_config(app: &App) -> Map<String, Value> {
+    let (model, engine, lora) = (&app.config.model, &app.config.engine, &app.config.lora);
+    let served: Vec<&str> = model.served_names.iter().map(String::as_str).collect();
+    let value = json!({
+        "model": model.name,
+        "served_model_name": served,
+        "tokenizer": model.tokenizer.name,
+        "revision": model.revision,
+        "max_model_len": model.max_model_len,
+        "generation_config": model.generation_config,
+        "tensor_parallel_size": engine.parallel.tensor,
+        "pipeline_parallel_size": engine.parallel.pipeline,
+        "data_parallel_size": engine.parallel.data,
+        "max_num_seqs": engine.max_num_seqs,
+        "block_size": engine.block_size,
+        "gpu_memory_utilization": engine.gpu_memory_utilization,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "enable_lora": lora.enabled,
+        "max_loras": lora.max_loras,
+        "enable_kv_cache_events": app.config.kv_events.enabled,
+        "seed": app.config.content.seed,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// `POST /collective_rpc`: every worker answers null.
+pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let value = raw_json(&received.bytes, "JSON decode error: {}")?;
+    if value
+        .get("method")
+        .and_then(Value::as_str)
+        .is_none_or(str::is_empty)
+    {
+        return Err(refused("Missing 'method' in request body"));
+    }
+    let results = vec![Value::Null; usize::try_from(world(&app, true)).unwrap_or(1)];
+    Ok(ok(&json!({"results": results})))
+}
+
+/// `POST /scale_elastic_ep`: answers as if it had happened.
+pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
+    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+    let size = value.get("new_data_parallel_size");
+    let Some(size) = size.filter(|size| !size.is_null()) else {
+        return Err(refused("new_data_parallel_size is required"));
+    };
+    let positive = |value: &Value| value.as_u64().is_some_and(|n| n > 0);
+    if !positive(size) {
+        return Err(refused("new_data_parallel_size must be a positive integer"));
+    }
+    if !value.get("drain_timeout").is_none_or(positive) {
+        return Err(refused("drain_timeout must be a positive integer"));
+    }
+    let words = format!("Scaled to {size} data parallel engines");
+    Ok(ok(&json!({"message": words})))
+}
+
+/// `POST /is_scaling_elastic_ep`.
+pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
+    ok(&match app.limits.version {
+        Version::V032 => json!({"is_scaling_elastic_ep": false}),
+        Version::V033 => json!({
+            "is_scaling_elastic_ep": false,
+            "phase": "idle",
+            "epoch": null,
+            "error": null,
+            "requested_data_parallel_size": null,
+        }),
+    })
+}
+
+/// `POST /v1/systemone`, `POST /v1/decisions`: no model that we imitate decides.
+pub(crate) async fn no_decisions(_any: Posted) -> Fault {
+    Fault::new(
+        501,
+        Kind::NotImplemented,
+        "The model does not support the structured decision API",
+    )
+}

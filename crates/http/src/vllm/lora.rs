@@ -1,0 +1,113 @@
+//! `POST /v1/load_lora_adapter`, `POST /v1/unload_lora_adapter`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::Value;
+
+use super::bare_text;
+use crate::app::App;
+use crate::body::Received;
+use crate::error;
+use crate::error::Answer;
+use vllm_sim_config::Door;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
+
+/// Adds an adapter.
+pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
+    if app.is_llmd() {
+        let value = lenient(&received, "load")?;
+        let word = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        // A name that is taken already is fine.
+        let _ = app
+            .service
+            .models
+            .load(word("lora_name"), word("lora_path"), None, true);
+        return Ok(error::empty(StatusCode::OK));
+    }
+    let value = received.json(&app)?;
+    let name = add(&app, &value)?;
+    Ok(bare_text(format!(
+        "Success: LoRA adapter '{name}' added successfully."
+    )))
+}
+
+/// Adds the adapter that a body describes, and returns its name.
+pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
+    let asked = LoadLoraRequest::parse(value)?;
+    check(app, &asked)?;
+    let (name, path) = (&asked.lora_name, &asked.lora_path);
+    app.service
+        .models
+        .load(name, path, None, asked.load_inplace)
+        .map_err(|error| Fault::new(400, Kind::InvalidUserInput, error.to_string()))?;
+    Ok(asked.lora_name)
+}
+
+/// Removes the adapter that a body names, and returns its name.
+pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
+    let asked = UnloadLoraRequest::parse(value)?;
+    asked.validate()?;
+    let name = asked.lora_name;
+    if !app.service.models.unload(&name) {
+        return Err(lora::not_loaded(&name));
+    }
+    Ok(name)
+}
+
+/// Removes an adapter.
+pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> Answer {
+    if app.is_llmd() {
+        let value = lenient(&received, "unload")?;
+        let name = value.get("lora_name").and_then(Value::as_str);
+        app.service.models.unload(name.unwrap_or_default());
+        return Ok(error::empty(StatusCode::OK));
+    }
+    let value = received.json(&app)?;
+    let name = remove(&app, &value)?;
+    Ok(bare_text(format!(
+        "Success: LoRA adapter '{name}' removed successfully."
+    )))
+}
+
+/// What vLLM finds before or while it loads an adapter, in its order.
+fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
+    asked.validate()?;
+    let (name, path) = (&asked.lora_name, &asked.lora_path);
+    let models = &app.service.models;
+    if models.served().iter().any(|served| **served == **name) {
+        return Err(lora::served_as_base(name));
+    }
+    if !asked.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
+        return Err(lora::already_loaded(name));
+    }
+    if app.config.model.door == Door::Llmd {
+        return Ok(());
+    }
+    if !app.config.lora.enabled {
+        let words = format!("Loading lora {name} failed: LoRA is not enabled.");
+        return Err(Fault::new(500, Kind::InternalServer, words));
+    }
+    if !Path::new(path).join("adapter_config.json").is_file() {
+        return Err(lora::not_found(name, path));
+    }
+    match app.config.lora.too_high(path) {
+        None => Ok(()),
+        Some(text) => {
+            let text = format!("Call to add_lora method failed: {text}");
+            Err(Fault::new(500, Kind::InternalServer, text))
+        }
+    }
+}
+
+/// llm-d's reading: any JSON object, whatever the media type.
+fn lenient(received: &Received, what: &str) -> Result<Value, Fault> {
+    serde_json::from_slice(&received.bytes).map_err(|error| {
+        Fault::bad_request(format!(
+            "failed to read and parse {what} lora request body, {error}"
+        ))
+    })
+}

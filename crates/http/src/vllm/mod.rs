@@ -1,0 +1,72 @@
+//! vLLM's own routes: adapters, development and control, token-in/token-out.
+
+pub(super) mod control;
+pub(super) mod derender;
+pub(super) mod docs;
+pub(super) mod generate;
+mod generate_render;
+pub(super) mod info;
+pub(super) mod kv_cache;
+pub(super) mod lora;
+pub(super) mod profile;
+pub(super) mod recovery;
+pub(super) mod render;
+pub(super) mod sagemaker;
+pub(super) mod scoring;
+pub(super) mod weights;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
+
+use super::error;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::python_json::{self, BodyError};
+
+/// A JSON value as a 200.
+pub(crate) fn ok(value: &Value) -> Response<Body> {
+    error::json(StatusCode::OK, value.to_string())
+}
+
+/// Text without a content type, as Starlette's bare `Response` sends it.
+fn bare_text(text: String) -> Response<Body> {
+    Response::new(Body::from(text))
+}
+
+/// A page for browsers.
+pub(crate) fn html(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Reads JSON the way a handler does that reads the body itself: no media type is needed.
+///
+/// # Errors
+/// 400 with `words`, and Python's message behind a `{}` in them.
+fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
+    python_json::parse(bytes).map_err(|error| {
+        let python = match error {
+            BodyError::Decode { message, position } => {
+                let text = String::from_utf8_lossy(bytes);
+                let before: Vec<char> = text.chars().take(position).collect();
+                let line = 1 + before.iter().filter(|c| **c == '\n').count();
+                let column = 1 + before.iter().rev().take_while(|c| **c != '\n').count();
+                format!("{message}: line {line} column {column} (char {position})")
+            }
+            BodyError::Unreadable => "the body is not JSON".to_owned(),
+        };
+        refused(words.replace("{}", &python))
+    })
+}
+
+/// Every scale-out route of a server that has them off.
+pub(crate) async fn scale_out_disabled() -> Response<Body> {
+    error::response(&vllm_sim_wire::vllm::dev::scale_out_disabled())
+}
+
+/// FastAPI's `HTTPException` with status 400.
+fn refused(message: impl Into<String>) -> Fault {
+    Fault::new(400, Kind::BadRequestPhrase, message)
+}

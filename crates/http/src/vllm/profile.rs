@@ -1,0 +1,43 @@
+//! `/start_profile` and `/stop_profile`: sessions begin and end, nothing is profiled.
+//!
+//! Source: vLLM 0.33 `entrypoints/serve/dev/profile/`, `v1/engine/async_llm.py`,
+//! `config/profiler.py`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+
+use crate::app::App;
+use crate::body::Received;
+use crate::error;
+use crate::error::Answer;
+use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::vllm::control::StartProfileRequest;
+
+/// `POST /start_profile`.
+pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
+    let asked = match value {
+        Some(value) => StartProfileRequest::parse(&value)?,
+        None => StartProfileRequest::default(),
+    };
+    // One session at a time; a second server process could not know of it.
+    let guarded = app.config.engine.parallel.api_servers <= 1;
+    if guarded && app.profiling.load(Ordering::Relaxed) {
+        let words = "A profiling session is already active. Call /stop_profile before \
+                     starting another session.";
+        return Err(Fault::new(409, Kind::ConflictPhrase, words));
+    }
+    asked.validate()?;
+    app.profiling.store(true, Ordering::Relaxed);
+    Ok(error::empty(StatusCode::OK))
+}
+
+/// `POST /stop_profile`.
+pub(crate) async fn stop(State(app): State<Arc<App>>) -> Response<Body> {
+    app.profiling.store(false, Ordering::Relaxed);
+    error::empty(StatusCode::OK)
+}

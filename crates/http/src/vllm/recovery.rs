@@ -1,0 +1,59 @@
+//! `/fault_tolerance/*`: engines that never fail have nothing to recover from.
+//!
+//! Source: vLLM 0.33 `entrypoints/serve/fault_tolerance/api_router.py`,
+//! `v1/engine/core_client.py`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{ok, raw_json, refused};
+use crate::app::App;
+use crate::body::Received;
+use crate::error;
+use crate::error::Answer;
+
+/// `POST /fault_tolerance/apply`.
+pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> Answer {
+    vllm_sim_wire::body::media_type(received.media_type())?;
+    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+    if !value.is_object() {
+        return Err(refused("Request body must be a JSON object."));
+    }
+    match value.get("instruction") {
+        Some(Value::String(word)) if word == "retry" => {}
+        None | Some(Value::Null | Value::Bool(false)) => {
+            return Err(refused("'instruction' is required."));
+        }
+        Some(Value::String(word)) if word.is_empty() => {
+            return Err(refused("'instruction' is required."));
+        }
+        Some(other) => {
+            let shown = vllm_sim_wire::python::str(other);
+            return Err(refused(format!("Invalid instruction: '{shown}'.")));
+        }
+    }
+    if value
+        .get("params")
+        .is_some_and(|params| !params.is_object())
+    {
+        return Err(refused("'params' must be an object."));
+    }
+    let accepted = json!({
+        "message": "Request accepted; poll /fault_tolerance/status for updates.",
+        "request_id": uuid::Uuid::new_v4().to_string(),
+    });
+    Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
+}
+
+/// `GET /fault_tolerance/status`.
+pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
+    let (first, count) = app.config.engine.parallel.local_ranks;
+    let engines: Vec<Value> = (first..first + count)
+        .map(|rank| json!({"id": rank, "status": "healthy"}))
+        .collect();
+    ok(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
+}

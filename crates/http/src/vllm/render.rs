@@ -1,0 +1,348 @@
+//! The render routes: what the engine would be given, instead of an answer.
+//!
+//! Source: vLLM `entrypoints/scale_out/render/`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Response};
+use serde_json::{Map, Value, json};
+
+use super::ok;
+use crate::anthropic::convert as convert_messages;
+use crate::app::App;
+use crate::body::Posted;
+use crate::error::Answer;
+use crate::media;
+use crate::openai::responses::convert as convert_responses;
+use crate::openai::{chat, completion, prepare};
+use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_wire::Version;
+use vllm_sim_wire::anthropic::MessagesRequest;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
+use vllm_sim_wire::openai::responses::ResponsesRequest;
+use vllm_sim_wire::openai::shared::StructuredOutputs;
+use vllm_sim_wire::sampling::{SamplingParams, output_budget};
+
+/// Most tokens of sampling parameters that do not say.
+const SILENT_MAX_TOKENS: i128 = 16;
+/// pydantic 2.14 on `GenerateRequest(token_ids=[])`.
+const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
+
+/// `POST /v1/chat/completions/render`.
+pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { headers, value }: Posted) -> Answer {
+    rendered_chat(&app, &headers, &value, "chatcmpl-").await
+}
+
+/// `POST /v1/messages/render`.
+pub(crate) async fn messages(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = MessagesRequest::parse(&value)?;
+    let chat = convert_messages::body(&app, &request)?;
+    rendered_chat(&app, &headers, &chat, "chatcmpl-").await
+}
+
+/// `POST /v1/responses/render`.
+pub(crate) async fn responses(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+    rendered_response(&app, &value).await
+}
+
+/// `POST /v1/completions/render`: a list, one element per prompt.
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let request = CompletionRequest::parse(&value)?;
+    request.validate_first()?;
+    base_only(&app, request.model.as_deref())?;
+    request.validate_early(&app.limits)?;
+    let prompts = completion::prompts(&app, &request).await?;
+    let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+    let id = prepare::request_id("cmpl-", &headers, request.request_id.as_deref());
+    let mut out = Vec::with_capacity(prompts.len());
+    for (index, prompt) in prompts.iter().enumerate() {
+        if app.is_llmd() {
+            out.push(json!({"token_ids": prompt.tokens}));
+            continue;
+        }
+        let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+        let params = request.sampling_params(budget, &app.defaults)?;
+        let id = if prompts.len() > 1 {
+            format!("{id}-{index}")
+        } else {
+            id.to_string()
+        };
+        let extra = extra_args(&value, false);
+        out.push(generate_request(
+            &app,
+            &value,
+            id,
+            &prompt.tokens,
+            sampling(&params, extra),
+            false,
+        )?);
+    }
+    Ok(ok(&Value::Array(out)))
+}
+
+async fn rendered_chat(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    value: &Value,
+    prefix: &str,
+) -> Result<Response<Body>, Fault> {
+    let request = ChatRequest::parse(value)?;
+    base_only(app, request.model.as_deref())?;
+    request.validate_early(&app.limits)?;
+    let prompt = chat::prompt(app, &request).await?;
+    if app.is_llmd() {
+        return Ok(ok(&llmd(&prompt)));
+    }
+    let (_, asked) = request.asked_tokens();
+    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+    let params = request.sampling_params(budget, &app.defaults)?;
+    let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
+    let sampling = sampling(&params, extra_args(value, false));
+    let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
+    Ok(ok(&rendered))
+}
+
+/// A response's prompt; its id does not follow the header.
+async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+    let request = ResponsesRequest::parse(value)?;
+    base_only(app, request.model.as_deref())?;
+    request.validate_early(&app.limits)?;
+    let messages = convert_responses::messages(&request, None)?;
+    let chat = convert_responses::chat(&request, &messages)?;
+    let prompt = chat::prompt(app, &chat).await?;
+    app.limits.responses_prompt_tokens(prompt.tokens.len())?;
+    if app.is_llmd() {
+        return Ok(ok(&llmd(&prompt)));
+    }
+    let asked = request.max_output_tokens;
+    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
+    let params = request.sampling_params(budget, &app.defaults)?;
+    let given = request.request_id.clone().filter(|id| !id.is_empty());
+    let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
+    // Its tools are not for the parser of chat answers.
+    let mut shown = value.clone();
+    if let Some(shown) = shown.as_object_mut() {
+        shown.remove("tools");
+    }
+    let sampling = sampling(&params, extra_args(value, true));
+    let mut rendered = generate_request(app, &shown, id, &prompt.tokens, sampling, true)?;
+    rendered["features"] = media::features(&prompt.media);
+    Ok(ok(&rendered))
+}
+
+/// What llm-d shows of a prompt.
+fn llmd(prompt: &Prompt) -> Value {
+    let mut answer = json!({"token_ids": prompt.tokens});
+    if !prompt.media.is_empty() {
+        answer["features"] = media::features(&prompt.media);
+    }
+    answer
+}
+
+/// Who answers; llm-d renders for the base model alone.
+fn base_only(app: &App, model: Option<&str>) -> Result<(), Fault> {
+    match prepare::target(app, model)? {
+        Target::Lora { name, .. } if app.is_llmd() => Err(Fault::bad_request(format!(
+            "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The object that `/inference/v1/generate` takes.
+///
+/// # Errors
+/// pydantic's refusal of an object without tokens, which a prompt of no token ids would be.
+fn generate_request(
+    app: &App,
+    body: &Value,
+    id: String,
+    tokens: &[u32],
+    sampling: Value,
+    chat: bool,
+) -> Result<Value, Fault> {
+    if tokens.is_empty() {
+        return Err(Fault::bad_request(NO_TOKENS));
+    }
+    let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
+    let parser = chat && app.config.api.reasoning_parser.is_some();
+    let kwargs = body.get("chat_template_kwargs").cloned();
+    let kwargs = kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}));
+    let mut out = json!({
+        "request_id": id,
+        "token_ids": tokens,
+        "token_offsets": null,
+        "features": null,
+        "content_parts": null,
+        "sampling_params": sampling,
+        "model": given("model"),
+        "reasoning_ended": parser.then_some(false),
+        "reasoning_parser_kwargs": parser.then(|| json!({"chat_template_kwargs": kwargs})),
+        "return_token_ids": given("return_token_ids"),
+        "output_mode": "tokens",
+    });
+    let rest = json!({
+        "stream": body.get("stream").and_then(Value::as_bool).unwrap_or(false),
+        "stream_options": given("stream_options"),
+        "cache_salt": given("cache_salt"),
+        "priority": body.get("priority").and_then(Value::as_i64).unwrap_or(0),
+        "kv_transfer_params": given("kv_transfer_params"),
+        "ec_transfer_params": given("ec_transfer_params"),
+    });
+    if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
+        if app.limits.version != Version::V032 {
+            out.insert("parse_context".into(), parse_context(body, &kwargs));
+        }
+        out.extend(rest);
+    }
+    Ok(out)
+}
+
+/// What derendering has to know of the request; null without tools.
+fn parse_context(body: &Value, kwargs: &Value) -> Value {
+    let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
+        return Value::Null;
+    };
+    json!({
+        "tools": tools,
+        "tool_choice": body.get("tool_choice").cloned().unwrap_or_else(|| "auto".into()),
+        "parallel_tool_calls": body.get("parallel_tool_calls").cloned().unwrap_or(true.into()),
+        "include_reasoning": body.get("include_reasoning").cloned().unwrap_or(true.into()),
+        "chat_template_kwargs": kwargs,
+        "history_tool_call_cnt": 0,
+    })
+}
+
+/// Parameters for extensions and connectors; responses always have the object.
+fn extra_args(body: &Value, always: bool) -> Option<Map<String, Value>> {
+    let mut args = body
+        .get("vllm_xargs")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    for key in ["kv_transfer_params", "ec_transfer_params"] {
+        if let Some(params) = body.get(key).filter(|params| !params.is_null()) {
+            args.insert(key.into(), params.clone());
+        }
+    }
+    Some(args).filter(|args| always || !args.is_empty())
+}
+
+/// Sampling parameters as msgspec encodes them: members equal to their default are left out,
+/// but floats and lists, which it tells apart by identity, stay.
+fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>) -> Value {
+    let mut out = Map::new();
+    let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
+    let int = |n: i128| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
+    let ints = |ids: &[i128]| Value::Array(ids.iter().map(|id| int(*id)).collect());
+    let texts = |texts: &[String]| Value::from(texts.to_vec());
+    if params.n != 1 {
+        put("n", int(params.n));
+    }
+    put("presence_penalty", params.presence_penalty.into());
+    put("frequency_penalty", params.frequency_penalty.into());
+    put("repetition_penalty", params.repetition_penalty.into());
+    put("temperature", params.temperature.into());
+    put("top_p", params.top_p.into());
+    if params.top_k != 0 {
+        put("top_k", int(params.top_k));
+    }
+    put("min_p", params.min_p.into());
+    if let Some(seed) = params.seed {
+        put("seed", int(seed));
+    }
+    put("stop", texts(params.stop.as_ref().map_or(&[], |s| &s.0)));
+    put(
+        "stop_token_ids",
+        ints(params.stop_token_ids.as_deref().unwrap_or_default()),
+    );
+    if params.ignore_eos {
+        put("ignore_eos", true.into());
+    }
+    if params.max_tokens != Some(SILENT_MAX_TOKENS) {
+        put("max_tokens", params.max_tokens.map_or(Value::Null, int));
+    }
+    if params.min_tokens != 0 {
+        put("min_tokens", int(params.min_tokens));
+    }
+    for (key, count) in [
+        ("logprobs", params.logprobs),
+        ("prompt_logprobs", params.prompt_logprobs),
+    ] {
+        if let Some(count) = count {
+            put(key, int(count));
+        }
+    }
+    for (key, flag, default) in [
+        ("skip_special_tokens", params.skip_special_tokens, true),
+        (
+            "spaces_between_special_tokens",
+            params.spaces_between_special_tokens,
+            true,
+        ),
+        (
+            "include_stop_str_in_output",
+            params.include_stop_str_in_output,
+            false,
+        ),
+    ] {
+        if flag != default {
+            put(key, flag.into());
+        }
+    }
+    put("output_kind", int(params.output_kind));
+    put("skip_clone", true.into());
+    if let Some(outputs) = &params.structured_outputs {
+        put("structured_outputs", structured(outputs));
+    }
+    if let Some(bias) = &params.logit_bias {
+        let pairs = bias.0.iter();
+        let map: Map<_, _> = pairs.map(|(id, b)| (id.to_string(), (*b).into())).collect();
+        put("logit_bias", map.into());
+    }
+    if let Some(ids) = &params.allowed_token_ids {
+        put("allowed_token_ids", ints(ids));
+    }
+    if let Some(extra) = extra {
+        put("extra_args", extra.into());
+    }
+    put(
+        "bad_words",
+        texts(params.bad_words.as_deref().unwrap_or_default()),
+    );
+    put(
+        "skip_reading_prefix_cache",
+        params.prompt_logprobs.is_some().into(),
+    );
+    Value::Object(out)
+}
+
+fn structured(outputs: &StructuredOutputs) -> Value {
+    let mut out = Map::new();
+    let mut put = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            out.insert(key.into(), value);
+        }
+    };
+    put("json", outputs.json.clone());
+    put("regex", outputs.regex.clone().map(Value::from));
+    put("choice", outputs.choice.clone().map(Value::from));
+    put("grammar", outputs.grammar.clone().map(Value::from));
+    put("json_object", outputs.json_object.map(Value::from));
+    put(
+        "structural_tag",
+        outputs.structural_tag.clone().map(Value::from),
+    );
+    Value::Object(out)
+}

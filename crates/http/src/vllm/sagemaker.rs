@@ -1,0 +1,39 @@
+//! `/adapters`: SageMaker's names of the LoRA routes.
+//!
+//! Source: vLLM 0.33 `entrypoints/serve/lora/api_router.py` says which members of the body are
+//! which; the texts of success are measured (vllm-http-api.md, section 16).
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+
+use super::{bare_text, lora};
+use crate::app::App;
+use crate::body::Posted;
+use crate::error::Answer;
+
+/// `POST /adapters`: `{"name", "src"}`, and what else the route of vLLM takes.
+pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
+    let mut asked = json!({});
+    for (theirs, ours) in [
+        ("name", "lora_name"),
+        ("src", "lora_path"),
+        ("load_inplace", "load_inplace"),
+        ("is_3d_lora_weight", "is_3d_lora_weight"),
+    ] {
+        if let Some(given) = value.get(theirs).filter(|given| !given.is_null()) {
+            asked[ours] = given.clone();
+        }
+    }
+    lora::add(&app, &asked)?;
+    let name = asked.get("lora_name").and_then(Value::as_str);
+    let name = name.unwrap_or_default();
+    Ok(bare_text(format!("Adapter {name} registered")))
+}
+
+/// `DELETE /adapters/{adapter_name}`.
+pub(crate) async fn unregister(State(app): State<Arc<App>>, Path(name): Path<String>) -> Answer {
+    lora::remove(&app, &json!({"lora_name": name}))?;
+    Ok(bare_text(format!("Adapter {name} unregistered")))
+}

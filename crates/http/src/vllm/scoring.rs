@@ -1,0 +1,95 @@
+//! `POST /generative_scoring`: how likely a label follows, per item.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::ok;
+use crate::app::{App, unix_now};
+use crate::body::Posted;
+use crate::error::Answer;
+use crate::openai::prepare;
+use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::vllm::control::ScoringRequest;
+
+/// Scores every item; the same item under the same query always scores the same.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Posted { headers, value }: Posted,
+) -> Answer {
+    let asked = ScoringRequest::parse(&value)?;
+    let target = prepare::target(&app, asked.model.as_deref())?;
+    check(&app, &asked)?;
+    let query = tokens(&app, &asked.query, asked.add_special_tokens);
+    let items = asked.items.as_array().cloned().unwrap_or_default();
+    let mut prompt_tokens = 0;
+    let mut data = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let item = tokens(&app, item, false);
+        prompt_tokens += query.len() + item.len();
+        let key = query
+            .iter()
+            .chain(&item)
+            .fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
+        let mut rng = stream(0, key, Purpose::Content);
+        let labels = asked.label_token_ids.len().max(1);
+        let drawn: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
+        let whole = if asked.apply_softmax {
+            drawn.iter().sum()
+        } else {
+            // The rest of the vocabulary has a share too.
+            drawn.iter().sum::<f64>() + 1.0
+        };
+        data.push(json!({
+            "index": index,
+            "object": "score",
+            "score": drawn[0] / whole,
+        }));
+    }
+    let id = prepare::request_id("generative-scoring-", &headers, asked.request_id.as_deref());
+    Ok(ok(&json!({
+        "id": &*id,
+        "object": "list",
+        "created": unix_now() as u64,
+        "model": &*app.service.models.shown(&target),
+        "data": data,
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + items.len(),
+            "completion_tokens": items.len(),
+            "prompt_tokens_details": null,
+            "completion_tokens_details": null,
+        },
+    })))
+}
+
+fn check(app: &App, asked: &ScoringRequest) -> Result<(), Fault> {
+    if asked.label_token_ids.is_empty() {
+        return Err(Fault::bad_request("label_token_ids must not be empty."));
+    }
+    if asked.items.as_array().is_none_or(Vec::is_empty) {
+        return Err(Fault::bad_request("At least one item must be provided."));
+    }
+    let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());
+    for id in &asked.label_token_ids {
+        if !(0..vocabulary).contains(id) {
+            return Err(Fault::bad_request(format!(
+                "label_token_id {id} is out of vocabulary range [0, {vocabulary})."
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn tokens(app: &App, value: &Value, special: bool) -> Vec<u32> {
+    match value {
+        Value::String(text) => app.service.generator.tokenizer().encode(text, special),
+        Value::Array(ids) => ids
+            .iter()
+            .map(|id| id.as_u64().map_or(u32::MAX, |id| id as u32))
+            .collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,287 @@
+use crate::kv_events::message as wire;
+use crate::kv_events::message::{BlockHash, BlockStored, Form, KvEvent, KvEventBatch};
+use vllm_sim_engine::{Event, ExtraKey, Plan};
+
+/// How events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Encoding {
+    /// Whose bytes.
+    pub form: Form,
+    /// How block hashes appear.
+    pub hashes: HashForm,
+}
+
+/// How block hashes appear (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HashForm {
+    /// Their last 64 bits, as a number.
+    #[default]
+    Int,
+    /// All of their bytes, of which there are this many
+    /// ([`Algo::hash_len`](vllm_sim_engine::kv::Algo::hash_len)).
+    Bytes(usize),
+}
+
+/// The payload of one message; events that do not concern the KV cache are passed over.
+pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(events.len());
+    for event in events {
+        show(event, encoding.hashes, &mut shown);
+    }
+    let batch = KvEventBatch {
+        ts,
+        events: &shown,
+        data_parallel_rank: rank,
+    };
+    batch.encode(encoding.form)
+}
+
+/// Whether an event concerns the KV cache.
+pub const fn is_kv(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Stored { .. } | Event::Removed { .. } | Event::Cleared
+    )
+}
+
+fn show<'a>(event: &'a Event, hashes: HashForm, shown: &mut Vec<KvEvent<'a>>) {
+    match event {
+        Event::Stored { plan, from, to } => {
+            shown.push(KvEvent::BlockStored(stored(plan, *from, *to, hashes)));
+        }
+        // One event for each block, as vLLM and llm-d have it.
+        Event::Removed { keys } => shown
+            .extend(keys.iter().map(|(key, hash)| {
+                KvEvent::BlockRemoved(block_hash(key.0, hash.as_ref(), hashes))
+            })),
+        Event::Cleared => shown.push(KvEvent::AllBlocksCleared),
+        _ => {}
+    }
+}
+
+fn stored(plan: &Plan, from: u32, to: u32, hashes: HashForm) -> BlockStored<'_> {
+    let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
+    let hash = |i: usize| block_hash(plan.keys[i].0, plan.hashes.get(i), hashes);
+    let size = plan.block_size as usize;
+    BlockStored {
+        block_hashes: (from..to).map(hash).collect(),
+        parent_block_hash: from.checked_sub(1).map(hash),
+        token_ids: plan.tokens.get(from * size..to * size).unwrap_or_default(),
+        block_size: plan.block_size,
+        lora_id: plan.lora.as_ref().map(|(id, _)| id.0),
+        lora_name: plan.lora.as_ref().map(|(_, name)| &**name),
+        extra_keys: (from..to).map(|i| extra_keys(plan, i)).collect(),
+    }
+}
+
+fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, form: HashForm) -> BlockHash<'a> {
+    match (form, hash) {
+        (HashForm::Bytes(len), Some(hash)) => BlockHash::Bytes(&hash[..len.min(hash.len())]),
+        _ => BlockHash::Int(key),
+    }
+}
+
+fn extra_keys(plan: &Plan, block: usize) -> Option<Vec<wire::ExtraKey<'_>>> {
+    let keys = plan.extra_keys.get(block)?.as_deref()?;
+    let keys = keys.iter().map(|key| match key {
+        ExtraKey::Text(text) => wire::ExtraKey::Text(text),
+        ExtraKey::Media { identifier, offset } => wire::ExtraKey::Media(identifier, *offset),
+    });
+    Some(keys.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use vllm_sim_engine::{BlockKey, LoraId};
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// A clearing, a removal, and two stores: with an adapter and extra keys, and with a parent.
+    fn events() -> Vec<Event> {
+        let text = |text: &str| ExtraKey::Text(text.into());
+        let img = |offset| ExtraKey::Media {
+            identifier: "img".into(),
+            offset,
+        };
+        let adapted = Plan {
+            keys: vec![BlockKey(7), BlockKey(1 << 40)],
+            tokens: vec![1, 200, 300, 70_000],
+            block_size: 2,
+            lora: Some((LoraId(1), "sql-lora".into())),
+            extra_keys: vec![
+                Some([text("sql-lora"), img(3), text("pepper")].into()),
+                Some([text("sql-lora"), img(-1)].into()),
+            ],
+            ..Plan::default()
+        };
+        let plain = Plan {
+            keys: vec![BlockKey(1 << 40), BlockKey(9)],
+            tokens: vec![3, 4, 5, 6, 7],
+            block_size: 2,
+            ..Plan::default()
+        };
+        let stored = |plan, from, to| Event::Stored {
+            plan: Arc::new(plan),
+            from,
+            to,
+        };
+        vec![
+            Event::Cleared,
+            Event::Step {
+                prompt_tokens: 1,
+                output_tokens: 1,
+            },
+            Event::Removed {
+                keys: vec![(BlockKey(200), None)],
+            },
+            stored(adapted, 0, 2),
+            stored(plain, 1, 2),
+        ]
+    }
+
+    fn encoded(form: Form, rank: u32) -> String {
+        let encoding = Encoding {
+            form,
+            hashes: HashForm::Int,
+        };
+        hex(&encode_batch(&events(), 1_700_000_000.5, rank, encoding))
+    }
+
+    // The expected bytes come from msgspec 0.22 (vLLM) and vmihailenco/msgpack 5.4.1 (llm-d).
+
+    #[test]
+    fn vllm_writes_maps() {
+        assert_eq!(
+            encoded(Form::Vllm, 0),
+            "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656484a474797065ac426c\
+             6f636b52656d6f766564ac626c6f636b5f68617368657391ccc8a66d656469756da3475055a967726f7570\
+             5f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739207cf00000100\
+             00000000b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401ccc8cd012cce0001\
+             1170aa626c6f636b5f73697a6502a76c6f72615f696401a66d656469756da3475055a96c6f72615f6e616d\
+             65a873716c2d6c6f7261aa65787472615f6b6579739293a873716c2d6c6f726192a3696d6703a670657070\
+             657292a873716c2d6c6f726192a3696d67ffa967726f75705f69647800b26b765f63616368655f73706563\
+             5f6b696e64ae66756c6c5f617474656e74696f6e8ba474797065ab426c6f636b53746f726564ac626c6f63\
+             6b5f6861736865739109b1706172656e745f626c6f636b5f68617368cf0000010000000000a9746f6b656e\
+             5f696473920506aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72\
+             615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f7370\
+             65635f6b696e64ae66756c6c5f617474656e74696f6e00"
+        );
+    }
+
+    #[test]
+    fn older_vllm_writes_arrays() {
+        assert_eq!(
+            encoded(Form::VllmArray, 0),
+            "93cb41d954fc402000009491b0416c6c426c6f636b73436c656172656494ac426c6f636b52656d6f766564\
+             91ccc8a3475055009aab426c6f636b53746f7265649207cf0000010000000000c09401ccc8cd012cce0001\
+             11700201a3475055a873716c2d6c6f72619293a873716c2d6c6f726192a3696d6703a670657070657292a8\
+             73716c2d6c6f726192a3696d67ff009aab426c6f636b53746f7265649109cf000001000000000092050602\
+             c0a3475055c091c00000"
+        );
+    }
+
+    #[test]
+    fn llmd_writes_arrays_with_wide_integers() {
+        assert_eq!(
+            encoded(Form::Llmd, 3),
+            "93cb41d954fc402000009491b0416c6c426c6f636b73436c656172656493ac426c6f636b52656d6f766564\
+             91cf00000000000000c8a347505599ab426c6f636b53746f72656492cf0000000000000007cf0000010000\
+             000000cf000000000000000094ce00000001ce000000c8ce0000012cce000111700201a3475055a873716c\
+             2d6c6f7261c099ab426c6f636b53746f72656491cf0000000000000009cf000001000000000092ce000000\
+             05ce0000000602c0a3475055c0c003"
+        );
+    }
+
+    #[test]
+    fn llmd_writes_maps_without_what_is_not_there() {
+        assert_eq!(
+            encoded(Form::LlmdMap, 3),
+            "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656483a474797065ac426c\
+             6f636b52656d6f766564ac626c6f636b5f68617368657391cf00000000000000c8a66d656469756da34750\
+             5588a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf0000000000000007cf\
+             0000010000000000b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f69647394ce00000001\
+             ce000000c8ce0000012cce00011170aa626c6f636b5f73697a6502a76c6f72615f696401a66d656469756d\
+             a3475055a96c6f72615f6e616d65a873716c2d6c6f726186a474797065ab426c6f636b53746f726564ac62\
+             6c6f636b5f68617368657391cf0000000000000009b1706172656e745f626c6f636b5f68617368cf000001\
+             0000000000a9746f6b656e5f69647392ce00000005ce00000006aa626c6f636b5f73697a6502a66d656469\
+             756da347505503"
+        );
+    }
+
+    #[test]
+    fn llmd_v06_writes_hashes_alone_and_rank_zero() {
+        let encoding = Encoding {
+            form: Form::LlmdV06,
+            hashes: HashForm::Int,
+        };
+        let events = [events().swap_remove(2), events().swap_remove(3)];
+        assert_eq!(
+            hex(&encode_batch(&events, 1_700_000_000.5, 3, encoding)),
+            "93cb41d954fc402000009292ac426c6f636b52656d6f76656491cf00000000000000c896ab426c6f636b53\
+             746f72656492cf0000000000000007cf0000010000000000c0c000c000"
+        );
+    }
+
+    #[test]
+    fn hashes_can_be_bytes() {
+        let counting = std::array::from_fn(|i| i as u8);
+        let plan = Plan {
+            keys: vec![BlockKey(1), BlockKey(2)],
+            hashes: vec![[0x22; 32], [0x11; 32]],
+            tokens: vec![9, 1],
+            block_size: 1,
+            ..Plan::default()
+        };
+        let events = [
+            Event::Removed {
+                keys: vec![(BlockKey(3), Some(counting))],
+            },
+            Event::Stored {
+                plan: Arc::new(plan),
+                from: 1,
+                to: 2,
+            },
+        ];
+        let encoded = |len| {
+            let encoding = Encoding {
+                form: Form::Vllm,
+                hashes: HashForm::Bytes(len),
+            };
+            hex(&encode_batch(&events, 0.25, 3, encoding))
+        };
+        assert_eq!(
+            encoded(32),
+            "93cb3fd00000000000009284a474797065ac426c6f636b52656d6f766564ac626c6f636b5f686173686573\
+             91c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa66d656469756da3\
+             475055a967726f75705f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368\
+             657391c4201111111111111111111111111111111111111111111111111111111111111111b1706172656e\
+             745f626c6f636b5f68617368c4202222222222222222222222222222222222222222222222222222222222\
+             222222a9746f6b656e5f6964739101aa626c6f636b5f73697a6501a76c6f72615f6964c0a66d656469756d\
+             a3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f\
+             63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e03"
+        );
+        assert!(encoded(16).contains("c41011111111111111111111111111111111b1"));
+    }
+
+    #[test]
+    fn a_plan_without_tokens_still_has_its_hashes() {
+        let plan = Plan {
+            keys: vec![BlockKey(5)],
+            block_size: 16,
+            ..Plan::default()
+        };
+        let event = Event::Stored {
+            plan: Arc::new(plan),
+            from: 0,
+            to: 1,
+        };
+        let bytes = hex(&encode_batch(&[event], 0.0, 0, Encoding::default()));
+        assert!(bytes.contains("ac626c6f636b5f6861736865739105"));
+        assert!(bytes.contains("a9746f6b656e5f69647390aa"));
+    }
+}

@@ -1,0 +1,324 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::encode::{Encoding, encode_batch, is_kv};
+use super::endpoint;
+use super::queue::{Entry, Queue};
+use super::replay::{Replay, Ring};
+use vllm_sim_engine::Event;
+
+/// How long closing waits for a slow subscriber to take the last batches.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// When a message goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Batching {
+    /// One for each call of [`Publisher::publish`] (vLLM: one per scheduler step).
+    #[default]
+    PerCall,
+    /// When this many events have come together, or some have waited this long (llm-d:
+    /// `event-batch-size`, one second).
+    Sized {
+        /// Events in a message, at least one.
+        events: usize,
+        /// Longest wait.
+        every: Duration,
+    },
+}
+
+/// What a [`Publisher`] needs to know; endpoints are those of its rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublisherConfig {
+    /// Of the PUB socket, which binds or connects as [`binds`](super::binds) says.
+    pub endpoint: String,
+    /// Of the replay socket, which always binds.
+    pub replay_endpoint: Option<String>,
+    /// Batches kept for replay.
+    pub buffer_steps: usize,
+    /// Messages that libzmq keeps for a slow subscriber.
+    pub hwm: i32,
+    /// Batches that may wait for the publishing thread.
+    pub max_queue_size: usize,
+    /// First frame of each message.
+    pub topic: String,
+    /// Sequence number of the first message (vLLM 0, llm-d 1).
+    pub first_sequence: u64,
+    /// Data-parallel rank, as shown in each message.
+    pub rank: u32,
+    /// How events are written.
+    pub encoding: Encoding,
+    /// When a message goes out.
+    pub batching: Batching,
+}
+
+impl Default for PublisherConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: "tcp://*:5557".to_owned(),
+            replay_endpoint: None,
+            buffer_steps: 10_000,
+            hwm: 100_000,
+            max_queue_size: 100_000,
+            topic: String::new(),
+            first_sequence: 0,
+            rank: 0,
+            encoding: Encoding::default(),
+            batching: Batching::default(),
+        }
+    }
+}
+
+/// Why a publisher did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum PublisherError {
+    /// libzmq refused an endpoint.
+    #[error("KV events, {field} {endpoint:?}: cannot {action}: {source}")]
+    Endpoint {
+        /// `endpoint` or `replay_endpoint`.
+        field: &'static str,
+        /// Its value.
+        endpoint: String,
+        /// `bind` or `connect`.
+        action: &'static str,
+        /// libzmq's reason.
+        source: zmq::Error,
+    },
+    /// The system gave no thread.
+    #[error("KV events: cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Sends batches of KV events to whoever listens; one per data-parallel rank.
+#[derive(Debug)]
+pub struct Publisher {
+    queue: Arc<Queue>,
+    dropped: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+    replay: Option<Replay>,
+    endpoint: String,
+}
+
+impl Publisher {
+    /// Opens the sockets and starts the threads.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when an endpoint cannot be used or a thread not started.
+    pub fn start(config: PublisherConfig) -> Result<Self, PublisherError> {
+        let context = zmq::Context::new();
+        let (socket, endpoint) = open_pub(&context, &config)?;
+        let ring = Arc::new(Ring::new(config.buffer_steps));
+        let replay = match &config.replay_endpoint {
+            Some(at) => Some(Replay::start(
+                &context,
+                at,
+                &config.topic,
+                Arc::clone(&ring),
+            )?),
+            None => None,
+        };
+        let queue = Arc::new(Queue::new(config.max_queue_size));
+        let sender = Sender {
+            socket,
+            sequence: config.first_sequence,
+            ring: replay.is_some().then_some(ring),
+            pending: Vec::new(),
+            pending_ts: 0.0,
+            failed: false,
+            config,
+        };
+        let thread = thread::Builder::new().name("kv-events".to_owned());
+        let thread = thread.spawn({
+            let queue = Arc::clone(&queue);
+            move || sender.run(&queue)
+        })?;
+        Ok(Self {
+            queue,
+            dropped: AtomicU64::new(0),
+            thread: Some(thread),
+            replay,
+            endpoint,
+        })
+    }
+
+    /// Hands a batch over, never waiting; other events than those of the KV cache are ignored.
+    ///
+    /// `ts` is in Unix seconds. A batch that finds the queue full is dropped and counted; it
+    /// leaves a hole in the sequence numbers.
+    pub fn publish(&self, mut batch: Vec<Event>, ts: f64) {
+        batch.retain(is_kv);
+        if batch.is_empty() || self.queue.push(batch, ts) {
+            return;
+        }
+        if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                endpoint = self.endpoint,
+                "KV events are dropped: the queue is full"
+            );
+        }
+    }
+
+    /// Batches dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Where the PUB socket is bound, with the port that was chosen, or connects to.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Where the replay socket is bound, with the port that was chosen.
+    pub fn replay_endpoint(&self) -> Option<&str> {
+        self.replay.as_ref().map(Replay::endpoint)
+    }
+
+    /// Sends what waits and closes the sockets; takes at most a little over a second.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the KV event publisher panicked");
+        }
+    }
+}
+
+fn open_pub(
+    context: &zmq::Context,
+    config: &PublisherConfig,
+) -> Result<(zmq::Socket, String), PublisherError> {
+    let endpoint = &config.endpoint;
+    let binds = endpoint::binds(endpoint);
+    let open = || -> zmq::Result<(zmq::Socket, String)> {
+        let socket = context.socket(zmq::PUB)?;
+        socket.set_sndhwm(config.hwm.max(0))?;
+        socket.set_linger(LINGER.as_millis() as i32)?;
+        socket.set_ipv6(endpoint.contains('['))?;
+        if binds {
+            socket.bind(endpoint)?;
+        } else {
+            socket.connect(endpoint)?;
+        }
+        let at = resolved(&socket, endpoint);
+        Ok((socket, at))
+    };
+    open().map_err(|source| PublisherError::Endpoint {
+        field: "endpoint",
+        endpoint: endpoint.clone(),
+        action: if binds { "bind" } else { "connect" },
+        source,
+    })
+}
+
+/// The endpoint with the port that the system chose.
+pub(super) fn resolved(socket: &zmq::Socket, given: &str) -> String {
+    let last = socket.get_last_endpoint().ok().and_then(Result::ok);
+    last.unwrap_or_else(|| given.to_owned())
+}
+
+/// The publishing thread.
+struct Sender {
+    config: PublisherConfig,
+    socket: zmq::Socket,
+    sequence: u64,
+    ring: Option<Arc<Ring>>,
+    /// Events that wait for their number to be complete ([`Batching::Sized`]).
+    pending: Vec<Event>,
+    pending_ts: f64,
+    /// Whether a failure to send was logged.
+    failed: bool,
+}
+
+impl Sender {
+    fn run(mut self, queue: &Queue) {
+        let mut deadline = None;
+        loop {
+            let taken = queue.take(deadline);
+            for entry in taken.entries {
+                self.accept(entry);
+            }
+            deadline = self.flush_due(deadline, taken.closed);
+            if taken.closed {
+                return;
+            }
+        }
+    }
+
+    fn accept(&mut self, entry: Entry) {
+        self.sequence = self.sequence.wrapping_add(entry.lost);
+        let Batching::Sized { events, .. } = self.config.batching else {
+            self.send(&entry.events, entry.ts);
+            return;
+        };
+        self.pending_ts = entry.ts;
+        for event in entry.events {
+            match event {
+                // A message is counted in events as they are written: one for each block.
+                Event::Removed { keys } => {
+                    for key in keys {
+                        self.collect(Event::Removed { keys: vec![key] }, events);
+                    }
+                }
+                event => self.collect(event, events),
+            }
+        }
+    }
+
+    fn collect(&mut self, event: Event, most: usize) {
+        self.pending.push(event);
+        if self.pending.len() >= most {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let events = std::mem::take(&mut self.pending);
+        if !events.is_empty() {
+            self.send(&events, self.pending_ts);
+        }
+    }
+
+    /// Flushes when it is time; the next time to come back.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an edge: real time bounds how long events wait"
+    )]
+    fn flush_due(&mut self, deadline: Option<Instant>, closed: bool) -> Option<Instant> {
+        let Batching::Sized { every, .. } = self.config.batching else {
+            return None;
+        };
+        let now = Instant::now();
+        if closed || deadline.is_some_and(|at| at <= now) {
+            self.flush();
+        }
+        match deadline {
+            _ if self.pending.is_empty() => None,
+            Some(at) if at > now => Some(at),
+            _ => now.checked_add(every),
+        }
+    }
+
+    fn send(&mut self, events: &[Event], ts: f64) {
+        let payload = encode_batch(events, ts, self.config.rank, self.config.encoding);
+        let sequence = self.sequence.to_be_bytes();
+        let frames = [self.config.topic.as_bytes(), &sequence, &payload];
+        // A PUB socket never waits: it drops for each subscriber that is full.
+        if let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
+            && !std::mem::replace(&mut self.failed, true)
+        {
+            tracing::error!(%error, endpoint = self.config.endpoint, "cannot send KV events");
+        }
+        if let Some(ring) = &self.ring {
+            ring.push(self.sequence, payload.into());
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+}

@@ -1,0 +1,111 @@
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use vllm_sim_engine::Event;
+
+/// One batch on its way to the publishing thread.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// In the order they happened.
+    pub(super) events: Vec<Event>,
+    /// Unix seconds.
+    pub(super) ts: f64,
+    /// Batches dropped between the one before and this one.
+    pub(super) lost: u64,
+}
+
+/// A bounded queue whose writer never waits.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+    bound: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: VecDeque<Entry>,
+    lost: u64,
+    closed: bool,
+}
+
+/// What [`Queue::take`] came back with.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) entries: VecDeque<Entry>,
+    /// No more will come.
+    pub(super) closed: bool,
+}
+
+impl Queue {
+    pub(super) fn new(bound: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            filled: Condvar::new(),
+            bound: bound.max(1),
+        }
+    }
+
+    /// Adds a batch, or drops it when the queue is full: then false.
+    pub(super) fn push(&self, events: Vec<Event>, ts: f64) -> bool {
+        let mut state = self.state.lock();
+        if state.closed || state.entries.len() >= self.bound {
+            state.lost += 1;
+            return false;
+        }
+        let lost = std::mem::take(&mut state.lost);
+        state.entries.push_back(Entry { events, ts, lost });
+        drop(state);
+        self.filled.notify_one();
+        true
+    }
+
+    /// All that waits, as soon as anything does; empty when closed or at the deadline.
+    pub(super) fn take(&self, deadline: Option<Instant>) -> Taken {
+        let mut state = self.state.lock();
+        while state.entries.is_empty() && !state.closed {
+            match deadline {
+                None => self.filled.wait(&mut state),
+                Some(at) => {
+                    if self.filled.wait_until(&mut state, at).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        Taken {
+            entries: std::mem::take(&mut state.entries),
+            closed: state.closed,
+        }
+    }
+
+    /// What waits can still be taken; nothing is added any more.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_and_the_next_entry_says_how_many() {
+        let queue = Queue::new(2);
+        let pushed: Vec<bool> = (0..5).map(|i| queue.push(vec![], f64::from(i))).collect();
+        assert_eq!(pushed, [true, true, false, false, false]);
+        let first = queue.take(None);
+        queue.push(vec![], 5.0);
+        queue.close();
+        let last = queue.take(None);
+        let seen = |taken: &Taken| -> Vec<(f64, u64)> {
+            taken.entries.iter().map(|e| (e.ts, e.lost)).collect()
+        };
+        assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
+        assert_eq!(seen(&last), [(5.0, 3)]);
+        assert!(last.closed && !queue.push(vec![], 6.0));
+    }
+}

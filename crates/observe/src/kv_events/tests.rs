@@ -1,0 +1,389 @@
+//! The publisher against real subscribers; every wait is bounded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Batching, Encoding, Form, Publisher, PublisherConfig, encode_batch};
+use vllm_sim_engine::{BlockKey, Event, Plan};
+
+/// The longest a test waits for a message that must come.
+const PATIENCE_MS: i32 = 20_000;
+/// How often a subscriber is offered a message until its subscription has arrived.
+const OFFER_MS: i32 = 50;
+const ANY_PORT: &str = "tcp://127.0.0.1:*";
+
+fn stored(key: u64) -> Event {
+    Event::Stored {
+        plan: Arc::new(Plan {
+            keys: vec![BlockKey(key)],
+            tokens: vec![1, 2],
+            block_size: 2,
+            ..Plan::default()
+        }),
+        from: 0,
+        to: 1,
+    }
+}
+
+fn config(endpoint: &str) -> PublisherConfig {
+    PublisherConfig {
+        endpoint: endpoint.to_owned(),
+        topic: "kv@pod@model".to_owned(),
+        ..PublisherConfig::default()
+    }
+}
+
+fn with_replay(buffer_steps: usize) -> PublisherConfig {
+    PublisherConfig {
+        replay_endpoint: Some(ANY_PORT.to_owned()),
+        buffer_steps,
+        ..config(ANY_PORT)
+    }
+}
+
+/// One message: topic, sequence, payload.
+type Message = (Vec<u8>, u64, Vec<u8>);
+
+fn message(frames: Vec<Vec<u8>>) -> Message {
+    let [topic, sequence, payload] = <[Vec<u8>; 3]>::try_from(frames).expect("three frames");
+    (
+        topic,
+        u64::from_be_bytes(sequence.try_into().expect("eight bytes")),
+        payload,
+    )
+}
+
+struct Subscriber(zmq::Socket);
+
+impl Subscriber {
+    fn new() -> Self {
+        let socket = zmq::Context::new().socket(zmq::SUB).unwrap();
+        socket.set_subscribe(b"").unwrap();
+        Self(socket)
+    }
+
+    /// Offers messages until one has come, so that none that follow are lost; how many were made.
+    /// The first has the sequence `first`.
+    fn attach(&self, publisher: &Publisher, first: u64) -> u64 {
+        self.attach_sized(publisher, first, 1)
+    }
+
+    /// The same with `n` events to a message.
+    fn attach_sized(&self, publisher: &Publisher, first: u64, n: usize) -> u64 {
+        self.0.set_rcvtimeo(OFFER_MS).unwrap();
+        for offered in 1..=(PATIENCE_MS / OFFER_MS) as u64 {
+            publisher.publish(vec![Event::Cleared; n], 0.0);
+            if let Ok(frames) = self.0.recv_multipart(0) {
+                let (_, mut last, _) = message(frames);
+                // The later ones are on their way, if there are any.
+                while last + 1 < first + offered {
+                    last = self.next().1;
+                }
+                return offered;
+            }
+        }
+        panic!("the subscription never arrived");
+    }
+
+    fn next(&self) -> Message {
+        self.0.set_rcvtimeo(PATIENCE_MS).unwrap();
+        message(self.0.recv_multipart(0).expect("a message in time"))
+    }
+}
+
+/// A client of the replay socket.
+struct Dealer(zmq::Socket);
+
+impl Dealer {
+    fn new(publisher: &Publisher) -> Self {
+        let socket = zmq::Context::new().socket(zmq::DEALER).unwrap();
+        socket.set_rcvtimeo(PATIENCE_MS).unwrap();
+        socket.set_linger(0).unwrap();
+        socket.set_rcvhwm(1).unwrap();
+        socket.set_rcvbuf(4096).unwrap();
+        socket
+            .connect(publisher.replay_endpoint().unwrap())
+            .unwrap();
+        Self(socket)
+    }
+
+    fn ask(&self, start: &[u8]) {
+        self.0.send_multipart([&[], start], 0).unwrap();
+    }
+
+    /// The answer up to its end marker.
+    fn answer(&self) -> Vec<Message> {
+        let mut answer = vec![];
+        loop {
+            let mut frames = self.0.recv_multipart(0).expect("an answer in time");
+            assert_eq!(frames.remove(0), b"");
+            let message = message(frames);
+            if message.1 == u64::MAX {
+                assert_eq!((message.0, message.2), (vec![], vec![]));
+                return answer;
+            }
+            answer.push(message);
+        }
+    }
+
+    fn replay(&self, start: u64) -> Vec<Message> {
+        self.ask(&start.to_be_bytes());
+        self.answer()
+    }
+}
+
+/// Asks until `n` batches have reached the ring.
+fn wait_for(dealer: &Dealer, n: u64) {
+    // Each answer is waited for, so this ends late on a busy machine and not too early.
+    for _ in 0..1_000_000 {
+        if !dealer.replay(n - 1).is_empty() {
+            return;
+        }
+    }
+    panic!("{n} batches never reached the ring");
+}
+
+#[test]
+fn a_bound_publisher_sends_topic_sequence_and_payload() {
+    let publisher = Publisher::start(config(ANY_PORT)).unwrap();
+    let subscriber = Subscriber::new();
+    subscriber.0.connect(publisher.endpoint()).unwrap();
+    let first = subscriber.attach(&publisher, 0);
+    let batches: Vec<Vec<Event>> = (0..5).map(|key| vec![stored(key)]).collect();
+    // What is not about the cache is left out, and a step without events sends nothing.
+    publisher.publish(vec![], 1.0);
+    let step = Event::Step {
+        prompt_tokens: 1,
+        output_tokens: 0,
+    };
+    publisher.publish(vec![step], 1.0);
+    for batch in &batches {
+        publisher.publish(batch.clone(), 1.5);
+    }
+    for (i, batch) in (first..).zip(&batches) {
+        let payload = encode_batch(batch, 1.5, 0, Encoding::default());
+        assert_eq!(subscriber.next(), (b"kv@pod@model".to_vec(), i, payload));
+    }
+    assert_eq!(publisher.dropped(), 0);
+}
+
+#[test]
+fn a_publisher_connects_to_a_bound_subscriber() {
+    let subscriber = Subscriber::new();
+    subscriber.0.bind(ANY_PORT).unwrap();
+    let at = subscriber.0.get_last_endpoint().unwrap().unwrap();
+    let publisher = Publisher::start(config(&at)).unwrap();
+    let next = subscriber.attach(&publisher, 0);
+    publisher.publish(vec![stored(1)], 0.0);
+    assert_eq!(subscriber.next().1, next);
+}
+
+#[test]
+fn a_local_socket_works_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = format!("ipc://{}/kv", folder.path().display());
+    let publisher = Publisher::start(config(&at)).unwrap();
+    let subscriber = Subscriber::new();
+    subscriber.0.connect(&at).unwrap();
+    let next = subscriber.attach(&publisher, 0);
+    publisher.publish(vec![stored(1)], 0.0);
+    assert_eq!(subscriber.next().1, next);
+}
+
+#[test]
+fn shutdown_sends_what_waits() {
+    let publisher = Publisher::start(config(ANY_PORT)).unwrap();
+    let subscriber = Subscriber::new();
+    subscriber.0.connect(publisher.endpoint()).unwrap();
+    let first = subscriber.attach(&publisher, 0);
+    for key in 0..500 {
+        publisher.publish(vec![stored(key)], 0.0);
+    }
+    publisher.shutdown();
+    let sequences: Vec<u64> = (0..500).map(|_| subscriber.next().1).collect();
+    assert_eq!(sequences, (first..first + 500).collect::<Vec<u64>>());
+}
+
+#[test]
+fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
+    let sized = |events, every| PublisherConfig {
+        first_sequence: 1,
+        rank: 2,
+        encoding: Encoding {
+            form: Form::Llmd,
+            ..Encoding::default()
+        },
+        batching: Batching::Sized { events, every },
+        ..config(ANY_PORT)
+    };
+    let encoded = |events: &[Event]| {
+        encode_batch(
+            events,
+            3.0,
+            2,
+            Encoding {
+                form: Form::Llmd,
+                ..Encoding::default()
+            },
+        )
+    };
+    let removed = |key| Event::Removed {
+        keys: vec![(BlockKey(key), None)],
+    };
+    let start = |events, every| {
+        let publisher = Publisher::start(sized(events, every)).unwrap();
+        let subscriber = Subscriber::new();
+        subscriber.0.connect(publisher.endpoint()).unwrap();
+        (publisher, subscriber)
+    };
+
+    // Full, counted in blocks: three of four events leave, the fourth when it is old.
+    let (publisher, subscriber) = start(3, Duration::from_millis(50));
+    subscriber.attach_sized(&publisher, 1, 3);
+    let pair = Event::Removed {
+        keys: vec![(BlockKey(2), None), (BlockKey(3), None)],
+    };
+    publisher.publish(vec![stored(1), pair, stored(4)], 3.0);
+    let (full, old) = (subscriber.next(), subscriber.next());
+    assert_eq!(full.2, encoded(&[stored(1), removed(2), removed(3)]));
+    assert_eq!(old.2, encoded(&[stored(4)]));
+    assert_eq!(old.1, full.1 + 1);
+
+    // At the end, however young.
+    let (publisher, subscriber) = start(2, Duration::from_secs(3600));
+    subscriber.attach_sized(&publisher, 1, 2);
+    publisher.publish(vec![stored(5)], 3.0);
+    publisher.shutdown();
+    assert_eq!(subscriber.next().2, encoded(&[stored(5)]));
+}
+
+#[test]
+fn replay_repeats_what_the_ring_still_has() {
+    let publisher = Publisher::start(with_replay(4)).unwrap();
+    for key in 0..10 {
+        publisher.publish(vec![stored(key)], 1.0);
+    }
+    let dealer = Dealer::new(&publisher);
+    wait_for(&dealer, 10);
+    let payload = |key| encode_batch(&[stored(key)], 1.0, 0, Encoding::default());
+    let expected: Vec<Message> = (6..10)
+        .map(|key| (b"kv@pod@model".to_vec(), key, payload(key)))
+        .collect();
+    assert_eq!(dealer.replay(0), expected);
+    assert_eq!(dealer.replay(8), expected[2..]);
+    assert_eq!(dealer.replay(10), []);
+    // Any length is a number; a message that is not three frames long is ignored.
+    for (start, answers) in [(&[][..], 4), (&[0, 0, 0, 7], 3), (&[9; 12], 0)] {
+        dealer.0.send("no delimiter", 0).unwrap();
+        dealer.ask(start);
+        assert_eq!(dealer.answer().len(), answers, "{start:?}");
+    }
+}
+
+#[test]
+fn requests_of_one_client_are_answered_in_turn() {
+    let publisher = Publisher::start(with_replay(1000)).unwrap();
+    let dealer = Dealer::new(&publisher);
+    for key in 0..600 {
+        publisher.publish(vec![stored(key)], 1.0);
+    }
+    wait_for(&dealer, 600);
+    dealer.ask(&0u64.to_be_bytes());
+    dealer.ask(&599u64.to_be_bytes());
+    let sequences = |answer: Vec<Message>| -> Vec<u64> { answer.iter().map(|m| m.1).collect() };
+    assert_eq!(sequences(dealer.answer()), (0..600).collect::<Vec<u64>>());
+    assert_eq!(sequences(dealer.answer()), [599]);
+}
+
+#[test]
+fn a_client_that_stops_reading_delays_nobody() {
+    // More than the sockets between publisher and client can hold.
+    const BATCHES: u64 = 3000;
+    let publisher = Publisher::start(with_replay(BATCHES as usize)).unwrap();
+    let big = || Event::Removed {
+        keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
+    };
+    for _ in 0..BATCHES {
+        publisher.publish(vec![big()], 1.0);
+    }
+    let (stalled, well) = (Dealer::new(&publisher), Dealer::new(&publisher));
+    wait_for(&well, BATCHES);
+    stalled.ask(&0u64.to_be_bytes());
+    for _ in 0..3 {
+        assert_eq!(well.replay(0).len(), BATCHES as usize);
+    }
+    // When it reads on, it has its answer whole.
+    let sequences: Vec<u64> = stalled.answer().iter().map(|m| m.1).collect();
+    assert_eq!(sequences, (0..BATCHES).collect::<Vec<u64>>());
+    // Nor does the live stream wait for it.
+    stalled.ask(&0u64.to_be_bytes());
+    assert_eq!(well.replay(0).len(), BATCHES as usize);
+    let subscriber = Subscriber::new();
+    subscriber.0.connect(publisher.endpoint()).unwrap();
+    let made = BATCHES + subscriber.attach(&publisher, BATCHES);
+    publisher.publish(vec![stored(1)], 0.0);
+    assert_eq!(subscriber.next().1, made);
+    // One that goes away in the middle is forgotten.
+    drop(stalled);
+    assert_eq!(well.replay(made).len(), 1);
+}
+
+#[test]
+fn an_absent_peer_holds_nothing_up() {
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let publisher = Publisher::start(config(&format!("tcp://{free}"))).unwrap();
+    for key in 0..20_000 {
+        publisher.publish(vec![stored(key)], 0.0);
+    }
+    assert_eq!(publisher.dropped(), 0);
+    publisher.shutdown();
+}
+
+#[test]
+fn a_subscriber_that_stops_reading_holds_nothing_up() {
+    let publisher = Publisher::start(PublisherConfig {
+        hwm: 10,
+        ..with_replay(10)
+    })
+    .unwrap();
+    let subscriber = Subscriber::new();
+    subscriber.0.set_rcvhwm(1).unwrap();
+    subscriber.0.connect(publisher.endpoint()).unwrap();
+    // The ring need not have them all by the time the subscriber has.
+    let made = subscriber.attach(&publisher, 0);
+    let big = || Event::Removed {
+        keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
+    };
+    let dealer = Dealer::new(&publisher);
+    for _ in 0..5000 {
+        publisher.publish(vec![big()], 0.0);
+    }
+    wait_for(&dealer, made + 5000);
+    assert_eq!(publisher.dropped(), 0);
+}
+
+#[test]
+fn a_taken_endpoint_is_an_error_that_names_it() {
+    let taken = Publisher::start(with_replay(1)).unwrap();
+    let at = taken.replay_endpoint().unwrap().to_owned();
+    let error = Publisher::start(PublisherConfig {
+        replay_endpoint: Some(at.clone()),
+        ..config(ANY_PORT)
+    })
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("KV events, replay_endpoint {at:?}: cannot bind: Address already in use")
+    );
+    let error = Publisher::start(config("tcp://*:nothing"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("KV events, endpoint \"tcp://*:nothing\": cannot bind: "),
+        "{error}"
+    );
+}

@@ -1,0 +1,106 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::READ;
+
+/// How often the thread looks whether it is to end.
+const LOOK_MS: i32 = 200;
+
+/// Hears from decoding servers which requests they have read; one per data-parallel rank.
+#[derive(Debug)]
+pub struct Listener {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Listens on `endpoint` and calls `heard` with the id of each request that was read.
+    ///
+    /// # Errors
+    /// When the endpoint cannot be bound or the thread not started.
+    pub fn start(
+        endpoint: &str,
+        heard: impl Fn(&str) + Send + 'static,
+    ) -> Result<Self, std::io::Error> {
+        let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
+        let socket = zmq::Context::new().socket(zmq::ROUTER).map_err(failed)?;
+        socket.set_linger(0).map_err(failed)?;
+        socket.set_rcvtimeo(LOOK_MS).map_err(failed)?;
+        socket.set_ipv6(endpoint.contains('[')).map_err(failed)?;
+        socket.bind(endpoint).map_err(failed)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new().name("kv-transfer".to_owned());
+        let thread = thread.spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(frames) = socket.recv_multipart(0) else {
+                        continue;
+                    };
+                    // Other messages are handshakes of engines that would read memory.
+                    if let [_, empty, word, request] = frames.as_slice()
+                        && empty.is_empty()
+                        && word == READ
+                        && let Ok(request) = std::str::from_utf8(request)
+                    {
+                        heard(request);
+                    }
+                }
+            }
+        })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the listener for decoding servers panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::Reader;
+    use super::*;
+    use vllm_sim_engine::driver::Source;
+
+    #[test]
+    fn what_was_read_is_heard_and_the_rest_is_not() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("tcp://{}", free.local_addr().unwrap());
+        drop(free);
+        let (sender, heard) = mpsc::channel();
+        let listener = Listener::start(&endpoint, move |request| {
+            let _ = sender.send(request.to_owned());
+        })
+        .unwrap();
+        let stranger = zmq::Context::new().socket(zmq::DEALER).unwrap();
+        stranger.set_linger(0).unwrap();
+        stranger.connect(&endpoint).unwrap();
+        stranger.send_multipart(["", "handshake", "x"], 0).unwrap();
+        stranger.send("x", 0).unwrap();
+        let reader = Reader::start().unwrap();
+        for request in ["a", "b"] {
+            reader.read(&Source {
+                endpoint: endpoint.clone(),
+                request: request.to_owned(),
+            });
+        }
+        let next = || heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!([next(), next()], ["a", "b"]);
+        drop(listener);
+        assert!(heard.recv().is_err());
+    }
+}

@@ -1,0 +1,96 @@
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use super::READ;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Observer, Record, Source};
+use vllm_sim_engine::{Event, Stats};
+
+/// Messages that may wait for the thread; more are dropped, and the lease runs out instead.
+const QUEUE: usize = 10_000;
+/// Messages that wait for a server that does not answer.
+const HIGH_WATER: i32 = 1000;
+/// Servers that a connection is kept to.
+const PEERS: usize = 256;
+
+/// Tells prefilling servers that their blocks were read, as soon as a first token shows it.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    queue: SyncSender<Source>,
+}
+
+impl Reader {
+    /// Starts the thread that sends; it ends with the last clone.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start() -> std::io::Result<Self> {
+        let (queue, waiting) = sync_channel(QUEUE);
+        thread::Builder::new()
+            .name("kv-read".to_owned())
+            .spawn(move || send_all(&waiting))?;
+        Ok(Self { queue })
+    }
+
+    /// Says that the blocks of a request were read; never waits.
+    pub fn read(&self, source: &Source) {
+        let _ = self.queue.try_send(source.clone());
+    }
+}
+
+fn send_all(waiting: &Receiver<Source>) {
+    let context = zmq::Context::new();
+    let mut peers: HashMap<String, zmq::Socket> = HashMap::new();
+    for source in waiting {
+        if !peers.contains_key(&source.endpoint) {
+            if peers.len() >= PEERS {
+                peers.clear();
+            }
+            match connect(&context, &source.endpoint) {
+                Ok(socket) => peers.insert(source.endpoint.clone(), socket),
+                Err(error) => {
+                    tracing::debug!(%error, endpoint = source.endpoint, "no prefilling server");
+                    continue;
+                }
+            };
+        }
+        if let Some(socket) = peers.get(&source.endpoint) {
+            let frames = [b"", READ, source.request.as_bytes()];
+            // A full socket has a peer that is gone: its lease runs out.
+            let _ = socket.send_multipart(frames, zmq::DONTWAIT);
+        }
+    }
+}
+
+fn connect(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
+    let socket = context.socket(zmq::DEALER)?;
+    socket.set_linger(0)?;
+    socket.set_sndhwm(HIGH_WATER)?;
+    socket.set_ipv6(endpoint.contains('['))?;
+    socket.connect(endpoint)?;
+    Ok(socket)
+}
+
+impl Observer for Reader {
+    fn on_queued(&mut self, _: &Record) {}
+
+    fn on_event(&mut self, _: SimTime, event: &Event, record: &Record, _: SimTime) {
+        let Some(source) = &record.tag.source else {
+            return;
+        };
+        let first = match event {
+            Event::Tokens { n, .. } => record.output == *n,
+            // One that ends without a token does not need the blocks either.
+            Event::Ended { .. } => record.output == 0,
+            _ => false,
+        };
+        if first {
+            self.read(source);
+        }
+    }
+
+    fn on_engine(&mut self, _: SimTime, _: &Event) {}
+
+    fn on_stats(&mut self, _: &Stats) {}
+}

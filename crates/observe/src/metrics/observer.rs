@@ -1,0 +1,208 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{EngineMetrics, Finished, LoraLoad, Reason};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Observer as Hears, Planned, Record};
+use vllm_sim_engine::{End, Event, Stats};
+
+/// Turns what an engine does into what `/metrics` shows, when vLLM would.
+pub struct Observer {
+    metrics: Arc<EngineMetrics>,
+    loras: BTreeMap<Arc<str>, Use>,
+    hears: Hearing,
+}
+
+/// What kind of engine is observed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hearing {
+    /// Adapters exist.
+    pub loras: bool,
+    /// The engine has a prefix cache.
+    pub cache: bool,
+    /// The engine tells of its batches.
+    pub steps: bool,
+    /// It asks a connector for what it has not cached.
+    pub connector: bool,
+}
+
+/// Sequences of one adapter.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    waiting: u32,
+    running: u32,
+}
+
+impl Observer {
+    /// An observer that feeds one engine's series.
+    pub fn new(metrics: Arc<EngineMetrics>, hears: Hearing) -> Self {
+        Self {
+            metrics,
+            loras: BTreeMap::new(),
+            hears,
+        }
+    }
+
+    fn lora(&mut self, record: &Record, change: impl FnOnce(&mut Use)) {
+        if let Some(name) = &record.tag.lora {
+            change(self.loras.entry(name.clone()).or_default());
+            self.show_loras();
+        }
+    }
+
+    fn show_loras(&mut self) {
+        if self.hears.loras {
+            let load = |(name, used): (&'_ Arc<str>, &Use)| (name.clone(), *used);
+            let loads: Vec<_> = self.loras.iter().map(load).collect();
+            let loads: Vec<_> = loads
+                .iter()
+                .map(|(name, used)| LoraLoad {
+                    name,
+                    running: used.running,
+                    waiting: used.waiting,
+                })
+                .collect();
+            self.metrics.set_lora(&loads);
+        }
+    }
+
+    fn finish(&self, record: &Record, reason: Reason) {
+        let seconds = |d: std::time::Duration| d.as_secs_f64();
+        let has_token = record.output > 0;
+        let last = if has_token {
+            record.last
+        } else {
+            record.scheduled
+        };
+        let first = if has_token {
+            record.first
+        } else {
+            record.scheduled
+        };
+        self.metrics.on_finished(&Finished {
+            reason,
+            prompt_tokens: record.prompt,
+            output_tokens: record.output,
+            max_tokens: Some(record.tag.max_tokens),
+            e2e_s: seconds(last - record.arrived),
+            queue_s: seconds(record.scheduled - record.queued),
+            inference_s: seconds(last - record.scheduled),
+            prefill_s: seconds(first - record.scheduled),
+            decode_s: seconds(last - first),
+            cached: record.cached,
+            preemptions: record.preemptions,
+        });
+    }
+
+    /// The last sequence of a request tells of the request.
+    fn close_group(&self, record: &Record) {
+        let Some(group) = &record.tag.group else {
+            return;
+        };
+        group.longest.fetch_max(record.output, Ordering::Relaxed);
+        if group.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.metrics
+                .on_request_done(group.n, group.longest.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Hears for Observer {
+    fn on_queued(&mut self, record: &Record) {
+        self.lora(record, |u| u.waiting += 1);
+    }
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime) {
+        match event {
+            Event::Scheduled {
+                cached, external, ..
+            } => {
+                // A connector is asked for what this engine's cache has not.
+                let asked = match self.hears.connector || *external > 0 {
+                    true => record.prompt - cached,
+                    false => 0,
+                };
+                if record.looked_up && self.hears.cache {
+                    self.metrics
+                        .on_scheduled(record.prompt, *cached, asked, *external);
+                }
+                self.lora(record, |u| {
+                    u.waiting = u.waiting.saturating_sub(1);
+                    u.running += 1;
+                });
+            }
+            Event::Tokens { n, .. } => {
+                self.metrics.on_tokens(*n);
+                let first = record.output == *n;
+                if first {
+                    let ttft = (at - record.arrived).as_secs_f64();
+                    self.metrics.on_first_token(
+                        ttft,
+                        record.prompt,
+                        record.cached,
+                        record.external,
+                    );
+                }
+                // Tokens due at one instant are events of their own: without delay, but counted.
+                if !first {
+                    self.metrics.on_gap((at - since).as_secs_f64());
+                }
+                for _ in 1..*n {
+                    self.metrics.on_gap(0.0);
+                }
+                if !self.hears.steps {
+                    let computed = if first {
+                        record.prompt - record.cached
+                    } else {
+                        0
+                    };
+                    self.metrics.on_step(computed, *n);
+                }
+            }
+            Event::Preempted { .. } => self.metrics.on_preempted(),
+            Event::Ended { end, .. } => {
+                self.lora(record, |u| {
+                    u.running = u.running.saturating_sub(1);
+                });
+                match (end, record.tag.planned) {
+                    (End::Aborted, _) => {}
+                    (End::Cancelled, _) => self.finish(record, Reason::Abort),
+                    (End::Threshold, _) => self.finish(record, Reason::CacheThreshold),
+                    (End::Finished, Planned::Stop) => self.finish(record, Reason::Stop),
+                    (End::Finished, Planned::Length) => self.finish(record, Reason::Length),
+                    (End::Finished, Planned::ToolCalls) => {
+                        self.finish(record, Reason::ToolCalls);
+                    }
+                    (End::Finished, Planned::RemoteDecode) => {
+                        self.finish(record, Reason::RemoteDecode);
+                    }
+                }
+                if *end != End::Aborted {
+                    self.close_group(record);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_engine(&mut self, _: SimTime, event: &Event) {
+        if let Event::Step {
+            prompt_tokens,
+            output_tokens,
+        } = event
+        {
+            self.metrics.on_step(*prompt_tokens, *output_tokens);
+        }
+    }
+
+    fn on_stats(&mut self, stats: &Stats) {
+        let usage = if stats.total_blocks == 0 {
+            0.0
+        } else {
+            f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
+        };
+        self.metrics
+            .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+    }
+}

@@ -1,0 +1,102 @@
+//! How long blocks stay in the prefix cache, of a sample of them (`--kv-cache-metrics`).
+//!
+//! Source: vLLM 0.33 `vllm/v1/core/kv_cache_metrics.py`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::EngineMetrics;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::{BlockKey, Event, Stats};
+use vllm_sim_random::mix;
+
+/// Accesses of a block that are remembered.
+const REMEMBERED: usize = 4;
+
+/// Follows a share of the blocks of one engine.
+pub struct Residency {
+    metrics: Arc<EngineMetrics>,
+    share: f64,
+    /// Blocks stored so far: which of them are followed must not depend on anything else.
+    stored: u64,
+    lives: HashMap<BlockKey, Life>,
+}
+
+struct Life {
+    born: SimTime,
+    used: SimTime,
+    accesses: VecDeque<SimTime>,
+}
+
+impl Residency {
+    /// An observer that follows this share of the blocks, more than zero.
+    pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
+        Self {
+            metrics,
+            share,
+            stored: 0,
+            lives: HashMap::new(),
+        }
+    }
+
+    fn is_followed(&mut self) -> bool {
+        self.stored += 1;
+        let drawn = mix(0x000b_10c5, self.stored) >> 11;
+        (drawn as f64) < self.share * (1u64 << 53) as f64
+    }
+
+    fn end(&mut self, at: SimTime, key: BlockKey) {
+        let Some(life) = self.lives.remove(&key) else {
+            return;
+        };
+        let seconds = |since: SimTime| (at - since).as_secs_f64();
+        let gaps = life.accesses.iter().zip(life.accesses.iter().skip(1));
+        let gaps: Vec<f64> = gaps.map(|(a, b)| (*b - *a).as_secs_f64()).collect();
+        self.metrics
+            .on_block_evicted(seconds(life.born), seconds(life.used), &gaps);
+    }
+}
+
+impl Observer for Residency {
+    fn on_queued(&mut self, _: &Record) {}
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _: SimTime) {
+        let (Event::Scheduled { cached, .. }, Some(plan)) = (event, &record.tag.plan) else {
+            return;
+        };
+        let hit = cached / plan.block_size.max(1);
+        for key in plan.keys.iter().take(hit as usize) {
+            if let Some(life) = self.lives.get_mut(key) {
+                life.used = at;
+                life.accesses.push_back(at);
+                if life.accesses.len() > REMEMBERED {
+                    life.accesses.pop_front();
+                }
+            }
+        }
+    }
+
+    fn on_engine(&mut self, at: SimTime, event: &Event) {
+        match event {
+            Event::Stored { plan, from, to } => {
+                let range = *from as usize..(*to as usize).min(plan.keys.len());
+                for key in plan.keys.get(range).unwrap_or_default() {
+                    if self.is_followed() {
+                        let life = Life {
+                            born: at,
+                            used: at,
+                            accesses: VecDeque::new(),
+                        };
+                        self.lives.insert(*key, life);
+                    }
+                }
+            }
+            Event::Removed { keys } => keys.iter().for_each(|(key, _)| self.end(at, *key)),
+            Event::Cleared => self.lives.clear(),
+            _ => {}
+        }
+    }
+
+    fn on_stats(&mut self, _: &Stats) {}
+}

@@ -1,0 +1,116 @@
+//! Whole texts against those of recorded servers.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+/// The text without its numbers, folded as `tests/fixtures/metrics/derive.py` does.
+fn folded(families: &[Family]) -> String {
+    let mut out = String::new();
+    let mut last_help = "";
+    for f in families {
+        let help = if f.help == last_help { "^" } else { &f.help };
+        last_help = &f.help;
+        let _ = write!(out, "{} {} {help}", f.kind, f.name);
+        let mut open = String::new();
+        for s in &f.samples {
+            let mask = f.name == "python_info";
+            let labels: Vec<String> = s
+                .labels
+                .iter()
+                .map(|(n, v)| {
+                    let v = if mask || n == "le" { "*" } else { v.as_str() };
+                    format!("{n}=\"{v}\"")
+                })
+                .collect();
+            let labels = match labels.is_empty() {
+                true => String::new(),
+                false => format!("{{{}}}", labels.join(",")),
+            };
+            let series = format!("{}{labels}", s.suffix);
+            if series != open || s.suffix != "_bucket" {
+                let _ = write!(out, "\n  {series}");
+            }
+            if let Some((_, le)) = s.labels.iter().find(|(n, _)| n == "le") {
+                let _ = write!(out, " {le}");
+            }
+            open = series;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn assert_recorded(metrics: &Metrics, recorded: &str) {
+    let ours = folded(&families(metrics));
+    let differing = ours.lines().zip(recorded.lines()).find(|(a, b)| a != b);
+    assert_eq!(differing, None);
+    assert_eq!(ours.lines().count(), recorded.lines().count());
+}
+
+#[test]
+fn a_server_with_adapters_and_tools_shows_what_vllm_shows() {
+    let m = metrics(config_a());
+    get_models(&m);
+    assert_recorded(
+        &m,
+        include_str!("../../../../../tests/fixtures/metrics/A.txt"),
+    );
+}
+
+#[test]
+fn a_server_with_residency_metrics_shows_what_vllm_shows() {
+    let recorded = include_str!("../../../../../tests/fixtures/metrics/B.txt");
+    assert_recorded(&metrics(config_b()), recorded);
+}
+
+#[test]
+fn a_server_that_speculates_shows_what_vllm_shows() {
+    let m = metrics(config_c());
+    get_models(&m);
+    assert_recorded(
+        &m,
+        include_str!("../../../../../tests/fixtures/metrics/C.txt"),
+    );
+}
+
+#[test]
+fn a_server_with_two_ranks_shows_what_vllm_shows() {
+    let m = metrics(config_d());
+    get_models(&m);
+    assert_recorded(
+        &m,
+        include_str!("../../../../../tests/fixtures/metrics/D.txt"),
+    );
+}
+
+#[test]
+fn families_of_operations_come_last_once_asked_for() {
+    let m = metrics(config_a());
+    get_models(&m);
+    m.operation_started(Operation::Sleep);
+    m.operation_ended(Operation::Sleep, 0.5);
+    let ours: Vec<_> = families(&m)
+        .iter()
+        .map(|f| format!("{} {}", f.kind, f.name))
+        .collect();
+    let recorded = include_str!("../../../../../tests/fixtures/metrics/A-after-sleep.families.txt");
+    assert_eq!(ours, recorded.lines().collect::<Vec<_>>());
+    let shown = text(&m);
+    assert!(shown.ends_with("vllm:sleep_mode_operations_in_flight{operation=\"sleep\"} 0.0\n"));
+    assert!(
+        shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
+    );
+}
+
+#[test]
+fn custom_buckets_replace_those_of_their_family() {
+    let m = metrics(Settings {
+        buckets: Buckets::parse(r#"{"request_tokens":[7,70],"request_latency":[0.5]}"#).unwrap(),
+        ..base()
+    });
+    let shown = folded(&families(&m));
+    let with = |les: &str| shown.lines().filter(|l| l.ends_with(les)).count();
+    assert_eq!(with("model_name=\"tiny-llama\"} 7.0 70.0 +Inf"), 5);
+    assert_eq!(with("model_name=\"tiny-llama\"} 0.5 +Inf"), 5);
+}

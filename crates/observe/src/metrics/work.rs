@@ -1,0 +1,248 @@
+//! Estimated work of an engine: operations, bytes read, bytes written (`--enable-mfu-metrics`).
+//!
+//! Per GPU: heads and widths are divided by the tensor-parallel size, layers by the stages of a
+//! pipeline. A prompt counts with its first token and as if it had been computed in one piece.
+//! Source: vLLM 0.33 `vllm/v1/metrics/perf.py`. Compressed attention (MLA) counts as attention of
+//! its compressed width.
+
+use std::sync::Arc;
+
+use super::EngineMetrics;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::latency::ModelShape;
+use vllm_sim_engine::{Event, Stats};
+
+/// Bytes of an activation and of a weight that is not quantised.
+const WIDE: f64 = 2.0;
+
+/// What a model costs, per GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Model {
+    hidden: f64,
+    layers: f64,
+    heads: f64,
+    kv_heads: f64,
+    head: f64,
+    /// Layers with a dense MLP, and its width.
+    dense: (f64, f64),
+    /// Layers with experts.
+    sparse: f64,
+    /// Width of an expert; how many there are; how many a token visits; the width of the shared one.
+    expert: (f64, f64, f64, f64),
+    vocabulary: f64,
+    weight_bytes: f64,
+    cache_bytes: f64,
+}
+
+impl Model {
+    /// A model over `tensor` × `pipeline` GPUs, whose experts lie on `experts` ranks.
+    pub fn new(
+        shape: &ModelShape,
+        (tensor, pipeline, experts): (u32, u32, u32),
+        (weight_bytes, cache_bytes): (f64, f64),
+    ) -> Self {
+        let share = |n: u32| f64::from((n / tensor.max(1)).max(1));
+        let stage = |layers: u32| f64::from(layers) / f64::from(pipeline.max(1));
+        let sparse = shape.moe.map_or(0, |moe| moe.layers);
+        let split = if experts > 1 { 1 } else { tensor.max(1) };
+        let (kv_heads, head) = match shape.mla {
+            Some(mla) => (1.0, f64::from(mla.kv_rank + mla.rope_dim)),
+            None => (share(shape.kv_heads), f64::from(shape.head_dim)),
+        };
+        Self {
+            hidden: shape.hidden.into(),
+            layers: stage(shape.layers),
+            heads: share(shape.heads),
+            kv_heads,
+            head,
+            dense: (
+                stage(shape.layers.saturating_sub(sparse)),
+                share(shape.intermediate),
+            ),
+            sparse: stage(sparse),
+            expert: shape.moe.map_or((0.0, 0.0, 0.0, 0.0), |moe| {
+                (
+                    f64::from(moe.intermediate / split),
+                    f64::from(moe.experts) / f64::from(experts.max(1)),
+                    f64::from(moe.per_token) / f64::from(experts.max(1)),
+                    f64::from(moe.shared / split),
+                )
+            }),
+            vocabulary: share(shape.vocab),
+            weight_bytes,
+            cache_bytes,
+        }
+    }
+
+    /// Operations, bytes read and bytes written of one step.
+    fn cost(&self, load: &Load) -> [f64; 3] {
+        let Self {
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            head,
+            ..
+        } = *self;
+        let (tokens, logits) = (load.tokens(), load.logits);
+        let qkv = (heads + 2.0 * kv_heads) * head;
+        let (dense, width) = self.dense;
+        let (expert, experts, per_token, shared) = self.expert;
+        let visits = tokens * per_token;
+        let active = visits.min(experts);
+        // Three matrices: up, gate, down.
+        let mlps = dense * width * tokens + self.sparse * (expert * visits + shared * tokens);
+        let flops = 2.0 * tokens * hidden * (qkv + heads * head) * layers
+            + 4.0 * heads * head * load.products * layers
+            + 6.0 * hidden * mlps
+            + 2.0 * logits * hidden * self.vocabulary;
+        let weights = hidden * (qkv + heads * head) * layers
+            + 3.0 * hidden * dense * width
+            + 3.0 * hidden * self.sparse * (expert * active + shared)
+            + hidden * self.vocabulary;
+        let activations = tokens * (hidden + 2.0 * heads * head) * layers
+            + 2.0 * load.prefill_context * kv_heads * head * layers
+            + (dense + self.sparse * per_token) * tokens * hidden
+            + 3.0 * mlps
+            + logits * hidden;
+        let cache = 2.0 * kv_heads * head * layers;
+        let read = weights * self.weight_bytes
+            + activations * WIDE
+            + cache * load.decode_context * self.cache_bytes;
+        let written = tokens * (qkv + hidden) * layers
+            + 3.0 * mlps
+            + tokens * hidden * (dense + self.sparse * per_token)
+            + logits * self.vocabulary;
+        [
+            flops,
+            read,
+            written * WIDE + cache * tokens * self.cache_bytes,
+        ]
+    }
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    prefill: f64,
+    decode: f64,
+    prefill_context: f64,
+    decode_context: f64,
+    /// Tokens times what each looks back at.
+    products: f64,
+    logits: f64,
+}
+
+impl Load {
+    fn tokens(&self) -> f64 {
+        self.prefill + self.decode
+    }
+}
+
+/// Adds up the work of one engine.
+pub struct WorkObserver {
+    metrics: Arc<EngineMetrics>,
+    model: Model,
+    /// Whether the engine tells of its batches; else every output is one.
+    steps: bool,
+    load: Load,
+}
+
+impl WorkObserver {
+    /// An observer of an engine that runs `model`.
+    pub fn new(metrics: Arc<EngineMetrics>, model: Model, steps: bool) -> Self {
+        Self {
+            metrics,
+            model,
+            steps,
+            load: Load::default(),
+        }
+    }
+
+    fn flush(&mut self) {
+        let load = std::mem::take(&mut self.load);
+        if load.tokens() > 0.0 {
+            let [flops, read, written] = self.model.cost(&load);
+            self.metrics.on_work(flops, read, written);
+        }
+    }
+}
+
+impl Observer for WorkObserver {
+    fn on_queued(&mut self, _: &Record) {}
+
+    fn on_event(&mut self, _: SimTime, event: &Event, record: &Record, _: SimTime) {
+        let Event::Tokens { n, .. } = event else {
+            return;
+        };
+        let load = &mut self.load;
+        let mut tokens = f64::from(*n);
+        if record.output == *n {
+            let computed = record
+                .prompt
+                .saturating_sub(record.cached + record.external);
+            let (computed, context) = (f64::from(computed), f64::from(record.prompt));
+            load.prefill += computed;
+            load.prefill_context += context;
+            load.products += computed * context;
+            load.logits += 1.0;
+            tokens -= 1.0;
+        }
+        let context = f64::from(record.prompt + record.output);
+        load.decode += tokens;
+        load.decode_context += tokens * context;
+        load.products += tokens * context;
+        load.logits += tokens;
+        if !self.steps {
+            self.flush();
+        }
+    }
+
+    fn on_engine(&mut self, _: SimTime, event: &Event) {
+        if matches!(event, Event::Step { .. }) {
+            self.flush();
+        }
+    }
+
+    fn on_stats(&mut self, _: &Stats) {}
+
+    fn on_rest(&mut self) {
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_costs_two_operations_per_weight() {
+        let config = serde_json::json!({
+            "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128_256,
+            "model_type": "llama",
+        });
+        let shape = ModelShape::from_config(&config).expect("a shape");
+        let cost = |tensor: u32, pipeline: u32| {
+            let model = Model::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
+            let load = Load {
+                decode: 1.0,
+                decode_context: 1.0,
+                products: 1.0,
+                logits: 1.0,
+                ..Load::default()
+            };
+            model.cost(&load)
+        };
+        let [flops, read, written] = cost(1, 1);
+        // 7.5 billion weights take part: the input embedding does not.
+        assert!((flops / 15.01e9 - 1.0).abs() < 0.01, "{flops}");
+        assert!((read / 15.01e9 - 1.0).abs() < 0.01, "{read}");
+        assert!(written < read / 1000.0, "{written}");
+        let [half, ..] = cost(2, 1);
+        assert!((half / flops - 0.5).abs() < 0.01, "{half}");
+        let [staged, ..] = cost(1, 2);
+        assert!((0.5..0.55).contains(&(staged / flops)), "{staged}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Spans of requests, sent to an OpenTelemetry collector.
+//!
+//! Names: vLLM 0.33 `vllm/tracing/utils.py` and `v1/engine/output_processor.py`: one span
+//! `llm_request` of kind SERVER per sequence, a child of the request's `traceparent`, from its
+//! arrival to its end. The queue behind the exporter is bounded; what finds no place is dropped, so
+//! that a slow collector delays nobody.
+
+mod export;
+
+pub use export::{OpenError, Protocol};
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use opentelemetry::trace::{
+    Span, SpanContext, SpanId, SpanKind, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
+    TracerProvider,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::{Event, Stats};
+
+/// What vLLM calls the part of it that makes spans.
+const MODULE: &str = "vllm.llm_engine";
+
+/// The connection to a collector. Spans still queued are sent when it is closed.
+#[derive(Debug, Clone)]
+pub struct Spans {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+}
+
+impl Spans {
+    /// Sends to `endpoint`; see [`Protocol`] for what that may be. The usual variables of
+    /// OpenTelemetry's environment count. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The endpoint is no URL, or the authority's certificates cannot be read.
+    pub fn open(endpoint: &str, protocol: Protocol) -> Result<Self, OpenError> {
+        let exporter = export::exporter(endpoint, protocol)?;
+        let resource = Resource::builder()
+            .with_attribute(KeyValue::new("vllm.instrumenting_module_name", MODULE))
+            .with_attribute(KeyValue::new(
+                "vllm.process_id",
+                std::process::id().to_string(),
+            ))
+            .build();
+        let provider = SdkTracerProvider::builder()
+            .with_resource(resource)
+            .with_batch_exporter(exporter)
+            .build();
+        let tracer = provider.tracer(MODULE);
+        Ok(Self { provider, tracer })
+    }
+
+    /// One engine's ear. `started`: what its clock's zero is on the wall clock, seconds since 1970.
+    pub fn observer(&self, started: f64) -> SpanObserver {
+        let started = Duration::try_from_secs_f64(started).unwrap_or_default();
+        SpanObserver {
+            tracer: self.tracer.clone(),
+            started: UNIX_EPOCH + started,
+        }
+    }
+
+    /// Sends what is queued and closes. Blocks for up to the timeout of a request.
+    pub fn close(&self) {
+        if let Err(error) = self.provider.shutdown() {
+            tracing::warn!(%error, "spans were lost");
+        }
+    }
+}
+
+/// Makes a span of each sequence that ends.
+#[derive(Debug)]
+pub struct SpanObserver {
+    tracer: SdkTracer,
+    started: SystemTime,
+}
+
+impl SpanObserver {
+    fn wall(&self, at: SimTime) -> SystemTime {
+        self.started + Duration::from_nanos(at.nanos())
+    }
+
+    fn span(&self, at: SimTime, record: &Record) {
+        let tag = &record.tag;
+        let Some(traced) = &tag.traced else {
+            return;
+        };
+        let seconds = |from: SimTime, to: SimTime| to.since(from).as_secs_f64();
+        let mut attributes = vec![
+            KeyValue::new(
+                "gen_ai.latency.time_to_first_token",
+                seconds(record.arrived, record.first.max(record.arrived)),
+            ),
+            KeyValue::new("gen_ai.latency.e2e", seconds(record.arrived, at)),
+            KeyValue::new(
+                "gen_ai.latency.time_in_queue",
+                seconds(record.queued, record.scheduled.max(record.queued)),
+            ),
+            KeyValue::new("gen_ai.usage.prompt_tokens", i64::from(record.prompt)),
+            KeyValue::new("gen_ai.usage.completion_tokens", i64::from(record.output)),
+            KeyValue::new(
+                "gen_ai.latency.time_in_model_prefill",
+                seconds(record.scheduled, record.first.max(record.scheduled)),
+            ),
+            KeyValue::new(
+                "gen_ai.latency.time_in_model_decode",
+                seconds(record.first, record.last.max(record.first)),
+            ),
+            KeyValue::new(
+                "gen_ai.latency.time_in_model_inference",
+                seconds(record.scheduled, record.last.max(record.scheduled)),
+            ),
+            KeyValue::new("gen_ai.request.id", tag.request.to_string()),
+        ];
+        // vLLM leaves out what is zero.
+        let mut number = |name: &'static str, value: f64| {
+            if value != 0.0 {
+                attributes.push(KeyValue::new(name, value));
+            }
+        };
+        number("gen_ai.request.top_p", traced.top_p);
+        number("gen_ai.request.temperature", traced.temperature);
+        attributes.push(KeyValue::new(
+            "gen_ai.request.max_tokens",
+            i64::from(tag.max_tokens),
+        ));
+        attributes.push(KeyValue::new("gen_ai.request.n", i64::from(traced.n)));
+        let parent = traced
+            .headers
+            .as_ref()
+            .and_then(|(parent, state)| parent_of(parent, state.as_deref()));
+        let context = parent.map_or_else(Context::new, |parent| {
+            Context::new().with_remote_span_context(parent)
+        });
+        let mut span = self
+            .tracer
+            .span_builder("llm_request")
+            .with_kind(SpanKind::Server)
+            .with_start_time(self.wall(record.arrived))
+            .with_attributes(attributes)
+            .start_with_context(&self.tracer, &context);
+        span.end_with_timestamp(self.wall(at));
+    }
+}
+
+impl Observer for SpanObserver {
+    fn on_queued(&mut self, _record: &Record) {}
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _since: SimTime) {
+        if matches!(event, Event::Ended { .. }) {
+            self.span(at, record);
+        }
+    }
+
+    fn on_engine(&mut self, _at: SimTime, _event: &Event) {}
+
+    fn on_stats(&mut self, _stats: &Stats) {}
+}
+
+/// The span that W3C trace context names; `None` if it is malformed.
+fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
+    let mut parts = traceparent.trim().split('-');
+    let version = parts.next().filter(|v| v.len() == 2 && *v != "ff")?;
+    let (trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?);
+    let widths = [(trace, 32), (span, 16), (flags, 2), (version, 2)];
+    let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    let whole = |(text, width): &(&str, usize)| text.len() == *width && text.chars().all(hex);
+    if !widths.iter().all(whole) || (version == "00" && parts.next().is_some()) {
+        return None;
+    }
+    let state = tracestate.and_then(|state| state.parse::<TraceState>().ok());
+    let context = SpanContext::new(
+        TraceId::from_hex(trace).ok()?,
+        SpanId::from_hex(span).ok()?,
+        TraceFlags::new(u8::from_str_radix(flags, 16).ok()?),
+        true,
+        state.unwrap_or_default(),
+    );
+    context.is_valid().then_some(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_context_is_read_as_w3c_writes_it() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let context = parent_of(good, Some("a=1,b=2")).expect("good");
+        assert_eq!(context.span_id().to_string(), "b7ad6b7169203331");
+        assert!(context.is_sampled());
+        assert_eq!(context.trace_state().get("b"), Some("2"));
+        for bad in [
+            "",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+        ] {
+            assert_eq!(parent_of(bad, None), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Chance as a value: random streams that depend on nothing but (seed, request, purpose).
+
+pub mod std_rng;
+
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// What a random stream is for; a new purpose never disturbs an old one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Purpose {
+    /// How long a reply is and what it says.
+    Content = 1,
+    /// Delays of the engine.
+    Latency = 2,
+    /// Injected failures.
+    Fault = 3,
+    /// Tool calls and structured text.
+    Structured = 4,
+    /// Log probabilities.
+    Logprobs = 5,
+    /// Workload synthesis.
+    Workload = 6,
+    /// Routing ties.
+    Routing = 7,
+    /// Ids that must repeat under a fixed seed.
+    Id = 8,
+}
+
+/// The random stream of (seed, request, purpose): ChaCha8, the same on every platform.
+pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
+    let mut key = [0u8; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&request.to_le_bytes());
+    key[16..24].copy_from_slice(&(purpose as u64).to_le_bytes());
+    ChaCha8Rng::from_seed(key)
+}
+
+/// Mixes two words into one (SplitMix64 finaliser): cheap, well spread, not secret.
+pub const fn mix(a: u64, b: u64) -> u64 {
+    let mut z = a
+        .wrapping_add(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(b.rotate_left(32));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Draws that the whole crate shares, defined here so that their streams are stable.
+pub trait Draw {
+    /// Uniform in `[0, 1)`, 53 bits.
+    fn unit(&mut self) -> f64;
+    /// Uniform in `low..=high`.
+    fn between(&mut self, low: u64, high: u64) -> u64;
+    /// True with a chance of `percent` in a hundred.
+    fn percent(&mut self, percent: u32) -> bool;
+    /// A standard normal variate (Box-Muller, one draw pair each).
+    fn normal(&mut self) -> f64;
+    /// A delay around `mean`, clamped to 0.3..=1.7 of it (llm-d-inference-sim `latencies.go`).
+    fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration;
+}
+
+impl<R: Rng> Draw for R {
+    fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        let span = high.saturating_sub(low);
+        if span == u64::MAX {
+            return self.next_u64();
+        }
+        // Multiply-shift; the bias is below 2^-64 x span.
+        low + ((u128::from(self.next_u64()) * (u128::from(span) + 1)) >> 64) as u64
+    }
+
+    fn percent(&mut self, percent: u32) -> bool {
+        percent > 0 && self.between(1, 100) <= u64::from(percent)
+    }
+
+    fn normal(&mut self) -> f64 {
+        let u = 1.0 - self.unit();
+        let v = self.unit();
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+
+    fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration {
+        if std_dev.is_zero() {
+            return mean;
+        }
+        let mean = mean.as_nanos() as f64;
+        let drawn = mean + std_dev.as_nanos() as f64 * self.normal();
+        Duration::from_nanos(drawn.clamp(0.3 * mean, 1.7 * mean) as u64)
+    }
+}

@@ -1,0 +1,172 @@
+//! From stretches of content to the keys of the blocks that hold them.
+
+use std::sync::Arc;
+
+use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_random::mix;
+
+use super::workload::{Prompt, Run};
+
+/// First part of the ids of outputs, which are all different.
+const OUTPUT: u64 = u64::MAX;
+
+/// What a session has said so far, and how it goes on.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// The prompt and output of the turn before; empty unless turns grow.
+    history: Vec<Run>,
+}
+
+impl Content {
+    /// Tokens and block keys of the next turn. `grows`: a later turn continues this one.
+    pub(super) fn turn(
+        &mut self,
+        prompt: &Prompt,
+        output: Output,
+        block_size: u32,
+        grows: bool,
+    ) -> (u32, Arc<Plan>) {
+        let runs = match prompt {
+            Prompt::Whole(runs) => {
+                self.history.clear();
+                runs
+            }
+            Prompt::Grown(runs) => runs,
+        };
+        let said = output.run();
+        let all = self.history.iter().chain(runs);
+        let tokens: u64 = all.clone().map(|run| u64::from(run.len)).sum();
+        let total = tokens + u64::from(said.len);
+        let mut keys = Keys::new(block_size, total);
+        all.chain([&said]).for_each(|run| keys.add(run));
+        if grows {
+            self.history.extend_from_slice(runs);
+            self.history.push(said);
+        } else {
+            self.history = Vec::new();
+        }
+        let plan = Plan {
+            keys: keys.keys,
+            block_size,
+            ..Plan::default()
+        };
+        (u32::try_from(tokens).unwrap_or(u32::MAX), Arc::new(plan))
+    }
+}
+
+/// What a turn says: unlike anything else.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    pub session: u64,
+    pub turn: u32,
+    pub len: u32,
+}
+
+impl Output {
+    fn run(self) -> Run {
+        Run {
+            id: mix(OUTPUT, mix(self.session, self.turn.into())),
+            len: self.len,
+            same: false,
+        }
+    }
+}
+
+/// The keys of all full blocks, each standing for all before it too.
+struct Keys {
+    keys: Vec<BlockKey>,
+    size: u32,
+    parent: u64,
+    local: u64,
+    /// Tokens until the block is full.
+    left: u32,
+}
+
+impl Keys {
+    fn new(block_size: u32, tokens: u64) -> Self {
+        let size = block_size.max(1);
+        Self {
+            keys: Vec::with_capacity((tokens / u64::from(size)) as usize),
+            size,
+            parent: 0,
+            local: 0,
+            left: size,
+        }
+    }
+
+    fn add(&mut self, run: &Run) {
+        let mut at = 0;
+        // Whole blocks of different tokens differ in where they stand, which the chain says.
+        let whole = mix(run.id, u64::from(run.same));
+        while at < run.len {
+            let part = self.left.min(run.len - at);
+            self.local = if part == self.size {
+                whole
+            } else {
+                let from = if run.same { u64::MAX } else { at.into() };
+                mix(mix(self.local, run.id), mix(from, part.into()))
+            };
+            if !run.same && part == self.size {
+                self.local = self.local.wrapping_add(at.into());
+            }
+            at += part;
+            self.left -= part;
+            if self.left == 0 {
+                self.parent = mix(self.parent, self.local);
+                self.keys.push(BlockKey(self.parent));
+                (self.local, self.left) = (0, self.size);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(id: u64, len: u32, same: bool) -> Run {
+        Run { id, len, same }
+    }
+
+    fn keys(runs: &[Run], size: u32) -> Vec<BlockKey> {
+        let mut keys = Keys::new(size, 0);
+        runs.iter().for_each(|run| keys.add(run));
+        keys.keys
+    }
+
+    #[test]
+    fn equal_beginnings_have_equal_keys_and_only_those() {
+        let a = keys(&[run(1, 30, false), run(2, 34, false)], 8);
+        let b = keys(&[run(1, 30, false), run(3, 34, false)], 8);
+        assert_eq!(a.len(), 8);
+        let equal = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+        assert_eq!(equal, 3);
+        assert!(a[3..].iter().all(|key| !b.contains(key)));
+    }
+
+    #[test]
+    fn a_run_of_one_token_is_the_same_wherever_it_is_cut() {
+        let one = keys(&[run(1, 32, true)], 8);
+        let two = keys(&[run(1, 20, true), run(1, 12, true)], 8);
+        assert_eq!(one.len(), 4);
+        // The first two blocks lie in both before the cut.
+        assert_eq!(one[..2], two[..2]);
+    }
+
+    #[test]
+    fn a_turn_that_grows_begins_with_the_turn_before() {
+        let mut content = Content::default();
+        let said = |turn| Output {
+            session: 5,
+            turn,
+            len: 16,
+        };
+        let first = Prompt::Whole(vec![run(1, 32, false)]);
+        let (tokens, plan) = content.turn(&first, said(0), 8, true);
+        assert_eq!((tokens, plan.keys.len()), (32, 6));
+        let more = Prompt::Grown(vec![run(2, 8, false)]);
+        let (tokens, next) = content.turn(&more, said(1), 8, false);
+        assert_eq!((tokens, next.keys.len()), (56, 9));
+        assert_eq!(next.keys[..6], plan.keys[..]);
+    }
+}

@@ -1,0 +1,555 @@
+//! The loop over everything that happens, in virtual time.
+//!
+//! At one instant: steps end, by pool and worker, and what they made is told (blocks to the router
+//! first); workers become ready; turns that are due are sent; workers are added and removed; then
+//! steps start, which the engines leave to another round at the same instant.
+//! Order: aisimulate-core `src/replay/{agg,event}.rs`.
+
+mod ranks;
+mod split;
+mod telling;
+mod workers;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use vllm_sim_engine::sched::ConfigError;
+use vllm_sim_engine::{Agenda, SimTime};
+use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
+
+use super::outcome::{Admission, Handoff, Sink, Status};
+use super::pool::{PREFILL, Pool, SERVING};
+use super::requests::Requests;
+use super::route::{Ask, Choice};
+use super::sessions::{Due, Sessions};
+use super::settings::Settings;
+use super::worker::{EngineSpec, Phase};
+use super::workload::{Source, WorkloadError};
+use split::Way;
+
+/// Steps that a worker's log may hold before it is looked through.
+const LOG_STEPS: usize = 4096;
+
+/// Why a replay cannot be played.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The workload cannot be read.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A scheduler cannot be built.
+    #[error(transparent)]
+    Engine(#[from] ConfigError),
+    /// The settings do not fit together.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// What a replay says of itself at its end.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Totals {
+    /// The last instant at which anything happened.
+    pub ended: SimTime,
+    /// Requests sent.
+    pub requests: u64,
+    /// Preemptions on all workers.
+    pub preemptions: u64,
+    /// Seconds of virtual time that workers existed, prefill workers apart.
+    pub worker_seconds: f64,
+    /// The same, of prefill workers.
+    pub prefill_worker_seconds: f64,
+    /// Most workers at a time.
+    pub most_workers: u32,
+    /// Most requests at a time.
+    pub most_requests: u64,
+    /// Tokens of prompts, and of output lost, that steps computed; `None`: the engines have no
+    /// steps.
+    pub prefill_tokens: Option<u64>,
+    /// Sessions that waited for something that never happened.
+    pub stuck: Vec<String>,
+}
+
+/// Plays a workload to its end.
+///
+/// # Errors
+/// [`ReplayError`]; what the sink was told until then stays told.
+pub fn run(
+    settings: &Settings,
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+) -> Result<Totals, ReplayError> {
+    let mut core = Core::new(settings, source, sink)?;
+    core.run()?;
+    Ok(core.finish())
+}
+
+/// A worker: its pool and place.
+type Address = (usize, u32);
+
+/// What happens at a time of its own.
+#[derive(Debug, Clone, Copy)]
+enum Timer {
+    /// A worker has started.
+    Ready(Address),
+    /// The number of workers may change.
+    Scale(usize),
+    /// The prompt of a request has arrived where its output is made.
+    Arrived(u32),
+}
+
+struct Core<'a> {
+    settings: &'a Settings,
+    sink: &'a mut dyn Sink,
+    sessions: Sessions<'a>,
+    requests: Requests,
+    /// Prefill workers (none in a plain deployment), then those that make output.
+    pools: [Pool; 2],
+    split: bool,
+    way: Way,
+    /// When workers have something to do. Entries may be out of date.
+    calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
+    due: Vec<Address>,
+    timers: Agenda<Timer>,
+    /// Requests that have a worker but were not handed over.
+    outgoing: VecDeque<(usize, u32, Choice)>,
+    /// Prompts that were fetched: prefill worker and slot.
+    fetched: Vec<(u32, u32)>,
+    out: Outbox,
+    tokens: Vec<SimTime>,
+    wants_tokens: bool,
+    living: u64,
+    next_sample: SimTime,
+    now: SimTime,
+    totals: Totals,
+}
+
+impl<'a> Core<'a> {
+    fn new(
+        settings: &'a Settings,
+        source: &'a mut dyn Source,
+        sink: &'a mut dyn Sink,
+    ) -> Result<Self, ReplayError> {
+        if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {
+            let problem = "the arrival speed-up must be more than 0".to_owned();
+            return Err(ReplayError::Settings(problem));
+        }
+        let wants_tokens = sink.wants_tokens();
+        let seed = settings.seed;
+        let prefill = settings.prefill.as_ref();
+        let mut core = Self {
+            settings,
+            sink,
+            sessions: Sessions::new(source, settings.pace)?,
+            requests: Requests::default(),
+            pools: [
+                Pool::new(prefill, seed, true),
+                Pool::new(Some(&settings.pool), seed, false),
+            ],
+            split: prefill.is_some(),
+            way: Way::default(),
+            calendar: BinaryHeap::new(),
+            due: Vec::new(),
+            timers: Agenda::default(),
+            outgoing: VecDeque::new(),
+            fetched: Vec::new(),
+            out: Outbox::new(),
+            tokens: Vec::new(),
+            wants_tokens,
+            living: 0,
+            next_sample: SimTime::ZERO,
+            now: SimTime::ZERO,
+            totals: Totals::default(),
+        };
+        core.way.order = prefill.and_then(|spec| spec.engines.first()?.handoff());
+        let order = settings.pool.engines.first().and_then(EngineSpec::handoff);
+        if core.way.order != order {
+            core.way.order = None;
+        }
+        core.pools[SERVING].fetches = core.way.order.is_some();
+        for pool in [PREFILL, SERVING] {
+            let Some(spec) = core.pools[pool].spec.clone() else {
+                continue;
+            };
+            if spec.engines.is_empty() {
+                let problem = "a pool needs at least one worker".to_owned();
+                return Err(ReplayError::Settings(problem));
+            }
+            for _ in 0..spec.engines.len() {
+                core.start_worker(pool, spec.cold)?;
+            }
+            for &(at, _) in &spec.scaling.schedule {
+                core.timers.set(at, Timer::Scale(pool));
+            }
+            if let Some(rule) = &spec.scaling.rule {
+                core.timers
+                    .set(SimTime::ZERO + rule.interval, Timer::Scale(pool));
+            }
+        }
+        Ok(core)
+    }
+
+    fn run(&mut self) -> Result<(), ReplayError> {
+        let limit = self.settings.limit.unwrap_or(SimTime::MAX);
+        while let Some(now) = self.next_instant().filter(|&now| now <= limit) {
+            self.sample(now);
+            self.now = now;
+            self.end_steps()?;
+            while let Some((_, timer)) = self.timers.pop_due(now) {
+                match timer {
+                    Timer::Ready(address) => self.worker_ready(address)?,
+                    Timer::Scale(pool) => self.scale(pool)?,
+                    Timer::Arrived(slot) => self.way.arrives(slot),
+                }
+            }
+            self.act()?;
+            while let Some(due) = self.sessions.pop_due(now)? {
+                self.send(due)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When something happens next. Without work only a worker that starts can bring some: the
+    /// rule of scaling alone does not keep a replay going.
+    fn next_instant(&mut self) -> Option<SimTime> {
+        while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
+            && self.pools[pool].workers[worker as usize].wake != at
+        {
+            self.calendar.pop();
+        }
+        if self.way.is_due() {
+            return Some(self.now);
+        }
+        let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
+        let arrival = self.sessions.next_due();
+        let work = step.into_iter().chain(arrival).min();
+        let coming = self.way.is_under_way() || self.pools.iter().any(Pool::is_starting);
+        if work.is_none() && !coming {
+            return None;
+        }
+        work.into_iter().chain(self.timers.next_due()).min()
+    }
+
+    /// Lets all workers that are due now go on.
+    fn end_steps(&mut self) -> Result<(), ReplayError> {
+        let mut due = std::mem::take(&mut self.due);
+        due.clear();
+        while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
+            && at <= self.now
+        {
+            self.calendar.pop();
+            let found = &mut self.pools[pool].workers[worker as usize];
+            if found.wake == at {
+                found.wake = SimTime::MAX;
+                due.push((pool, worker));
+            }
+        }
+        for &(pool, worker) in &due {
+            let mut out = std::mem::take(&mut self.out);
+            self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
+            self.wake_deferred((pool, worker), &out);
+            self.hear((pool, worker), &mut out)?;
+            self.out = out;
+            self.hand_over()?;
+            self.reschedule((pool, worker));
+        }
+        for pool in [PREFILL, SERVING] {
+            if self.pools[pool].ranks > 1 {
+                self.align(pool, &due);
+            }
+        }
+        self.due = due;
+        Ok(())
+    }
+
+    fn reschedule(&mut self, (pool, worker): Address) {
+        let found = &mut self.pools[pool].workers[worker as usize];
+        let wake = match found.held {
+            true => SimTime::MAX,
+            false => found.next_wakeup().unwrap_or(SimTime::MAX),
+        };
+        if wake != found.wake {
+            found.wake = wake;
+            if wake != SimTime::MAX {
+                self.calendar.push(Reverse((wake, pool, worker)));
+            }
+        }
+    }
+
+    /// Takes in what a worker's engine told.
+    fn hear(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
+        let (pool, at) = address;
+        let worker = &mut self.pools[pool].workers[at as usize];
+        for admitted in worker.take_admissions() {
+            self.admitted(
+                pool,
+                admitted.id,
+                admitted.at,
+                admitted.cached,
+                admitted.again,
+            );
+        }
+        let steps = self.pools[pool].workers[at as usize].has_steps();
+        for (when, event) in out.drain(..) {
+            match event {
+                Event::Tokens { id, n } => self.made(address, id, n, when, steps),
+                Event::Decoded { id, n } => self.decoded(address, id, n),
+                Event::Step { prompt_tokens, .. } => {
+                    *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
+                    self.pools[pool].workers[at as usize].log.close(when);
+                }
+                Event::Scheduled { id, cached, .. } if !steps => {
+                    self.admitted(pool, id, when, cached, false);
+                }
+                Event::Preempted { id } => {
+                    let request = self.requests.get_mut(id.0 as u32);
+                    request.preemptions.push(self.totals.preemptions);
+                    self.totals.preemptions += 1;
+                }
+                Event::Ended { id, end } => self.ended(address, id.0 as u32, when, end)?,
+                Event::Stored { .. } | Event::Removed { .. } | Event::Cleared => {
+                    self.pools[pool].router.observe(at, when, event);
+                }
+                _ => {}
+            }
+        }
+        self.hear_reserved(address);
+        let worker = &self.pools[pool].workers[at as usize];
+        if worker.log.len() >= worker.log_limit {
+            self.flush_log(address);
+        }
+        Ok(())
+    }
+
+    fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
+        let request = self.requests.get_mut(id.0 as u32);
+        let mut handoff = request.handoff.as_mut();
+        if self.way.order.is_some() {
+            if let Some(handoff) = handoff.filter(|_| pool == SERVING) {
+                handoff.reused = handoff.reused.max(cached);
+            }
+        } else if let Some(handoff) = handoff.take().filter(|_| !again) {
+            handoff.reused = cached;
+            (handoff.activated, handoff.released) = (Some(at), Some(at));
+            let worker = request.prefill_worker.unwrap_or_default();
+            self.fetched.push((worker, id.0 as u32));
+        }
+        request.admissions.push(Admission {
+            at,
+            reused: cached,
+            again,
+            prefill_pool: pool == PREFILL,
+        });
+    }
+
+    /// Output tokens came out.
+    fn made(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime, steps: bool) {
+        let slot = id.0 as u32;
+        let request = self.requests.get_mut(slot);
+        let first = match pool {
+            PREFILL => true,
+            _ => request.first.is_none() && !self.split,
+        };
+        if pool == SERVING {
+            request.first.get_or_insert(when);
+            if steps && n == 1 {
+                let log = &mut self.pools[pool].workers[at as usize].log;
+                request.tokens.steps(log.current(when), 1);
+            } else {
+                request.tokens.burst(when, n);
+            }
+        }
+        if first {
+            self.pools[pool].router.prefilled(slot);
+            self.release_queued(pool);
+        }
+    }
+
+    /// Output tokens came out, one at the end of each of the last `n` steps.
+    fn decoded(&mut self, (pool, at): Address, id: SeqId, n: u32) {
+        if pool == SERVING {
+            let next = self.pools[pool].workers[at as usize].log.ended();
+            let first = next.saturating_sub(n.into());
+            self.requests.get_mut(id.0 as u32).tokens.steps(first, n);
+        }
+    }
+
+    /// Finds workers for requests that need not wait any more.
+    fn release_queued(&mut self, pool: usize) {
+        let Pool {
+            workers, router, ..
+        } = &mut self.pools[pool];
+        let gauges = |worker: u32| workers[worker as usize].stats();
+        while let Some((slot, choice, since)) = router.release(self.now, &gauges) {
+            let request = self.requests.get_mut(slot);
+            request.queued_ns += self.now.nanos() - since.nanos();
+            self.outgoing.push_back((pool, slot, choice));
+        }
+    }
+
+    /// A sequence is over on its worker.
+    fn ended(
+        &mut self,
+        (pool, at): Address,
+        slot: u32,
+        when: SimTime,
+        end: End,
+    ) -> Result<(), ReplayError> {
+        if pool == PREFILL && end == End::Finished && self.way.order.is_some() {
+            self.held(slot, when);
+            return Ok(());
+        }
+        if pool == PREFILL && end == End::Finished {
+            self.left((pool, at), slot);
+            let handoff = Handoff {
+                held: Some(when),
+                ..Handoff::default()
+            };
+            self.requests.get_mut(slot).handoff = Some(handoff);
+            self.place(SERVING, slot);
+            return Ok(());
+        }
+        let status = match end {
+            End::Finished => Status::Completed,
+            End::Aborted | End::Cancelled | End::Threshold => Status::Rejected,
+        };
+        if pool == PREFILL && self.way.order.is_some() {
+            self.give_up_destination(slot)?;
+        }
+        self.over((pool, at), slot, when, status)
+    }
+
+    /// A request holds nothing of a worker any more.
+    fn left(&mut self, (pool, at): Address, slot: u32) {
+        let found = &mut self.pools[pool];
+        found.router.finished(slot, at);
+        let worker = &mut found.workers[at as usize];
+        worker.load -= 1;
+        if worker.phase == Phase::Draining && worker.load == 0 {
+            self.remove_worker((pool, at));
+        }
+        self.release_queued(pool);
+    }
+
+    /// A request is over: it is told, its worker has room, and its session goes on.
+    fn over(
+        &mut self,
+        address: Address,
+        slot: u32,
+        when: SimTime,
+        status: Status,
+    ) -> Result<(), ReplayError> {
+        let request = self.requests.get(slot);
+        let (place, turn) = (request.place, request.turn);
+        if let (Some(_), Some(worker), None) =
+            (request.handoff, request.prefill_worker, self.way.order)
+        {
+            self.fetched.push((worker, slot));
+        }
+        if self.is_kept(slot, when, status) {
+            self.left(address, slot);
+        } else {
+            self.tell(slot, when, status);
+            self.left(address, slot);
+            self.requests.release(slot);
+        }
+        self.living -= 1;
+        self.totals.ended = self.totals.ended.max(when);
+        self.sessions.ended(place, turn, when)?;
+        Ok(())
+    }
+
+    /// A turn is due.
+    fn send(&mut self, (arrival, session, turn, place): Due) -> Result<(), ReplayError> {
+        let block_size = self.pools[SERVING].block_size;
+        let open = self.sessions.get_mut(place);
+        let (input, plan) = open.content(turn, block_size.max(1));
+        let spec = open.turn(turn);
+        let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
+        let slot = self.requests.claim();
+        let request = self.requests.get_mut(slot);
+        (request.place, request.session, request.turn) = (place, session, turn);
+        (request.arrival, request.number) = (arrival, self.totals.requests);
+        (request.input, request.output, request.plan) = (input, output, plan);
+        (request.priority, request.strict_priority) = (priority, strict);
+        self.totals.requests += 1;
+        self.living += 1;
+        self.totals.most_requests = self.totals.most_requests.max(self.living);
+        self.sessions.sent(place, turn, self.now);
+        if self.way.order.is_some() {
+            // Workers that can go on at this instant do so before they hear of it.
+            self.set_out(slot);
+            return Ok(());
+        }
+        self.place(if self.split { PREFILL } else { SERVING }, slot);
+        self.hand_over()
+    }
+
+    /// Asks the router of a pool for a worker.
+    fn place(&mut self, pool: usize, slot: u32) {
+        let request = self.requests.get(slot);
+        let ask = Ask {
+            slot,
+            number: request.number,
+            plan: request.plan.clone(),
+            prompt: request.input,
+            priority: request.priority,
+            strict_priority: request.strict_priority,
+        };
+        let Pool {
+            workers, router, ..
+        } = &mut self.pools[pool];
+        let gauges = |worker: u32| workers[worker as usize].stats();
+        if let Some(choice) = router.place(ask, self.now, &gauges) {
+            self.outgoing.push_back((pool, slot, choice));
+        }
+    }
+
+    /// Frees prompts that were fetched, and gives requests to the workers that were chosen for
+    /// them.
+    fn hand_over(&mut self) -> Result<(), ReplayError> {
+        while let Some((at, slot)) = self.fetched.pop() {
+            let worker = &mut self.pools[PREFILL].workers[at as usize];
+            let mut out = std::mem::take(&mut self.out);
+            worker.let_go(self.now, SeqId(slot.into()), &mut out);
+            self.hear((PREFILL, at), &mut out)?;
+            self.out = out;
+            self.reschedule((PREFILL, at));
+        }
+        while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
+            let address = (pool, choice.worker);
+            let request = self.requests.get_mut(slot);
+            request.dispatched.get_or_insert(self.now);
+            let (mut output, mut transfer) = (request.output, Transfer::Local);
+            if pool == PREFILL {
+                request.prefill_worker = Some(choice.worker);
+                (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
+                (output, transfer) = (1, Transfer::RemoteDecode);
+            } else {
+                request.worker = Some(choice.worker);
+                if self.split {
+                    transfer = Transfer::RemotePrefill;
+                } else {
+                    (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
+                }
+            }
+            let sequence = Sequence {
+                key: request.number,
+                priority: request.priority.into(),
+                transfer,
+                plan: Some(request.plan.clone()),
+                ..Sequence::new(SeqId(slot.into()), request.input, output)
+            };
+            let worker = &mut self.pools[pool].workers[choice.worker as usize];
+            worker.load += 1;
+            let mut out = std::mem::take(&mut self.out);
+            let taken = worker.submit(self.now, sequence, &mut out);
+            if taken.is_err() {
+                self.over(address, slot, self.now, Status::Rejected)?;
+            }
+            self.hear(address, &mut out)?;
+            self.out = out;
+            self.reschedule(address);
+        }
+        Ok(())
+    }
+}

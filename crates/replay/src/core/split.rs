@@ -1,0 +1,248 @@
+//! The way of a prompt from the worker that computed it to the one that makes output.
+//!
+//! Source first (vLLM): the prompt is computed and kept, a decode worker is chosen and finds room,
+//! the prompt travels, the request runs, the prefill worker has its blocks back. Destination first
+//! (SGLang): room is found before the prompt is computed. What is done to a worker in the middle of
+//! a step waits for its end.
+//!
+//! Source: aisimulate-core 0.13.0 `src/replay/{handoff,disagg}.rs`.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::outcome::{Handoff, Status};
+use crate::pool::{PREFILL, SERVING};
+use crate::worker::Order;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::{Event, Outbox, SeqId};
+
+use super::{Address, Core, ReplayError, Timer};
+
+/// A step on the way, by the request's slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Find a worker that computes the prompt.
+    Compute(u32),
+    /// Find a worker that makes the output.
+    Reserve(u32),
+    /// The prompt has arrived.
+    Activate(u32),
+    /// The prefill worker need not keep the prompt any more.
+    Release(u32),
+}
+
+/// What is to be done, and what waits for the end of a worker's step.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    /// `None`: the engines look after it themselves.
+    pub order: Option<Order>,
+    actions: VecDeque<Action>,
+    deferred: HashMap<Address, VecDeque<Action>>,
+    /// Prompts that are neither here nor there.
+    travelling: usize,
+}
+
+impl Way {
+    pub(super) fn push(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// A prompt has arrived.
+    pub(super) fn arrives(&mut self, slot: u32) {
+        self.travelling -= 1;
+        self.push(Action::Activate(slot));
+    }
+
+    /// Whether some prompt will arrive.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.travelling > 0
+    }
+
+    /// Whether something is to be done now.
+    pub(super) fn is_due(&self) -> bool {
+        !self.actions.is_empty()
+    }
+}
+
+impl Core<'_> {
+    /// A request of split pools has arrived.
+    pub(super) fn set_out(&mut self, slot: u32) {
+        self.way.push(match self.way.order {
+            Some(Order::DestinationFirst) => Action::Reserve(slot),
+            _ => Action::Compute(slot),
+        });
+    }
+
+    /// A worker's step is over, if its events say so: what waited for that is due.
+    pub(super) fn wake_deferred(&mut self, address: Address, out: &Outbox) {
+        if self.way.deferred.is_empty() {
+            return;
+        }
+        let step = |(_, event): &(SimTime, Event)| matches!(event, Event::Step { .. });
+        if out.iter().any(step)
+            && let Some(mut actions) = self.way.deferred.remove(&address)
+        {
+            self.way.actions.append(&mut actions);
+        }
+    }
+
+    /// Does what is due, and what that leads to.
+    pub(super) fn act(&mut self) -> Result<(), ReplayError> {
+        while let Some(action) = self.way.actions.pop_front() {
+            match action {
+                Action::Compute(slot) => self.place(PREFILL, slot),
+                Action::Reserve(slot) => self.place(SERVING, slot),
+                Action::Activate(slot) => self.arrived(slot)?,
+                Action::Release(slot) => self.release_source(slot)?,
+            }
+            self.hand_over()?;
+        }
+        Ok(())
+    }
+
+    /// A prompt is computed, and its blocks are kept.
+    pub(super) fn held(&mut self, slot: u32, when: SimTime) {
+        let request = self.requests.get_mut(slot);
+        let handoff = request.handoff.get_or_insert_with(Handoff::default);
+        handoff.held = Some(when);
+        match self.way.order {
+            Some(Order::DestinationFirst) => self.travel(slot),
+            _ => self.way.push(Action::Reserve(slot)),
+        }
+    }
+
+    /// Takes in for whom a decode worker has found room.
+    pub(super) fn hear_reserved(&mut self, (pool, at): Address) {
+        if self.way.order.is_none() || pool != SERVING {
+            return;
+        }
+        for (id, missing) in self.pools[pool].workers[at as usize].take_reserved() {
+            let slot = id.0 as u32;
+            let request = self.requests.get_mut(slot);
+            request.missing = Some(missing);
+            let handoff = request.handoff.get_or_insert_with(Handoff::default);
+            handoff.reserved = Some(self.now);
+            match self.way.order {
+                Some(Order::DestinationFirst) => self.way.push(Action::Compute(slot)),
+                _ => self.travel(slot),
+            }
+        }
+    }
+
+    /// Both ends are ready.
+    fn travel(&mut self, slot: u32) {
+        let request = self.requests.get(slot);
+        let time = self.pools[PREFILL].spec.as_ref();
+        let time = time.map(|spec| spec.transfer).unwrap_or_default();
+        let time = time.of(request.input, request.missing.unwrap_or(request.input));
+        if time.is_zero() {
+            self.way.push(Action::Activate(slot));
+        } else {
+            self.way.travelling += 1;
+            self.timers.set(self.now + time, Timer::Arrived(slot));
+        }
+    }
+
+    /// Whether the worker of a step on the way is in the middle of a step; then it is put off.
+    fn put_off(&mut self, address: Address, action: Action) -> bool {
+        let (pool, at) = address;
+        let busy = self.pools[pool].workers[at as usize].is_busy();
+        if busy {
+            let deferred = self.way.deferred.entry(address).or_default();
+            deferred.push_back(action);
+        }
+        busy
+    }
+
+    /// A prompt is where the output is made.
+    fn arrived(&mut self, slot: u32) -> Result<(), ReplayError> {
+        let Some(at) = self.requests.get(slot).worker else {
+            return Ok(());
+        };
+        let address = (SERVING, at);
+        if self.put_off(address, Action::Activate(slot)) {
+            return Ok(());
+        }
+        if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
+            handoff.activated = Some(self.now);
+        }
+        let mut out = std::mem::take(&mut self.out);
+        let worker = &mut self.pools[SERVING].workers[at as usize];
+        worker.activate(self.now, SeqId(slot.into()), &mut out);
+        self.hear(address, &mut out)?;
+        self.out = out;
+        self.reschedule(address);
+        self.way.push(Action::Release(slot));
+        Ok(())
+    }
+
+    /// The prefill worker has its blocks back.
+    fn release_source(&mut self, slot: u32) -> Result<(), ReplayError> {
+        let Some(at) = self.requests.get(slot).prefill_worker else {
+            return Ok(());
+        };
+        let address = (PREFILL, at);
+        if self.put_off(address, Action::Release(slot)) {
+            return Ok(());
+        }
+        if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
+            handoff.released = Some(self.now);
+        }
+        let mut out = std::mem::take(&mut self.out);
+        let worker = &mut self.pools[PREFILL].workers[at as usize];
+        worker.let_go(self.now, SeqId(slot.into()), &mut out);
+        self.hear(address, &mut out)?;
+        self.out = out;
+        self.reschedule(address);
+        self.left(address, slot);
+        if let Some((when, status)) = self.requests.get(slot).over {
+            self.tell(slot, when, status);
+            self.requests.release(slot);
+        }
+        Ok(())
+    }
+
+    /// A request is over on its decode worker. True: the prefill worker still keeps its prompt, so
+    /// the request cannot be told and forgotten yet.
+    pub(super) fn is_kept(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
+        let request = self.requests.get(slot);
+        let kept = request
+            .handoff
+            .is_some_and(|handoff| handoff.held.is_some() && handoff.released.is_none());
+        if self.way.order.is_none() || !kept {
+            return false;
+        }
+        let open = self.sessions.get(request.place);
+        let spec = open.turn(request.turn);
+        let names = (open.session.id.clone(), spec.request_id.clone());
+        let fresh = request
+            .handoff
+            .is_some_and(|handoff| handoff.activated.is_none());
+        let request = self.requests.get_mut(slot);
+        request.over = Some((when, status));
+        request.names = names;
+        if fresh {
+            // It could not be taken in: nothing else will ask for the release.
+            self.way.push(Action::Release(slot));
+        }
+        true
+    }
+
+    /// A prompt was refused: whoever expects it need not.
+    pub(super) fn give_up_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
+        let request = self.requests.get_mut(slot);
+        let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
+            return Ok(());
+        };
+        let address = (SERVING, at);
+        let mut out = std::mem::take(&mut self.out);
+        let worker = &mut self.pools[SERVING].workers[at as usize];
+        worker.abort(self.now, SeqId(slot.into()), &mut out);
+        // Its end is the request's, which is told by the caller.
+        out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
+        self.hear(address, &mut out)?;
+        self.out = out;
+        self.reschedule(address);
+        self.left(address, slot);
+        Ok(())
+    }
+}

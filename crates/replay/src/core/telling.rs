@@ -1,0 +1,89 @@
+//! What the sink is told of requests.
+
+use crate::outcome::{Outcome, Status};
+use crate::pool::{PREFILL, SERVING};
+use crate::worker::Order;
+use vllm_sim_engine::SimTime;
+
+use super::{Core, Totals};
+
+impl Core<'_> {
+    /// Tells the sink of a request that is over, or never will be.
+    pub(super) fn tell(&mut self, slot: u32, ended: SimTime, status: Status) {
+        let request = self.requests.get(slot);
+        let (session_id, request_id) = match request.over {
+            Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
+            None => {
+                let open = self.sessions.get(request.place);
+                let spec = open.turn(request.turn);
+                (open.session.id.as_ref(), spec.request_id.as_ref())
+            }
+        };
+        let (mut second, mut last) = (None, None);
+        self.tokens.clear();
+        if let Some(worker) = request.worker {
+            let log = &mut self.pools[SERVING].workers[worker as usize].log;
+            if status == Status::Completed {
+                request.tokens.settle(log, self.sink);
+            }
+            second = request.tokens.instants(log).nth(1);
+            last = request.tokens.last(log);
+            if self.wants_tokens {
+                self.tokens.extend(request.tokens.instants(log));
+            }
+        }
+        self.sink.request(&Outcome {
+            session: request.session,
+            session_id,
+            turn: request.turn,
+            request_id,
+            number: request.number,
+            arrival: request.arrival,
+            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
+            ended,
+            status,
+            input: request.input,
+            requested: request.output,
+            output: request.tokens.made(),
+            first: request.first,
+            second,
+            last,
+            tokens: &self.tokens,
+            worker: request.worker,
+            prefill_worker: request.prefill_worker,
+            admissions: &request.admissions,
+            preemptions: &request.preemptions,
+            handoff: request.handoff,
+            overlap: request.overlap,
+            best_overlap: request.best_overlap,
+            block_size: self.pools[SERVING].block_size,
+            ranks: self.pools[SERVING].ranks,
+            decode_first: self.way.order == Some(Order::DestinationFirst),
+            queued_ns: request.queued_ns,
+            error: None,
+        });
+    }
+
+    /// Tells what is still under way.
+    pub(super) fn finish(mut self) -> Totals {
+        let end = match self.settings.limit {
+            Some(limit) if self.living > 0 => limit,
+            _ => self.now,
+        };
+        let mut left: Vec<(u64, u32)> =
+            self.requests.living().map(|(s, r)| (r.number, s)).collect();
+        left.sort_unstable();
+        for (_, slot) in left {
+            let over = self.requests.get(slot).over;
+            let (at, status) = over.unwrap_or((end, Status::Incomplete));
+            self.tell(slot, at, status);
+        }
+        for pool in [PREFILL, SERVING] {
+            for at in 0..self.pools[pool].workers.len() as u32 {
+                self.retire((pool, at));
+            }
+        }
+        self.totals.stuck = self.sessions.stuck();
+        self.totals
+    }
+}

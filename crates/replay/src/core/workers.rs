@@ -1,0 +1,128 @@
+//! Workers that start, are added and taken away, and what is told of them over time.
+
+use crate::outcome::{Change, Sample};
+use crate::pool::{PREFILL, Pool};
+use crate::requests::Request;
+use crate::worker::Phase;
+use vllm_sim_engine::SimTime;
+
+use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
+
+impl Core<'_> {
+    /// Tells the gaps that no living request will refer to again.
+    pub(super) fn flush_log(&mut self, (pool, at): Address) {
+        let worker = &mut self.pools[pool].workers[at as usize];
+        let here = |request: &Request| request.worker == Some(at);
+        let oldest = self.requests.living().filter(|(_, request)| here(request));
+        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
+        let next = worker.log.next();
+        let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
+        worker.log.flush(upto, self.sink);
+        worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
+    }
+
+    pub(super) fn start_worker(&mut self, pool: usize, slowly: bool) -> Result<(), ReplayError> {
+        let startup = match &self.pools[pool].spec {
+            Some(spec) if slowly => spec.startup,
+            _ => std::time::Duration::ZERO,
+        };
+        let at = self.pools[pool].add(self.now, LOG_STEPS)?;
+        self.tell_worker((pool, at), Change::Starting);
+        if startup.is_zero() {
+            return self.worker_ready((pool, at));
+        }
+        self.timers
+            .set(self.now + startup, Timer::Ready((pool, at)));
+        Ok(())
+    }
+
+    pub(super) fn tell_worker(&mut self, (pool, at): Address, change: Change) {
+        let there = self.pools.iter().map(Pool::present).sum();
+        self.totals.most_workers = self.totals.most_workers.max(there);
+        self.sink.worker(self.now, at, pool == PREFILL, change);
+    }
+
+    pub(super) fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
+        if self.pools[pool].workers[at as usize].phase != Phase::Starting {
+            return Ok(());
+        }
+        self.pools[pool].make_ready(at);
+        self.tell_worker((pool, at), Change::Ready);
+        self.release_queued(pool);
+        self.hand_over()
+    }
+
+    pub(super) fn remove_worker(&mut self, (pool, at): Address) {
+        self.retire((pool, at));
+        self.tell_worker((pool, at), Change::Gone);
+    }
+
+    /// Closes a worker's log and counts how long it was there.
+    pub(super) fn retire(&mut self, (pool, at): Address) {
+        let log = &mut self.pools[pool].workers[at as usize].log;
+        log.flush(u64::MAX, self.sink);
+        let existed = self.pools[pool].remove(at, self.now);
+        match pool {
+            PREFILL => self.totals.prefill_worker_seconds += existed,
+            _ => self.totals.worker_seconds += existed,
+        }
+    }
+
+    /// Brings a pool to the number of workers that it should have.
+    pub(super) fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
+        if let Some(again) = self.pools[pool].next_check(self.now) {
+            self.timers.set(again, Timer::Scale(pool));
+        }
+        let present = self.pools[pool].present();
+        let Some(wanted) = self.pools[pool].wanted(self.now) else {
+            return Ok(());
+        };
+        for _ in present..wanted {
+            self.start_worker(pool, true)?;
+        }
+        for _ in wanted..present {
+            let Some(at) = self.pools[pool].drain_one() else {
+                break;
+            };
+            self.tell_worker((pool, at), Change::Draining);
+            if self.pools[pool].workers[at as usize].load == 0 {
+                self.remove_worker((pool, at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the sink of every worker, at all instants of the raster before `now`.
+    pub(super) fn sample(&mut self, now: SimTime) {
+        let Some(every) = self.settings.sample_every.filter(|every| !every.is_zero()) else {
+            return;
+        };
+        if self.next_sample >= now {
+            return;
+        }
+        let at = self.next_sample;
+        for (pool, found) in self.pools.iter().enumerate() {
+            for (worker, found) in (0..).zip(&found.workers) {
+                if found.phase == Phase::Gone {
+                    continue;
+                }
+                let stats = found.stats();
+                let total = f64::from(stats.total_blocks.max(1));
+                self.sink.sample(&Sample {
+                    at,
+                    worker,
+                    prefill_pool: pool == PREFILL,
+                    running: stats.running as u32,
+                    waiting: (stats.waiting + stats.deferred) as u32,
+                    kv_usage: f64::from(stats.used_blocks) / total,
+                    preemptions: stats.preemptions,
+                });
+            }
+        }
+        // Nothing changed up to the last instant of the raster before now.
+        let every = every.as_nanos() as u64;
+        let passed = (now.nanos() - 1) / every * every;
+        let next = (at.nanos() + every).max(passed);
+        self.next_sample = SimTime::from_nanos(next);
+    }
+}

@@ -1,0 +1,233 @@
+//! Line charts as SVG.
+
+use std::fmt::Write as _;
+
+use super::{escape, short};
+use crate::report::{Point, Track};
+
+/// Size of the drawing, and the room for numbers at its left and bottom.
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 260.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 38.0;
+/// Points of a summed line.
+const POINTS: usize = 480;
+
+/// One line.
+pub(crate) struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+    colour: usize,
+}
+
+impl Line {
+    pub(crate) fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            points,
+            colour: colour % 8,
+        }
+    }
+}
+
+/// A chart with its axes.
+pub(crate) struct Chart<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) x: &'a str,
+    pub(crate) y: &'a str,
+    pub(crate) y_range: Option<(f64, f64)>,
+    pub(crate) lines: Vec<Line>,
+    /// What follows the pointer goes by height rather than by width, as suits a distribution.
+    pub(crate) follows_y: bool,
+}
+
+impl Chart<'_> {
+    /// Appends the figure.
+    pub(crate) fn draw(&self, out: &mut String) {
+        let all = || self.lines.iter().flat_map(|line| &line.points);
+        if all().next().is_none() {
+            let _ = write!(
+                out,
+                "<figure><figcaption>{}</figcaption><p class=\"none\">no data</p></figure>",
+                escape(self.title)
+            );
+            return;
+        }
+        let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
+        let x_ticks = ticks(most(|p| p.0));
+        let y_ticks = match self.y_range {
+            Some((low, high)) => (0..=4)
+                .map(|i| low + (high - low) * f64::from(i) / 4.0)
+                .collect(),
+            None => ticks(most(|p| p.1)),
+        };
+        let (x_max, y_max) = (end(&x_ticks), end(&y_ticks));
+        let x = |value: f64| LEFT + value / x_max * (WIDTH - LEFT - RIGHT);
+        let y = |value: f64| HEIGHT - BOTTOM - value / y_max * (HEIGHT - TOP - BOTTOM);
+        let _ = write!(
+            out,
+            "<figure><figcaption>{} <small>{}</small></figcaption>\
+             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" \
+             data-x=\"{}\" data-y=\"{}\" data-by=\"{}\" data-box=\"{LEFT} {TOP} {} {} {x_max} {y_max}\">",
+            escape(self.title),
+            escape(self.y),
+            escape(self.title),
+            escape(self.x),
+            escape(self.y),
+            if self.follows_y { "y" } else { "x" },
+            WIDTH - RIGHT,
+            HEIGHT - BOTTOM,
+        );
+        for tick in &y_ticks {
+            let (at, right) = (y(*tick), WIDTH - RIGHT);
+            let _ = write!(
+                out,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                at + 6.0,
+                short(*tick)
+            );
+        }
+        for (i, tick) in x_ticks.iter().enumerate() {
+            let unit = if i + 1 == x_ticks.len() { self.x } else { "" };
+            let anchor = if i + 1 == x_ticks.len() {
+                "end"
+            } else {
+                "middle"
+            };
+            let _ = write!(
+                out,
+                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{} {unit}</text>",
+                if anchor == "end" {
+                    x(*tick) + RIGHT - 2.0
+                } else {
+                    x(*tick)
+                },
+                HEIGHT - BOTTOM + 24.0,
+                short(*tick)
+            );
+        }
+        for line in &self.lines {
+            let _ = write!(
+                out,
+                "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
+                line.colour,
+                escape(&line.name)
+            );
+            for (i, point) in line.points.iter().enumerate() {
+                let comma = if i == 0 { "" } else { " " };
+                let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
+            }
+            out.push_str("\" d=\"");
+            for (i, point) in line.points.iter().enumerate() {
+                let verb = if i == 0 { 'M' } else { 'L' };
+                let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
+            }
+            out.push_str("\"/>");
+        }
+        out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
+        if self.lines.len() > 1 {
+            out.push_str("<ul class=\"legend\">");
+            for line in &self.lines {
+                let name = escape(&line.name);
+                let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
+            }
+            out.push_str("</ul>");
+        }
+        out.push_str("</figure>");
+    }
+}
+
+/// A number with five digits that mean something, for the script.
+fn digits(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let places = (4 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
+    let text = format!("{value:.places$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+fn end(ticks: &[f64]) -> f64 {
+    ticks.last().copied().unwrap_or(1.0)
+}
+
+/// Four to eight even steps from 0 to at least `most`.
+fn ticks(most: f64) -> Vec<f64> {
+    if !most.is_finite() || most <= 0.0 {
+        return vec![0.0, 1.0];
+    }
+    let rough = most / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let nice = [1.0, 2.0, 2.5, 5.0, 10.0];
+    let step = nice
+        .iter()
+        .find(|n| *n * power >= rough * 0.999)
+        .unwrap_or(&10.0)
+        * power;
+    let count = (most / step - 1e-9).ceil().max(1.0) as usize;
+    (0..=count).map(|i| i as f64 * step).collect()
+}
+
+/// All workers as one line: at even instants, the sum (or mean) of the last point of each.
+pub(super) fn sum(tracks: &[Track], of: fn(&Point) -> f64, mean: bool) -> Vec<(f64, f64)> {
+    let last = tracks.iter().filter_map(|track| track.points.last());
+    let last = last.map(|point| point.at).fold(0.0, f64::max);
+    let longest = tracks.iter().map(|track| track.points.len()).max();
+    let points = longest.unwrap_or(0).min(POINTS);
+    let mut places = vec![0usize; tracks.len()];
+    let line = (0..points).map(|i| {
+        let at = last * i as f64 / (points - 1).max(1) as f64;
+        let (mut total, mut seen) = (0.0, 0.0);
+        for (track, place) in tracks.iter().zip(&mut places) {
+            while track
+                .points
+                .get(*place + 1)
+                .is_some_and(|next| next.at <= at)
+            {
+                *place += 1;
+            }
+            // Before its first and after its last point a worker is not there.
+            let first = track
+                .points
+                .first()
+                .is_some_and(|p| p.at <= at || *place == 0);
+            let over = *place + 1 == track.points.len()
+                && track.points[*place].at < at - last / points as f64 * 2.0;
+            if let Some(point) = track.points.get(*place).filter(|_| first && !over) {
+                total += of(point);
+                seen += 1.0;
+            }
+        }
+        (
+            at,
+            if mean && seen > 0.0 {
+                total / seen
+            } else {
+                total
+            },
+        )
+    });
+    line.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_at_or_beyond_the_greatest_value() {
+        for most in [1e-4, 0.37, 1.0, 9.99, 100.0, 12_345.0] {
+            let ticks = ticks(most);
+            assert!((3..=11).contains(&ticks.len()), "{most}: {ticks:?}");
+            assert!(end(&ticks) >= most * 0.999_999, "{most}: {ticks:?}");
+        }
+        assert_eq!(ticks(0.0), [0.0, 1.0]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Workers against time, shade by shade.
+
+use std::fmt::Write as _;
+
+use super::name;
+use crate::report::{Point, Track};
+
+/// Cells of a row.
+const CELLS: usize = 96;
+/// Most workers that get a row of their own.
+const ROWS: usize = 64;
+
+/// What a map shows: its name, the value of a point, whether 1 is the end of the scale.
+type Kind = (&'static str, fn(&Point) -> f64, bool);
+
+/// Appends a map of the running sequences of every worker, and one of its cache.
+pub(super) fn map(out: &mut String, tracks: &[Track]) {
+    if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
+        return;
+    }
+    out.push_str("<section><h2>Workers</h2><div class=\"charts\">");
+    let kinds: [Kind; 3] = [
+        ("Running requests", |p| p.running, false),
+        ("Waiting requests", |p| p.waiting, false),
+        ("KV cache in use", |p| p.kv_usage, true),
+    ];
+    for kind in kinds {
+        draw(out, tracks, kind);
+    }
+    out.push_str("</div></section>");
+}
+
+fn draw(out: &mut String, tracks: &[Track], (title, of, share): Kind) {
+    let last = tracks.iter().filter_map(|track| track.points.last());
+    let last = last.map(|point| point.at).fold(0.0, f64::max);
+    let rows: Vec<Vec<Option<f64>>> = tracks
+        .iter()
+        .take(ROWS)
+        .map(|track| cells(track, of, last))
+        .collect();
+    let all = rows.iter().flatten().flatten();
+    let most = if share {
+        1.0
+    } else {
+        all.fold(0.0, |a: f64, b| a.max(*b))
+    };
+    let left = 104.0;
+    let height = (260.0 / rows.len() as f64).clamp(6.0, 24.0);
+    let width = (640.0 - left) / CELLS as f64;
+    let total = height * rows.len() as f64 + 26.0;
+    let shown = |value: f64| match share {
+        true => format!("{} %", super::short(value * 100.0)),
+        false => super::short(value),
+    };
+    let _ = write!(
+        out,
+        "<figure><figcaption>{title} <small>0 to {}</small></figcaption>\
+         <svg class=\"heat\" viewBox=\"0 0 640 {total:.0}\" role=\"img\" aria-label=\"{title}\">",
+        shown(most)
+    );
+    let labelled = (20.0 / height).ceil() as usize;
+    for (r, (row, track)) in rows.iter().zip(tracks).enumerate() {
+        let y = r as f64 * height;
+        if r % labelled.max(1) == 0 {
+            let at = y + height / 2.0 + 6.0;
+            let _ = write!(
+                out,
+                "<text x=\"{}\" y=\"{at:.1}\" text-anchor=\"end\">{}</text>",
+                left - 5.0,
+                name(track)
+            );
+        }
+        let mut c = 0;
+        while c < CELLS {
+            let Some(value) = row[c] else {
+                c += 1;
+                continue;
+            };
+            // Cells of one shade are one rectangle.
+            let shade = shade(value, most);
+            let same = |v: &Option<f64>| v.is_some_and(|v| self::shade(v, most) == shade);
+            let run = row[c..].iter().take_while(|v| same(v)).count().max(1);
+            let from = last * c as f64 / CELLS as f64;
+            let _ = write!(
+                out,
+                "<rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
+                 fill-opacity=\"{:.2}\" data-tip=\"{}, from {} s: {}\"/>",
+                left + c as f64 * width,
+                width * run as f64 + 0.3,
+                height - 1.0,
+                shade as f64 / 20.0,
+                name(track),
+                super::short(from),
+                shown(value)
+            );
+            c += run;
+        }
+    }
+    let _ = write!(
+        out,
+        "<text x=\"{left}\" y=\"{:.0}\">0</text>\
+         <text x=\"640\" y=\"{:.0}\" text-anchor=\"end\">{} s</text></svg>",
+        total - 5.0,
+        total - 5.0,
+        super::short(last)
+    );
+    if tracks.len() > ROWS {
+        let _ = write!(
+            out,
+            "<p class=\"none\">the first {ROWS} of {} workers</p>",
+            tracks.len()
+        );
+    }
+    out.push_str("</figure>");
+}
+
+/// Twenty shades are as many as can be told apart.
+fn shade(value: f64, most: f64) -> u32 {
+    if most <= 0.0 {
+        return 0;
+    }
+    (value / most * 20.0).round().clamp(0.0, 20.0) as u32
+}
+
+/// Means over even stretches of time; a stretch without points has that of the one before.
+fn cells(track: &Track, of: fn(&Point) -> f64, last: f64) -> Vec<Option<f64>> {
+    let mut sums = vec![(0.0, 0u32); CELLS];
+    for point in &track.points {
+        let cell = (point.at / last.max(1e-12) * CELLS as f64) as usize;
+        let (sum, n) = &mut sums[cell.min(CELLS - 1)];
+        *sum += of(point);
+        *n += 1;
+    }
+    let first = sums.iter().position(|(_, n)| *n > 0).unwrap_or(CELLS);
+    let end = sums.iter().rposition(|(_, n)| *n > 0).map_or(0, |i| i + 1);
+    let mut before = None;
+    let cells = sums.iter().enumerate().map(|(i, (sum, n))| {
+        if i < first || i >= end {
+            return None;
+        }
+        if *n > 0 {
+            before = Some(sum / f64::from(*n));
+        }
+        before
+    });
+    cells.collect()
+}

@@ -1,0 +1,36 @@
+//! Whole workloads against pools of engines, in virtual time or over HTTP.
+//!
+//! ```text
+//! Source (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
+//! ```
+//!
+//! The core asks the [`workload::Source`] for sessions as their time comes and tells the
+//! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
+
+pub mod html;
+pub mod load;
+pub mod net;
+pub mod online;
+pub mod outcome;
+pub mod report;
+pub mod samples;
+pub mod synth;
+pub mod workload;
+
+mod content;
+mod core;
+mod pool;
+mod requests;
+mod route;
+mod scale;
+mod sessions;
+mod settings;
+mod steps;
+mod worker;
+
+pub use self::core::{ReplayError, Totals, run};
+pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
+pub use scale::{ScaleRule, Scaling};
+pub use sessions::Pace;
+pub use settings::{PoolSpec, Settings, TransferTime};
+pub use worker::EngineSpec;

@@ -1,0 +1,210 @@
+//! What load generators wrote down: how requests were sent, and what came of them.
+
+use std::sync::Arc;
+
+use super::csv::single;
+use super::ready::Ready;
+use crate::synth::Arrivals;
+use crate::workload::{Prompt, Run, Session};
+use vllm_sim_random::mix;
+
+/// How a load generator sent its requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Load {
+    /// At the recorded times.
+    Times,
+    /// All at once.
+    AtOnce,
+    /// At drawn times.
+    Drawn(Arrivals),
+    /// A fixed number in flight.
+    Closed(u32),
+}
+
+/// One request as its sender saw it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Measured {
+    /// When it was sent.
+    pub at_ms: Option<f64>,
+    /// Prompt tokens.
+    pub input: u32,
+    /// Output tokens.
+    pub output: u32,
+    /// Prompt tokens found in a cache.
+    pub cached: Option<u32>,
+    /// Requests of equal prefix begin with the same tokens, as many as were cached.
+    pub prefix: Option<Arc<str>>,
+    /// Time to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Time to the last token.
+    pub e2e_ms: Option<f64>,
+}
+
+/// Measured means and percentiles, milliseconds; what is not known is not fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Stats {
+    /// Mean time to the first token.
+    pub ttft_mean: Option<f64>,
+    /// Its median.
+    pub ttft_p50: Option<f64>,
+    /// Its 90th percentile.
+    pub ttft_p90: Option<f64>,
+    /// Its 99th percentile.
+    pub ttft_p99: Option<f64>,
+    /// Mean over requests of the mean gap between tokens.
+    pub itl_mean: Option<f64>,
+    /// Mean time to the last token.
+    pub e2e_mean: Option<f64>,
+    /// Its 90th percentile.
+    pub e2e_p90: Option<f64>,
+    /// Its 99th percentile.
+    pub e2e_p99: Option<f64>,
+}
+
+/// One benchmark run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchRun {
+    /// File, and which run in it.
+    pub name: String,
+    /// How requests were sent.
+    pub load: Load,
+    /// Most requests in flight; more wait at the sender, whose clock starts when they are sent.
+    pub cap: Option<u32>,
+    /// Those that succeeded, in the order they were sent.
+    pub requests: Vec<Measured>,
+    /// What was measured.
+    pub stats: Stats,
+    /// Asked and reached requests a second, where both are known.
+    pub rates: Option<(f64, f64)>,
+}
+
+impl BenchRun {
+    /// An empty run.
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            load: Load::Times,
+            cap: None,
+            requests: Vec::new(),
+            stats: Stats::default(),
+            rates: None,
+        }
+    }
+
+    /// Takes the statistics from the requests, where they have any. Recorded times are sorted and
+    /// begin at 0.
+    pub fn measure(&mut self) {
+        if self.requests.iter().all(|request| request.at_ms.is_some()) {
+            let at = |request: &Measured| request.at_ms.unwrap_or(0.0);
+            self.requests.sort_by(|a, b| at(a).total_cmp(&at(b)));
+            let first = self.requests.first().map_or(0.0, at);
+            for request in &mut self.requests {
+                request.at_ms = request.at_ms.map(|at| at - first);
+            }
+        }
+        let sorted = |of: &dyn Fn(&Measured) -> Option<f64>| {
+            let mut values: Vec<f64> = self.requests.iter().filter_map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let ttft = sorted(&|request| request.ttft_ms);
+        let e2e = sorted(&|request| request.e2e_ms);
+        let itl = sorted(&|request| {
+            let gaps = request.output.checked_sub(1).filter(|n| *n > 0)?;
+            Some((request.e2e_ms? - request.ttft_ms?) / f64::from(gaps))
+        });
+        let stats = &mut self.stats;
+        stats.ttft_mean = mean(&ttft).or(stats.ttft_mean);
+        stats.ttft_p50 = percentile(&ttft, 0.5).or(stats.ttft_p50);
+        stats.ttft_p90 = percentile(&ttft, 0.9).or(stats.ttft_p90);
+        stats.ttft_p99 = percentile(&ttft, 0.99).or(stats.ttft_p99);
+        stats.itl_mean = mean(&itl).or(stats.itl_mean);
+        stats.e2e_mean = mean(&e2e).or(stats.e2e_mean);
+        stats.e2e_p90 = percentile(&e2e, 0.9).or(stats.e2e_p90);
+        stats.e2e_p99 = percentile(&e2e, 0.99).or(stats.e2e_p99);
+    }
+
+    /// When each request is sent, milliseconds from the first; in a closed loop as soon as it can.
+    pub fn starts_ms(&self, seed: u64) -> Vec<f64> {
+        let mut drawn = match self.load {
+            Load::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
+            Load::Times | Load::AtOnce | Load::Closed(_) => None,
+        };
+        let starts = self.requests.iter().map(|request| match &mut drawn {
+            Some(starts) => starts.next_ms(),
+            None if self.load == Load::Times => request.at_ms.unwrap_or(0.0),
+            None => 0.0,
+        });
+        starts.collect()
+    }
+}
+
+impl Measured {
+    /// The prompt: what was cached is shared with the others of its prefix.
+    pub fn runs(&self, number: u64) -> Vec<Run> {
+        let shared = match &self.prefix {
+            Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
+            None => 0,
+        };
+        let name = self.prefix.as_deref().unwrap_or_default();
+        let id = name.bytes().fold(8, |id, byte| mix(id, byte.into()));
+        let mut runs = Vec::with_capacity(2);
+        if shared > 0 {
+            runs.push(Run {
+                id,
+                len: shared,
+                same: false,
+            });
+        }
+        runs.push(Run {
+            id: mix(7, number),
+            len: self.input - shared,
+            same: false,
+        });
+        runs
+    }
+}
+
+/// Runs as a workload, one after the other.
+pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> Ready {
+    let mut sessions: Vec<(f64, Session)> = Vec::new();
+    let mut offset = 0.0;
+    for run in runs {
+        let starts = run.starts_ms(seed);
+        for (request, start) in run.requests.iter().zip(&starts) {
+            let number = sessions.len() as u64;
+            let mut session = single(number, request.input, request.output.max(1));
+            session.turns[0].prompt = Prompt::Whole(request.runs(number));
+            sessions.push((offset + start, session));
+        }
+        offset += starts.last().copied().unwrap_or(0.0);
+    }
+    let closed = match runs {
+        [run] => match run.load {
+            Load::Closed(n) => Some(n),
+            Load::AtOnce => run.cap,
+            Load::Times | Load::Drawn(_) => None,
+        },
+        _ => None,
+    };
+    let ready = Ready::new(sessions, by_time).concurrency(closed);
+    match closed {
+        Some(_) => ready.untimed(),
+        None => ready,
+    }
+}
+
+/// The mean, if there is anything.
+pub(super) fn mean(values: &[f64]) -> Option<f64> {
+    let n = values.len();
+    (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
+}
+
+/// Between the two nearest of the sorted values, as numpy has it.
+pub(super) fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let at = p * last as f64;
+    let low = sorted[at as usize];
+    let high = sorted[(at as usize + 1).min(last)];
+    Some(low + (high - low) * at.fract())
+}

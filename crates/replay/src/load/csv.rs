@@ -1,0 +1,326 @@
+//! Tables: BurstGPT's and Azure's traces, and one request per row with what was measured of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::bench::{BenchRun, Load, Measured};
+use super::lines::Lines;
+use super::ready::{Ready, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use vllm_sim_random::mix;
+
+/// Which table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    BurstGpt,
+    Azure,
+}
+
+/// The cells of a line; quotes may hold commas, and double within themselves.
+pub(super) fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut quoted = false;
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                push(&mut cells, '"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(String::new()),
+            c => push(&mut cells, c),
+        }
+    }
+    cells.iter().map(|cell| cell.trim().to_owned()).collect()
+}
+
+fn push(cells: &mut [String], c: char) {
+    if let Some(cell) = cells.last_mut() {
+        cell.push(c);
+    }
+}
+
+/// Names of columns as they are compared: letters and digits in lower case.
+pub(super) fn plain(name: &str) -> String {
+    let kept = name.chars().filter(|c| c.is_alphanumeric());
+    kept.flat_map(char::to_lowercase).collect()
+}
+
+struct Header {
+    names: Vec<String>,
+}
+
+impl Header {
+    fn read(lines: &mut Lines) -> Result<Self, WorkloadError> {
+        if !lines.step()? {
+            return Err(lines.bad("has no header line"));
+        }
+        let line = lines.line().trim_start_matches('\u{feff}');
+        Ok(Self {
+            names: cells(line).iter().map(|name| plain(name)).collect(),
+        })
+    }
+
+    fn find(&self, names: &[&str]) -> Option<usize> {
+        let mut found = names.iter().filter_map(|name| {
+            let name = plain(name);
+            self.names.iter().position(|known| *known == name)
+        });
+        found.next()
+    }
+
+    fn need(&self, lines: &Lines, names: &[&str]) -> Result<usize, WorkloadError> {
+        self.find(names)
+            .ok_or_else(|| lines.bad(format!("has no column {:?}", names[0])))
+    }
+}
+
+/// A cell as a count of tokens.
+fn tokens(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<u32, WorkloadError> {
+    let cell = cells.get(at).map_or("", String::as_str);
+    let n: Option<f64> = cell.parse().ok();
+    n.filter(|n| (0.0..=MAX_TOKENS as f64).contains(n) && n.fract() == 0.0)
+        .map(|n| n as u32)
+        .ok_or_else(|| {
+            let allowed = format!("a whole number from 0 to {MAX_TOKENS}");
+            lines.bad(format!("{name} is {cell:?}, must be {allowed}"))
+        })
+}
+
+fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64, WorkloadError> {
+    let cell = cells.get(at).map_or("", String::as_str);
+    let n: Option<f64> = cell.parse().ok();
+    n.filter(|n| n.is_finite())
+        .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
+}
+
+/// Rows of a public trace. Those without an output are requests that failed, and are left out.
+pub(super) fn trace(
+    paths: &[PathBuf],
+    table: Table,
+    by_time: bool,
+) -> Result<Ready, WorkloadError> {
+    let (input_names, output_names) = match table {
+        Table::BurstGpt => (["Request tokens"], ["Response tokens"]),
+        Table::Azure => (["ContextTokens"], ["GeneratedTokens"]),
+    };
+    let mut sessions = Vec::new();
+    for path in paths {
+        let mut lines = Lines::open(path)?;
+        let header = Header::read(&mut lines)?;
+        let time = header.need(&lines, &["Timestamp"])?;
+        let input_at = header.need(&lines, &input_names)?;
+        let output_at = header.need(&lines, &output_names)?;
+        while lines.step()? {
+            let cells = cells(lines.line());
+            let at_ms = match table {
+                Table::BurstGpt => number(&lines, &cells, time, "Timestamp")? * 1e3,
+                Table::Azure => {
+                    let cell = cells.get(time).map_or("", String::as_str);
+                    date_ms(cell).ok_or_else(|| {
+                        let form = "a time such as 2023-11-16 18:15:46.6805900";
+                        lines.bad(format!("TIMESTAMP is {cell:?}, must be {form}"))
+                    })?
+                }
+            };
+            let input = tokens(&lines, &cells, input_at, input_names[0])?;
+            let output = tokens(&lines, &cells, output_at, output_names[0])?;
+            if input > 0 && output > 0 {
+                sessions.push((at_ms, single(sessions.len() as u64, input, output)));
+            }
+        }
+    }
+    Ok(Ready::new(sessions, by_time))
+}
+
+/// A request that shares nothing with others.
+pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
+    let run = Run {
+        id: mix(7, number),
+        len: input,
+        same: false,
+    };
+    Session {
+        id: None,
+        start: millis(0.0),
+        turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
+        after: Vec::new(),
+    }
+}
+
+/// `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` as milliseconds since 1970.
+fn date_ms(text: &str) -> Option<f64> {
+    let (date, time) = text.split_once([' ', 'T'])?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(1..=9999).contains(&year) {
+        return None;
+    }
+    let time = time.trim_end_matches('Z');
+    let (clock, offset) = match time.rfind(['+', '-']) {
+        Some(at) => {
+            let (hours, minutes) = time[at + 1..]
+                .split_once(':')
+                .unwrap_or((&time[at + 1..], "0"));
+            let minutes = hours.parse::<f64>().ok()? * 60.0 + minutes.parse::<f64>().ok()?;
+            let sign = if time[at..].starts_with('-') {
+                -1.0
+            } else {
+                1.0
+            };
+            (&time[..at], sign * minutes)
+        }
+        None => (time, 0.0),
+    };
+    let mut clock = clock.splitn(3, ':').map(|part| part.parse::<f64>().ok());
+    let (hours, minutes, seconds) = (clock.next()??, clock.next()??, clock.next()??);
+    if !(0.0..24.0).contains(&hours)
+        || !(0.0..60.0).contains(&minutes)
+        || !(0.0..61.0).contains(&seconds)
+    {
+        return None;
+    }
+    // Days since 1970 of a Gregorian date: years begin in March, so that leap days come last.
+    let (y, m) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    let minutes = days as f64 * 1440.0 + hours * 60.0 + minutes - offset;
+    Some(minutes * 60e3 + seconds * 1e3)
+}
+
+/// One request per row with what was measured of it; our own `--per-request` files are such.
+pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
+    let mut lines = Lines::open(path)?;
+    let header = Header::read(&mut lines)?;
+    let input = header.need(&lines, &INPUT)?;
+    let output = header.need(&lines, &OUTPUT)?;
+    let ms = |names: &[&str], seconds: &[&str]| {
+        let in_ms = header.find(names).map(|at| (at, 1.0));
+        in_ms.or_else(|| header.find(seconds).map(|at| (at, 1e3)))
+    };
+    let arrival = ms(&ARRIVAL_MS, &ARRIVAL_S);
+    let ttft = ms(&["ttft_ms"], &["ttft_s", "ttft"]);
+    let e2e = ms(
+        &["e2e_ms", "e2e_latency_ms"],
+        &["e2e_s", "e2e", "latency_s"],
+    );
+    let cached = header.find(&["cached_tokens", "reused_input_tokens"]);
+    let prefix = header.find(&["prefix_id", "prefix"]);
+    let status = header.find(&["status", "terminal_status"]);
+    let mut run = BenchRun::new(path.display().to_string());
+    while lines.step()? {
+        let cells = cells(lines.line());
+        let cell = |at: usize| cells.get(at).map_or("", String::as_str);
+        if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&cell(at))) {
+            continue;
+        }
+        let time = |column: Option<(usize, f64)>, name: &str| match column {
+            Some((at, scale)) if !cell(at).is_empty() => {
+                number(&lines, &cells, at, name).map(|n| Some(n * scale))
+            }
+            _ => Ok(None),
+        };
+        let request = Measured {
+            at_ms: time(arrival, "arrival")?,
+            input: tokens(&lines, &cells, input, "input tokens")?.max(1),
+            output: tokens(&lines, &cells, output, "output tokens")?,
+            cached: match cached {
+                Some(at) if !cell(at).is_empty() => {
+                    Some(tokens(&lines, &cells, at, "cached tokens")?)
+                }
+                _ => None,
+            },
+            prefix: prefix.map(|at| Arc::from(cell(at))),
+            ttft_ms: time(ttft, "ttft")?,
+            e2e_ms: time(e2e, "e2e")?,
+        };
+        run.requests.push(request);
+    }
+    run.load = match arrival {
+        Some(_) => Load::Times,
+        None => Load::AtOnce,
+    };
+    run.measure();
+    Ok(run)
+}
+
+const INPUT: [&str; 5] = [
+    "input_length",
+    "input_tokens",
+    "prompt_tokens",
+    "prompt_len",
+    "input_len",
+];
+const OUTPUT: [&str; 5] = [
+    "output_length",
+    "output_tokens",
+    "completion_tokens",
+    "output_len",
+    "generated_tokens",
+];
+const ARRIVAL_MS: [&str; 5] = [
+    "arrival_time_ms",
+    "arrival_ms",
+    "sent_ms",
+    "send_ms",
+    "timestamp_ms",
+];
+const ARRIVAL_S: [&str; 7] = [
+    "arrival_s",
+    "arrival",
+    "arrival_time",
+    "sent_s",
+    "send_time",
+    "start_time",
+    "timestamp",
+];
+
+/// Which table a header belongs to; `None` when it is none of ours.
+pub(super) fn table(header: &str) -> Option<Option<Table>> {
+    let names: Vec<String> = cells(header.trim_start_matches('\u{feff}'))
+        .iter()
+        .map(|name| plain(name))
+        .collect();
+    let has = |name: &str| names.contains(&plain(name));
+    if has("ContextTokens") && has("GeneratedTokens") {
+        return Some(Some(Table::Azure));
+    }
+    if has("Request tokens") && has("Response tokens") {
+        return Some(Some(Table::BurstGpt));
+    }
+    let any = |of: &[&str]| of.iter().any(|name| has(name));
+    (any(&INPUT) && any(&OUTPUT)).then_some(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_become_milliseconds() {
+        assert_eq!(date_ms("1970-01-01 00:00:00"), Some(0.0));
+        assert_eq!(date_ms("2000-03-01T00:00:00Z"), Some(951_868_800_000.0));
+        let azure = date_ms("2023-11-16 18:15:46.6805900").expect("is a time");
+        assert!((azure - 1_700_158_546_680.59).abs() < 1e-3);
+        let zone = date_ms("2024-05-10 02:00:00.009930+02:00").expect("is a time");
+        assert!((zone - 1_715_299_200_009.93).abs() < 1e-3);
+        for bad in [
+            "",
+            "2023-11-16",
+            "2023-13-16 00:00:00",
+            "x-y-z 1:2:3",
+            "2023-01-01 25:00:00",
+        ] {
+            assert_eq!(date_ms(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn quotes_hold_commas() {
+        assert_eq!(cells(r#"a, "b,""c""" ,"#), ["a", "b,\"c\"", ""]);
+    }
+}

@@ -1,0 +1,226 @@
+//! What inference-perf reports. Source: inference-perf 0.7.0 `reportgen/base.py`; reports of
+//! earlier versions have `prompt_len` for `prompt_tokens`, and no `output_tokens`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::bench::{BenchRun, Load, Measured, Stats};
+use super::results::json;
+use super::row::Row;
+use crate::synth::Arrivals;
+use crate::workload::WorkloadError;
+use vllm_sim_random::mix;
+
+/// `per_request_lifecycle_metrics.json` (a list), or `stage_N_lifecycle_metrics.json` (statistics
+/// of a stage).
+pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = json(path)?;
+    if let Value::Array(requests) = &value {
+        let mut run = BenchRun::new(path.display().to_string());
+        for (i, request) in requests.iter().enumerate() {
+            let place = || format!("{}: [{i}]", path.display());
+            run.requests.extend(lifecycle(&Row::new(request, &place)?)?);
+        }
+        run.measure();
+        return Ok(run);
+    }
+    let place = || path.display().to_string();
+    stage(&Row::new(&value, &place)?, place())
+}
+
+/// One request; `None` when it failed.
+fn lifecycle(row: &Row<'_>) -> Result<Option<Measured>, WorkloadError> {
+    if row.has("error") {
+        return Ok(None);
+    }
+    let start = row.number(&["start_time"])?;
+    let start = start.ok_or_else(|| row.missing("start_time"))?;
+    let end = row
+        .number(&["end_time"])?
+        .ok_or_else(|| row.missing("end_time"))?;
+    let info = row.object("info")?.ok_or_else(|| row.missing("info"))?;
+    let response = info.object("response_metrics")?;
+    let asked = match info.object("request_metrics")? {
+        Some(metrics) => metrics.object("text")?,
+        None => None,
+    };
+    let input = match &asked {
+        Some(text) => text.tokens(&["input_tokens"], 1)?,
+        None => info.tokens(&["input_tokens"], 1)?,
+    };
+    let response = response.as_ref().unwrap_or(&info);
+    let usage = response.object("server_usage")?;
+    let counted = response.tokens(&["output_tokens"], 0)?.unwrap_or(0);
+    let (made, cached) = match &usage {
+        Some(usage) => {
+            let details = usage.object("prompt_tokens_details")?;
+            let cached = match details {
+                Some(details) => details.tokens(&["cached_tokens"], 0)?,
+                None => None,
+            };
+            (usage.tokens(&["completion_tokens"], 0)?, cached)
+        }
+        None => (None, None),
+    };
+    // Re-tokenised texts come out up to 30 % short, or long with a start token for every chunk;
+    // what was asked for is exact.
+    let output = made.or(exact_output(row)).unwrap_or(counted);
+    if output == 0 {
+        return Ok(None);
+    }
+    let first = response.list("output_token_times")?;
+    let first = first.and_then(|times| times.first()?.as_f64());
+    Ok(Some(Measured {
+        at_ms: Some(start * 1e3),
+        input: input.ok_or_else(|| row.missing("info.input_tokens"))?,
+        output,
+        cached,
+        prefix: None,
+        ttft_ms: first.map(|first| (first - start) * 1e3),
+        e2e_ms: Some((end - start) * 1e3),
+    }))
+}
+
+/// `max_tokens` of a request that ignores the end of sequence.
+fn exact_output(row: &Row<'_>) -> Option<u32> {
+    let (_, request) = row.find(&["request"])?;
+    let parsed: Option<Value> = request
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).ok());
+    let request = parsed.as_ref().unwrap_or(request);
+    let exact = request["ignore_eos"].as_bool() == Some(true);
+    let most = ["max_tokens", "max_completion_tokens"]
+        .iter()
+        .find_map(|key| request[*key].as_u64());
+    most.filter(|_| exact).and_then(|n| u32::try_from(n).ok())
+}
+
+fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
+    let mut run = BenchRun::new(name);
+    let load = row.object("load_summary")?;
+    let load = load.ok_or_else(|| row.missing("load_summary"))?;
+    let done = row
+        .object("successes")?
+        .ok_or_else(|| row.missing("successes"))?;
+    let count = done.needed_tokens(&["count"], 1)?;
+    let asked = load
+        .positive(&["requested_rate", "rate"])?
+        .filter(|rate| *rate > 0.0);
+    if asked.is_none() && !load.has("send_duration") {
+        return Err(load.bad(
+            "load_summary has neither requested_rate nor send_duration: this is the summary of \
+             all stages; name the stage_N_lifecycle_metrics.json or the per_request_… instead",
+        ));
+    }
+    run.rates = asked.zip(load.positive(&["achieved_rate"])?);
+    run.load = match asked {
+        Some(rate) => Load::Drawn(Arrivals::Interval(1e3 / rate)),
+        None => Load::AtOnce,
+    };
+    let inputs = lengths(&done, &["prompt_tokens", "prompt_len"], count, 1)?;
+    // The server's own count where there is one: the client's is of re-tokenised texts.
+    let outputs = lengths(&done, &["output_tokens", "output_len"], count, 2)?;
+    let pairs = inputs.iter().zip(&outputs);
+    run.requests = pairs
+        .map(|(input, output)| Measured {
+            input: *input,
+            output: *output,
+            ..Measured::default()
+        })
+        .collect();
+    let latency = done.object("latency")?;
+    let latency = latency.ok_or_else(|| done.missing("latency"))?;
+    let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
+        match latency.object(name)? {
+            Some(values) => Ok(values.positive(of)?.map(|s| s * 1e3)),
+            None => Ok(None),
+        }
+    };
+    let (ttft, e2e) = ("time_to_first_token", "request_latency");
+    run.stats = Stats {
+        ttft_mean: ms(ttft, &["mean"])?,
+        ttft_p50: ms(ttft, &["median", "p50"])?,
+        ttft_p90: ms(ttft, &["p90"])?,
+        ttft_p99: ms(ttft, &["p99"])?,
+        itl_mean: ms("time_per_output_token", &["mean"])?,
+        e2e_mean: ms(e2e, &["mean"])?,
+        e2e_p90: ms(e2e, &["p90"])?,
+        e2e_p99: ms(e2e, &["p99"])?,
+    };
+    // The client's time per token divides by tokens of re-tokenised texts, in some versions with
+    // two entries per token, which halves it: the ends and the length are enough.
+    let gaps: f64 = outputs.iter().map(|n| f64::from(n - 1)).sum();
+    let gaps = gaps / f64::from(count);
+    if let (Some(ttft), Some(e2e)) = (run.stats.ttft_mean, run.stats.e2e_mean)
+        && gaps > 0.0
+        && e2e > ttft
+    {
+        run.stats.itl_mean = Some((e2e - ttft) / gaps);
+    }
+    Ok(run)
+}
+
+/// `count` lengths spread as the percentiles of a stage say, in an order of their own; their mean
+/// is the one reported.
+fn lengths(
+    done: &Row<'_>,
+    names: &[&str],
+    count: u32,
+    order: u64,
+) -> Result<Vec<u32>, WorkloadError> {
+    let known = names
+        .iter()
+        .find(|name| done.has(name))
+        .unwrap_or(&names[0]);
+    let row = done.object(known)?.ok_or_else(|| done.missing(names[0]))?;
+    let mean = row.positive(&["mean"])?.ok_or_else(|| {
+        let name = format!("{known}.mean");
+        done.missing(&name)
+    })?;
+    let mut points = Vec::new();
+    for (name, share) in QUANTILES {
+        if let Some(value) = row.positive(&[name])? {
+            points.push((share, value));
+        }
+    }
+    let spread = |share: f64| {
+        let after = points.partition_point(|(at, _)| *at < share);
+        match (
+            after.checked_sub(1).and_then(|i| points.get(i)),
+            points.get(after),
+        ) {
+            (Some((a, low)), Some((b, high))) => low + (high - low) * (share - a) / (b - a),
+            (Some((_, end)), None) | (None, Some((_, end))) => *end,
+            (None, None) => mean,
+        }
+    };
+    let n = f64::from(count);
+    let mut values: Vec<f64> = (0..count)
+        .map(|i| spread((f64::from(i) + 0.5) / n))
+        .collect();
+    let off = mean - values.iter().sum::<f64>() / n;
+    for value in &mut values {
+        *value += off;
+    }
+    let mut places: Vec<u32> = (0..count).collect();
+    places.sort_by_key(|i| mix(order, u64::from(*i)));
+    let whole = |value: f64| value.round().clamp(1.0, f64::from(u32::MAX)) as u32;
+    Ok(places.iter().map(|i| whole(values[*i as usize])).collect())
+}
+
+/// Names of percentiles that reports have, in order.
+const QUANTILES: [(&str, f64); 12] = [
+    ("min", 0.0),
+    ("p0.1", 0.001),
+    ("p1", 0.01),
+    ("p5", 0.05),
+    ("p10", 0.1),
+    ("p25", 0.25),
+    ("median", 0.5),
+    ("p75", 0.75),
+    ("p90", 0.9),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("max", 1.0),
+];

@@ -1,0 +1,114 @@
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::workload::WorkloadError;
+
+/// Longest line, so that a file that is no text cannot fill the memory.
+const MAX_LINE: u64 = 256 << 20;
+
+/// Opens a file, unpacking it when its first bytes are gzip's.
+///
+/// # Errors
+/// [`WorkloadError::Io`].
+pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
+    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(io(path))?);
+    let packed = file
+        .fill_buf()
+        .map_err(io(path))?
+        .starts_with(&[0x1f, 0x8b]);
+    Ok(if packed {
+        Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file)))
+    } else {
+        Box::new(file)
+    })
+}
+
+/// The whole text of a file, at most `most` bytes of it.
+///
+/// # Errors
+/// [`WorkloadError`] when it cannot be read, is longer, or is no UTF-8.
+pub(super) fn text(path: &Path, most: u64) -> Result<String, WorkloadError> {
+    let mut text = String::new();
+    let mut reader = open(path)?.take(most + 1);
+    reader.read_to_string(&mut text).map_err(io(path))?;
+    if text.len() as u64 > most {
+        return Err(WorkloadError::Bad {
+            place: path.display().to_string(),
+            problem: format!("is longer than {most} bytes"),
+        });
+    }
+    Ok(text)
+}
+
+/// Turns an I/O error into ours.
+pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> WorkloadError {
+    let path = path.to_owned();
+    move |error| WorkloadError::Io { path, error }
+}
+
+/// Lines that are not blank, with their numbers.
+pub(super) struct Lines {
+    path: PathBuf,
+    reader: Box<dyn BufRead + Send>,
+    number: u64,
+    line: String,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Path) -> Result<Self, WorkloadError> {
+        Ok(Self {
+            path: path.to_owned(),
+            reader: open(path)?,
+            number: 0,
+            line: String::new(),
+        })
+    }
+
+    /// Steps to the next line; its text is [`Lines::line`].
+    pub(super) fn step(&mut self) -> Result<bool, WorkloadError> {
+        loop {
+            self.line.clear();
+            self.number += 1;
+            let read = (&mut self.reader)
+                .take(MAX_LINE)
+                .read_line(&mut self.line)
+                .map_err(|error| match error.kind() {
+                    std::io::ErrorKind::InvalidData => self.bad("is not UTF-8 text"),
+                    _ => io(&self.path)(error),
+                })?;
+            if read == 0 {
+                return Ok(false);
+            }
+            if read as u64 == MAX_LINE && !self.line.ends_with('\n') {
+                return Err(self.bad(format!("is longer than {MAX_LINE} bytes")));
+            }
+            if !self.line.trim().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    pub(super) fn line(&self) -> &str {
+        self.line.trim()
+    }
+
+    /// Number of the line, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// `file:line`
+    pub(super) fn place(&self) -> String {
+        format!("{}:{}", self.path.display(), self.number)
+    }
+
+    pub(super) fn bad(&self, problem: impl Into<String>) -> WorkloadError {
+        WorkloadError::Bad {
+            place: self.place(),
+            problem: problem.into(),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Mooncake's JSONL: one request per line, its prompt as ids of blocks.
+//!
+//! Field names and rules are those of Dynamo's replay 1.6.1 (`aisimulate-core`,
+//! `src/replay/loader`): see docs/replay.md.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::lines::Lines;
+use super::ready::{Ready, millis, nanos};
+use super::row::Row;
+use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Source, Turn, WorkloadError};
+use vllm_sim_random::mix;
+
+/// How rows are to be read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Tokens that an id stands for.
+    pub(super) block: u32,
+    /// Later rows of a session hold only what is new in their turn.
+    pub(super) delta: bool,
+    /// Sessions are wanted by start time rather than in the order of the file.
+    pub(super) by_time: bool,
+    /// Rows that belong to no session are sessions named after their line, as in the peer's report.
+    pub(super) name_rows: bool,
+}
+
+/// What a line says.
+struct Parsed {
+    session: Option<Arc<str>>,
+    stamp_ms: Option<f64>,
+    delay_ms: Option<f64>,
+    runs: Vec<Run>,
+    turn: Turn,
+}
+
+/// Opens the files. They are read once to check every line; requests that come sorted by time and
+/// belong to no session are then streamed, others are kept in memory.
+pub(super) fn open(paths: &[PathBuf], rules: Rules) -> Result<Box<dyn Source>, WorkloadError> {
+    let mut facts = Facts::new();
+    each(paths, rules, &mut |parsed, _| {
+        facts.see(&parsed);
+        Ok(())
+    })?;
+    if facts.sessions || (rules.by_time && !facts.sorted) {
+        return Ok(Box::new(gather(paths, rules)?));
+    }
+    Ok(Box::new(Stream {
+        paths: Vec::from(paths).into_iter(),
+        lines: None,
+        rules,
+        first_ms: facts.first_ms,
+        requests: facts.rows,
+    }))
+}
+
+struct Facts {
+    rows: u64,
+    sessions: bool,
+    sorted: bool,
+    first_ms: f64,
+    last_ms: f64,
+}
+
+impl Facts {
+    fn new() -> Self {
+        Self {
+            rows: 0,
+            sessions: false,
+            sorted: true,
+            first_ms: f64::INFINITY,
+            last_ms: f64::NEG_INFINITY,
+        }
+    }
+
+    fn see(&mut self, parsed: &Parsed) {
+        let at = parsed.stamp_ms.unwrap_or(0.0);
+        self.rows += 1;
+        self.sessions |= parsed.session.is_some();
+        self.sorted &= at >= self.last_ms;
+        self.last_ms = at;
+        self.first_ms = self.first_ms.min(at);
+    }
+}
+
+/// Hands over every row.
+fn each(
+    paths: &[PathBuf],
+    rules: Rules,
+    then: &mut dyn FnMut(Parsed, &Lines) -> Result<(), WorkloadError>,
+) -> Result<(), WorkloadError> {
+    for path in paths {
+        let mut lines = Lines::open(path)?;
+        while lines.step()? {
+            then(parse(&lines, rules)?, &lines)?;
+        }
+    }
+    Ok(())
+}
+
+fn parse(lines: &Lines, rules: Rules) -> Result<Parsed, WorkloadError> {
+    let value: Value = serde_json::from_str(lines.line())
+        .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
+    let place = || lines.place();
+    let row = Row::new(&value, &place)?;
+    let ids = row
+        .ids("hash_ids")?
+        .ok_or_else(|| row.missing("hash_ids"))?;
+    let input = row.tokens(&["input_length", "input_tokens"], 1)?;
+    let runs = runs(&row, &ids, input, rules.block, 0)?;
+    let output = row.needed_tokens(&["output_length", "output_tokens"], 0)?;
+    if let Some(tokens) = row.list("output_token_ids")?
+        && tokens.len() != output as usize
+    {
+        return Err(row.bad(format!(
+            "output_token_ids has {} entries, must have output_length = {output}",
+            tokens.len()
+        )));
+    }
+    let mut turn = Turn::new(Prompt::Whole(Vec::new()), output);
+    turn.request_id = row.text("request_id")?.map(Arc::from);
+    turn.priority = row.integer("priority")?.unwrap_or(0);
+    turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
+    let session = match row.text("session_id")? {
+        None if rules.name_rows => Some(format!("request_{}", lines.number()).into()),
+        named => named.map(Arc::from),
+    };
+    Ok(Parsed {
+        session,
+        stamp_ms: row.number(&["timestamp", "created_time"])?,
+        delay_ms: row.positive(&["delay", "delay_ms"])?,
+        runs,
+        turn,
+    })
+}
+
+/// The prompt of a row: each id is one token again and again, the last one cut to the length.
+pub(super) fn runs(
+    row: &Row<'_>,
+    ids: &[u64],
+    input: Option<u32>,
+    block: u32,
+    scope: u64,
+) -> Result<Vec<Run>, WorkloadError> {
+    let most = ids.len() as u64 * u64::from(block);
+    let input = input.map_or(most, u64::from);
+    if input == 0 || input > most.min(MAX_TOKENS) {
+        return Err(row.bad(format!(
+            "input_length is {input}, must be from 1 to {} ({} hash_ids of {block} tokens)",
+            most.min(MAX_TOKENS),
+            ids.len()
+        )));
+    }
+    let mut left = input;
+    let mut runs = Vec::with_capacity(input.div_ceil(block.into()) as usize);
+    for id in ids {
+        let len = left.min(block.into()) as u32;
+        if len == 0 {
+            break;
+        }
+        left -= u64::from(len);
+        runs.push(Run {
+            id: mix(mix(2, scope), *id),
+            len,
+            same: true,
+        });
+    }
+    Ok(runs)
+}
+
+/// Rows without a session, one after the other.
+struct Stream {
+    paths: std::vec::IntoIter<PathBuf>,
+    lines: Option<Lines>,
+    rules: Rules,
+    first_ms: f64,
+    requests: u64,
+}
+
+impl Source for Stream {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        loop {
+            let lines = match &mut self.lines {
+                Some(lines) => lines,
+                None => match self.paths.next() {
+                    Some(path) => self.lines.insert(Lines::open(&path)?),
+                    None => return Ok(None),
+                },
+            };
+            if !lines.step()? {
+                self.lines = None;
+                continue;
+            }
+            let parsed = parse(lines, self.rules)?;
+            let at_ms = parsed.stamp_ms.unwrap_or(0.0) - self.first_ms;
+            return Ok(Some(Session {
+                id: None,
+                start: millis(at_ms),
+                turns: vec![Turn {
+                    prompt: Prompt::Whole(parsed.runs),
+                    ..parsed.turn
+                }],
+                after: Vec::new(),
+            }));
+        }
+    }
+
+    fn requests(&self) -> Option<u64> {
+        Some(self.requests)
+    }
+}
+
+/// All sessions, in memory.
+fn gather(paths: &[PathBuf], rules: Rules) -> Result<Ready, WorkloadError> {
+    let mut sessions: Vec<(f64, Session)> = Vec::new();
+    let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
+    each(paths, rules, &mut |mut parsed, lines| {
+        let found = parsed.session.as_ref().and_then(|id| known.get_mut(id));
+        let Some((at, last_ms)) = found else {
+            if parsed.delay_ms.is_some_and(|ms| ms > 0.0) {
+                let problem = "delay is not 0, which it must be in the first row of a session";
+                return Err(lines.bad(problem));
+            }
+            let start_ms = parsed.stamp_ms.unwrap_or(0.0);
+            if let Some(id) = &parsed.session {
+                known.insert(Arc::clone(id), (sessions.len(), start_ms));
+            }
+            parsed.turn.prompt = Prompt::Whole(parsed.runs);
+            let session = Session {
+                id: parsed.session,
+                start: millis(0.0),
+                turns: vec![parsed.turn],
+                after: Vec::new(),
+            };
+            sessions.push((start_ms, session));
+            return Ok(());
+        };
+        let between = parsed.stamp_ms.map_or(0.0, |ms| (ms - *last_ms).max(0.0));
+        *last_ms = parsed.stamp_ms.unwrap_or(*last_ms);
+        parsed.turn.delay_ns = nanos(parsed.delay_ms.unwrap_or(between));
+        parsed.turn.prompt = if rules.delta {
+            Prompt::Grown(parsed.runs)
+        } else {
+            Prompt::Whole(parsed.runs)
+        };
+        sessions[*at].1.turns.push(parsed.turn);
+        Ok(())
+    })?;
+    Ok(Ready::new(sessions, rules.by_time))
+}
+
+/// Whether the first line looks like a row of this format.
+pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {
+    row.contains_key("hash_ids")
+}

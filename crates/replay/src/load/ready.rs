@@ -1,0 +1,85 @@
+use std::collections::VecDeque;
+
+use crate::workload::{Session, Source, WorkloadError};
+use vllm_sim_engine::SimTime;
+
+/// Sessions that are all in memory.
+pub(super) struct Ready {
+    sessions: VecDeque<Session>,
+    requests: u64,
+    dependencies: bool,
+    untimed: bool,
+    concurrency: Option<u32>,
+}
+
+impl Ready {
+    /// Sessions with their starts in milliseconds, of which the earliest becomes 0; sorted by them
+    /// on demand (those of one instant keep their order).
+    pub(super) fn new(mut sessions: Vec<(f64, Session)>, by_time: bool) -> Self {
+        let starts = sessions.iter().map(|(start, _)| *start);
+        let first = starts.fold(f64::INFINITY, f64::min);
+        for (start, session) in &mut sessions {
+            session.start = millis(*start - first);
+        }
+        if by_time {
+            sessions.sort_by_key(|(_, session)| session.start);
+        }
+        Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())
+    }
+
+    /// Sessions as they are.
+    pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
+        Self {
+            dependencies: sessions.iter().any(|s| !s.after.is_empty()),
+            requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
+            sessions,
+            untimed: false,
+            concurrency: None,
+        }
+    }
+
+    /// Sessions whose starts mean nothing.
+    pub(super) fn untimed(mut self) -> Self {
+        self.untimed = true;
+        self
+    }
+
+    /// Sessions that were recorded with so many in flight.
+    pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+}
+
+impl Source for Ready {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        Ok(self.sessions.pop_front())
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.dependencies
+    }
+
+    fn requests(&self) -> Option<u64> {
+        Some(self.requests)
+    }
+
+    fn untimed(&self) -> bool {
+        self.untimed
+    }
+
+    fn concurrency(&self) -> Option<u32> {
+        self.concurrency
+    }
+}
+
+/// Milliseconds as an instant, to the nearest nanosecond; 0 for what is negative or no number.
+pub(super) fn millis(ms: f64) -> SimTime {
+    SimTime::from_nanos(nanos(ms))
+}
+
+/// Milliseconds as nanoseconds.
+pub(super) fn nanos(ms: f64) -> u64 {
+    // A cast saturates, and makes 0 of what is no number.
+    (ms * 1e6).round() as u64
+}

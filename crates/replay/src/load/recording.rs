@@ -1,0 +1,100 @@
+//! Recordings of `vllm-sim record`: prompts token by token, and when each output token came.
+//!
+//! They hold no arrival times.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::ready::{Ready, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use vllm_sim_random::mix;
+
+/// First bytes of an SQLite file.
+pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Tokens of a run: prompts that begin alike share runs up to the first difference.
+const PIECE: usize = 16;
+
+/// All recordings in the files.
+pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
+    let mut sessions = VecDeque::new();
+    for path in paths {
+        let bad = |problem: String| WorkloadError::Bad {
+            place: path.display().to_string(),
+            problem,
+        };
+        let sql = |error: rusqlite::Error| bad(format!("is no readable dataset: {error}"));
+        let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let file = file.map_err(sql)?;
+        let table = table(&file, path)?;
+        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        let mut rows = file
+            .prepare(&format!(
+                "SELECT t.n_gen_tokens, CAST(r.prompt_tokens AS TEXT), CAST(r.token_us AS TEXT) \
+                 FROM {} t JOIN {} r ON r.id = t.rowid ORDER BY t.rowid",
+                quoted(&table),
+                quoted(&format!("{table}_recording"))
+            ))
+            .map_err(sql)?;
+        let mut rows = rows.query([]).map_err(sql)?;
+        let mut number = 0;
+        while let Some(row) = rows.next().map_err(sql)? {
+            number += 1;
+            let cell = |i| -> Result<String, WorkloadError> { row.get(i).map_err(sql) };
+            let list = |name: &str, text: String| -> Result<Vec<u64>, WorkloadError> {
+                serde_json::from_str(&text).map_err(|error| {
+                    bad(format!(
+                        "row {number}: {name} is no list of numbers: {error}"
+                    ))
+                })
+            };
+            let output: u32 = row.get(0).map_err(sql)?;
+            let prompt = list("prompt_tokens", cell(1)?)?;
+            let times = list("token_us", cell(2)?)?;
+            if prompt.len() as u64 > MAX_TOKENS || u64::from(output) > MAX_TOKENS {
+                return Err(bad(format!(
+                    "row {number}: has more than {MAX_TOKENS} tokens"
+                )));
+            }
+            if !prompt.is_empty() && output > 0 {
+                sessions.push_back(session(&prompt, output, &times));
+            }
+        }
+    }
+    Ok(Ready::in_order(sessions).untimed())
+}
+
+/// The table with recordings beside it.
+fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
+    let names = "SELECT substr(name, 1, length(name) - 10) FROM sqlite_master \
+                 WHERE type = 'table' AND name LIKE '%\\_recording' ESCAPE '\\' LIMIT 1";
+    file.query_row(names, [], |row| row.get(0))
+        .map_err(|error| WorkloadError::Bad {
+            place: path.display().to_string(),
+            problem: match error {
+                rusqlite::Error::QueryReturnedNoRows => "holds replies but no recordings: of \
+                     their prompts only hashes are known"
+                    .to_owned(),
+                error => format!("is no readable dataset: {error}"),
+            },
+        })
+}
+
+fn session(prompt: &[u64], output: u32, times: &[u64]) -> Session {
+    let runs = prompt.chunks(PIECE).map(|piece| Run {
+        id: piece.iter().fold(10, |id, token| mix(id, *token)),
+        len: piece.len() as u32,
+        same: false,
+    });
+    let mut turn = Turn::new(Prompt::Whole(runs.collect()), output);
+    if times.len() == output as usize {
+        turn.recorded = Some(times.iter().map(|us| us.saturating_mul(1000)).collect());
+    }
+    Session {
+        id: None,
+        start: millis(0.0),
+        turns: vec![turn],
+        after: Vec::new(),
+    }
+}

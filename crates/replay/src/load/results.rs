@@ -1,0 +1,234 @@
+//! Readers of what `vllm bench serve` and guidellm write, and of reports.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::bench::{BenchRun, Load, Measured, Stats};
+use super::lines;
+use super::row::Row;
+use crate::synth::Arrivals;
+use crate::workload::WorkloadError;
+
+/// Longest result file: a gigabyte.
+const MAX_FILE: u64 = 1 << 30;
+
+pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
+    let text = lines::text(path, MAX_FILE)?;
+    serde_json::from_str(&text).map_err(|error| WorkloadError::Bad {
+        place: format!("{}:{}", path.display(), error.line()),
+        problem: format!("is not JSON: {error}"),
+    })
+}
+
+/// A `vllm bench serve` result (`--save-result`), with lists per request where `--save-detailed`
+/// wrote them. Source: vLLM `vllm/benchmarks/serve.py`.
+pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = json(path)?;
+    let place = || path.display().to_string();
+    let row = Row::new(&value, &place)?;
+    let mut run = BenchRun::new(place());
+    let rate = match row.find(&["request_rate"]) {
+        Some((_, Value::String(text))) if text == "inf" => None,
+        _ => row.positive(&["request_rate"])?.filter(|rate| *rate > 0.0),
+    };
+    let burstiness = row.positive(&["burstiness"])?.filter(|b| *b > 0.0);
+    run.cap = row.tokens(&["max_concurrency"], 1)?;
+    run.load = match (rate, run.cap) {
+        (Some(rate), _) => Load::Drawn(Arrivals::at_rate(rate, burstiness.unwrap_or(1.0))),
+        (None, Some(n)) => Load::Closed(n),
+        (None, None) => Load::AtOnce,
+    };
+    let reached = row.positive(&["request_throughput"])?;
+    run.rates = rate.zip(reached);
+    let ms = |name: &str| row.positive(&[name]);
+    run.stats = Stats {
+        ttft_mean: ms("mean_ttft_ms")?,
+        ttft_p50: ms("median_ttft_ms")?,
+        ttft_p90: ms("p90_ttft_ms")?,
+        ttft_p99: ms("p99_ttft_ms")?,
+        itl_mean: row.positive(&["mean_tpot_ms", "mean_itl_ms"])?,
+        e2e_mean: ms("mean_e2el_ms")?,
+        e2e_p90: ms("p90_e2el_ms")?,
+        e2e_p99: ms("p99_e2el_ms")?,
+    };
+    if row.has("input_lens") && row.has("output_lens") {
+        vllm_details(&row, &mut run)?;
+    } else {
+        let count = row.needed_tokens(&["completed", "num_prompts"], 1)?;
+        let share = |name: &str, least: f64| -> Result<u32, WorkloadError> {
+            let total = row.positive(&[name])?.ok_or_else(|| row.missing(name))?;
+            Ok((total / f64::from(count)).round().max(least) as u32)
+        };
+        let request = Measured {
+            input: share("total_input_tokens", 1.0)?,
+            output: share("total_output_tokens", 1.0)?,
+            ..Measured::default()
+        };
+        run.requests = vec![request; count as usize];
+    }
+    run.measure();
+    Ok(run)
+}
+
+fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> {
+    let inputs = row.numbers("input_lens")?.unwrap_or_default();
+    let outputs = row.numbers("output_lens")?.unwrap_or_default();
+    let ttfts = row.numbers("ttfts")?.unwrap_or_default();
+    let starts = row.numbers("start_times")?.unwrap_or_default();
+    let itls = row.list("itls")?.unwrap_or_default();
+    if inputs.len() != outputs.len() {
+        return Err(row.bad(format!(
+            "input_lens has {} entries, output_lens {}: they must be as many",
+            inputs.len(),
+            outputs.len()
+        )));
+    }
+    for (i, (input, output)) in inputs.iter().zip(&outputs).enumerate() {
+        if *output < 1.0 {
+            // It failed.
+            continue;
+        }
+        let ttft = ttfts.get(i).map(|s| s * 1e3);
+        let gaps = itls.get(i).and_then(Value::as_array);
+        let rest = gaps.map(|gaps| gaps.iter().filter_map(Value::as_f64).sum::<f64>() * 1e3);
+        run.requests.push(Measured {
+            at_ms: starts.get(i).map(|s| s * 1e3),
+            input: input.max(1.0) as u32,
+            output: *output as u32,
+            ttft_ms: ttft,
+            e2e_ms: ttft.zip(rest).map(|(ttft, rest)| ttft + rest),
+            ..Measured::default()
+        });
+    }
+    let open = matches!(run.load, Load::Drawn(_)) && run.cap.is_none();
+    if open && starts.len() == inputs.len() {
+        run.load = Load::Times;
+    }
+    Ok(())
+}
+
+/// A guidellm report: one run per benchmark in it. Source: guidellm 0.8.1
+/// `schemas/base/request_stats.py`; earlier reports have the times on the request itself.
+pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
+    let value = json(path)?;
+    let place = || path.display().to_string();
+    let row = Row::new(&value, &place)?;
+    let benchmarks = row.list("benchmarks")?;
+    let benchmarks = benchmarks.ok_or_else(|| row.missing("benchmarks"))?;
+    let mut runs = Vec::new();
+    for (i, benchmark) in benchmarks.iter().enumerate() {
+        let place = || format!("{}: benchmarks[{i}]", path.display());
+        let row = Row::new(benchmark, &place)?;
+        let mut run = BenchRun::new(place());
+        let requests = row.object("requests")?;
+        let requests = requests.ok_or_else(|| row.missing("requests"))?;
+        let done = requests.list("successful")?;
+        let kept = done.map_or(0, <[Value]>::len) as u64;
+        let made = benchmark["metrics"]["request_totals"]["successful"].as_u64();
+        if let Some(made) = made.filter(|made| *made > kept) {
+            return Err(requests.bad(format!(
+                "requests.successful holds {kept} of {made}: the report was written with samples \
+                 only; let guidellm keep all requests"
+            )));
+        }
+        for (n, request) in done.unwrap_or_default().iter().enumerate() {
+            let place = || {
+                format!(
+                    "{}: benchmarks[{i}].requests.successful[{n}]",
+                    path.display()
+                )
+            };
+            run.requests
+                .push(guidellm_request(&Row::new(request, &place)?)?);
+        }
+        let strategy = ["config", "args"].iter().find_map(|key| {
+            let strategy = &benchmark[*key]["strategy"];
+            strategy.is_object().then_some(strategy)
+        });
+        if let Some(strategy) = strategy {
+            let kinds = [
+                &strategy["kind"],
+                &strategy["type_"],
+                &strategy["strategy_type"],
+            ];
+            let kind = kinds
+                .iter()
+                .find_map(|kind| kind.as_str().filter(|k| *k != "strategy"));
+            let streams = ["streams", "max_concurrency"]
+                .iter()
+                .find_map(|key| strategy[*key].as_u64());
+            run.load = match (kind, streams) {
+                (Some("synchronous"), _) => Load::Closed(1),
+                (Some("concurrent"), Some(n)) => Load::Closed(u32::try_from(n).unwrap_or(u32::MAX)),
+                _ => Load::Times,
+            };
+        }
+        run.measure();
+        runs.push(run);
+    }
+    Ok(runs)
+}
+
+fn guidellm_request(row: &Row<'_>) -> Result<Measured, WorkloadError> {
+    let timings = match row.object("info")? {
+        Some(info) => info.object("timings")?,
+        None => None,
+    };
+    let timings = timings.as_ref();
+    let time = |inner: &str, outer: &[&str]| -> Result<Option<f64>, WorkloadError> {
+        let found = match timings {
+            Some(timings) => timings.number(&[inner])?,
+            None => None,
+        };
+        let found = match found {
+            Some(found) => Some(found),
+            None => row.number(outer)?,
+        };
+        Ok(found.map(|s| s * 1e3))
+    };
+    let start = time("request_start", &["request_start_time", "start_time"])?;
+    let end = time("request_end", &["request_end_time", "end_time"])?;
+    let first = time("first_token_iteration", &["first_token_time"])?;
+    let ttft = match row.positive(&["time_to_first_token_ms"])? {
+        Some(ms) => Some(ms),
+        None => first.zip(start).map(|(first, start)| first - start),
+    };
+    Ok(Measured {
+        at_ms: start,
+        input: row.needed_tokens(&["prompt_tokens"], 1)?,
+        output: row.needed_tokens(&["output_tokens"], 1)?,
+        cached: row.tokens(&["cached_tokens"], 0)?,
+        prefix: None,
+        ttft_ms: ttft,
+        e2e_ms: end.zip(start).map(|(end, start)| end - start),
+    })
+}
+
+/// A report of ours or of Dynamo's: its requests at their arrivals.
+pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = json(path)?;
+    let place = || path.display().to_string();
+    let row = Row::new(&value, &place)?;
+    let records = row.list("per_request")?;
+    let records = records.ok_or_else(|| row.missing("per_request"))?;
+    let mut run = BenchRun::new(place());
+    for (i, record) in records.iter().enumerate() {
+        let place = || format!("{}: per_request[{i}]", path.display());
+        let row = Row::new(record, &place)?;
+        if row.text("terminal_status")? != Some("completed") {
+            continue;
+        }
+        run.requests.push(Measured {
+            at_ms: row.number(&["arrival_time_ms"])?,
+            input: row.needed_tokens(&["input_length"], 1)?,
+            output: row.needed_tokens(&["output_length"], 0)?,
+            cached: row.tokens(&["reused_input_tokens"], 0)?,
+            prefix: None,
+            ttft_ms: row.positive(&["ttft_ms"])?,
+            e2e_ms: row.positive(&["e2e_latency_ms"])?,
+        });
+    }
+    run.measure();
+    Ok(run)
+}

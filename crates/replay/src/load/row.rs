@@ -1,0 +1,186 @@
+use serde_json::{Map, Value};
+
+use crate::workload::{MAX_TOKENS, WorkloadError};
+
+/// One object of a file, read field by field so that a complaint names the field and its value.
+pub(super) struct Row<'a> {
+    place: &'a dyn Fn() -> String,
+    fields: &'a Map<String, Value>,
+}
+
+impl<'a> Row<'a> {
+    /// # Errors
+    /// [`WorkloadError::Bad`] when the value is no object.
+    pub(super) fn new(
+        value: &'a Value,
+        place: &'a dyn Fn() -> String,
+    ) -> Result<Self, WorkloadError> {
+        match value {
+            Value::Object(fields) => Ok(Self { place, fields }),
+            other => Err(WorkloadError::Bad {
+                place: place(),
+                problem: format!("is {}, must be an object", shown(other)),
+            }),
+        }
+    }
+
+    pub(super) fn bad(&self, problem: impl Into<String>) -> WorkloadError {
+        WorkloadError::Bad {
+            place: (self.place)(),
+            problem: problem.into(),
+        }
+    }
+
+    fn wrong(&self, name: &str, value: &Value, allowed: &str) -> WorkloadError {
+        self.bad(format!("{name} is {}, must be {allowed}", shown(value)))
+    }
+
+    /// The first of these names that has a value.
+    pub(super) fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
+        let mut found = names.iter().filter_map(|name| {
+            let value = self.fields.get(*name)?;
+            (!value.is_null()).then_some((*name, value))
+        });
+        found.next()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.find(&[name]).is_some()
+    }
+
+    pub(super) fn missing(&self, name: &str) -> WorkloadError {
+        self.bad(format!("{name} is missing"))
+    }
+
+    /// A count of tokens, `least` at least.
+    pub(super) fn tokens(&self, names: &[&str], least: u32) -> Result<Option<u32>, WorkloadError> {
+        let Some((name, value)) = self.find(names) else {
+            return Ok(None);
+        };
+        whole(value)
+            .filter(|n| (u64::from(least)..=MAX_TOKENS).contains(n))
+            .map(|n| Some(n as u32))
+            .ok_or_else(|| {
+                let allowed = format!("a whole number from {least} to {MAX_TOKENS}");
+                self.wrong(name, value, &allowed)
+            })
+    }
+
+    /// The same where it must be there.
+    pub(super) fn needed_tokens(&self, names: &[&str], least: u32) -> Result<u32, WorkloadError> {
+        self.tokens(names, least)?
+            .ok_or_else(|| self.missing(names[0]))
+    }
+
+    /// A finite number.
+    pub(super) fn number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        let Some((name, value)) = self.find(names) else {
+            return Ok(None);
+        };
+        value
+            .as_f64()
+            .filter(|n| n.is_finite())
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "a number"))
+    }
+
+    /// A finite number, 0 or more.
+    pub(super) fn positive(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        let Some((name, value)) = self.find(names) else {
+            return Ok(None);
+        };
+        value
+            .as_f64()
+            .filter(|n| n.is_finite() && *n >= 0.0)
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "a number of 0 or more"))
+    }
+
+    /// A whole number within the range of `T`.
+    pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, WorkloadError> {
+        let Some((name, value)) = self.find(&[name]) else {
+            return Ok(None);
+        };
+        value
+            .as_i64()
+            .and_then(|n| T::try_from(n).ok())
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "a whole number in range"))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, WorkloadError> {
+        match self.find(&[name]) {
+            None => Ok(None),
+            Some((_, Value::String(text))) => Ok(Some(text)),
+            Some((_, value)) => Err(self.wrong(name, value, "a string")),
+        }
+    }
+
+    pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
+        match self.find(&[name]) {
+            None => Ok(None),
+            Some((_, Value::Array(list))) => Ok(Some(list)),
+            Some((_, value)) => Err(self.wrong(name, value, "a list")),
+        }
+    }
+
+    pub(super) fn object(&self, name: &str) -> Result<Option<Row<'a>>, WorkloadError> {
+        match self.find(&[name]) {
+            None => Ok(None),
+            Some((_, Value::Object(fields))) => Ok(Some(Row {
+                place: self.place,
+                fields,
+            })),
+            Some((_, value)) => Err(self.wrong(name, value, "an object")),
+        }
+    }
+
+    /// A list of numbers, 0 or more each.
+    pub(super) fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
+        let Some(list) = self.list(name)? else {
+            return Ok(None);
+        };
+        let numbers = list.iter().enumerate().map(|(i, value)| {
+            value
+                .as_f64()
+                .filter(|n| n.is_finite() && *n >= 0.0)
+                .ok_or_else(|| self.wrong(&format!("{name}[{i}]"), value, "a number of 0 or more"))
+        });
+        numbers.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Ids of blocks.
+    pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
+        let Some(list) = self.list(name)? else {
+            return Ok(None);
+        };
+        let ids = list.iter().enumerate().map(|(i, value)| {
+            let wrong = || {
+                self.wrong(
+                    &format!("{name}[{i}]"),
+                    value,
+                    "a whole number of 0 or more",
+                )
+            };
+            whole(value).ok_or_else(wrong)
+        });
+        ids.collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// Whole numbers, also where a tool wrote them as `12.0`.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let n = value.as_f64()?;
+        (n >= 0.0 && n.fract() == 0.0 && n < 9.0e15).then_some(n as u64)
+    })
+}
+
+/// A value, cut to what fits on a line.
+pub(super) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}

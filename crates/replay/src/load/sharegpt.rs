@@ -1,0 +1,161 @@
+//! ShareGPT conversations (and OpenAI's `messages`): lengths come from a count of tokens that the
+//! caller brings, times from nowhere.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::lines;
+use super::ready::{Ready, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use vllm_sim_random::mix;
+
+/// Counts the tokens of a text.
+pub type Count = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
+
+#[derive(Deserialize)]
+struct Item {
+    id: Option<Value>,
+    #[serde(alias = "conversation", alias = "messages")]
+    conversations: Option<Vec<Said>>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    #[serde(alias = "from")]
+    role: String,
+    #[serde(alias = "value")]
+    content: Option<Value>,
+}
+
+impl Said {
+    fn text(&self) -> String {
+        match &self.content {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Array(parts)) => {
+                let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn by_model(&self) -> bool {
+        matches!(
+            self.role.as_str(),
+            "assistant" | "gpt" | "chatgpt" | "bing" | "bard" | "model"
+        )
+    }
+}
+
+/// Conversations as sessions: what people say between two answers is what a turn adds.
+pub(super) fn open(
+    paths: &[PathBuf],
+    count: &Count,
+    most: Option<u64>,
+) -> Result<Ready, WorkloadError> {
+    let mut sessions = VecDeque::new();
+    let full = |sessions: &VecDeque<Session>| most.is_some_and(|n| sessions.len() as u64 >= n);
+    for path in paths {
+        let bad = |error: serde_json::Error| WorkloadError::Bad {
+            place: format!("{}:{}", path.display(), error.line()),
+            problem: format!("is no conversation of ShareGPT's or OpenAI's form: {error}"),
+        };
+        let mut reader = lines::open(path)?;
+        let mut each = |item: Item| {
+            sessions.extend(session(item, sessions.len() as u64, count));
+            !full(&sessions)
+        };
+        let first = loop {
+            let seen = reader.fill_buf().map_err(lines::io(path))?;
+            if seen.is_empty() {
+                break None;
+            }
+            let blanks = seen.iter().take_while(|b| b.is_ascii_whitespace()).count();
+            let found = seen.get(blanks).copied();
+            std::io::BufRead::consume(&mut reader, blanks);
+            if found.is_some() {
+                break found;
+            }
+        };
+        if first == Some(b'[') {
+            let mut json = serde_json::Deserializer::from_reader(reader);
+            serde::Deserializer::deserialize_seq(&mut json, List(&mut each)).map_err(bad)?;
+        } else {
+            let items = serde_json::Deserializer::from_reader(reader).into_iter::<Item>();
+            for item in items {
+                if !each(item.map_err(bad)?) {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(Ready::in_order(sessions).untimed())
+}
+
+struct List<'a>(&'a mut dyn FnMut(Item) -> bool);
+
+impl<'de> Visitor<'de> for List<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("a list of conversations")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut wanted = true;
+        while let Some(item) = items.next_element::<Item>()? {
+            wanted = wanted && (self.0)(item);
+        }
+        Ok(())
+    }
+}
+
+/// `None` when nobody answers anything.
+fn session(item: Item, number: u64, count: &Count) -> Option<Session> {
+    let mut turns = Vec::new();
+    let (mut said, mut runs) = (String::new(), Vec::new());
+    let tokens = |text: &str| count(text).min(MAX_TOKENS as u32);
+    for message in item.conversations.unwrap_or_default() {
+        let text = message.text();
+        if !message.by_model() {
+            if !said.is_empty() {
+                said.push('\n');
+            }
+            said.push_str(&text);
+            continue;
+        }
+        let (input, output) = (tokens(&said), tokens(&text));
+        if output == 0 || (input == 0 && turns.is_empty()) {
+            continue;
+        }
+        if input > 0 {
+            runs.push(Run {
+                id: mix(mix(9, number), turns.len() as u64),
+                len: input,
+                same: false,
+            });
+        }
+        let runs = std::mem::take(&mut runs);
+        let prompt = match turns.is_empty() {
+            true => Prompt::Whole(runs),
+            false => Prompt::Grown(runs),
+        };
+        let mut turn = Turn::new(prompt, output);
+        turn.text = Some(std::mem::take(&mut said).into());
+        turns.push(turn);
+    }
+    let id = match item.id {
+        Some(Value::String(id)) => id,
+        _ => format!("conversation-{number}"),
+    };
+    (!turns.is_empty()).then(|| Session {
+        id: Some(id.into()),
+        start: millis(0.0),
+        turns,
+        after: Vec::new(),
+    })
+}

@@ -1,0 +1,185 @@
+//! One request and its stream: which tokens came when, and what the server says it counted.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+/// Longest line of a stream.
+const MAX_LINE: usize = 16 << 20;
+
+/// What came back.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    /// When each token came.
+    pub(super) tokens: Vec<Instant>,
+    /// As the server counts them.
+    pub(super) prompt_tokens: Option<u32>,
+    pub(super) cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+    /// What was said: the ids where the server tells them, and the text.
+    pub(super) ids: Vec<u32>,
+    pub(super) text: String,
+    /// Why it failed.
+    pub(super) error: Option<Box<str>>,
+    finished: bool,
+}
+
+impl Exchange {
+    pub(super) fn new(output: u32) -> Self {
+        Self {
+            tokens: Vec::with_capacity(output.min(1 << 16) as usize),
+            ..Self::default()
+        }
+    }
+
+    /// Makes as many tokens as the server counted, and says what is missing from an answer.
+    pub(super) fn check(&mut self) -> Option<Box<str>> {
+        if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
+            // Chunks without a token come last; several tokens in one chunk came together.
+            self.tokens.resize(n as usize, last);
+        }
+        match (self.finished, self.tokens.is_empty()) {
+            (_, true) => Some("the answer has no token".into()),
+            (false, _) => Some("the stream ended without [DONE]".into()),
+            _ => None,
+        }
+    }
+
+    fn event(&mut self, event: &Value, at: Instant) -> Result<(), String> {
+        if let Some(error) = event.get("error") {
+            let message = error["message"].as_str().map(str::to_owned);
+            return Err(message.unwrap_or_else(|| error.to_string()));
+        }
+        let count = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
+        if let Some(usage) = event.get("usage").filter(|usage| !usage.is_null()) {
+            self.prompt_tokens = count(&usage["prompt_tokens"]).or(self.prompt_tokens);
+            self.completion_tokens = count(&usage["completion_tokens"]).or(self.completion_tokens);
+            let cached = count(&usage["prompt_tokens_details"]["cached_tokens"]);
+            self.cached_tokens = cached.or(self.cached_tokens);
+        }
+        let choice = &event["choices"][0];
+        if choice.is_null() {
+            return Ok(());
+        }
+        let delta = &choice["delta"];
+        let text = choice["text"].as_str().or(delta["content"].as_str());
+        let thought = ["reasoning", "reasoning_content"];
+        let thought = thought.iter().find_map(|key| delta[*key].as_str());
+        let ids = choice["token_ids"].as_array();
+        let opening = delta.get("role").is_some_and(|role| !role.is_null())
+            && text.is_none_or(str::is_empty)
+            && thought.is_none();
+        if opening && ids.is_none() {
+            return Ok(());
+        }
+        // Without ids a chunk is taken for a token, as every load generator takes it.
+        let n = ids.map_or(1, Vec::len);
+        let ids = ids.into_iter().flatten().filter_map(count);
+        self.ids.extend(ids);
+        self.text.push_str(text.or(thought).unwrap_or_default());
+        self.tokens.extend(std::iter::repeat_n(at, n));
+        Ok(())
+    }
+}
+
+/// Puts lines of a stream together.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    rest: Vec<u8>,
+}
+
+impl Reader {
+    /// Reads what came at an instant.
+    pub(super) fn read(
+        &mut self,
+        data: &[u8],
+        at: Instant,
+        exchange: &mut Exchange,
+    ) -> Result<(), String> {
+        let mut data = data;
+        while let Some(end) = data.iter().position(|byte| *byte == b'\n') {
+            if self.rest.is_empty() {
+                line(&data[..end], at, exchange)?;
+            } else {
+                self.rest.extend_from_slice(&data[..end]);
+                line(&self.rest, at, exchange)?;
+                self.rest.clear();
+            }
+            data = &data[end + 1..];
+        }
+        if self.rest.len() + data.len() > MAX_LINE {
+            return Err(format!(
+                "a line of the stream is longer than {MAX_LINE} bytes"
+            ));
+        }
+        self.rest.extend_from_slice(data);
+        Ok(())
+    }
+}
+
+fn line(line: &[u8], at: Instant, exchange: &mut Exchange) -> Result<(), String> {
+    let Some(data) = line.strip_prefix(b"data:") else {
+        return Ok(());
+    };
+    let data = data.trim_ascii();
+    if data == b"[DONE]" {
+        exchange.finished = true;
+        return Ok(());
+    }
+    let event: Value =
+        serde_json::from_slice(data).map_err(|error| format!("an event is no JSON: {error}"))?;
+    exchange.event(&event, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_cut_anywhere_is_the_same_stream() {
+        let stream = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
+                      data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\n\r\n: ping\n\n\
+                      data: {\"choices\":[{\"delta\":{\"content\":\"bc\"},\"token_ids\":[5,6]}]}\n\n\
+                      data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n\
+                      data: [DONE]\n\n";
+        let at = crate::online::drive::now();
+        for cut in 0..stream.len() {
+            let (mut reader, mut exchange) = (Reader::default(), Exchange::new(3));
+            for part in [&stream[..cut], &stream[cut..]] {
+                reader
+                    .read(part.as_bytes(), at, &mut exchange)
+                    .expect("is a stream");
+            }
+            assert_eq!(exchange.check(), None);
+            assert_eq!(
+                (exchange.tokens.len(), exchange.prompt_tokens),
+                (3, Some(7))
+            );
+            assert_eq!(
+                (exchange.text.as_str(), &exchange.ids[..]),
+                ("abc", &[5, 6][..])
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_said() {
+        let at = crate::online::drive::now();
+        let read = |text: &str| {
+            let mut exchange = Exchange::new(1);
+            let read = Reader::default().read(text.as_bytes(), at, &mut exchange);
+            (read, exchange.check())
+        };
+        let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");
+        assert_eq!(
+            (read_, missing.as_deref()),
+            (Ok(()), Some("the stream ended without [DONE]"))
+        );
+        assert_eq!(
+            read("data: [DONE]\n").1.as_deref(),
+            Some("the answer has no token")
+        );
+        let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");
+        assert_eq!(error, Err("no".to_owned()));
+    }
+}

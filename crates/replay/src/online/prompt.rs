@@ -1,0 +1,234 @@
+//! What is said: prompts of a planned length whose equal stretches are equal tokens.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::exchange::Exchange;
+use super::target::Target;
+use super::{Api, OnlineError, Options};
+use crate::workload::{Prompt, Run, Turn};
+use vllm_sim_random::mix;
+
+/// Fewest ids that make prompts different enough.
+const FEWEST: usize = 16;
+/// Ids that most vocabularies have.
+const USUAL: (u32, u32) = (100, 30_000);
+
+/// Short words of which most are one token with a blank before them; those that are not are found
+/// out before the start.
+const WORDS: &str = "time year people way day man thing woman life child world school state family \
+student group country problem hand part place case week company system program question work \
+government number night point home water room mother area money story fact month lot right study \
+book eye job word business issue side kind head house service friend father power hour game line \
+end member law car city community name president team minute idea kid body information back parent \
+face others level office door health person art war history party result change morning reason \
+research girl guy moment air teacher force education";
+
+/// How prompts become requests.
+pub(super) struct Speech {
+    api: Api,
+    model: String,
+    ignore_eos: bool,
+    /// Ids that prompts are made of.
+    alphabet: Vec<u32>,
+    seed: u64,
+    /// Words of one token each.
+    words: Vec<&'static str>,
+    /// Tokens that the chat template adds to one message.
+    template: u32,
+    /// Tokens that it adds for every further message.
+    per_message: u32,
+}
+
+/// What a session has said and heard.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    ids: Vec<u32>,
+    messages: Vec<(bool, String)>,
+}
+
+impl Memory {
+    /// Remembers an answer.
+    pub(super) fn hear(&mut self, answer: &Exchange) {
+        self.ids.extend(&answer.ids);
+        self.messages.push((false, answer.text.clone()));
+    }
+}
+
+impl Speech {
+    /// Finds out, for chat, which words are one token and what the template costs.
+    pub(super) async fn prepare(
+        target: &Arc<Target>,
+        model: String,
+        options: &Options,
+    ) -> Result<Self, OnlineError> {
+        let mut speech = Self {
+            api: options.api,
+            model,
+            ignore_eos: options.ignore_eos,
+            alphabet: Vec::new(),
+            seed: options.seed,
+            words: WORDS.split_whitespace().collect(),
+            template: 0,
+            per_message: 0,
+        };
+        if options.api == Api::Completions {
+            speech.alphabet = alphabet(target, &speech.model, options).await;
+            return Ok(speech);
+        }
+        let count = async |body: Value| -> Option<u32> {
+            let body = Bytes::from(body.to_string());
+            let answer = target
+                .ask(Method::POST, "/tokenize", body, options.timeout)
+                .await;
+            u32::try_from(answer.ok()?["count"].as_u64()?).ok()
+        };
+        let model = speech.model.clone();
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let chat = |messages: Value| json!({"model": model, "messages": messages});
+        let Some(one) = count(chat(json!([user("time")]))).await else {
+            // Without /tokenize a word is taken for a token.
+            return Ok(speech);
+        };
+        let mut single = Vec::new();
+        for word in &speech.words {
+            let text = format!("time{}", format!(" {word}").repeat(8));
+            if count(chat(json!([user(&text)]))).await == Some(one + 8) {
+                single.push(*word);
+            }
+        }
+        if single.len() >= 2 {
+            speech.words = single;
+        }
+        speech.template = one.saturating_sub(1);
+        let answer = json!({"role": "assistant", "content": "time"});
+        let three = count(chat(json!([user("time"), answer, user("time")]))).await;
+        speech.per_message = three.map_or(0, |three| three.saturating_sub(one + 2) / 2);
+        Ok(speech)
+    }
+
+    /// The body of a request.
+    pub(super) async fn body(&self, turn: &Turn, memory: &mut Memory, follows: bool) -> Bytes {
+        let (grown, runs) = match &turn.prompt {
+            Prompt::Whole(runs) => (false, runs),
+            Prompt::Grown(runs) => (true, runs),
+        };
+        if !grown {
+            *memory = Memory::default();
+        }
+        let mut body = match self.api {
+            Api::Completions => {
+                self.ids(runs, &mut memory.ids);
+                let mut body = String::with_capacity(memory.ids.len() * 6 + 256);
+                body.push_str("{\"prompt\":[");
+                for (i, id) in memory.ids.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { "," };
+                    let _ = write!(body, "{comma}{id}");
+                }
+                body.push(']');
+                if follows {
+                    // The next turn repeats them.
+                    body.push_str(",\"return_token_ids\":true");
+                }
+                body
+            }
+            Api::Chat => {
+                let text = match &turn.text {
+                    Some(text) => text.to_string(),
+                    None => self.text(runs, memory.messages.is_empty()),
+                };
+                memory.messages.push((true, text));
+                let messages = memory.messages.iter().map(|(user, text)| {
+                    let role = if *user { "user" } else { "assistant" };
+                    json!({"role": role, "content": text})
+                });
+                let messages: Vec<Value> = messages.collect();
+                format!("{{\"messages\":{}", Value::Array(messages))
+            }
+        };
+        let model = Value::String(self.model.clone());
+        let output = turn.output.max(1);
+        let _ = write!(
+            body,
+            ",\"model\":{model},\"max_tokens\":{output},\"stream\":true,\
+             \"stream_options\":{{\"include_usage\":true}}"
+        );
+        if self.ignore_eos {
+            let _ = write!(body, ",\"ignore_eos\":true");
+        }
+        if turn.priority != 0 {
+            let _ = write!(body, ",\"priority\":{}", turn.priority);
+        }
+        body.push('}');
+        Bytes::from(body)
+    }
+
+    /// Appends the tokens of runs.
+    fn ids(&self, runs: &[Run], to: &mut Vec<u32>) {
+        let span = self.alphabet.len().max(1) as u64;
+        for run in runs {
+            let id = mix(self.seed, run.id);
+            to.extend((0..run.len).map(|i| {
+                let at = if run.same { 0 } else { u64::from(i) };
+                let letter = self.alphabet.get((mix(id, at) % span) as usize);
+                letter.copied().unwrap_or_default()
+            }));
+        }
+    }
+
+    /// As many words as the template leaves room for.
+    fn text(&self, runs: &[Run], first: bool) -> String {
+        let mut skip = if first {
+            self.template
+        } else {
+            self.per_message
+        };
+        let mut text = String::new();
+        for run in runs {
+            let id = mix(self.seed, run.id);
+            for i in 0..run.len {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                let at = if run.same { 0 } else { u64::from(i) };
+                let word = self.words[(mix(id, at) % self.words.len() as u64) as usize];
+                if !text.is_empty() {
+                    text.push(' ');
+                }
+                text.push_str(word);
+            }
+        }
+        if text.is_empty() {
+            text.push_str("time");
+        }
+        text
+    }
+}
+
+/// Ids that the server takes: those that words become there.
+async fn alphabet(target: &Target, model: &str, options: &Options) -> Vec<u32> {
+    let range = |(low, high): (u32, u32)| (low..high).collect();
+    if let Some(given) = options.token_ids {
+        return range(given);
+    }
+    let body = json!({"model": model, "prompt": WORDS, "add_special_tokens": false});
+    let body = Bytes::from(body.to_string());
+    let answer = target
+        .ask(Method::POST, "/tokenize", body, options.timeout)
+        .await;
+    let tokens = answer.unwrap_or_default();
+    let tokens = tokens["tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let ids = tokens.iter().filter_map(Value::as_u64);
+    let mut ids: Vec<u32> = ids.filter_map(|id| u32::try_from(id).ok()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    match ids.len() >= FEWEST {
+        true => ids,
+        false => range(USUAL),
+    }
+}

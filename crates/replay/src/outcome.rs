@@ -1,0 +1,161 @@
+//! What came of it: one record per request, and what the pools looked like over time.
+
+use std::sync::Arc;
+
+use vllm_sim_engine::SimTime;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// All tokens came.
+    Completed,
+    /// Nothing could serve it.
+    Rejected,
+    /// The time limit came first.
+    Incomplete,
+    /// The server answered an error (online only).
+    Failed,
+}
+
+/// One try of an engine to run a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// When.
+    pub at: SimTime,
+    /// Tokens found in the cache; after a preemption output may be among them.
+    pub reused: u32,
+    /// After a preemption.
+    pub again: bool,
+    /// On a prefill worker of a split pool.
+    pub prefill_pool: bool,
+}
+
+/// One request, over. Slices are lent for the time of the call.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'a> {
+    /// Number of its session, in the order of the source.
+    pub session: u64,
+    /// Name of its session.
+    pub session_id: Option<&'a Arc<str>>,
+    /// Which turn of the session.
+    pub turn: u32,
+    /// Name of the request.
+    pub request_id: Option<&'a Arc<str>>,
+    /// Position in the order of dispatch.
+    pub number: u64,
+    /// When the latency clock started.
+    pub arrival: SimTime,
+    /// When the router gave it to a worker, if it did not at once.
+    pub dispatched: Option<SimTime>,
+    /// When it ended.
+    pub ended: SimTime,
+    /// How.
+    pub status: Status,
+    /// Prompt tokens.
+    pub input: u32,
+    /// Output tokens asked for.
+    pub requested: u32,
+    /// Output tokens made.
+    pub output: u32,
+    /// When the first output token came.
+    pub first: Option<SimTime>,
+    /// When the second one came.
+    pub second: Option<SimTime>,
+    /// When the last one came.
+    pub last: Option<SimTime>,
+    /// When each output token came. Empty unless [`Sink::wants_tokens`]: the gaps between them are
+    /// told by [`Sink::gaps`] for many requests together.
+    pub tokens: &'a [SimTime],
+    /// Worker that made the output tokens.
+    pub worker: Option<u32>,
+    /// Worker that computed the prompt, in split pools.
+    pub prefill_worker: Option<u32>,
+    /// Every admission, in order.
+    pub admissions: &'a [Admission],
+    /// Its preemptions, as numbers in the order of all preemptions of the run.
+    pub preemptions: &'a [u64],
+    /// How its cache moved between split pools.
+    pub handoff: Option<Handoff>,
+    /// Blocks in which the router believed the prompt to be cached on the chosen worker.
+    pub overlap: u32,
+    /// The same of the best worker, of routers that look for them.
+    pub best_overlap: Option<u32>,
+    /// Tokens of such a block.
+    pub block_size: u32,
+    /// Data-parallel ranks of a worker; each counts as a worker here.
+    pub ranks: u32,
+    /// In split pools: the decode worker was chosen before the prefill worker.
+    pub decode_first: bool,
+    /// Time in the router's queue, nanoseconds.
+    pub queued_ns: u64,
+    /// The words of a failure (online only).
+    pub error: Option<&'a str>,
+}
+
+/// The way of a request's cache from a prefill worker to a decode worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Handoff {
+    /// The prompt is computed; its blocks are held for the transfer.
+    pub held: Option<SimTime>,
+    /// The decode worker has room for them.
+    pub reserved: Option<SimTime>,
+    /// The transfer is over.
+    pub activated: Option<SimTime>,
+    /// The prefill worker has its blocks back.
+    pub released: Option<SimTime>,
+    /// Prompt tokens that the decode worker had already.
+    pub reused: u32,
+}
+
+/// What became of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It was asked for and starts.
+    Starting,
+    /// It serves.
+    Ready,
+    /// It ends what it has and takes nothing new.
+    Draining,
+    /// It is gone.
+    Gone,
+}
+
+/// One worker at one instant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: SimTime,
+    /// Which worker.
+    pub worker: u32,
+    /// It serves prompts only.
+    pub prefill_pool: bool,
+    /// Sequences in the batch.
+    pub running: u32,
+    /// Sequences that wait for capacity.
+    pub waiting: u32,
+    /// Share of the blocks in use, 0 to 1.
+    pub kv_usage: f64,
+    /// Preemptions since the start.
+    pub preemptions: u64,
+}
+
+/// Who listens: the report, a file of rows, the page.
+pub trait Sink {
+    /// A request is over.
+    fn request(&mut self, outcome: &Outcome<'_>);
+    /// So many gaps between two tokens of a completed request were this long (nanoseconds). Called
+    /// before the end of the run for every gap once, in no particular order.
+    fn gaps(&mut self, nanos: u64, times: u64);
+    /// Whether outcomes must carry the instant of every token, which costs time.
+    fn wants_tokens(&self) -> bool {
+        false
+    }
+    /// A worker changed.
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: Change) {
+        let _ = (at, worker, prefill_pool, change);
+    }
+    /// A worker was looked at (at a fixed interval of virtual time).
+    fn sample(&mut self, sample: &Sample) {
+        let _ = sample;
+    }
+}

@@ -1,0 +1,174 @@
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::sched::ConfigError;
+
+use super::route::{Router, RouterConfig};
+use super::scale::Observed;
+use super::settings::PoolSpec;
+use super::worker::{Phase, Worker};
+
+/// The workers that compute prompts for others.
+pub(super) const PREFILL: usize = 0;
+/// The workers that make output.
+pub(super) const SERVING: usize = 1;
+
+/// Workers of one kind, and who chooses among them.
+pub(super) struct Pool {
+    /// `None`: there is no such pool.
+    pub spec: Option<PoolSpec>,
+    pub workers: Vec<Worker>,
+    pub router: Router,
+    pub block_size: u32,
+    /// Ranks of a worker; each is a place of its own here.
+    pub ranks: u32,
+    events: bool,
+    /// Others fetch what is computed here.
+    lends: bool,
+    /// Others compute the prompts for it.
+    pub fetches: bool,
+    /// Workers that were ever started.
+    started: usize,
+    /// When the number of workers changed last.
+    changed: SimTime,
+}
+
+impl Pool {
+    pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, lends: bool) -> Self {
+        let config = spec.map_or(RouterConfig::RoundRobin, |spec| spec.router.clone());
+        let block_size = spec.and_then(|spec| spec.engines.first());
+        Self {
+            block_size: block_size.map_or(0, |engine| engine.block_size()),
+            ranks: spec.map_or(1, |spec| spec.ranks.max(1)),
+            events: config.wants_events(),
+            lends,
+            fetches: false,
+            router: Router::new(config, seed, spec.map_or(1, |spec| spec.ranks.max(1))),
+            spec: spec.cloned(),
+            workers: Vec::new(),
+            started: 0,
+            changed: SimTime::ZERO,
+        }
+    }
+
+    /// Starts a worker in a free place.
+    pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
+        let engines = self.spec.iter().flat_map(|spec| &spec.engines);
+        let engines: Vec<_> = engines.collect();
+        let mut spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
+        if self.fetches {
+            spec = spec.for_output();
+        }
+        self.started += 1;
+        self.changed = now;
+        let gone = |worker: &Worker| worker.phase == Phase::Gone;
+        let free = self.workers.iter().position(gone);
+        let spec = spec.at(free.unwrap_or(self.workers.len()));
+        let worker = Worker::new(&spec, log_limit, now)?;
+        let at = match free {
+            Some(at) => {
+                self.workers[at] = worker;
+                at
+            }
+            None => {
+                self.workers.push(worker);
+                self.workers.len() - 1
+            }
+        };
+        Ok(at as u32)
+    }
+
+    pub(super) fn make_ready(&mut self, at: u32) {
+        let worker = &mut self.workers[at as usize];
+        worker.phase = Phase::Ready;
+        self.router.add(at, worker.batched_tokens);
+    }
+
+    /// Takes a worker away; returns the seconds that it existed.
+    pub(super) fn remove(&mut self, at: u32, now: SimTime) -> f64 {
+        let worker = &mut self.workers[at as usize];
+        if worker.phase == Phase::Gone {
+            return 0.0;
+        }
+        worker.phase = Phase::Gone;
+        self.router.remove(at);
+        now.since(worker.since).as_secs_f64()
+    }
+
+    /// Chooses a worker that shall go: one that has not started, else the one with the fewest
+    /// requests, the youngest of several. The last one that serves stays.
+    pub(super) fn drain_one(&mut self) -> Option<u32> {
+        let with = |phase| {
+            let all = (0..).zip(&self.workers);
+            all.filter(move |(_, worker)| worker.phase == phase)
+        };
+        let starting = with(Phase::Starting).last();
+        let ready =
+            with(Phase::Ready).min_by_key(|(at, worker)| (worker.load, std::cmp::Reverse(*at)));
+        let may = with(Phase::Ready).count() > 1;
+        let (at, _) = starting.or(ready.filter(|_| may))?;
+        self.workers[at as usize].phase = Phase::Draining;
+        self.router.drain(at);
+        Some(at)
+    }
+
+    /// Workers that serve or will.
+    pub(super) fn present(&self) -> u32 {
+        let present = |worker: &&Worker| matches!(worker.phase, Phase::Starting | Phase::Ready);
+        self.workers.iter().filter(present).count() as u32
+    }
+
+    /// Whether a worker is on its way.
+    pub(super) fn is_starting(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.phase == Phase::Starting)
+    }
+
+    /// When the rule looks again.
+    pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
+        let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
+        let every = rule.interval.as_nanos().max(1) as u64;
+        now.nanos()
+            .is_multiple_of(every)
+            .then(|| now + rule.interval)
+    }
+
+    /// How many workers there should be from now on.
+    pub(super) fn wanted(&mut self, now: SimTime) -> Option<u32> {
+        let scaling = &self.spec.as_ref()?.scaling;
+        let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
+        let present = self.present();
+        let wanted = match (planned, &scaling.rule) {
+            (Some((_, workers)), _) => (*workers).max(1),
+            (None, Some(rule)) => {
+                let wanted = rule.wanted(self.observe());
+                let cooling = now.since(self.changed) < rule.cool_down;
+                if wanted < present && cooling {
+                    return None;
+                }
+                wanted
+            }
+            (None, None) => return None,
+        };
+        if wanted != present {
+            self.changed = now;
+        }
+        Some(wanted)
+    }
+
+    fn observe(&self) -> Observed {
+        let ready = self.workers.iter().filter(|w| w.phase == Phase::Ready);
+        let (mut workers, mut waiting, mut usage) = (0u32, self.router.queued() as f64, 0.0);
+        for worker in ready {
+            let stats = worker.stats();
+            workers += 1;
+            waiting += (stats.waiting + stats.deferred) as f64;
+            usage += f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
+        }
+        // What is on its way counts as there, or the rule would ask for it again and again.
+        let present = self.present();
+        Observed {
+            workers: present,
+            waiting: waiting / f64::from(present.max(1)),
+            kv_usage: usage / f64::from(workers.max(1)),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! One request, over: as it is kept, and as it is written.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::outcome::{Admission, Handoff, Outcome, Status};
+use vllm_sim_engine::SimTime;
+
+/// An [`Outcome`] without its list of tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    pub(super) session_id: Option<Arc<str>>,
+    pub(super) turn: u32,
+    request_id: Option<Arc<str>>,
+    number: u64,
+    pub(super) arrival: SimTime,
+    dispatched: Option<SimTime>,
+    ended: SimTime,
+    pub(super) status: Status,
+    input: u32,
+    requested: u32,
+    output: u32,
+    first: Option<SimTime>,
+    second: Option<SimTime>,
+    last: Option<SimTime>,
+    worker: Option<u32>,
+    prefill_worker: Option<u32>,
+    admissions: Box<[Admission]>,
+    preemptions: Box<[u64]>,
+    handoff: Option<Box<Handoff>>,
+    overlap: u32,
+    best_overlap: Option<u32>,
+    block_size: u32,
+    ranks: u32,
+    decode_first: bool,
+    queued_ns: u64,
+    error: Option<Box<str>>,
+}
+
+impl From<&Outcome<'_>> for Kept {
+    fn from(outcome: &Outcome<'_>) -> Self {
+        Self {
+            session_id: outcome.session_id.cloned(),
+            turn: outcome.turn,
+            request_id: outcome.request_id.cloned(),
+            number: outcome.number,
+            arrival: outcome.arrival,
+            dispatched: outcome.dispatched,
+            ended: outcome.ended,
+            status: outcome.status,
+            input: outcome.input,
+            requested: outcome.requested,
+            output: outcome.output,
+            first: outcome.first,
+            second: outcome.second,
+            last: outcome.last,
+            worker: outcome.worker,
+            prefill_worker: outcome.prefill_worker,
+            admissions: outcome.admissions.into(),
+            preemptions: outcome.preemptions.into(),
+            handoff: outcome.handoff.map(Box::new),
+            overlap: outcome.overlap,
+            best_overlap: outcome.best_overlap,
+            block_size: outcome.block_size,
+            ranks: outcome.ranks,
+            decode_first: outcome.decode_first,
+            queued_ns: outcome.queued_ns,
+            error: outcome.error.map(Into::into),
+        }
+    }
+}
+
+/// One request, times in ms since the start. Keys and their order are those of Dynamo's replay
+/// 1.6.1 (`dynamo/replay/report.py`).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "fields of the peer's report, named by it")]
+pub struct Record {
+    pub uuid: String,
+    pub session_id: Option<Arc<str>>,
+    pub turn_index: Option<u32>,
+    pub arrival_time_ms: f64,
+    pub dispatched_at_ms: Option<f64>,
+    pub first_admit_ms: Option<f64>,
+    pub first_token_ms: Option<f64>,
+    pub last_token_ms: Option<f64>,
+    pub terminal_time_ms: f64,
+    pub terminal_status: &'static str,
+    pub ttft_ms: Option<f64>,
+    pub ttst_ms: Option<f64>,
+    pub itl_ms: Option<f64>,
+    pub e2e_latency_ms: Option<f64>,
+    pub input_length: u32,
+    pub requested_output_length: u32,
+    pub output_length: u32,
+    pub reused_input_tokens: u32,
+    pub prefill_worker_idx: Option<u32>,
+    pub decode_worker_idx: Option<u32>,
+    pub prefill_admit_ms: Option<f64>,
+    pub decode_admit_ms: Option<f64>,
+    pub source_held_ms: Option<f64>,
+    pub destination_reserved_ms: Option<f64>,
+    pub destination_activated_ms: Option<f64>,
+    pub source_released_ms: Option<f64>,
+    pub decode_reused_input_tokens: Option<u32>,
+    pub prefill_route_overlap_tokens: Option<u32>,
+    pub decode_route_overlap_tokens: Option<u32>,
+    pub admission_count: usize,
+    pub readmission_count: usize,
+    pub admission_history: Vec<AdmissionRecord>,
+    pub routing_history: Value,
+    pub pressure_record_ordinals: Vec<u64>,
+    /// The words of a failure; only online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<str>>,
+}
+
+/// One entry into a running batch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "fields of the peer's report, named by it")]
+pub struct AdmissionRecord {
+    pub admission_ordinal: usize,
+    pub at_ms: f64,
+    pub is_readmission: bool,
+    pub pool: &'static str,
+    pub pool_admission_ordinal: usize,
+    pub reused_input_tokens: u32,
+}
+
+/// The word of a status.
+pub(super) fn word(status: Status) -> &'static str {
+    match status {
+        Status::Completed => "completed",
+        Status::Rejected => "rejected",
+        Status::Incomplete => "incomplete",
+        Status::Failed => "failed",
+    }
+}
+
+/// Milliseconds since the start.
+pub(super) fn ms(at: SimTime) -> f64 {
+    at.nanos() as f64 / 1e6
+}
+
+impl Kept {
+    /// Position in the order of dispatch.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The record, written out.
+    pub fn record(&self) -> Record {
+        let split = self.prefill_worker.is_some();
+        let arrival = ms(self.arrival);
+        let (first, last) = (self.first.map(ms), self.last.map(ms));
+        let gaps = self.output.saturating_sub(1);
+        let span = last.zip(first).map(|(last, first)| last - first);
+        let history = self.history(split);
+        let handoff = self.handoff.as_deref().copied().unwrap_or_default();
+        let admitted = |prefill: bool| {
+            let mut found = self.admissions.iter().filter(|a| a.prefill_pool == prefill);
+            found.next()
+        };
+        let decode = admitted(false).filter(|_| split);
+        let reused = self.admissions.iter().filter(|a| !split || a.prefill_pool);
+        let reused = reused.map(|a| a.reused).max();
+        let uuid = match &self.request_id {
+            Some(id) => id.to_string(),
+            None => uuid::Uuid::from_u128(u128::from(self.number) + 1).to_string(),
+        };
+        Record {
+            uuid,
+            session_id: self.session_id.clone(),
+            turn_index: self.session_id.as_ref().map(|_| self.turn),
+            arrival_time_ms: arrival,
+            // The peer tells it for agentic traces alone.
+            dispatched_at_ms: None,
+            first_admit_ms: self.admissions.first().map(|a| ms(a.at)),
+            first_token_ms: first,
+            last_token_ms: last,
+            terminal_time_ms: ms(self.ended),
+            terminal_status: word(self.status),
+            ttft_ms: first.map(|first| first - arrival),
+            ttst_ms: self
+                .second
+                .map(ms)
+                .zip(first)
+                .map(|(second, first)| second - first),
+            itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
+            e2e_latency_ms: last.map(|last| last - arrival),
+            input_length: self.input,
+            requested_output_length: self.requested,
+            output_length: self.output,
+            reused_input_tokens: reused.unwrap_or(0),
+            prefill_worker_idx: self.prefill_worker,
+            decode_worker_idx: self.worker,
+            prefill_admit_ms: admitted(true).map(|a| ms(a.at)),
+            decode_admit_ms: decode.map(|a| ms(a.at)),
+            source_held_ms: handoff.held.map(ms),
+            destination_reserved_ms: handoff.reserved.map(ms),
+            destination_activated_ms: handoff.activated.map(ms),
+            source_released_ms: handoff.released.map(ms),
+            decode_reused_input_tokens: self.handoff.as_ref().map(|handoff| handoff.reused),
+            prefill_route_overlap_tokens: self.prefill_worker.map(|_| {
+                let tokens = self.overlap.saturating_mul(self.block_size);
+                tokens.min(self.input)
+            }),
+            decode_route_overlap_tokens: self.worker.filter(|_| split).map(|_| 0),
+            admission_count: history.len(),
+            readmission_count: self.admissions.iter().filter(|a| a.again).count(),
+            admission_history: history,
+            routing_history: self.routing(split),
+            // They refer to records of pressure that a replay does not write.
+            pressure_record_ordinals: Vec::new(),
+            error: self.error.clone(),
+        }
+    }
+
+    fn history(&self, split: bool) -> Vec<AdmissionRecord> {
+        let mut per_pool = [0, 0];
+        let history = self.admissions.iter().enumerate().map(|(n, admission)| {
+            let ordinal = &mut per_pool[usize::from(admission.prefill_pool)];
+            *ordinal += 1;
+            AdmissionRecord {
+                admission_ordinal: n,
+                at_ms: ms(admission.at),
+                is_readmission: admission.again,
+                pool: match (split, admission.prefill_pool) {
+                    (false, _) => "agg",
+                    (true, true) => "prefill",
+                    (true, false) => "decode",
+                },
+                pool_admission_ordinal: *ordinal - 1,
+                reused_input_tokens: admission.reused,
+            }
+        });
+        history.collect()
+    }
+
+    fn routing(&self, split: bool) -> Value {
+        let one = |pool: &str, worker: u32| {
+            // A decode worker is chosen at once, whatever it has cached.
+            let first = pool != "decode";
+            let waited = first && self.queued_ns > 0;
+            let best = match first {
+                true => self.best_overlap,
+                false => self.best_overlap.map(|_| 0),
+            };
+            let found = if first { self.overlap } else { 0 };
+            json!({
+                "pool": pool,
+                "outcome": if waited { "queued" } else { "immediate" },
+                "logical_worker_id": worker / self.ranks.max(1),
+                "scheduler_id": worker,
+                "dp_rank": worker % self.ranks.max(1),
+                "reported_overlap_tokens": found * self.block_size,
+                "selected_overlap_blocks": best.map(|_| found),
+                "best_available_overlap_blocks": best,
+                "overlap_regret_blocks": best.map(|best| best.saturating_sub(found)),
+                "queue_entered_at_ms": waited.then(|| ms(self.arrival)),
+                "queue_wait_ms": if first { self.queued_ns as f64 / 1e6 } else { 0.0 },
+                "released_at_ms": self.dispatched.filter(|_| waited).map(ms),
+                "placement_replica_id": null,
+            })
+        };
+        let mut routes = Vec::new();
+        routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
+        let pool = if split { "decode" } else { "agg" };
+        routes.extend(self.worker.map(|worker| one(pool, worker)));
+        if self.decode_first {
+            routes.reverse();
+        }
+        Value::Array(routes)
+    }
+}

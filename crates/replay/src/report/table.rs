@@ -1,0 +1,154 @@
+//! The table that AIPerf's users know.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// Rows: what is shown, the key behind `mean_` and so on, whether the whole is one number.
+const ROWS: [(&str, &str, bool); 8] = [
+    ("Time to First Token (ms)", "ttft_ms", false),
+    ("Time to Second Token (ms)", "ttst_ms", false),
+    ("Request Latency (ms)", "e2e_latency_ms", false),
+    ("Inter Token Latency (ms)", "itl_ms", false),
+    (
+        "Output Token Throughput Per User (tokens/sec/user)",
+        "output_token_throughput_per_user",
+        false,
+    ),
+    (
+        "Output Token Throughput (tokens/sec)",
+        "output_throughput_tok_s",
+        true,
+    ),
+    (
+        "Request Throughput (requests/sec)",
+        "request_throughput_rps",
+        true,
+    ),
+    ("Request Count (requests)", "completed_requests", true),
+];
+const COLUMNS: [(&str, &str); 7] = [
+    ("avg", "mean"),
+    ("min", "min"),
+    ("max", "max"),
+    ("p99", "p99"),
+    ("p90", "p90"),
+    ("p75", "p75"),
+    ("std", "std"),
+];
+
+/// A number with commas between thousands and two places.
+pub(crate) fn number(value: f64) -> String {
+    let text = format!("{:.2}", value.abs());
+    let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
+    let mut grouped = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{grouped}.{places}")
+}
+
+pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> String {
+    let value = |key: &str| summary.get(key).and_then(Value::as_f64);
+    let rows: Vec<Vec<String>> = ROWS
+        .iter()
+        .map(|(label, key, single)| {
+            let cells = COLUMNS.iter().enumerate().map(|(i, (_, kind))| {
+                let found = match single {
+                    true if i == 0 => value(key),
+                    true => None,
+                    false => value(&format!("{kind}_{key}")),
+                };
+                found.map_or_else(|| "N/A".to_owned(), number)
+            });
+            std::iter::once((*label).to_owned()).chain(cells).collect()
+        })
+        .collect();
+    let heads: Vec<String> = std::iter::once("Metric")
+        .chain(COLUMNS.iter().map(|(head, _)| *head))
+        .map(str::to_owned)
+        .collect();
+    let mut text = grid("NVIDIA AIPerf | LLM Metrics", &heads, &rows);
+    let mut line = |label: &str, shown: String| {
+        let _ = writeln!(text, "{label}: {shown}");
+    };
+    if let Some(wall) = wall {
+        line("Wall time (s)", number(wall.as_secs_f64()));
+    }
+    let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
+    line("Duration (s)", number(seconds));
+    let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));
+    line(
+        "Prefix cache reused ratio",
+        ratio("prefix_cache_reused_ratio"),
+    );
+    line(
+        "First admission prefix cache reused ratio",
+        ratio("first_admission_prefix_cache_reused_ratio"),
+    );
+    if let (Some(good), Some(share)) = (
+        value("goodput_request_throughput_rps"),
+        value("slo_attainment"),
+    ) {
+        line("Goodput (requests/sec)", number(good));
+        line("Requests within the SLO (%)", number(share * 100.0));
+    }
+    for (label, key) in [
+        ("Preemptions", "preemptions"),
+        ("Rejected requests", "rejected_requests"),
+        ("Failed requests", "failed_requests"),
+        ("Incomplete requests", "incomplete_requests"),
+    ] {
+        if let Some(n) = value(key).filter(|n| *n > 0.0) {
+            line(label, format!("{n}"));
+        }
+    }
+    text
+}
+
+/// A table in a frame: the first column to the left, the others to the right.
+pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> String {
+    let wide = |i: usize| {
+        let cells = rows.iter().map(|row| &row[i]).chain([&heads[i]]);
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heads.len()).map(wide).collect();
+    let total: usize = widths.iter().sum::<usize>() + 3 * widths.len() + 1;
+    let mut text = format!("{title:^total$}\n");
+    let rule = |left: &str, middle: &str, right: &str| {
+        let bars: Vec<String> = widths.iter().map(|w| "─".repeat(w + 2)).collect();
+        format!("{left}{}{right}\n", bars.join(middle))
+    };
+    let row = |cells: &[String]| {
+        let cells = cells.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(i, (cell, width))| match i {
+            0 => format!(" {cell:<width$} "),
+            _ => format!(" {cell:>width$} "),
+        });
+        format!("│{}│\n", cells.collect::<Vec<_>>().join("│"))
+    };
+    text.push_str(&rule("┌", "┬", "┐"));
+    text.push_str(&row(heads));
+    text.push_str(&rule("├", "┼", "┤"));
+    rows.iter().for_each(|cells| text.push_str(&row(cells)));
+    text.push_str(&rule("└", "┴", "┘"));
+    // A title shorter than the table leaves blanks behind it.
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(number);
+        assert_eq!(shown, ["0.00", "1,000.00", "1,234.50", "-1,234,567.89"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! What workers looked like over time, in bounded memory.
+
+use crate::outcome::Sample;
+
+/// Most points of a worker; when they are reached, every second one goes.
+const MOST: usize = 1024;
+
+/// All workers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Timeline {
+    /// By worker, prompts-only workers in front.
+    pub tracks: Vec<Track>,
+}
+
+/// One worker: averages over stretches of time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Track {
+    /// Which worker.
+    pub worker: u32,
+    /// It serves prompts only.
+    pub prefill_pool: bool,
+    /// One per stretch, in order.
+    pub points: Vec<Point>,
+    /// Samples that a point sums up.
+    per_point: u32,
+    open: u32,
+}
+
+/// Averages over a stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Point {
+    /// Its end, seconds.
+    pub at: f64,
+    /// Sequences in the batch.
+    pub running: f64,
+    /// Sequences that wait.
+    pub waiting: f64,
+    /// Share of blocks in use.
+    pub kv_usage: f64,
+    /// Preemptions since the start.
+    pub preemptions: f64,
+}
+
+impl Timeline {
+    pub(super) fn push(&mut self, sample: &Sample) {
+        let key = (!sample.prefill_pool, sample.worker);
+        let place = self
+            .tracks
+            .binary_search_by_key(&key, |track| (!track.prefill_pool, track.worker));
+        let place = match place {
+            Ok(place) => place,
+            Err(place) => {
+                let track = Track {
+                    worker: sample.worker,
+                    prefill_pool: sample.prefill_pool,
+                    points: Vec::new(),
+                    per_point: 1,
+                    open: 0,
+                };
+                self.tracks.insert(place, track);
+                place
+            }
+        };
+        self.tracks[place].push(sample);
+    }
+}
+
+impl Track {
+    fn push(&mut self, sample: &Sample) {
+        if self.open == 0 {
+            if self.points.len() == MOST {
+                self.halve();
+            }
+            self.points.push(Point::default());
+        }
+        let n = f64::from(self.open);
+        let mean = |old: f64, new: f64| (old * n + new) / (n + 1.0);
+        if let Some(point) = self.points.last_mut() {
+            *point = Point {
+                at: sample.at.as_secs_f64(),
+                running: mean(point.running, sample.running.into()),
+                waiting: mean(point.waiting, sample.waiting.into()),
+                kv_usage: mean(point.kv_usage, sample.kv_usage),
+                preemptions: sample.preemptions as f64,
+            };
+        }
+        self.open = (self.open + 1) % self.per_point;
+    }
+
+    /// Makes one point of two.
+    fn halve(&mut self) {
+        let half = |a: f64, b: f64| (a + b) / 2.0;
+        let pairs = self.points.chunks(2).map(|pair| match pair {
+            [a, b] => Point {
+                at: b.at,
+                running: half(a.running, b.running),
+                waiting: half(a.waiting, b.waiting),
+                kv_usage: half(a.kv_usage, b.kv_usage),
+                preemptions: b.preemptions,
+            },
+            _ => pair[0],
+        });
+        self.points = pairs.collect();
+        self.per_point *= 2;
+    }
+}

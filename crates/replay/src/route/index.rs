@@ -1,0 +1,360 @@
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use vllm_sim_engine::{BlockKey, Event};
+
+/// Blocks by key: on which workers they are cached, and on which ones requests use them.
+///
+/// A key stands for all blocks before it, so that walking a prompt's keys until nobody has one
+/// gives the length of the common prefix with every worker at once.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    nodes: HashMap<u64, u32, BuildHasherDefault<Mixed>>,
+    keys: Vec<u64>,
+    free: Vec<u32>,
+    /// Bits per worker, `words` of them per node.
+    cached: Vec<u64>,
+    used: Vec<u64>,
+    words: usize,
+    workers: usize,
+    /// Copies of a cached block beyond the first.
+    copies: HashMap<(u32, u32), u32>,
+    /// Requests that use a block beyond the first.
+    users: HashMap<(u32, u32), u32>,
+    /// Of the last prompt that was looked up, per worker.
+    overlaps: Vec<u32>,
+    shared: Vec<u32>,
+    alive: Vec<u64>,
+}
+
+/// Keys are mixed already.
+#[derive(Debug, Default)]
+pub(super) struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Cached,
+    Used,
+}
+
+impl Index {
+    pub(super) fn add(&mut self, worker: u32) {
+        let workers = worker as usize + 1;
+        if workers <= self.workers {
+            return;
+        }
+        self.workers = workers;
+        self.overlaps.resize(workers, 0);
+        self.shared.resize(workers, 0);
+        let words = workers.div_ceil(64);
+        if words > self.words {
+            let widen = |bits: &[u64], old: usize| -> Vec<u64> {
+                let nodes = bits.len().checked_div(old).unwrap_or(0);
+                let mut wide = vec![0; nodes * words];
+                for node in 0..nodes {
+                    wide[node * words..][..old].copy_from_slice(&bits[node * old..][..old]);
+                }
+                wide
+            };
+            self.cached = widen(&self.cached, self.words);
+            self.used = widen(&self.used, self.words);
+            self.words = words;
+        }
+    }
+
+    /// A worker's blocks are gone.
+    pub(super) fn forget(&mut self, worker: u32) {
+        self.copies.retain(|&(_, other), _| other != worker);
+        let nodes: Vec<u32> = self.nodes.values().copied().collect();
+        for node in nodes {
+            self.unset(Kind::Cached, node, worker);
+            self.drop_unused(node);
+        }
+    }
+
+    pub(super) fn apply(&mut self, worker: u32, event: &Event) {
+        match event {
+            Event::Stored { plan, from, to } => {
+                for key in &plan.keys[*from as usize..*to as usize] {
+                    let node = self.node(*key);
+                    if self.has(Kind::Cached, node, worker) {
+                        *self.copies.entry((node, worker)).or_insert(0) += 1;
+                    } else {
+                        self.set(Kind::Cached, node, worker);
+                    }
+                }
+            }
+            Event::Removed { keys } => {
+                for (key, _) in keys {
+                    let Some(&node) = self.nodes.get(&key.0) else {
+                        continue;
+                    };
+                    if !self.copies.is_empty() && take_one(&mut self.copies, (node, worker)) {
+                        continue;
+                    }
+                    self.unset(Kind::Cached, node, worker);
+                    self.drop_unused(node);
+                }
+            }
+            Event::Cleared => self.forget(worker),
+            _ => {}
+        }
+    }
+
+    /// Blocks at the front of a prompt that each worker has cached.
+    pub(super) fn overlaps(&mut self, keys: &[BlockKey]) -> &[u32] {
+        let mut overlaps = std::mem::take(&mut self.overlaps);
+        self.walk(Kind::Cached, keys, &mut overlaps);
+        self.overlaps = overlaps;
+        &self.overlaps
+    }
+
+    /// The same, of the prompt that was looked up last.
+    pub(super) fn overlap(&self, worker: u32) -> u32 {
+        self.overlaps[worker as usize]
+    }
+
+    /// Blocks of a prompt that requests on each worker use already.
+    pub(super) fn shared(&mut self, keys: &[BlockKey]) -> &[u32] {
+        let mut shared = std::mem::take(&mut self.shared);
+        self.walk(Kind::Used, keys, &mut shared);
+        self.shared = shared;
+        &self.shared
+    }
+
+    /// The same, of the prompt that was looked up last.
+    pub(super) fn shared_with(&self, worker: u32) -> u32 {
+        self.shared[worker as usize]
+    }
+
+    fn walk(&mut self, kind: Kind, keys: &[BlockKey], depths: &mut [u32]) {
+        depths.fill(0);
+        let mut alive = std::mem::take(&mut self.alive);
+        alive.clear();
+        alive.resize(self.words, u64::MAX);
+        let mut depth = 0;
+        for key in keys {
+            let Some(&node) = self.nodes.get(&key.0) else {
+                break;
+            };
+            let bits = &self.bits(kind)[node as usize * self.words..][..self.words];
+            let mut any = false;
+            for (word, (alive, bits)) in alive.iter_mut().zip(bits).enumerate() {
+                each_bit(*alive & !bits, |bit| {
+                    if let Some(found) = depths.get_mut(word * 64 + bit) {
+                        *found = depth;
+                    }
+                });
+                *alive &= bits;
+                any |= *alive != 0;
+            }
+            depth += 1;
+            if !any {
+                break;
+            }
+        }
+        for (word, alive) in alive.iter().enumerate() {
+            each_bit(*alive, |bit| {
+                if let Some(found) = depths.get_mut(word * 64 + bit) {
+                    *found = depth;
+                }
+            });
+        }
+        self.alive = alive;
+    }
+
+    /// A request uses these blocks; returns their nodes and how many of them nobody used before.
+    pub(super) fn enter(
+        &mut self,
+        worker: u32,
+        keys: &[BlockKey],
+        mut nodes: Vec<u32>,
+    ) -> (Vec<u32>, u32) {
+        nodes.clear();
+        let mut fresh = 0;
+        for key in keys {
+            let node = self.node(*key);
+            if self.has(Kind::Used, node, worker) {
+                *self.users.entry((node, worker)).or_insert(0) += 1;
+            } else {
+                self.set(Kind::Used, node, worker);
+                fresh += 1;
+            }
+            nodes.push(node);
+        }
+        (nodes, fresh)
+    }
+
+    /// A request uses its blocks no more; returns how many are used by nobody now.
+    pub(super) fn leave(&mut self, worker: u32, nodes: &[u32]) -> u32 {
+        let mut freed = 0;
+        for &node in nodes {
+            if take_one(&mut self.users, (node, worker)) {
+                continue;
+            }
+            self.unset(Kind::Used, node, worker);
+            self.drop_unused(node);
+            freed += 1;
+        }
+        freed
+    }
+
+    fn node(&mut self, key: BlockKey) -> u32 {
+        if let Some(&node) = self.nodes.get(&key.0) {
+            return node;
+        }
+        let node = self.free.pop().unwrap_or_else(|| {
+            self.keys.push(0);
+            self.cached.resize(self.keys.len() * self.words, 0);
+            self.used.resize(self.keys.len() * self.words, 0);
+            (self.keys.len() - 1) as u32
+        });
+        self.keys[node as usize] = key.0;
+        self.nodes.insert(key.0, node);
+        node
+    }
+
+    fn drop_unused(&mut self, node: u32) {
+        let at = node as usize * self.words;
+        let none = |bits: &[u64]| bits[at..][..self.words].iter().all(|&bits| bits == 0);
+        if none(&self.cached) && none(&self.used) {
+            self.nodes.remove(&self.keys[node as usize]);
+            self.free.push(node);
+        }
+    }
+
+    fn bits(&self, kind: Kind) -> &[u64] {
+        match kind {
+            Kind::Cached => &self.cached,
+            Kind::Used => &self.used,
+        }
+    }
+
+    fn word(&mut self, kind: Kind, node: u32, worker: u32) -> &mut u64 {
+        let at = node as usize * self.words + worker as usize / 64;
+        match kind {
+            Kind::Cached => &mut self.cached[at],
+            Kind::Used => &mut self.used[at],
+        }
+    }
+
+    fn has(&self, kind: Kind, node: u32, worker: u32) -> bool {
+        let at = node as usize * self.words + worker as usize / 64;
+        self.bits(kind)[at] >> (worker % 64) & 1 == 1
+    }
+
+    fn set(&mut self, kind: Kind, node: u32, worker: u32) {
+        *self.word(kind, node, worker) |= 1 << (worker % 64);
+    }
+
+    fn unset(&mut self, kind: Kind, node: u32, worker: u32) {
+        *self.word(kind, node, worker) &= !(1 << (worker % 64));
+    }
+}
+
+/// Takes one of those that are counted beyond the first; false: there is none.
+fn take_one(extra: &mut HashMap<(u32, u32), u32>, key: (u32, u32)) -> bool {
+    match extra.get_mut(&key) {
+        None => false,
+        Some(1) => extra.remove(&key).is_some(),
+        Some(n) => {
+            *n -= 1;
+            true
+        }
+    }
+}
+
+fn each_bit(mut bits: u64, mut found: impl FnMut(usize)) {
+    while bits != 0 {
+        found(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use vllm_sim_engine::Plan;
+
+    fn keys(of: &[u64]) -> Vec<BlockKey> {
+        of.iter().copied().map(BlockKey).collect()
+    }
+
+    fn stored(of: &[u64]) -> Event {
+        Event::Stored {
+            plan: Arc::new(Plan {
+                keys: keys(of),
+                ..Plan::default()
+            }),
+            from: 0,
+            to: of.len() as u32,
+        }
+    }
+
+    fn removed(of: &[u64]) -> Event {
+        let keys = keys(of).into_iter().map(|key| (key, None)).collect();
+        Event::Removed { keys }
+    }
+
+    #[test]
+    fn the_common_prefix_with_each_worker_is_found() {
+        let mut index = Index::default();
+        for worker in [0, 1, 70] {
+            index.add(worker);
+        }
+        index.apply(0, &stored(&[1, 2, 3]));
+        index.apply(70, &stored(&[1, 2, 9]));
+        let found = index.overlaps(&keys(&[1, 2, 3, 4])).to_vec();
+        assert_eq!((found[0], found[1], found[70]), (3, 0, 2));
+        index.apply(0, &removed(&[2]));
+        let found = index.overlaps(&keys(&[1, 2, 3, 4])).to_vec();
+        assert_eq!((found[0], found[70]), (1, 2));
+        index.forget(70);
+        assert_eq!(index.overlaps(&keys(&[1, 2]))[70], 0);
+    }
+
+    #[test]
+    fn a_second_copy_outlives_the_first() {
+        let mut index = Index::default();
+        index.add(0);
+        index.apply(0, &stored(&[1]));
+        index.apply(0, &stored(&[1]));
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            found.push(index.overlaps(&keys(&[1]))[0]);
+            index.apply(0, &removed(&[1]));
+        }
+        assert_eq!(found, [1, 1, 0]);
+        assert!(index.nodes.is_empty());
+    }
+
+    #[test]
+    fn blocks_in_use_count_once_and_leave_nothing_behind() {
+        let mut index = Index::default();
+        index.add(1);
+        let (a, fresh_a) = index.enter(1, &keys(&[1, 2, 3]), Vec::new());
+        let (b, fresh_b) = index.enter(1, &keys(&[1, 2, 4]), Vec::new());
+        assert_eq!((fresh_a, fresh_b), (3, 1));
+        assert_eq!(index.shared(&keys(&[1, 2, 5]))[1], 2);
+        assert_eq!((index.leave(1, &a), index.leave(1, &b)), (1, 3));
+        assert!(index.nodes.is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+use std::time::Duration;
+
+use vllm_sim_random::Draw;
+
+use super::index::Index;
+use super::queue::QueuePolicy;
+use super::{Ask, Choice};
+
+/// Dynamo's router: the worker with the least blocks to prefill and to decode.
+///
+/// ```text
+/// cost = prefill_load_scale × max(0, prefill blocks − credit × cached blocks)
+///      + decode blocks + decode_active_request_weight × requests
+/// ```
+///
+/// Prefill blocks: prompts that are not computed yet, and this one. Decode blocks: full prompt
+/// blocks of all requests there, and those that this one adds.
+/// Source: dynamo-kv-router `src/scheduling/selector/reference.rs`, 1.6.1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvConfig {
+    /// What a cached block saves, in blocks. Default 1.
+    pub overlap_score_credit: f64,
+    /// How fast the credit falls with a worker's surplus of prompts. Default 0: not at all.
+    pub overlap_score_credit_decay: f64,
+    /// Weight of prefill against decode. Default 1.
+    pub prefill_load_scale: f64,
+    /// Blocks that a request counts for. Default 0.
+    pub decode_active_request_weight: f64,
+    /// 0: the least cost; more: a draw that prefers small costs. Default 0.
+    pub temperature: f64,
+    /// Requests wait while every worker has prompts of more than this many steps to compute.
+    /// Default none: nobody waits.
+    pub queue_threshold: Option<f64>,
+    /// Order of those that wait.
+    pub policy: QueuePolicy,
+    /// Whether prompts that are not computed yet count. Default yes.
+    pub track_prefill_tokens: bool,
+    /// Whether blocks of running requests count. Default yes.
+    pub track_active_blocks: bool,
+    /// Whether equal blocks of running requests count once. Default yes.
+    pub assume_kv_reuse: bool,
+    /// How late block events arrive. Default at once.
+    pub event_lag: Duration,
+}
+
+impl Default for KvConfig {
+    fn default() -> Self {
+        Self {
+            overlap_score_credit: 1.0,
+            overlap_score_credit_decay: 0.0,
+            prefill_load_scale: 1.0,
+            decode_active_request_weight: 0.0,
+            temperature: 0.0,
+            queue_threshold: None,
+            policy: QueuePolicy::default(),
+            track_prefill_tokens: true,
+            track_active_blocks: true,
+            assume_kv_reuse: true,
+            event_lag: Duration::ZERO,
+        }
+    }
+}
+
+impl KvConfig {
+    /// The router of a prefill pool: no blocks to decode.
+    pub fn for_prefill(&self) -> Self {
+        Self {
+            track_active_blocks: false,
+            ..self.clone()
+        }
+    }
+
+    /// The router of a decode pool: load alone, every block its own.
+    pub fn for_decode(&self) -> Self {
+        Self {
+            overlap_score_credit: 0.0,
+            track_prefill_tokens: false,
+            assume_kv_reuse: false,
+            queue_threshold: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// What the router sent where.
+#[derive(Debug, Default)]
+pub(super) struct KvState {
+    workers: Vec<Load>,
+    /// By slot.
+    requests: Vec<Sent>,
+    costs: Vec<f64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Load {
+    /// Prompt tokens of requests before their first token, less those cached.
+    prefill_tokens: u64,
+    /// Blocks in use.
+    blocks: u64,
+    requests: u64,
+    batched: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Sent {
+    worker: u32,
+    prefill_tokens: u32,
+    nodes: Vec<u32>,
+    /// Blocks that are counted without a place in the index.
+    blocks: u32,
+}
+
+impl KvState {
+    pub(super) fn add(&mut self, worker: u32, batched: u32) {
+        let at = worker as usize;
+        if self.workers.len() <= at {
+            self.workers.resize(at + 1, Load::default());
+        }
+        self.workers[at].batched = batched;
+    }
+
+    /// Whether every worker has more prompts than the threshold allows.
+    pub(super) fn all_busy(&self, config: &KvConfig, serving: &[u32]) -> bool {
+        let Some(threshold) = config.queue_threshold else {
+            return false;
+        };
+        serving.iter().all(|&worker| {
+            let load = &self.workers[worker as usize];
+            load.prefill_tokens as f64 > threshold * f64::from(load.batched)
+        })
+    }
+
+    /// The cost of each serving worker. Without `overlaps` those of the last look-up count.
+    pub(super) fn costs(
+        &mut self,
+        config: &KvConfig,
+        ask: &Ask,
+        serving: &[u32],
+        overlaps: Option<&[u32]>,
+        index: &mut Index,
+    ) -> &[f64] {
+        let keys = ask.blocks();
+        let block = f64::from(ask.plan.block_size.max(1));
+        let known = config.track_active_blocks && config.assume_kv_reuse;
+        if known {
+            index.shared(keys);
+        }
+        let least = serving
+            .iter()
+            .map(|&w| self.workers[w as usize].prefill_tokens);
+        let least = least.min().unwrap_or(0);
+        let request_blocks = f64::from(ask.prompt.div_ceil(ask.plan.block_size.max(1)).max(1));
+        self.costs.clear();
+        for &worker in serving {
+            let load = &self.workers[worker as usize];
+            let overlap = match overlaps {
+                Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
+                None => index.overlap(worker),
+            };
+            let surplus = (load.prefill_tokens - least) as f64 / block;
+            let decay = 1.0 / (1.0 + config.overlap_score_credit_decay * surplus / request_blocks);
+            let credit = config.overlap_score_credit * decay * f64::from(overlap);
+            let prefill = match config.track_prefill_tokens {
+                true => (load.prefill_tokens + u64::from(ask.prompt)) as f64 / block,
+                false => 0.0,
+            };
+            let decode = match config.track_active_blocks {
+                true => {
+                    let shared = if known { index.shared_with(worker) } else { 0 };
+                    load.blocks as f64 + (keys.len() as f64 - f64::from(shared))
+                }
+                false => 0.0,
+            };
+            let cost = config.prefill_load_scale * (prefill - credit).max(0.0)
+                + decode
+                + config.decode_active_request_weight * load.requests as f64;
+            self.costs.push(cost);
+        }
+        &self.costs
+    }
+
+    /// A request goes to a worker.
+    pub(super) fn sent(&mut self, config: &KvConfig, ask: &Ask, choice: Choice, index: &mut Index) {
+        let at = ask.slot as usize;
+        if self.requests.len() <= at {
+            self.requests.resize(at + 1, Sent::default());
+        }
+        let sent = &mut self.requests[at];
+        let load = &mut self.workers[choice.worker as usize];
+        sent.worker = choice.worker;
+        load.requests += 1;
+        sent.prefill_tokens = match config.track_prefill_tokens {
+            true => {
+                let cached = choice.overlap.saturating_mul(ask.plan.block_size);
+                ask.prompt.saturating_sub(cached)
+            }
+            false => 0,
+        };
+        load.prefill_tokens += u64::from(sent.prefill_tokens);
+        (sent.blocks, sent.nodes) = (0, std::mem::take(&mut sent.nodes));
+        sent.nodes.clear();
+        if !config.track_active_blocks {
+            return;
+        }
+        let keys = ask.blocks();
+        if config.assume_kv_reuse {
+            let nodes = std::mem::take(&mut sent.nodes);
+            let (nodes, fresh) = index.enter(choice.worker, keys, nodes);
+            sent.nodes = nodes;
+            load.blocks += u64::from(fresh);
+        } else {
+            sent.blocks = keys.len() as u32;
+            load.blocks += keys.len() as u64;
+        }
+    }
+
+    pub(super) fn prefilled(&mut self, slot: u32) {
+        if let Some(sent) = self.requests.get_mut(slot as usize) {
+            let tokens = std::mem::take(&mut sent.prefill_tokens);
+            self.workers[sent.worker as usize].prefill_tokens -= u64::from(tokens);
+        }
+    }
+
+    pub(super) fn finished(&mut self, slot: u32, index: &mut Index) {
+        self.prefilled(slot);
+        if let Some(sent) = self.requests.get_mut(slot as usize) {
+            let load = &mut self.workers[sent.worker as usize];
+            load.requests -= 1;
+            let freed = index.leave(sent.worker, &sent.nodes) + sent.blocks;
+            load.blocks -= u64::from(freed);
+            sent.nodes.clear();
+            sent.blocks = 0;
+        }
+    }
+}
+
+/// Draws among the costs: the least one (ties alike) at temperature 0, else by their softmax.
+pub(super) fn pick<D: Draw>(
+    costs: &[f64],
+    temperature: f64,
+    draws: &mut impl FnMut() -> D,
+) -> usize {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for &cost in costs {
+        (low, high) = (low.min(cost), high.max(cost));
+    }
+    let least = costs.iter().filter(|&&cost| cost == low).count();
+    if temperature <= 0.0 || low == high {
+        let nth = match least {
+            0 | 1 => 0,
+            ties => draws().between(0, ties as u64 - 1) as usize,
+        };
+        let mut least = (0..costs.len()).filter(|&at| costs[at] == low);
+        return least.nth(nth).unwrap_or(0);
+    }
+    let weight = |cost: f64| (-(cost - low) / ((high - low) * temperature)).exp();
+    let total: f64 = costs.iter().map(|&cost| weight(cost)).sum();
+    let mut left = draws().unit() * total;
+    for (at, &cost) in costs.iter().enumerate() {
+        left -= weight(cost);
+        if left <= 0.0 {
+            return at;
+        }
+    }
+    costs.len() - 1
+}

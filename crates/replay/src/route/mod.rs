@@ -1,0 +1,339 @@
+//! Who serves a request.
+//!
+//! A router knows what it sent where, what it was told of blocks and gauges, and nothing else. Ties
+//! are drawn from a stream of the request's own, so that they fall alike in every run.
+
+mod index;
+mod kv;
+mod queue;
+mod scorers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::{Event, Plan, Stats};
+use vllm_sim_random::{Draw, Purpose, stream};
+
+use index::Index;
+pub use kv::KvConfig;
+use kv::KvState;
+pub use queue::QueuePolicy;
+use queue::{Queue, Waiting};
+pub use scorers::{Scorer, ScorersConfig};
+
+/// How workers are chosen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum RouterConfig {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one with the fewest requests; the first of several.
+    LeastLoaded,
+    /// The less loaded of two drawn ones.
+    PowerOfTwo,
+    /// Dynamo's cost of prefill and decode blocks.
+    Kv(KvConfig),
+    /// llm-d's sum of weighted scores.
+    Scorers(ScorersConfig),
+}
+
+impl RouterConfig {
+    /// The routers of split pools: of the prefill workers, and of the others.
+    pub fn split(&self) -> (Self, Self) {
+        match self {
+            Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
+            other => (other.clone(), other.clone()),
+        }
+    }
+
+    /// Whether workers must tell about their blocks.
+    pub(super) fn wants_events(&self) -> bool {
+        match self {
+            Self::Kv(config) => config.overlap_score_credit > 0.0,
+            Self::Scorers(config) => config.weight(Scorer::Prefix) > 0.0,
+            _ => false,
+        }
+    }
+}
+
+/// A request that wants a worker.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    /// Its place among the living.
+    pub slot: u32,
+    /// Its place in the order of dispatch, for draws.
+    pub number: u64,
+    pub plan: Arc<Plan>,
+    /// Prompt tokens.
+    pub prompt: u32,
+    pub priority: i32,
+    pub strict_priority: u32,
+}
+
+impl Ask {
+    /// Full blocks of the prompt.
+    fn blocks(&self) -> &[vllm_sim_engine::BlockKey] {
+        let full = self.prompt.checked_div(self.plan.block_size).unwrap_or(0);
+        let keys = &self.plan.keys;
+        &keys[..keys.len().min(full as usize)]
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub worker: u32,
+    /// Blocks of its prompt that the router believes to be there.
+    pub overlap: u32,
+    /// The same of the best worker, of routers that look for them.
+    pub best: Option<u32>,
+}
+
+/// What a worker tells of itself.
+pub(super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
+
+/// Routes the requests of one pool.
+#[derive(Debug)]
+pub(super) struct Router {
+    config: RouterConfig,
+    seed: u64,
+    /// Ranks of a worker; each is routed to as if it were one.
+    ranks: usize,
+    /// Workers that take requests, in ascending order.
+    serving: Vec<u32>,
+    /// Requests on each worker.
+    loads: Vec<u32>,
+    next: usize,
+    index: Index,
+    kv: KvState,
+    queue: Queue,
+    /// Block events that the router has not heard yet.
+    late: VecDeque<(SimTime, u32, Event)>,
+    lag: Duration,
+    gauges: scorers::Scraped,
+}
+
+impl Router {
+    pub(super) fn new(config: RouterConfig, seed: u64, ranks: u32) -> Self {
+        let (lag, policy) = match &config {
+            RouterConfig::Kv(config) => (config.event_lag, config.policy),
+            RouterConfig::Scorers(config) => (config.event_lag, QueuePolicy::default()),
+            _ => (Duration::ZERO, QueuePolicy::default()),
+        };
+        Self {
+            seed,
+            ranks: ranks.max(1) as usize,
+            serving: Vec::new(),
+            loads: Vec::new(),
+            next: 0,
+            index: Index::default(),
+            kv: KvState::default(),
+            queue: Queue::new(policy),
+            late: VecDeque::new(),
+            lag,
+            gauges: scorers::Scraped::default(),
+            config,
+        }
+    }
+
+    /// Requests that wait here.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A worker takes requests from here on. `batched` bounds the tokens of one of its steps.
+    pub(super) fn add(&mut self, worker: u32, batched: u32) {
+        let at = worker as usize;
+        if self.loads.len() <= at {
+            self.loads.resize(at + 1, 0);
+        }
+        self.kv.add(worker, batched);
+        self.index.add(worker);
+        if let Err(place) = self.serving.binary_search(&worker) {
+            self.serving.insert(place, worker);
+        }
+    }
+
+    /// A worker takes no more requests.
+    pub(super) fn drain(&mut self, worker: u32) {
+        self.serving.retain(|&other| other != worker);
+    }
+
+    /// A worker is gone with all its blocks.
+    pub(super) fn remove(&mut self, worker: u32) {
+        self.drain(worker);
+        self.late.retain(|(_, other, _)| *other != worker);
+        self.index.forget(worker);
+    }
+
+    /// Finds a worker; `None`: the request waits.
+    pub(super) fn place(&mut self, ask: Ask, now: SimTime, gauges: Gauges<'_>) -> Option<Choice> {
+        self.hear(now);
+        let full = match &self.config {
+            RouterConfig::Kv(config) => {
+                !self.queue.is_empty() || self.kv.all_busy(config, &self.serving)
+            }
+            _ => false,
+        };
+        if full || self.serving.is_empty() {
+            let overlaps = match &self.config {
+                RouterConfig::Kv(_) => self.index.overlaps(ask.blocks()).to_vec(),
+                _ => Vec::new(),
+            };
+            self.queue.push(ask, overlaps, now);
+            return None;
+        }
+        if let RouterConfig::Kv(_) = &self.config {
+            self.index.overlaps(ask.blocks());
+        }
+        Some(self.choose(&ask, now, gauges, None))
+    }
+
+    /// Takes the next request that need not wait any more.
+    pub(super) fn release(
+        &mut self,
+        now: SimTime,
+        gauges: Gauges<'_>,
+    ) -> Option<(u32, Choice, SimTime)> {
+        if self.queue.is_empty() || self.serving.is_empty() {
+            return None;
+        }
+        self.hear(now);
+        if let RouterConfig::Kv(config) = &self.config
+            && self.kv.all_busy(config, &self.serving)
+        {
+            return None;
+        }
+        let Waiting {
+            ask,
+            overlaps,
+            since,
+        } = self.queue.pop()?;
+        let choice = self.choose(&ask, now, gauges, Some(&overlaps));
+        Some((ask.slot, choice, since))
+    }
+
+    /// At least one worker serves.
+    fn choose(
+        &mut self,
+        ask: &Ask,
+        now: SimTime,
+        gauges: Gauges<'_>,
+        overlaps: Option<&[u32]>,
+    ) -> Choice {
+        let mut draws = || stream(self.seed, ask.number, Purpose::Routing);
+        let (serving, loads) = (&self.serving, &self.loads);
+        let load = |worker: u32| loads[worker as usize];
+        let last = serving.len() as u64 - 1;
+        let plain = |worker| Choice {
+            worker,
+            overlap: 0,
+            best: None,
+        };
+        let choice = match &self.config {
+            RouterConfig::RoundRobin => {
+                let at = self.next % serving.len();
+                self.next = at + 1;
+                // Worker by worker, and of each its ranks in turn.
+                let workers = (serving.len() / self.ranks).max(1);
+                let at = (at % workers) * self.ranks + at / workers;
+                plain(serving[at.min(serving.len() - 1)])
+            }
+            RouterConfig::Random => plain(serving[draws().between(0, last) as usize]),
+            RouterConfig::LeastLoaded => {
+                let least = serving.iter().copied().min_by_key(|&worker| load(worker));
+                plain(least.unwrap_or(serving[0]))
+            }
+            RouterConfig::PowerOfTwo => {
+                let mut draws = draws();
+                let one = draws.between(0, last) as usize;
+                let other = match last {
+                    0 => one,
+                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
+                };
+                let (one, other) = (serving[one], serving[other]);
+                plain(if load(other) < load(one) { other } else { one })
+            }
+            RouterConfig::Kv(config) => {
+                let costs = self
+                    .kv
+                    .costs(config, ask, serving, overlaps, &mut self.index);
+                let at = kv::pick(costs, config.temperature, &mut draws);
+                let worker = serving[at];
+                let overlap = |worker: u32| match overlaps {
+                    Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
+                    None => self.index.overlap(worker),
+                };
+                Choice {
+                    worker,
+                    overlap: overlap(worker),
+                    best: serving.iter().map(|&worker| overlap(worker)).max(),
+                }
+            }
+            RouterConfig::Scorers(config) => {
+                let overlaps = match config.weight(Scorer::Prefix) > 0.0 {
+                    true => self.index.overlaps(ask.blocks()),
+                    false => &[],
+                };
+                self.gauges.refresh(config, serving, now, gauges);
+                let scores =
+                    self.gauges
+                        .scores(config, serving, loads, overlaps, ask.blocks().len());
+                let worker = serving[kv::pick(scores, 0.0, &mut draws)];
+                let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
+                Choice {
+                    worker,
+                    overlap,
+                    best: serving
+                        .iter()
+                        .filter_map(|&worker| overlaps.get(worker as usize).copied())
+                        .max(),
+                }
+            }
+        };
+        self.loads[choice.worker as usize] += 1;
+        if let RouterConfig::Kv(config) = &self.config {
+            self.kv.sent(config, ask, choice, &mut self.index);
+        }
+        choice
+    }
+
+    /// A worker's cache changed.
+    pub(super) fn observe(&mut self, worker: u32, at: SimTime, event: Event) {
+        if self.lag.is_zero() {
+            self.index.apply(worker, &event);
+        } else {
+            self.late.push_back((at + self.lag, worker, event));
+        }
+    }
+
+    /// Applies the events that have arrived by `now`.
+    fn hear(&mut self, now: SimTime) {
+        while let Some((at, ..)) = self.late.front()
+            && *at <= now
+        {
+            if let Some((_, worker, event)) = self.late.pop_front() {
+                self.index.apply(worker, &event);
+            }
+        }
+    }
+
+    /// The prompt of a request is computed.
+    pub(super) fn prefilled(&mut self, slot: u32) {
+        if let RouterConfig::Kv(_) = &self.config {
+            self.kv.prefilled(slot);
+        }
+    }
+
+    /// A request has left its worker.
+    pub(super) fn finished(&mut self, slot: u32, worker: u32) {
+        self.loads[worker as usize] -= 1;
+        if let RouterConfig::Kv(_) = &self.config {
+            self.kv.finished(slot, &mut self.index);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use vllm_sim_engine::SimTime;
+
+use super::Ask;
+
+/// Who leaves the router's queue first, within one strict priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueuePolicy {
+    /// First come; a second of priority is worth a second of waiting.
+    #[default]
+    Fcfs,
+    /// Last come.
+    Lcfs,
+    /// Weighted shortest prompt: priority over uncached tokens.
+    Wspt,
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub ask: Ask,
+    /// Per worker: blocks that were cached when it came.
+    pub overlaps: Vec<u32>,
+    pub since: SimTime,
+}
+
+/// Requests that no worker may have yet.
+///
+/// Order: strict priority, then score, then arrival.
+/// Source: dynamo-kv-router `src/scheduling/policy.rs`, 1.6.1.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    policy: QueuePolicy,
+    /// The first is the next to leave.
+    waiting: BTreeMap<(Reverse<u32>, Reverse<Score>, u64), Waiting>,
+    count: u64,
+}
+
+/// A score in the order of its values.
+#[derive(Debug, Clone, Copy)]
+struct Score(f64);
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Score {}
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl Queue {
+    pub(super) fn new(policy: QueuePolicy) -> Self {
+        Self {
+            policy,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn push(&mut self, ask: Ask, overlaps: Vec<u32>, now: SimTime) {
+        let priority = f64::from(ask.priority.max(0));
+        let arrival = now.as_secs_f64();
+        let score = match self.policy {
+            QueuePolicy::Fcfs => priority - arrival,
+            QueuePolicy::Lcfs => priority + arrival,
+            QueuePolicy::Wspt => {
+                let best = overlaps.iter().copied().max().unwrap_or(0);
+                let cached = u64::from(best) * u64::from(ask.plan.block_size);
+                let fresh = u64::from(ask.prompt).saturating_sub(cached).max(1);
+                (1.0 + priority) / fresh as f64
+            }
+        };
+        self.count += 1;
+        let rank = (
+            Reverse(ask.strict_priority),
+            Reverse(Score(score)),
+            self.count,
+        );
+        let waiting = Waiting {
+            ask,
+            overlaps,
+            since: now,
+        };
+        self.waiting.insert(rank, waiting);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        self.waiting.pop_first().map(|(_, waiting)| waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(policy: QueuePolicy) -> Vec<u32> {
+        let mut queue = Queue::new(policy);
+        // Prompt tokens, priority, strict priority; one per second.
+        let asks = [
+            (900, 0, 0),
+            (100, 0, 0),
+            (500, 0, 1),
+            (900, 5, 0),
+            (90, 0, 0),
+        ];
+        for (slot, (prompt, priority, strict_priority)) in (0..).zip(asks) {
+            let ask = Ask {
+                slot,
+                number: 0,
+                plan: Default::default(),
+                prompt,
+                priority,
+                strict_priority,
+            };
+            let now = SimTime::from_millis(u64::from(slot) * 1000);
+            queue.push(ask, Vec::new(), now);
+        }
+        std::iter::from_fn(|| queue.pop())
+            .map(|w| w.ask.slot)
+            .collect()
+    }
+
+    #[test]
+    fn each_policy_has_its_order() {
+        assert_eq!(order(QueuePolicy::Fcfs), [2, 3, 0, 1, 4]);
+        assert_eq!(order(QueuePolicy::Lcfs), [2, 3, 4, 1, 0]);
+        assert_eq!(order(QueuePolicy::Wspt), [2, 4, 1, 3, 0]);
+    }
+}

@@ -1,0 +1,145 @@
+use std::time::Duration;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::Stats;
+
+use super::Gauges;
+
+/// What llm-d's endpoint picker looks at. Every score lies between 0 and 1.
+///
+/// Source: llm-d-router `pkg/epp/framework/plugins/scheduling/scorer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scorer {
+    /// `queue-scorer`: 1 for the shortest waiting queue, 0 for the longest.
+    Queue,
+    /// `kv-cache-utilization-scorer`: the free share of the cache.
+    KvUsage,
+    /// `prefix-cache-scorer`: the cached share of the prompt's blocks.
+    Prefix,
+    /// `running-requests-size-scorer`: 1 for the fewest requests, 0 for the most.
+    Running,
+}
+
+/// llm-d's router: the greatest sum of weighted scores.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScorersConfig {
+    /// Weights; a scorer that is not named has none. Default: queue 2, KV usage 2, prefix 3.
+    pub weights: Vec<(Scorer, f64)>,
+    /// How old what is known of queues and usage may be. Default 50 ms.
+    pub scrape: Duration,
+    /// How late block events arrive. Default at once.
+    pub event_lag: Duration,
+}
+
+impl Default for ScorersConfig {
+    fn default() -> Self {
+        Self {
+            weights: vec![
+                (Scorer::Queue, 2.0),
+                (Scorer::KvUsage, 2.0),
+                (Scorer::Prefix, 3.0),
+            ],
+            scrape: Duration::from_millis(50),
+            event_lag: Duration::ZERO,
+        }
+    }
+}
+
+impl ScorersConfig {
+    /// The weight of a scorer, 0 when it has none.
+    pub fn weight(&self, scorer: Scorer) -> f64 {
+        let mut found = self.weights.iter().filter(|(name, _)| *name == scorer);
+        found.next().map_or(0.0, |(_, weight)| *weight)
+    }
+}
+
+/// Gauges as they were read last.
+#[derive(Debug, Default)]
+pub(super) struct Scraped {
+    at: Option<SimTime>,
+    /// Of how many workers.
+    workers: usize,
+    stats: Vec<Stats>,
+    /// Negated, so that the least one is the best.
+    scores: Vec<f64>,
+}
+
+impl Scraped {
+    pub(super) fn refresh(
+        &mut self,
+        config: &ScorersConfig,
+        serving: &[u32],
+        now: SimTime,
+        gauges: Gauges<'_>,
+    ) {
+        let fresh = self.at.is_some_and(|at| now.since(at) < config.scrape);
+        if fresh && self.workers == serving.len() && !config.scrape.is_zero() {
+            return;
+        }
+        (self.at, self.workers) = (Some(now), serving.len());
+        let most = serving.last().map_or(0, |&last| last as usize + 1);
+        self.stats.clear();
+        self.stats.resize(most, Stats::default());
+        for &worker in serving {
+            self.stats[worker as usize] = gauges(worker);
+        }
+    }
+
+    pub(super) fn scores(
+        &mut self,
+        config: &ScorersConfig,
+        serving: &[u32],
+        loads: &[u32],
+        overlaps: &[u32],
+        blocks: usize,
+    ) -> &[f64] {
+        let stats = &self.stats;
+        let of = |worker: u32| stats.get(worker as usize).copied().unwrap_or_default();
+        let waiting = Range::of(serving.iter().map(|&worker| of(worker).waiting as f64));
+        let running = Range::of(serving.iter().map(|&worker| loads[worker as usize].into()));
+        self.scores.clear();
+        for &worker in serving {
+            let stats = of(worker);
+            let mut sum = 0.0;
+            for &(scorer, weight) in &config.weights {
+                let score = match scorer {
+                    Scorer::Queue => waiting.score(stats.waiting as f64),
+                    Scorer::Running => running.score(loads[worker as usize].into()),
+                    Scorer::KvUsage => {
+                        1.0 - f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1))
+                    }
+                    Scorer::Prefix => {
+                        let hits = overlaps.get(worker as usize).copied().unwrap_or(0);
+                        f64::from(hits) / (blocks.max(1) as f64)
+                    }
+                };
+                sum += weight * score;
+            }
+            self.scores.push(-sum);
+        }
+        &self.scores
+    }
+}
+
+struct Range {
+    low: f64,
+    high: f64,
+}
+
+impl Range {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        Self { low, high }
+    }
+
+    /// 1 for the least, 0 for the greatest; 1 for all when they are alike.
+    fn score(&self, value: f64) -> f64 {
+        if self.high <= self.low {
+            return 1.0;
+        }
+        (self.high - value) / (self.high - self.low)
+    }
+}

@@ -1,0 +1,271 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use vllm_sim_engine::SimTime;
+
+use super::content::{Content, Output};
+use super::workload::{Prompt, Session, Source, Turn, WorkloadError};
+
+/// How the workload is paced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Sessions at a time; then start times mean nothing. `None`: all at their times.
+    pub concurrency: Option<usize>,
+    /// Divides start times and delays of an open loop; more than 0.
+    pub speedup: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            concurrency: None,
+            speedup: 1.0,
+        }
+    }
+}
+
+/// A session on its way.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub number: u64,
+    pub session: Session,
+    content: Content,
+    /// Dependencies that are not fulfilled.
+    missing: usize,
+}
+
+impl Open {
+    /// Tokens and block keys of a turn; turns must be asked for in order.
+    pub(super) fn content(
+        &mut self,
+        turn: u32,
+        block_size: u32,
+    ) -> (u32, std::sync::Arc<vllm_sim_engine::Plan>) {
+        let turns = &self.session.turns;
+        let spec = &turns[turn as usize];
+        let next = turns.get(turn as usize + 1);
+        let grows = next.is_some_and(|next| matches!(next.prompt, Prompt::Grown(_)));
+        let output = Output {
+            session: self.number,
+            turn,
+            len: spec.output,
+        };
+        self.content.turn(&spec.prompt, output, block_size, grows)
+    }
+
+    pub(super) fn turn(&self, turn: u32) -> &Turn {
+        &self.session.turns[turn as usize]
+    }
+}
+
+/// A turn that is due: when, number of its session, turn, place of the session.
+pub(super) type Due = (SimTime, u64, u32, u32);
+
+/// Sessions as they come from the source, and the turns that are due.
+///
+/// Turns leave in the order (time, number of the session, turn).
+pub(super) struct Sessions<'a> {
+    source: &'a mut dyn Source,
+    pace: Pace,
+    /// The session after those that are open; in an open loop only.
+    peeked: Option<Session>,
+    exhausted: bool,
+    next_number: u64,
+    open: Vec<Option<Open>>,
+    free: Vec<u32>,
+    ready: BinaryHeap<Reverse<Due>>,
+    /// Of a workload with dependencies: when each turn was sent and ended.
+    history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
+    /// Places of sessions that wait for a turn: for its end (true) or its dispatch.
+    waiters: HashMap<(u64, u32, bool), Vec<u32>>,
+}
+
+impl<'a> Sessions<'a> {
+    pub(super) fn new(source: &'a mut dyn Source, pace: Pace) -> Result<Self, WorkloadError> {
+        let mut sessions = Self {
+            source,
+            pace,
+            peeked: None,
+            exhausted: false,
+            next_number: 0,
+            open: Vec::new(),
+            free: Vec::new(),
+            ready: BinaryHeap::new(),
+            history: HashMap::new(),
+            waiters: HashMap::new(),
+        };
+        match pace.concurrency {
+            Some(slots) => {
+                for _ in 0..slots {
+                    sessions.open_next(SimTime::ZERO)?;
+                }
+            }
+            None => sessions.peek()?,
+        }
+        Ok(sessions)
+    }
+
+    /// When the next turn is due.
+    pub(super) fn next_due(&self) -> Option<SimTime> {
+        let ready = self.ready.peek().map(|Reverse((at, ..))| *at);
+        let peeked = self.peeked.as_ref().map(|session| session.start);
+        ready.into_iter().chain(peeked).min()
+    }
+
+    /// Takes the next turn that is due at or before `now`.
+    pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<Due>, WorkloadError> {
+        while let Some(session) = self.peeked.take_if(|session| session.start <= now) {
+            let start = session.start;
+            self.enter(session, start);
+            self.peek()?;
+        }
+        let due = self.ready.peek().filter(|Reverse((at, ..))| *at <= now);
+        if due.is_none() {
+            return Ok(None);
+        }
+        Ok(self.ready.pop().map(|Reverse(due)| due))
+    }
+
+    pub(super) fn get(&self, place: u32) -> &Open {
+        self.open[place as usize].as_ref().expect("it is open")
+    }
+
+    pub(super) fn get_mut(&mut self, place: u32) -> &mut Open {
+        self.open[place as usize].as_mut().expect("it is open")
+    }
+
+    /// A turn was sent.
+    pub(super) fn sent(&mut self, place: u32, turn: u32, now: SimTime) {
+        if self.source.has_dependencies() {
+            let number = self.get(place).number;
+            self.history.insert((number, turn), (now, None));
+            self.wake(number, turn, false);
+        }
+    }
+
+    /// A turn is over: its session goes on, or makes room.
+    pub(super) fn ended(
+        &mut self,
+        place: u32,
+        turn: u32,
+        now: SimTime,
+    ) -> Result<(), WorkloadError> {
+        let open = self.get(place);
+        let number = open.number;
+        let next = open.session.turns.get(turn as usize + 1);
+        let delay = next.map(|next| self.paced(next.delay_ns));
+        if self.source.has_dependencies() {
+            let sent = self.history.entry((number, turn)).or_insert((now, None));
+            sent.1 = Some(now);
+            self.wake(number, turn, true);
+        }
+        match delay {
+            Some(delay) => {
+                let due = SimTime::from_nanos(now.nanos().saturating_add(delay));
+                self.ready.push(Reverse((due, number, turn + 1, place)));
+            }
+            None => {
+                self.open[place as usize] = None;
+                self.free.push(place);
+                if self.pace.concurrency.is_some() {
+                    self.open_next(now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the next session of a closed loop, if there is one.
+    fn open_next(&mut self, now: SimTime) -> Result<(), WorkloadError> {
+        if self.exhausted {
+            return Ok(());
+        }
+        match self.source.next()? {
+            Some(session) => self.enter(session, now),
+            None => self.exhausted = true,
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self) -> Result<(), WorkloadError> {
+        self.peeked = self.source.next()?;
+        if let Some(mut session) = self.peeked.take() {
+            session.start = SimTime::from_nanos(self.paced(session.start.nanos()));
+            self.peeked = Some(session);
+        }
+        Ok(())
+    }
+
+    /// A time between two things, sped up.
+    fn paced(&self, nanos: u64) -> u64 {
+        if self.pace.speedup == 1.0 || self.pace.concurrency.is_some() {
+            return nanos;
+        }
+        (nanos as f64 / self.pace.speedup).round() as u64
+    }
+
+    fn enter(&mut self, session: Session, start: SimTime) {
+        let number = self.next_number;
+        self.next_number += 1;
+        if session.turns.is_empty() {
+            return;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.open.push(None);
+            (self.open.len() - 1) as u32
+        });
+        let mut missing = 0;
+        for after in &session.after {
+            let known = self.history.get(&(after.session, after.turn));
+            let happened = known.is_some_and(|(_, ended)| !after.completion || ended.is_some());
+            if !happened {
+                missing += 1;
+                let key = (after.session, after.turn, after.completion);
+                self.waiters.entry(key).or_default().push(place);
+            }
+        }
+        self.open[place as usize] = Some(Open {
+            number,
+            session: Session { start, ..session },
+            content: Content::default(),
+            missing,
+        });
+        if missing == 0 {
+            self.start(place);
+        }
+    }
+
+    /// All that a session waits for has happened.
+    fn start(&mut self, place: u32) {
+        let open = self.get(place);
+        let after = open.session.after.iter().filter_map(|after| {
+            let (sent, ended) = self.history.get(&(after.session, after.turn))?;
+            let from = if after.completion { (*ended)? } else { *sent };
+            let delay = self.paced(after.delay_ns);
+            Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
+        });
+        let due = after.fold(open.session.start, SimTime::max);
+        self.ready.push(Reverse((due, open.number, 0, place)));
+    }
+
+    fn wake(&mut self, session: u64, turn: u32, completion: bool) {
+        let waiters = self.waiters.remove(&(session, turn, completion));
+        for place in waiters.unwrap_or_default() {
+            let open = self.get_mut(place);
+            open.missing -= 1;
+            if open.missing == 0 {
+                self.start(place);
+            }
+        }
+    }
+
+    /// Sessions that wait for what cannot happen any more, by name or number.
+    pub(super) fn stuck(&self) -> Vec<String> {
+        let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
+        let name = |open: &Open| match &open.session.id {
+            Some(id) => id.to_string(),
+            None => open.number.to_string(),
+        };
+        waiting.map(name).collect()
+    }
+}

@@ -1,0 +1,278 @@
+//! When tokens came, in the shape that an engine tells it: by the step that made them.
+//!
+//! Sequences of one batch share the gaps between its steps. A log of steps per worker therefore
+//! stands for the instants of all its tokens, and a gap is told to the sink once with the number of
+//! sequences that had it.
+
+use std::collections::VecDeque;
+
+use vllm_sim_engine::SimTime;
+
+use super::outcome::Sink;
+
+/// Tokens of one request that came together or one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// One token at the end of each of `n` steps.
+    Steps {
+        /// The first step.
+        first: u64,
+        /// How many.
+        n: u32,
+    },
+    /// `n` tokens at one instant.
+    Burst {
+        /// When.
+        at: SimTime,
+        /// How many.
+        n: u32,
+    },
+}
+
+/// The steps of one worker that some living request may still refer to.
+#[derive(Debug, Default)]
+pub(super) struct StepLog {
+    steps: VecDeque<Step>,
+    /// Number of the first step that is kept.
+    base: u64,
+    /// End of the step before it.
+    before: SimTime,
+    /// Completed requests that had the gap before the first step, less what `steps[0]` says.
+    sharing: i64,
+    /// What the step after the newest will say.
+    ahead: i32,
+    /// The newest step has tokens already, but the engine has not closed it.
+    open: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    end: SimTime,
+    /// By how much the number of requests that had the gap before this step differs from that of
+    /// the step before.
+    change: i32,
+}
+
+impl StepLog {
+    /// The step that ends at `at` and is about to be closed.
+    pub(super) fn current(&mut self, at: SimTime) -> u64 {
+        if !self.open {
+            self.push(at);
+            self.open = true;
+        }
+        self.next() - 1
+    }
+
+    /// A step ended.
+    pub(super) fn close(&mut self, at: SimTime) {
+        if !std::mem::take(&mut self.open) {
+            self.push(at);
+        }
+    }
+
+    fn push(&mut self, end: SimTime) {
+        let change = std::mem::take(&mut self.ahead);
+        self.steps.push_back(Step { end, change });
+    }
+
+    /// Number of the step after the newest one that is closed.
+    pub(super) fn ended(&self) -> u64 {
+        self.next() - u64::from(self.open)
+    }
+
+    /// Number of the step after the newest.
+    pub(super) fn next(&self) -> u64 {
+        self.base + self.steps.len() as u64
+    }
+
+    /// Steps that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub(super) fn end_of(&self, step: u64) -> SimTime {
+        let at = step.checked_sub(self.base);
+        let step = at.and_then(|at| self.steps.get(at as usize));
+        step.map_or(self.before, |step| step.end)
+    }
+
+    /// A completed request had one token at the end of each of these steps.
+    fn share(&mut self, first: u64, n: u32) {
+        if n < 2 {
+            return;
+        }
+        let at = first.saturating_sub(self.base) as usize;
+        if let Some(step) = self.steps.get_mut(at + 1) {
+            step.change += 1;
+        }
+        match self.steps.get_mut(at + n as usize) {
+            Some(step) => step.change -= 1,
+            None => self.ahead -= 1,
+        }
+    }
+
+    /// Tells the gaps before all steps up to `upto`, which nobody will refer to again.
+    pub(super) fn flush(&mut self, upto: u64, sink: &mut dyn Sink) {
+        while self.base < upto {
+            let Some(step) = self.steps.pop_front() else {
+                return;
+            };
+            self.sharing += i64::from(step.change);
+            if self.sharing > 0 {
+                let gap = step.end.nanos() - self.before.nanos();
+                sink.gaps(gap, self.sharing as u64);
+            }
+            self.before = step.end;
+            self.base += 1;
+        }
+    }
+}
+
+/// All tokens of one request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tokens {
+    pieces: Vec<Piece>,
+    made: u32,
+}
+
+impl Tokens {
+    pub(super) const fn made(&self) -> u32 {
+        self.made
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+        self.made = 0;
+    }
+
+    /// The first step that is referred to.
+    pub(super) fn oldest_step(&self) -> Option<u64> {
+        self.pieces.iter().find_map(|piece| match *piece {
+            Piece::Steps { first, .. } => Some(first),
+            Piece::Burst { .. } => None,
+        })
+    }
+
+    /// One token at the end of each of `n` steps from `first` on.
+    pub(super) fn steps(&mut self, first: u64, n: u32) {
+        self.made += n;
+        match self.pieces.last_mut() {
+            Some(Piece::Steps {
+                first: start,
+                n: count,
+            }) if *start + u64::from(*count) == first => *count += n,
+            _ => self.pieces.push(Piece::Steps { first, n }),
+        }
+    }
+
+    /// `n` tokens at one instant.
+    pub(super) fn burst(&mut self, at: SimTime, n: u32) {
+        self.made += n;
+        self.pieces.push(Piece::Burst { at, n });
+    }
+
+    /// When each token came.
+    pub(super) fn instants(&self, log: &StepLog) -> impl Iterator<Item = SimTime> {
+        self.pieces.iter().flat_map(move |&piece| {
+            let n = match piece {
+                Piece::Steps { n, .. } | Piece::Burst { n, .. } => n,
+            };
+            (0..u64::from(n)).map(move |i| match piece {
+                Piece::Steps { first, .. } => log.end_of(first + i),
+                Piece::Burst { at, .. } => at,
+            })
+        })
+    }
+
+    /// When the last token came.
+    pub(super) fn last(&self, log: &StepLog) -> Option<SimTime> {
+        self.pieces.last().map(|piece| match *piece {
+            Piece::Steps { first, n } => log.end_of(first + u64::from(n) - 1),
+            Piece::Burst { at, .. } => at,
+        })
+    }
+
+    /// Tells all gaps, at once or with the steps.
+    pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
+        let mut last: Option<SimTime> = None;
+        for piece in &self.pieces {
+            let (start, end, together) = match *piece {
+                Piece::Steps { first, n } => {
+                    log.share(first, n);
+                    let end = log.end_of(first + u64::from(n) - 1);
+                    (log.end_of(first), end, 0)
+                }
+                Piece::Burst { at, n } => (at, at, n - 1),
+            };
+            if let Some(last) = last {
+                sink.gaps(start.nanos() - last.nanos(), 1);
+            }
+            if together > 0 {
+                sink.gaps(0, together.into());
+            }
+            last = Some(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+
+    #[derive(Default)]
+    struct Gaps(Vec<u64>);
+
+    impl Sink for Gaps {
+        fn request(&mut self, _: &Outcome<'_>) {}
+        fn gaps(&mut self, nanos: u64, times: u64) {
+            self.0.extend(std::iter::repeat_n(nanos, times as usize));
+        }
+    }
+
+    #[test]
+    fn shared_steps_tell_every_gap_of_every_request() {
+        let mut log = StepLog::default();
+        let mut sink = Gaps::default();
+        let ends: Vec<u64> = (1..40u64).map(|i| i * i * 10).collect();
+        let mut expected = Vec::new();
+        let mut living: Vec<(Tokens, Vec<u64>)> = Vec::new();
+        for (i, &end) in ends.iter().enumerate() {
+            let at = SimTime::from_nanos(end);
+            if i % 3 == 0 {
+                living.push((Tokens::default(), Vec::new()));
+            }
+            for (nth, (tokens, seen)) in living.iter_mut().enumerate() {
+                // Some pause for a step, some make two tokens in one.
+                match (i + nth) % 11 {
+                    0 => continue,
+                    1 => {
+                        tokens.burst(at, 2);
+                        seen.push(end);
+                    }
+                    _ => {
+                        let step = log.current(at);
+                        tokens.steps(step, 1);
+                    }
+                }
+                seen.push(end);
+            }
+            if i % 5 == 4 {
+                let (tokens, seen) = living.remove(0);
+                let told: Vec<u64> = tokens.instants(&log).map(SimTime::nanos).collect();
+                assert_eq!(told, seen);
+                assert_eq!(tokens.last(&log).map(SimTime::nanos), seen.last().copied());
+                tokens.settle(&mut log, &mut sink);
+                expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
+            }
+            log.close(at);
+            let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_step());
+            let oldest = oldest.min().unwrap_or(log.next());
+            log.flush(oldest, &mut sink);
+        }
+        log.flush(u64::MAX, &mut sink);
+        sink.0.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(sink.0, expected);
+    }
+}

@@ -1,0 +1,199 @@
+//! When sessions start.
+
+use std::str::FromStr;
+
+use vllm_sim_random::std_rng::StdRng;
+use vllm_sim_random::{Draw, Purpose, stream};
+
+/// How the starts of sessions follow one another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Arrivals {
+    /// All at once; in a closed loop that means as soon as there is a place.
+    Burst,
+    /// The same gap each time, milliseconds.
+    Interval(f64),
+    /// Independent arrivals, this many a second on average.
+    Poisson(f64),
+    /// Gaps from a gamma distribution, as `vllm bench serve` draws them: `burstiness` below 1 makes
+    /// clusters, above 1 an even flow. All gaps are scaled so that the last arrival falls where the
+    /// rate says.
+    Gamma {
+        /// Arrivals a second.
+        rate: f64,
+        /// Shape of the distribution.
+        burstiness: f64,
+    },
+}
+
+impl Arrivals {
+    /// Arrivals at a rate with a burstiness, which is Poisson's at 1.
+    pub fn at_rate(rate: f64, burstiness: f64) -> Self {
+        Self::Gamma { rate, burstiness }
+    }
+
+    /// What is wrong with the numbers, if anything is.
+    ///
+    /// # Errors
+    /// A sentence that names the number.
+    pub fn check(self) -> Result<Self, String> {
+        let positive = |what: &str, value: f64| {
+            if value.is_finite() && value > 0.0 {
+                return Ok(());
+            }
+            Err(format!("{what} is {value}, must be a number above 0"))
+        };
+        match self {
+            Self::Burst => {}
+            Self::Interval(ms) if ms.is_finite() && ms >= 0.0 => {}
+            Self::Interval(ms) => {
+                return Err(format!(
+                    "arrival interval is {ms} ms, must be a number of 0 or more"
+                ));
+            }
+            Self::Poisson(rate) => positive("request rate", rate)?,
+            Self::Gamma { rate, burstiness } => {
+                positive("request rate", rate)?;
+                positive("burstiness", burstiness)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The starts of `count` sessions; 0 when their number is not known, which leaves gamma gaps
+    /// unscaled.
+    pub fn starts(self, seed: u64, count: u64) -> Starts {
+        let scale = match self {
+            Self::Gamma { rate, burstiness } => {
+                let mut rng = stream(seed, 0, Purpose::Workload);
+                let total: f64 = (0..count).map(|_| gamma(&mut rng, burstiness)).sum();
+                if total > 0.0 {
+                    count as f64 / rate * 1e3 / total
+                } else {
+                    1e3 / (rate * burstiness)
+                }
+            }
+            _ => 1.0,
+        };
+        let first_gap = matches!(self, Self::Gamma { .. });
+        Starts {
+            arrivals: self,
+            peer: StdRng::new(seed),
+            rng: stream(seed, 0, Purpose::Workload),
+            scale,
+            at_ms: 0.0,
+            first: !first_gap,
+        }
+    }
+}
+
+/// `burst`, `interval:MS`, `poisson:RATE`, `gamma:RATE:BURSTINESS`.
+impl FromStr for Arrivals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(':');
+        let kind = parts.next().unwrap_or_default();
+        let numbers: Vec<f64> = parts
+            .map(|part| {
+                let parsed = part.trim().parse();
+                parsed.map_err(|_| format!("{part:?} in {text:?} is not a number"))
+            })
+            .collect::<Result<_, _>>()?;
+        let arrivals = match (kind, &numbers[..]) {
+            ("burst", []) => Self::Burst,
+            ("interval", [ms]) => Self::Interval(*ms),
+            ("constant", [rate]) => Self::Interval(1e3 / rate),
+            ("poisson", [rate]) => Self::Poisson(*rate),
+            ("gamma", [rate, burstiness]) => Self::Gamma {
+                rate: *rate,
+                burstiness: *burstiness,
+            },
+            _ => {
+                return Err(format!(
+                    "{text:?} is not known, must be burst, interval:MS, constant:RATE, \
+                     poisson:RATE or gamma:RATE:BURSTINESS"
+                ));
+            }
+        };
+        arrivals.check()
+    }
+}
+
+/// Starts of sessions in milliseconds, without an end.
+#[derive(Debug, Clone)]
+pub struct Starts {
+    arrivals: Arrivals,
+    peer: StdRng,
+    rng: rand_chacha::ChaCha8Rng,
+    scale: f64,
+    at_ms: f64,
+    first: bool,
+}
+
+impl Starts {
+    /// The next start. The first is 0, or after a first gap where `vllm bench serve` waits for one.
+    pub fn next_ms(&mut self) -> f64 {
+        if std::mem::take(&mut self.first) {
+            return self.at_ms;
+        }
+        self.at_ms += match self.arrivals {
+            Arrivals::Burst => 0.0,
+            Arrivals::Interval(ms) => ms,
+            Arrivals::Poisson(rate) => self.peer.exponential(1000.0 / rate),
+            Arrivals::Gamma { burstiness, .. } => gamma(&mut self.rng, burstiness) * self.scale,
+        };
+        self.at_ms
+    }
+}
+
+/// A gamma variate of scale 1 (Marsaglia and Tsang, 2000).
+fn gamma(rng: &mut impl Draw, shape: f64) -> f64 {
+    let boost = if shape < 1.0 {
+        (1.0 - rng.unit()).powf(1.0 / shape)
+    } else {
+        1.0
+    };
+    let d = if shape < 1.0 { shape + 1.0 } else { shape } - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let x = rng.normal();
+        let v = (1.0 + c * x).powi(3);
+        let u = 1.0 - rng.unit();
+        if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+            return boost * d * v;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gamma_gaps_have_their_mean_and_spread() {
+        for burstiness in [0.25, 1.0, 4.0] {
+            let n = 20_000;
+            let mut starts = Arrivals::at_rate(10.0, burstiness).starts(7, n);
+            let at: Vec<f64> = (0..n).map(|_| starts.next_ms()).collect();
+            let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+            let spread = variance / mean.powi(2) * burstiness;
+            assert!(
+                (at[at.len() - 1] - 2e6).abs() < 1e-3,
+                "the last is at n / rate"
+            );
+            assert!((mean - 100.0).abs() < 0.1, "{mean}");
+            assert!((spread - 1.0).abs() < 0.1, "{burstiness}: {spread}");
+        }
+    }
+
+    #[test]
+    fn words_are_read_and_refused_by_name() {
+        assert_eq!("poisson:12".parse(), Ok(Arrivals::Poisson(12.0)));
+        assert_eq!("constant:4".parse(), Ok(Arrivals::Interval(250.0)));
+        let error = "gamma:3:0".parse::<Arrivals>().unwrap_err();
+        assert_eq!(error, "burstiness is 0, must be a number above 0");
+        assert!("soon".parse::<Arrivals>().unwrap_err().contains("\"soon\""));
+    }
+}

@@ -1,0 +1,269 @@
+//! Workloads made up: lengths, arrivals, shared prefixes, sessions.
+//!
+//! With constant lengths and without growing contexts the numbers are those of Dynamo's replay
+//! 1.6.1 (`run_synthetic_trace_replay`), seeds included.
+
+mod arrivals;
+mod lengths;
+
+use crate::workload::{Prompt, Run, Session, Source, Turn, WorkloadError};
+use vllm_sim_engine::SimTime;
+use vllm_sim_random::{Draw, Purpose, mix, stream};
+
+pub use arrivals::{Arrivals, Starts};
+pub use lengths::Lengths;
+use vllm_sim_random::std_rng::StdRng;
+
+/// First part of the ids of shared blocks.
+pub const SHARED: u64 = 0xD00D << 48;
+
+/// Most requests of a synthetic workload, so that a slip of the pen cannot run for ever.
+pub const MAX_REQUESTS: u64 = 100_000_000;
+
+/// What to make up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Synthetic {
+    /// Sessions; with one turn each, requests.
+    pub sessions: u64,
+    /// Tokens of a prompt; of sessions that grow, of the first one.
+    pub input: Lengths,
+    /// Tokens of an output.
+    pub output: Lengths,
+    /// When sessions start.
+    pub arrivals: Arrivals,
+    /// Seed of the arrivals. Default 42.
+    pub arrival_seed: u64,
+    /// Seed of lengths and pauses. Default 42.
+    pub seed: u64,
+    /// Share of the blocks of a prompt that its group has in common, 0 to 1.
+    pub shared_prefix_ratio: f64,
+    /// Groups; each session belongs to one, drawn evenly. 0: no group, and nothing is shared.
+    pub prefix_groups: u32,
+    /// Turns of a session.
+    pub turns: Lengths,
+    /// Tokens that each further turn adds to what was said before. `None`: each turn has a prompt
+    /// of its own, of which only the group's prefix is shared (as Dynamo has it).
+    pub grows_by: Option<Lengths>,
+    /// Pause between the end of a turn and the next one, milliseconds.
+    pub think_ms: f64,
+    /// Whether pauses are drawn from an exponential distribution around that.
+    pub think_varies: bool,
+    /// Tokens of a block, of which shared prefixes are made.
+    pub block: u32,
+}
+
+impl Default for Synthetic {
+    fn default() -> Self {
+        Self {
+            sessions: 1,
+            input: Lengths::Constant(1024),
+            output: Lengths::Constant(128),
+            arrivals: Arrivals::Burst,
+            arrival_seed: 42,
+            seed: 42,
+            shared_prefix_ratio: 0.0,
+            prefix_groups: 0,
+            turns: Lengths::Constant(1),
+            grows_by: None,
+            think_ms: 0.0,
+            think_varies: false,
+            block: 16,
+        }
+    }
+}
+
+impl Synthetic {
+    /// The workload.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Bad`] names the option.
+    pub fn source(self) -> Result<Made, WorkloadError> {
+        let bad = |place: &str, problem: String| WorkloadError::Bad {
+            place: place.to_owned(),
+            problem,
+        };
+        if self.sessions > MAX_REQUESTS {
+            let problem = format!("{} is more than {MAX_REQUESTS}", self.sessions);
+            return Err(bad("number of requests", problem));
+        }
+        if !(0.0..=1.0).contains(&self.shared_prefix_ratio) {
+            let problem = format!("{}, must be from 0 to 1", self.shared_prefix_ratio);
+            return Err(bad("shared prefix ratio", problem));
+        }
+        if !self.think_ms.is_finite() || self.think_ms < 0.0 {
+            let problem = format!("{} ms, must be a number of 0 or more", self.think_ms);
+            return Err(bad("pause between turns", problem));
+        }
+        if self.block == 0 {
+            return Err(bad("block size", "0, must be at least 1".to_owned()));
+        }
+        let arrivals = self.arrivals.check().map_err(|e| bad("arrivals", e))?;
+        Ok(Made {
+            starts: arrivals.starts(self.arrival_seed, self.sessions),
+            groups: StdRng::new(42),
+            made: 0,
+            next_block: 0,
+            what: self,
+        })
+    }
+
+    /// No sessions, no shared prefixes, no pauses.
+    fn is_plain(&self) -> bool {
+        self.turns == Lengths::Constant(1)
+            && self.shared_prefix_ratio == 0.0
+            && self.prefix_groups == 0
+            && self.think_ms == 0.0
+    }
+}
+
+/// A synthetic workload, made as it is asked for.
+#[derive(Debug, Clone)]
+pub struct Made {
+    what: Synthetic,
+    starts: Starts,
+    groups: StdRng,
+    made: u64,
+    next_block: u64,
+}
+
+impl Made {
+    fn prompt(&mut self, input: u32, group: u32) -> Vec<Run> {
+        let block = self.what.block;
+        let blocks = input.div_ceil(block);
+        let shared = match self.what.prefix_groups {
+            0 => 0,
+            _ => (f64::from(blocks) * self.what.shared_prefix_ratio).round() as u32,
+        };
+        // In a prompt of its own nobody looks at single blocks: one run does.
+        let single = self.what.grows_by.is_some();
+        let mut runs = Vec::with_capacity(if single { shared + 1 } else { blocks } as usize);
+        for b in 0..blocks {
+            let len = block.min(input - b * block);
+            if b < shared {
+                let id = SHARED | u64::from(group) << 32 | u64::from(b);
+                runs.push(Run {
+                    id,
+                    len,
+                    same: true,
+                });
+                continue;
+            }
+            self.next_block += 1;
+            if single {
+                runs.push(Run {
+                    id: mix(4, self.next_block),
+                    len: input - b * block,
+                    same: false,
+                });
+                break;
+            }
+            runs.push(Run {
+                id: self.next_block,
+                len,
+                same: true,
+            });
+        }
+        runs
+    }
+}
+
+impl Source for Made {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let i = self.made;
+        if i == self.what.sessions {
+            return Ok(None);
+        }
+        self.made += 1;
+        let start = (self.starts.next_ms() * 1e6).round() as u64;
+        let mut rng = stream(self.what.seed, i, Purpose::Workload);
+        let (ratio, groups) = (self.what.shared_prefix_ratio, self.what.prefix_groups);
+        let group = match groups {
+            n if n > 0 && ratio > 0.0 => self.groups.below(n),
+            _ => 0,
+        };
+        let plain = self.what.is_plain();
+        let count = self.what.turns.draw(&mut rng, 1);
+        let mut turns = Vec::with_capacity(count as usize);
+        for n in 0..count {
+            let output = self.what.output.draw(&mut rng, 0);
+            let prompt = match &self.what.grows_by {
+                Some(more) if n > 0 => {
+                    let len = more.draw(&mut rng, 1);
+                    self.next_block += 1;
+                    Prompt::Grown(vec![Run {
+                        id: mix(4, self.next_block),
+                        len,
+                        same: false,
+                    }])
+                }
+                _ => {
+                    let input = self.what.input.draw(&mut rng, 1);
+                    Prompt::Whole(if plain {
+                        vec![Run {
+                            id: mix(1, i),
+                            len: input,
+                            same: false,
+                        }]
+                    } else {
+                        self.prompt(input, group)
+                    })
+                }
+            };
+            let mut turn = Turn::new(prompt, output);
+            if n > 0 {
+                let factor = match self.what.think_varies {
+                    true => -(1.0 - rng.unit()).ln(),
+                    false => 1.0,
+                };
+                turn.delay_ns = (self.what.think_ms * factor * 1e6).round() as u64;
+            }
+            turns.push(turn);
+        }
+        Ok(Some(Session {
+            id: (!plain).then(|| format!("session_{i}").into()),
+            start: SimTime::from_nanos(start),
+            turns,
+            after: Vec::new(),
+        }))
+    }
+
+    fn requests(&self) -> Option<u64> {
+        let turns = self.what.turns.constant()?;
+        Some(self.what.sessions * u64::from(turns.max(1)))
+    }
+}
+
+/// Gives the sessions of another workload starts of their own.
+#[derive(Debug)]
+pub struct Retimed<S> {
+    source: S,
+    starts: Starts,
+}
+
+impl<S: Source> Retimed<S> {
+    /// The sessions of `source`, in their order, at these times.
+    pub fn new(source: S, arrivals: Arrivals, seed: u64) -> Self {
+        Self {
+            starts: arrivals.starts(seed, 0),
+            source,
+        }
+    }
+}
+
+impl<S: Source> Source for Retimed<S> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let Some(mut session) = self.source.next()? else {
+            return Ok(None);
+        };
+        session.start = SimTime::from_nanos((self.starts.next_ms() * 1e6).round() as u64);
+        Ok(Some(session))
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.source.has_dependencies()
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.source.requests()
+    }
+}

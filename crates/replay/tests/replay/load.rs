@@ -1,0 +1,615 @@
+//! Workloads: what files of every format become, how a broken one is named, and what is made up.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::load::{self, BenchRun, Format, Load, Measured, Options};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
+use vllm_sim_replay::workload::{Prompt, Session, Source};
+
+/// A folder with one file.
+fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
+    let dir = TempDir::new().expect("a folder");
+    let path = dir.path().join(name);
+    fs::write(&path, text).expect("is written");
+    (dir, path)
+}
+
+fn all(mut source: impl Source) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    while let Some(session) = source.next().expect("is a session") {
+        sessions.push(session);
+    }
+    sessions
+}
+
+fn read(text: &str, options: &Options) -> Result<Vec<Session>, String> {
+    let (_dir, path) = file("trace", text);
+    let source = load::open(&[path], options).map_err(|error| error.to_string())?;
+    Ok(all(source))
+}
+
+fn auto(text: &str) -> Vec<Session> {
+    read(text, &Options::default()).expect("is a trace")
+}
+
+/// Why a text is refused, without the folder it was in.
+fn refusal(text: &str, options: &Options) -> String {
+    let error = read(text, options).expect_err("is refused");
+    error[error.find("trace").unwrap_or(0)..].to_owned()
+}
+
+/// Start in ms, and per turn: prompt tokens, output tokens, pause in ms, whether it grows.
+type Shown = (f64, Vec<(u32, u32, f64, bool)>);
+
+fn shown(sessions: &[Session]) -> Vec<Shown> {
+    let turn = |turn: &vllm_sim_replay::workload::Turn| {
+        let (runs, grown) = match &turn.prompt {
+            Prompt::Whole(runs) => (runs, false),
+            Prompt::Grown(runs) => (runs, true),
+        };
+        let tokens = runs.iter().map(|run| run.len).sum();
+        (tokens, turn.output, turn.delay_ns as f64 / 1e6, grown)
+    };
+    let session = |session: &Session| {
+        let turns = session.turns.iter().map(turn).collect();
+        (session.start.nanos() as f64 / 1e6, turns)
+    };
+    sessions.iter().map(session).collect()
+}
+
+#[test]
+fn mooncake_rows_are_requests_and_sessions() {
+    let text = r#"
+{"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
+
+{"created_time": 1500.5, "output_tokens": 6, "hash_ids": [7, 9], "session_id": "s", "priority": -2}
+{"timestamp": 1250, "input_tokens": 512, "output_length": 7, "hash_ids": [7]}
+{"timestamp": 2500.5, "input_length": 1000, "output_length": 8, "hash_ids": [7, 9], "session_id": "s"}
+{"delay_ms": 3, "input_length": 10, "output_length": 9, "hash_ids": [1], "session_id": "s"}
+"#;
+    let sessions = auto(text);
+    let expected: Vec<Shown> = vec![
+        (0.0, vec![(600, 5, 0.0, false)]),
+        (250.0, vec![(512, 7, 0.0, false)]),
+        (
+            500.5,
+            vec![
+                (1024, 6, 0.0, false),
+                (1000, 8, 1000.0, false),
+                (10, 9, 3.0, false),
+            ],
+        ),
+    ];
+    assert_eq!(shown(&sessions), expected);
+    assert_eq!(sessions[2].turns[0].priority, -2);
+    let first = |session: &Session| match &session.turns[0].prompt {
+        Prompt::Whole(runs) => runs[0].id,
+        Prompt::Grown(_) => unreachable!("first turns are whole"),
+    };
+    assert_eq!(
+        first(&sessions[0]),
+        first(&sessions[1]),
+        "equal ids, equal content"
+    );
+    let in_file_order = Options {
+        by_time: false,
+        ..Options::default()
+    };
+    let starts: Vec<f64> = shown(&read(text, &in_file_order).expect("is a trace"))
+        .iter()
+        .map(|(start, _)| *start)
+        .collect();
+    assert_eq!(starts, [0.0, 500.5, 250.0]);
+}
+
+#[test]
+fn delta_rows_grow_and_gzip_is_found_by_content() {
+    let text = "{\"timestamp\":0,\"output_length\":5,\"hash_ids\":[1],\"session_id\":\"a\"}\n\
+                {\"delay\":2,\"input_length\":4,\"output_length\":5,\"hash_ids\":[2],\"session_id\":\"a\"}\n";
+    let dir = TempDir::new().expect("a folder");
+    let path = dir.path().join("trace.jsonl");
+    let packed = fs::File::create(&path).expect("is made");
+    let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
+    packed.write_all(text.as_bytes()).expect("is written");
+    packed.finish().expect("is written");
+    let options = Options {
+        format: "mooncake_delta".parse().expect("is known"),
+        trace_block_size: 16,
+        ..Options::default()
+    };
+    let sessions = all(load::open(&[path], &options).expect("is a trace"));
+    let expected: Vec<Shown> = vec![(0.0, vec![(16, 5, 0.0, false), (4, 5, 2.0, true)])];
+    assert_eq!(shown(&sessions), expected);
+}
+
+#[test]
+fn sorted_rows_are_streamed_with_their_number_known() {
+    let row = |i: u32| format!("{{\"timestamp\":{i},\"output_length\":1,\"hash_ids\":[{i}]}}\n");
+    let text: String = (10..1010).map(row).collect();
+    let (_dir, path) = file("t", &text);
+    let mut source = load::open(&[path], &Options::default()).expect("is a trace");
+    assert_eq!(source.requests(), Some(1000));
+    let mut last = SimTime::ZERO;
+    while let Some(session) = source.next().expect("is a session") {
+        last = session.start;
+    }
+    assert_eq!(last, SimTime::from_millis(999));
+}
+
+#[test]
+fn broken_lines_are_named_with_field_and_value() {
+    let good = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n";
+    let with = |bad: &str| format!("{good}\n{good}{bad}\n{good}");
+    let mooncake = Options {
+        format: Format::Mooncake,
+        ..Options::default()
+    };
+    for (bad, problem) in [
+        ("{\"timestamp\":0,", "is not JSON: EOF"),
+        ("[1]", "is [1], must be an object"),
+        ("{\"hash_ids\":[1]}", "output_length is missing"),
+        ("{\"output_length\":1}", "hash_ids is missing"),
+        (
+            "{\"output_length\":\"x\",\"hash_ids\":[1]}",
+            "output_length is \"x\", must be a whole number from 0 to 67108864",
+        ),
+        (
+            "{\"output_length\":1,\"hash_ids\":[1,-2]}",
+            "hash_ids[1] is -2, must be a whole number of 0 or more",
+        ),
+        (
+            "{\"output_length\":1,\"hash_ids\":[1],\"input_length\":513}",
+            "input_length is 513, must be from 1 to 512 (1 hash_ids of 512 tokens)",
+        ),
+        (
+            "{\"output_length\":1,\"hash_ids\":[1],\"delay\":5,\"session_id\":\"a\"}",
+            "delay is not 0, which it must be in the first row of a session",
+        ),
+        (
+            "{\"output_length\":2,\"hash_ids\":[1],\"output_token_ids\":[1]}",
+            "output_token_ids has 1 entries, must have output_length = 2",
+        ),
+    ] {
+        let found = refusal(&with(bad), &mooncake);
+        assert!(found.starts_with(&format!("trace:4: {problem}")), "{found}");
+    }
+}
+
+#[test]
+fn agents_wait_for_one_another() {
+    let text = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":64,"hash_id_scope":"local","source":{"format":"t","digest":"d"}}
+{"request_id":"late","play_id":"p","session_id":"x","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":0,"dependencies":[{"request_id":"root","trigger":"completion","delay_ms":5,"relation":"join"},{"request_id":"child","trigger":"dispatch"}]}
+{"request_id":"root","play_id":"p","session_id":"r","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":10}
+{"request_id":"child","play_id":"p","session_id":"c","input_length":60,"output_length":2,"hash_ids":[1],"not_before_ms":30,"dependencies":[{"request_id":"root","trigger":"dispatch","delay_ms":1,"relation":"spawn"}]}
+{"request_id":"other","play_id":"q","session_id":"c","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":10}
+"#;
+    let sessions = auto(text);
+    let names: Vec<&str> = sessions
+        .iter()
+        .map(|s| s.turns[0].request_id.as_deref().expect("has a name"))
+        .collect();
+    assert_eq!(names, ["root", "other", "child", "late"]);
+    let after: Vec<Vec<(u64, bool, u64)>> = sessions
+        .iter()
+        .map(|s| {
+            s.after
+                .iter()
+                .map(|d| (d.session, d.completion, d.delay_ns))
+                .collect()
+        })
+        .collect();
+    assert_eq!(after[2], [(0, false, 1_000_000)]);
+    assert_eq!(after[3], [(0, true, 5_000_000), (2, false, 0)]);
+    let run = |i: usize| match &sessions[i].turns[0].prompt {
+        Prompt::Whole(runs) => runs[0].id,
+        Prompt::Grown(_) => unreachable!("they are whole"),
+    };
+    assert_eq!(run(0), run(2), "one play");
+    assert_ne!(run(0), run(1), "two plays");
+    let ring = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"],"tool_wait_ms":4}
+{"request_id":"b","output_length":1,"hash_ids":[1],"wait_for":["a"]}"#;
+    assert_eq!(
+        refusal(ring, &Options::default()),
+        "trace:1: waits for itself through others"
+    );
+    let unknown = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"]}"#;
+    assert_eq!(
+        refusal(unknown, &Options::default()),
+        "trace:1: waits for \"b\", which is not there"
+    );
+}
+
+#[test]
+fn applied_compute_rows_become_growing_sessions() {
+    let text = r#"{"num_turns":2,"input_prompt_length":100,"assistant_response_length":[10,20],"tool_call_output_length":[30,40],"tool_call_latency":[0.5,1.25],"final_assistant_response_length":50}"#;
+    let (_dir, path) = file("t", text);
+    let source = load::open(&[path], &Options::default()).expect("is a trace");
+    assert!(source.untimed());
+    let expected: Vec<Shown> = vec![(
+        0.0,
+        vec![
+            (100, 10, 0.0, false),
+            (140, 20, 500.0, false),
+            (200, 50, 1250.0, false),
+        ],
+    )];
+    assert_eq!(shown(&all(source)), expected);
+    let short = text.replace("[10,20]", "[10]");
+    assert_eq!(
+        refusal(&short, &Options::default()),
+        "trace:1: assistant_response_length has 1 entries, must have num_turns = 2"
+    );
+}
+
+#[test]
+fn dynamo_request_traces_become_requests_or_sessions() {
+    let row = |id: &str, at: u64, context: &str| {
+        format!(
+            "{{\"schema\":\"dynamo.request.trace.v1\",\"event_type\":\"request_end\",{context}\
+             \"request\":{{\"request_id\":\"{id}\",\"request_received_ms\":{at},\"total_time_ms\":100,\
+             \"output_tokens\":3,\"replay\":{{\"trace_block_size\":64,\"input_length\":70,\
+             \"input_sequence_hashes\":[1,18446744073709551615]}}}}}}\n"
+        )
+    };
+    let plain = row("b", 2000, "") + &row("a", 1000, "");
+    let expected: Vec<Shown> = vec![
+        (0.0, vec![(70, 3, 0.0, false)]),
+        (1000.0, vec![(70, 3, 0.0, false)]),
+    ];
+    assert_eq!(shown(&auto(&plain)), expected);
+    let context = "\"agent_context\":{\"session_id\":\"s\"},";
+    let agents = row("a", 1000, context) + &row("b", 1700, context);
+    let expected: Vec<Shown> = vec![(0.0, vec![(70, 3, 0.0, false), (70, 3, 600.0, false)])];
+    assert_eq!(shown(&auto(&agents)), expected);
+    assert_eq!(
+        refusal(&(plain + &agents), &Options::default()),
+        "trace:3: agent_context must be in every record or in none"
+    );
+}
+
+#[test]
+fn tables_of_public_traces_are_read() {
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
+                 2023-11-16 18:17:03.9799600,4808,10\n\
+                 2023-11-16 18:17:04.0319600,3180,8\n";
+    let expected: Vec<Shown> = vec![
+        (0.0, vec![(4808, 10, 0.0, false)]),
+        (52.0, vec![(3180, 8, 0.0, false)]),
+    ];
+    assert_eq!(shown(&auto(azure)), expected);
+    let burst = "\u{feff}Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+                 5,ChatGPT,472,18,490,Conversation log\n\
+                 45,ChatGPT,1087,0,1087,Conversation log\n\
+                 118,\"GPT-4, new\",417,276,693,API log\n";
+    let expected: Vec<Shown> = vec![
+        (0.0, vec![(472, 18, 0.0, false)]),
+        (113_000.0, vec![(417, 276, 0.0, false)]),
+    ];
+    assert_eq!(shown(&auto(burst)), expected);
+    for (bad, problem) in [
+        (
+            azure.replace("3180", "-3"),
+            "trace:3: ContextTokens is \"-3\", must be a whole number from 0 to 67108864",
+        ),
+        (
+            azure.replace("2023-11-16 18:17:04.0319600", "noon"),
+            "trace:3: TIMESTAMP is \"noon\", must be a time such as 2023-11-16 18:15:46.6805900",
+        ),
+    ] {
+        assert_eq!(refusal(&bad, &Options::default()), problem);
+    }
+    let headless = Options {
+        format: Format::Azure,
+        ..Options::default()
+    };
+    assert_eq!(
+        refusal("a,b\n1,2\n", &headless),
+        "trace:1: has no column \"Timestamp\""
+    );
+}
+
+#[test]
+fn conversations_are_sessions_that_grow() {
+    let text = r#"[{"id":"x","conversations":[{"from":"human","value":"12345678"},{"from":"gpt","value":"1234"},
+        {"from":"human","value":"1234"},{"from":"gpt","value":"12345"}]},
+        {"messages":[{"role":"user","content":"no answer"}]}]"#;
+    let sessions = auto(text);
+    let expected: Vec<Shown> = vec![(0.0, vec![(2, 1, 0.0, false), (1, 2, 0.0, true)])];
+    assert_eq!(shown(&sessions), expected);
+    assert_eq!(sessions[0].turns[1].text.as_deref(), Some("1234"));
+    let (_dir, path) = file("t", text);
+    let source = load::open(&[path], &Options::default()).expect("is a trace");
+    assert!(source.untimed());
+    let timed = all(Retimed::new(source, Arrivals::Interval(20.0), 1));
+    assert_eq!(timed[0].start, SimTime::ZERO);
+}
+
+#[test]
+fn results_of_vllm_bench_are_workloads_and_measurements() {
+    let text = r#"{"date":"x","request_rate":4.0,"burstiness":0.5,"max_concurrency":null,"num_prompts":3,"completed":2,
+        "request_throughput":3.9,"total_input_tokens":30,"total_output_tokens":7,"mean_ttft_ms":1.0,
+        "input_lens":[10,20,5],"output_lens":[3,4,0],"ttfts":[0.1,0.2,0.0],"itls":[[0.01,0.02],[0.1,0.1,0.1],[]]}"#;
+    let (_dir, path) = file("t", text);
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a result");
+    assert_eq!(runs.len(), 1);
+    assert_eq!(runs[0].load, Load::Drawn(Arrivals::at_rate(4.0, 0.5)));
+    let close = |found: Option<f64>, value: f64| {
+        assert!(
+            (found.expect("is known") - value).abs() < 1e-9,
+            "{found:?} {value}"
+        );
+    };
+    close(runs[0].stats.ttft_mean, 150.0);
+    close(runs[0].stats.itl_mean, (15.0 + 100.0) / 2.0);
+    close(runs[0].stats.e2e_mean, (130.0 + 500.0) / 2.0);
+    let turns: Vec<(u32, u32)> = auto(text)
+        .iter()
+        .map(|s| (s.turns[0].output, s.turns.len() as u32))
+        .collect();
+    assert_eq!(turns, [(3, 1), (4, 1)]);
+    let closed = r#"{"request_rate":"inf","max_concurrency":8,"completed":4,"total_input_tokens":40,
+        "total_output_tokens":20,"mean_ttft_ms":10.5,"p99_ttft_ms":20,"mean_tpot_ms":3}"#;
+    let (_dir, path) = file("t", closed);
+    let run = load::bench_runs(&path, Format::VllmBench).expect("is a result");
+    assert_eq!(run[0].load, Load::Closed(8));
+    assert_eq!(
+        (run[0].requests[3].input, run[0].requests[3].output),
+        (10, 5)
+    );
+    close(run[0].stats.ttft_p99, 20.0);
+    let source = load::open(&[path], &Options::default()).expect("is a workload");
+    assert_eq!(source.concurrency(), Some(8));
+}
+
+#[test]
+fn reports_of_guidellm_and_inference_perf_are_read() {
+    let guidellm = r#"{"metadata":{},"benchmarks":[{"config":{"strategy":{"type_":"strategy","kind":"concurrent","streams":4}},
+        "requests":{"errored":[],"successful":[
+        {"prompt_tokens":10,"output_tokens":3,"info":{"timings":{"request_start":100.0,"first_token_iteration":100.25,"request_end":101.0}}},
+        {"prompt_tokens":12,"output_tokens":5,"request_start_time":100.5,"request_end_time":101.5,"time_to_first_token_ms":125.0}]}}]}"#;
+    let (_dir, path) = file("t", guidellm);
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].load, Load::Closed(4));
+    let seen: Vec<_> = runs[0]
+        .requests
+        .iter()
+        .map(|r| (r.at_ms, r.input, r.output, r.ttft_ms, r.e2e_ms))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (Some(0.0), 10, 3, Some(250.0), Some(1000.0)),
+            (Some(500.0), 12, 5, Some(125.0), Some(1000.0))
+        ]
+    );
+    let perf = r#"[{"start_time":5.0,"end_time":6.0,"request":"{\"max_tokens\":9,\"ignore_eos\":true}","info":{"input_tokens":7,"output_tokens":6,"output_token_times":[5.5,6.0]},"error":null},
+        {"start_time":5.5,"end_time":6.0,"info":{"input_tokens":7,"output_tokens":0},"error":{"error_type":"x"}}]"#;
+    let (_dir, path) = file("t", perf);
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].requests.len(), 1);
+    assert_eq!(
+        runs[0].requests[0].output, 9,
+        "what was asked, not what was re-counted"
+    );
+    assert_eq!(runs[0].requests[0].ttft_ms, Some(500.0));
+    let stage = r#"{"load_summary":{"count":10,"requested_rate":5.0,"achieved_rate":4.0},
+        "successes":{"count":10,"latency":{"request_latency":{"mean":1.1,"p99":2.0},"time_to_first_token":{"mean":0.1}},
+        "prompt_len":{"mean":100.2},"output_len":{"mean":11}},"failures":{}}"#;
+    let (_dir, path) = file("t", stage);
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a stage");
+    assert_eq!(runs[0].rates, Some((5.0, 4.0)));
+    assert_eq!(runs[0].starts_ms(1)[9], 1800.0);
+    let itl = runs[0].stats.itl_mean.expect("is known");
+    assert!((itl - 100.0).abs() < 1e-9, "{itl}");
+}
+
+/// A result that a load generator wrote.
+fn result(name: &str) -> PathBuf {
+    let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests"));
+    tests.join("fixtures/results").join(name)
+}
+
+/// Prompt, output, TTFT and E2E in hundredths of a millisecond.
+fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
+    let hundredths = |ms: Option<f64>| (ms.expect("is known") * 100.0).round() as u64;
+    let requests = run.requests.iter();
+    requests
+        .map(|r| {
+            (
+                r.input,
+                r.output,
+                hundredths(r.ttft_ms),
+                hundredths(r.e2e_ms),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_report_that_guidellm_wrote_is_read() {
+    let path = result("guidellm-0.8.1.json");
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].load, Load::Closed(3));
+    assert_eq!(runs[1].load, Load::Times);
+    let mut first = measured(&runs[0]);
+    first.sort_unstable();
+    assert_eq!(
+        first,
+        [
+            (25, 17, 2358, 13292),
+            (26, 11, 3275, 10797),
+            (28, 15, 2202, 11829),
+            (32, 10, 3186, 10255),
+            (32, 13, 1221, 10449),
+        ]
+    );
+    let lengths: Vec<_> = runs[1]
+        .requests
+        .iter()
+        .map(|r| (r.input, r.output))
+        .collect();
+    assert_eq!(lengths.len(), 3);
+    assert!(
+        lengths.iter().all(|(_, output)| *output == 16),
+        "{lengths:?}"
+    );
+    let source = load::open(&[path], &Options::default()).expect("is a workload");
+    assert_eq!(all(source).len(), 8);
+}
+
+#[test]
+fn a_sampled_report_is_refused() {
+    let text = fs::read_to_string(result("guidellm-0.8.1.json")).expect("is there");
+    let sampled = text.replacen("\"successful\":5,", "\"successful\":5000,", 1);
+    let (_dir, path) = file("t", &sampled);
+    let error = load::bench_runs(&path, Format::Auto).expect_err("is a sample");
+    assert!(
+        error
+            .to_string()
+            .contains("requests.successful holds 5 of 5000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_inference_perf_wrote_is_read() {
+    let read = |name: &str| load::bench_runs(&result(name), Format::Auto);
+    let runs = read("inference-perf-0.7.0-requests.json").expect("are requests");
+    assert_eq!(
+        measured(&runs[0]),
+        [
+            // The server's count of output tokens; the client's are 42, 36, 60, 24, 14 and 35.
+            (64, 14, 10345, 16097),
+            (29, 19, 914, 13182),
+            (38, 22, 962, 15209),
+            (31, 22, 936, 15198),
+            (106, 11, 936, 7790),
+            (93, 21, 938, 14559),
+        ]
+    );
+    assert_eq!(runs[0].load, Load::Times);
+    let stage = &read("inference-perf-0.7.0-stage.json").expect("is a stage")[0];
+    let spread = |of: fn(&Measured) -> u32| {
+        let values = stage.requests.iter().map(of);
+        let (least, most) = (values.clone().min(), values.clone().max());
+        (values.len(), least, most, values.sum::<u32>())
+    };
+    let (count, least, most, sum) = spread(|r| r.input);
+    assert_eq!(count, 18);
+    assert!(least < Some(26) && most > Some(150), "{least:?} {most:?}");
+    assert!(sum.abs_diff(961) <= 9, "{sum}");
+    let (_, least, most, sum) = spread(|r| r.output);
+    assert!(least < Some(13) && most == Some(22), "{least:?} {most:?}");
+    assert!(sum.abs_diff(311) <= 9, "{sum}");
+    // E2E without TTFT over 16.3 gaps; the report divides by re-tokenised texts and says 3.8 ms.
+    let itl = stage.stats.itl_mean.expect("is known");
+    assert!((itl - 6.94).abs() < 0.05, "{itl}");
+    let error = read("inference-perf-0.7.0-summary.json").expect_err("is no stage");
+    assert!(
+        error.to_string().contains("summary of all stages"),
+        "{error}"
+    );
+}
+
+#[test]
+fn rows_of_requests_share_prefixes() {
+    let text = "arrival_s,prompt_tokens,cached_tokens,output_tokens,ttft_ms,e2e_ms,prefix_id\n\
+                10,100,64,5,20,30,a\n11,100,64,5,,,a\n10.5,100,64,5,20,30,b\n";
+    let sessions = auto(text);
+    let first = |i: usize| match &sessions[i].turns[0].prompt {
+        Prompt::Whole(runs) => runs[0],
+        Prompt::Grown(_) => unreachable!("they are whole"),
+    };
+    assert_eq!(first(0).len, 64);
+    assert_eq!(first(0), first(2));
+    assert_ne!(first(0), first(1));
+    assert_eq!(sessions[2].start, SimTime::from_millis(1000));
+}
+
+#[test]
+fn what_is_nothing_known_is_said_to_be() {
+    for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
+        let error = refusal(text, &Options::default());
+        assert!(
+            error.contains("looks like none of") || error.contains("is empty"),
+            "{error}"
+        );
+    }
+    let error = load::open(&[PathBuf::from("nowhere")], &Options::default())
+        .err()
+        .expect("there is none");
+    assert!(error.to_string().starts_with("nowhere: "), "{error}");
+    let error = "zip".parse::<Format>().expect_err("is unknown");
+    assert!(error.contains("mooncake-delta"), "{error}");
+}
+
+#[test]
+fn made_up_workloads_are_the_peers() {
+    let synthetic = Synthetic {
+        sessions: 3,
+        input: Lengths::Constant(100),
+        output: Lengths::Constant(10),
+        arrivals: Arrivals::Poisson(12.0),
+        shared_prefix_ratio: 0.5,
+        prefix_groups: 8,
+        block: 16,
+        ..Synthetic::default()
+    };
+    let sessions = all(synthetic.clone().source().expect("makes sense"));
+    let starts: Vec<u64> = sessions.iter().map(|s| s.start.nanos()).collect();
+    assert_eq!(starts, [0, 62_310_385, 127_516_283]);
+    let runs = |i: usize| match &sessions[i].turns[0].prompt {
+        Prompt::Whole(runs) => runs.iter().map(|run| (run.id, run.len)).collect::<Vec<_>>(),
+        Prompt::Grown(_) => unreachable!("they are whole"),
+    };
+    // Groups 1, 4, 1: seven blocks, round(3.5) = 4 of them shared, ids of the others in a row.
+    let shared = |group: u64, b: u64| (0xD00D << 48 | group << 32 | b, 16);
+    let expected: Vec<(u64, u32)> = (0..4)
+        .map(|b| shared(1, b))
+        .chain([(1, 16), (2, 16), (3, 4)])
+        .collect();
+    assert_eq!(runs(0), expected);
+    assert_eq!(
+        runs(1)[..4],
+        (0..4).map(|b| shared(4, b)).collect::<Vec<_>>()
+    );
+    assert_eq!(runs(2)[3..5], [shared(1, 3), (7, 16)]);
+    let error = Synthetic {
+        shared_prefix_ratio: 1.5,
+        ..synthetic
+    };
+    let error = error.source().expect_err("makes no sense");
+    assert_eq!(
+        error.to_string(),
+        "shared prefix ratio: 1.5, must be from 0 to 1"
+    );
+}
+
+#[test]
+fn made_up_sessions_grow_and_think() {
+    let synthetic = Synthetic {
+        sessions: 2,
+        input: "normal:200:20".parse().expect("is known"),
+        turns: Lengths::Constant(3),
+        grows_by: Some(Lengths::Uniform(10, 20)),
+        think_ms: 50.0,
+        think_varies: true,
+        ..Synthetic::default()
+    };
+    let sessions = all(synthetic.clone().source().expect("makes sense"));
+    let again = all(synthetic.source().expect("makes sense"));
+    assert_eq!(sessions, again, "one seed, one workload");
+    for (_, turns) in shown(&sessions) {
+        assert!(!turns[0].3 && turns[0].2 == 0.0);
+        for turn in &turns[1..] {
+            assert!(
+                turn.3 && (10..=20).contains(&turn.0) && turn.2 > 0.0,
+                "{turn:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The HTML page of a replay. `PAGE_OUT=dir cargo test --test page` keeps the pages to look at.
+
+use std::time::Duration;
+
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_replay::html::{escape, page};
+use vllm_sim_replay::report::{Collector, Facts, Options, Report, Slo};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings, run};
+
+/// A run with queues and preemptions.
+fn report(sessions: u64, workers: u32) -> Report {
+    let engine = VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(60),
+            decode: Duration::from_millis(12),
+        },
+        num_gpu_blocks: 2000,
+        max_num_seqs: 48,
+        ..VllmConfig::default()
+    };
+    let settings = Settings {
+        pool: PoolSpec::new(
+            EngineSpec::Vllm(Box::new(engine)),
+            workers,
+            RouterConfig::RoundRobin,
+        ),
+        prefill: None,
+        pace: Pace::default(),
+        limit: None,
+        seed: 1,
+        sample_every: Some(Duration::from_millis(100)),
+    };
+    let mut source = Synthetic {
+        sessions,
+        input: "lognormal:700:500".parse().expect("is known"),
+        output: Lengths::Uniform(50, 300),
+        arrivals: Arrivals::at_rate(30.0, 0.4),
+        shared_prefix_ratio: 0.3,
+        prefix_groups: 8,
+        ..Synthetic::default()
+    }
+    .source()
+    .expect("makes sense");
+    let mut collector = Collector::new(Options {
+        slo: Slo {
+            ttft_ms: Some(500.0),
+            ..Slo::default()
+        },
+        per_request: false,
+    });
+    let totals = run(&settings, &mut source, &mut collector).expect("is played");
+    collector.finish(&Facts {
+        prefill_tokens: None,
+        requests: totals.requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: Some(totals.worker_seconds),
+        workers,
+        gpus: (0, 1),
+    })
+}
+
+fn keep(name: &str, html: &str) {
+    if let Ok(dir) = std::env::var("PAGE_OUT") {
+        std::fs::write(format!("{dir}/{name}.html"), html).expect("is written");
+    }
+}
+
+/// Every element that is opened is closed, in order.
+fn balanced(html: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let script = html.find("<script>").expect("there is one");
+    let rest = html[..script].split('<').skip(1);
+    for tag in rest.filter(|tag| !tag.starts_with('!')) {
+        let name: &str = tag
+            .split([' ', '>', '/'])
+            .find(|part| !part.is_empty())
+            .unwrap_or("");
+        let head = tag.split('>').next().unwrap_or("");
+        if let Some(closed) = tag.strip_prefix('/') {
+            let closed = closed.split('>').next().unwrap_or("");
+            assert_eq!(open.pop(), Some(closed), "closed at {head:?}");
+        } else if !head.ends_with('/') && !["meta", "link"].contains(&name) {
+            open.push(name);
+        }
+    }
+    assert_eq!(
+        open,
+        ["html", "body"],
+        "what is still open before the script"
+    );
+}
+
+#[test]
+fn a_page_stands_alone_and_shows_the_run() {
+    let report = report(600, 4);
+    let about = [("model".to_owned(), "a <b> & \"c\"".to_owned())];
+    let html = page(&report, "Four workers <1>", &about);
+    keep("four", &html);
+    balanced(&html);
+    for outside in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside} leads outside");
+    }
+    assert!(html.contains("<title>Four workers &lt;1&gt;</title>"));
+    assert!(html.contains(&escape("a <b> & \"c\"")));
+    for part in [
+        "Time to first token",
+        "KV cache in use",
+        "Preemptions",
+        "Workers",
+        "Goodput",
+    ] {
+        assert!(html.contains(part), "{part} is missing");
+    }
+    // Three distributions, three lines over time, three maps.
+    assert_eq!(html.matches("<svg").count(), 9);
+    assert!(!html.contains("NaN") && !html.contains(">inf"));
+    assert_eq!(html, page(&report, "Four workers <1>", &about));
+}
+
+#[test]
+fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
+    for (name, sessions) in [("one", 40), ("none", 0)] {
+        let html = page(&report(sessions, 1), name, &[]);
+        keep(name, &html);
+        balanced(&html);
+        assert!(!html.contains("NaN"), "{name}");
+    }
+}
+
+#[test]
+fn many_workers_fit_on_a_page() {
+    let html = page(&report(3000, 40), "Forty workers", &[]);
+    keep("forty", &html);
+    balanced(&html);
+    assert!(html.len() < 1 << 20, "{} bytes", html.len());
+}

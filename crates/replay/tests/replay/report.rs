@@ -1,0 +1,268 @@
+//! Reports of replays: what requests add up to, the table, rows, comparisons.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use vllm_sim_engine::SimTime;
+use vllm_sim_replay::load::{self, Format};
+use vllm_sim_replay::outcome::{Admission, Outcome, Sample, Sink, Status};
+use vllm_sim_replay::report::{Collector, Facts, Options, Report, RowForm, Rows, Slo, compare};
+
+fn at(ms: u64) -> SimTime {
+    SimTime::from_millis(ms)
+}
+
+/// A request that arrived at `arrival` and got its tokens at `tokens`, all in ms.
+fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: Status) {
+    let admissions = [Admission {
+        at: at(arrival),
+        reused: 16,
+        again: false,
+        prefill_pool: false,
+    }];
+    sink.request(&Outcome {
+        session: number,
+        session_id: None,
+        turn: 0,
+        request_id: None,
+        number,
+        arrival: at(arrival),
+        dispatched: None,
+        ended: at(tokens.last().copied().unwrap_or(arrival)),
+        status,
+        input: 64,
+        requested: tokens.len() as u32,
+        output: tokens.len() as u32,
+        first: tokens.first().map(|ms| at(*ms)),
+        second: tokens.get(1).map(|ms| at(*ms)),
+        last: tokens.last().map(|ms| at(*ms)),
+        tokens: &[],
+        worker: Some(number as u32 % 2),
+        prefill_worker: None,
+        admissions: &admissions,
+        preemptions: &[],
+        handoff: None,
+        overlap: 0,
+        best_overlap: None,
+        block_size: 0,
+        ranks: 1,
+        decode_first: false,
+        queued_ns: 0,
+        error: (status == Status::Failed).then_some("went, \"away\""),
+    });
+    for pair in tokens.windows(2) {
+        sink.gaps((pair[1] - pair[0]) * 1_000_000, 1);
+    }
+}
+
+fn facts(requests: u64) -> Facts {
+    Facts {
+        prefill_tokens: None,
+        requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: None,
+        workers: 2,
+        gpus: (0, 4),
+    }
+}
+
+fn run(slo: Slo) -> Report {
+    let mut collector = Collector::new(Options {
+        slo,
+        ..Options::default()
+    });
+    end(&mut collector, 1, 100, &[150, 160, 180], Status::Completed);
+    end(&mut collector, 0, 0, &[20, 30, 50, 90], Status::Completed);
+    end(&mut collector, 2, 120, &[], Status::Rejected);
+    end(&mut collector, 3, 130, &[140], Status::Failed);
+    for i in 0..5000 {
+        collector.sample(&Sample {
+            at: at(i),
+            worker: (i % 2) as u32,
+            prefill_pool: false,
+            running: 3,
+            waiting: (i / 2 % 2) as u32,
+            kv_usage: 0.5,
+            preemptions: i,
+        });
+    }
+    collector.finish(&facts(5))
+}
+
+#[test]
+fn requests_add_up() {
+    let report = run(Slo {
+        ttft_ms: Some(30.0),
+        ..Slo::default()
+    });
+    for (key, value) in [
+        ("num_requests", 5.0),
+        ("completed_requests", 2.0),
+        ("rejected_requests", 1.0),
+        ("failed_requests", 1.0),
+        ("incomplete_requests", 1.0),
+        ("total_input_tokens", 128.0),
+        ("total_output_tokens", 7.0),
+        ("duration_ms", 180.0),
+        ("mean_ttft_ms", 35.0),
+        ("median_ttft_ms", 50.0),
+        ("mean_e2e_latency_ms", 85.0),
+        ("mean_itl_ms", 20.0),
+        ("max_itl_ms", 40.0),
+        ("p99_tpot_ms", 70.0 / 3.0),
+        ("prefix_cache_reused_ratio", 0.25),
+        ("committed_prefill_tokens", 96.0),
+        ("goodput_completed_requests", 1.0),
+        ("slo_attainment", 0.2),
+        ("decode_worker_seconds", 0.36),
+        ("gpu_hours", 0.36 * 4.0 / 3600.0),
+    ] {
+        let found = report.summary[key].as_f64().expect(key);
+        assert!((found - value).abs() < 1e-9, "{key}: {found}, not {value}");
+    }
+    let arrivals: Vec<f64> = report.records().map(|r| r.arrival_time_ms).collect();
+    assert_eq!(arrivals, [0.0, 100.0, 120.0, 130.0]);
+    let track = &report.timeline.tracks[0];
+    assert!(
+        track.points.len() <= 1024,
+        "bounded: {}",
+        track.points.len()
+    );
+    assert!((track.points[9].waiting - 0.5).abs() < 0.26, "averages");
+    assert_eq!(report.curves[0].1.last(), Some(&50.0));
+}
+
+#[test]
+fn a_report_has_the_keys_of_the_peers() {
+    let json = serde_json::to_value(run(Slo::default())).expect("is JSON");
+    let peers = include_str!("../../../../tests/golden/report_keys.json");
+    let peers: Value = serde_json::from_str(peers).expect("is JSON");
+    for part in ["summary", "per_request"] {
+        let ours = match part {
+            "summary" => &json[part],
+            _ => &json[part][0],
+        };
+        for key in peers[part].as_array().expect("is a list") {
+            let key = key.as_str().expect("is a name");
+            assert!(ours.get(key).is_some(), "{part} lacks {key}");
+        }
+    }
+    assert_eq!(json["coverage"]["per_request_records"], json!(4));
+    assert!(json["summary"].get("goodput_completed_requests").is_none());
+}
+
+#[test]
+fn the_table_has_the_rows_that_users_know() {
+    let report = run(Slo {
+        e2e_ms: Some(1000.0),
+        ..Slo::default()
+    });
+    let table = report.table(None);
+    for line in [
+        "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │  50.00 │  50.00 │  50.00 │  50.00 │ 15.00 │",
+        "│ Request Count (requests)                           │  2.00 │   N/A │    N/A │    N/A │    N/A │    N/A │   N/A │",
+        "Prefix cache reused ratio: 0.2500",
+        "Goodput (requests/sec): 11.11",
+        "Rejected requests: 1",
+    ] {
+        assert!(table.contains(line), "{line}\nis not in\n{table}");
+    }
+}
+
+/// A writer that can be read afterwards.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nobody panicked").write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().expect("nobody panicked").clone();
+        String::from_utf8(bytes).expect("is text")
+    }
+}
+
+#[test]
+fn rows_can_be_read_again_as_a_workload() {
+    let shared = Shared::default();
+    let mut rows = Rows::new(Box::new(shared.clone()), RowForm::Csv).expect("is written");
+    end(&mut rows, 0, 0, &[20, 30, 50, 90], Status::Completed);
+    end(&mut rows, 1, 7, &[9], Status::Failed);
+    end(&mut rows, 2, 100, &[150, 160, 180], Status::Completed);
+    rows.finish().expect("is written");
+    let text = shared.text();
+    assert!(text.contains(",\"went, \"\"away\"\"\"\n"), "{text}");
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = dir.path().join("rows.csv");
+    std::fs::write(&path, text).expect("is written");
+    let runs = load::bench_runs(&path, Format::Auto).expect("are rows");
+    let seen: Vec<_> = runs[0]
+        .requests
+        .iter()
+        .map(|r| (r.at_ms, r.output, r.ttft_ms, r.e2e_ms))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (Some(0.0), 4, Some(20.0), Some(90.0)),
+            (Some(100.0), 3, Some(50.0), Some(80.0))
+        ]
+    );
+    let shared = Shared::default();
+    let mut rows = Rows::new(Box::new(shared.clone()), RowForm::Jsonl).expect("is written");
+    end(&mut rows, 0, 0, &[20, 30], Status::Completed);
+    rows.finish().expect("is written");
+    let row: Value = serde_json::from_str(&shared.text()).expect("is one line");
+    assert_eq!(row["ttft_ms"], json!(20.0));
+    assert!(RowForm::of("x.txt".as_ref()).is_err());
+}
+
+#[test]
+fn a_report_can_be_read_again_as_a_workload() {
+    let dir = tempfile::TempDir::new().expect("a folder");
+    let path = dir.path().join("report.json");
+    let mut file = std::fs::File::create(&path).expect("is made");
+    let report = run(Slo::default());
+    report.write_json(&mut file).expect("is written");
+    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    assert_eq!(runs[0].requests.len(), 2, "those that completed");
+    assert_eq!(runs[0].stats.ttft_mean, Some(35.0));
+}
+
+#[test]
+fn two_reports_are_compared_line_by_line() {
+    let report = serde_json::to_value(run(Slo::default())).expect("is JSON");
+    let mut other = report.clone();
+    other["summary"]["mean_ttft_ms"] = json!(70.0);
+    other["summary"]["request_throughput_rps"] = json!(22.222);
+    let table = compare(&report, &other, ("a.json", "b.json")).expect("are reports");
+    let line = |start: &str| {
+        let mut lines = table.lines().filter(|line| line.contains(start));
+        let line = lines.next().expect(start);
+        line.split('│').map(str::trim).collect::<Vec<_>>().join("|")
+    };
+    assert_eq!(
+        line("TTFT mean"),
+        "|TTFT mean (ms)|35.00|70.00|+35.00|+100.0|worse|"
+    );
+    assert!(line("Request throughput").ends_with("|better|"));
+    assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
+    let error = compare(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
+    assert_eq!(error, "b is no report: it has no summary");
+}
+
+#[test]
+fn an_empty_run_has_a_report_of_zeros() {
+    let report = Collector::new(Options::default()).finish(&facts(0));
+    assert_eq!(report.number("mean_ttft_ms"), 0.0);
+    assert_eq!(report.number("request_throughput_rps"), 0.0);
+    assert!(report.table(None).contains("N/A"));
+}

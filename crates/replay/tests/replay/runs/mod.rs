@@ -1,0 +1,356 @@
+//! Replays: workloads against pools of workers behind routers, in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+mod pools;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vllm_sim_engine::Delays;
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::latency::{LatencyModel, Polynomial};
+use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_engine::sched::sglang::SglangConfig;
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_replay::outcome::{Change, Outcome, Sink, Status};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::workload::{Dependency, Prompt, Run, Session, Source, Turn, WorkloadError};
+use vllm_sim_replay::{
+    EngineSpec, KvConfig, Pace, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings,
+    Totals, TransferTime, run,
+};
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    number: u64,
+    session: u64,
+    turn: u32,
+    status: Status,
+    arrival: u64,
+    ended: u64,
+    worker: Option<u32>,
+    reused: u32,
+    overlap: u32,
+    queued_ns: u64,
+    tokens: Vec<u64>,
+}
+
+/// Writes everything down.
+#[derive(Default)]
+struct Notes {
+    seen: Vec<Seen>,
+    gaps: HashMap<u64, u64>,
+    workers: Vec<(u64, u32, Change)>,
+}
+
+impl Sink for Notes {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        assert_eq!(outcome.tokens.len(), outcome.output as usize);
+        assert_eq!(outcome.first, outcome.tokens.first().copied());
+        assert_eq!(outcome.second, outcome.tokens.get(1).copied());
+        assert_eq!(outcome.last, outcome.tokens.last().copied());
+        self.seen.push(Seen {
+            number: outcome.number,
+            session: outcome.session,
+            turn: outcome.turn,
+            status: outcome.status,
+            arrival: outcome.arrival.nanos(),
+            ended: outcome.ended.nanos(),
+            worker: outcome.worker,
+            reused: outcome
+                .admissions
+                .iter()
+                .map(|a| a.reused)
+                .max()
+                .unwrap_or(0),
+            overlap: outcome.overlap,
+            queued_ns: outcome.queued_ns,
+            tokens: outcome.tokens.iter().map(|at| at.nanos()).collect(),
+        });
+    }
+
+    fn gaps(&mut self, nanos: u64, times: u64) {
+        *self.gaps.entry(nanos).or_insert(0) += times;
+    }
+
+    fn wants_tokens(&self) -> bool {
+        true
+    }
+
+    fn worker(&mut self, at: SimTime, worker: u32, _: bool, change: Change) {
+        self.workers.push((at.nanos(), worker, change));
+    }
+}
+
+impl Notes {
+    fn sorted(mut self) -> Vec<Seen> {
+        self.seen.sort_by_key(|seen| seen.number);
+        self.seen
+    }
+}
+
+/// An engine with little room, so that it preempts.
+fn vllm(blocks: u32) -> EngineSpec {
+    EngineSpec::Vllm(Box::new(VllmConfig {
+        latency: LatencyModel::Polynomial(Polynomial::new(u64::from(blocks) * 16)),
+        num_gpu_blocks: blocks,
+        max_num_batched_tokens: 512,
+        ..VllmConfig::default()
+    }))
+}
+
+fn sglang() -> EngineSpec {
+    EngineSpec::Sglang(Box::new(SglangConfig {
+        latency: LatencyModel::Polynomial(Polynomial::new(8192)),
+        num_pages: 512,
+        page_size: 16,
+        chunked_prefill_size: 512,
+        ..SglangConfig::default()
+    }))
+}
+
+fn slots() -> EngineSpec {
+    let delays = Delays {
+        ttft: (Duration::from_millis(20), Duration::ZERO),
+        itl: (Duration::from_millis(3), Duration::ZERO),
+        ..Delays::default()
+    };
+    EngineSpec::Pool(Box::new(PoolConfig {
+        slots: 4,
+        delays,
+        ..PoolConfig::default()
+    }))
+}
+
+fn settings(pool: PoolSpec) -> Settings {
+    Settings {
+        pool,
+        prefill: None,
+        pace: Pace::default(),
+        limit: None,
+        seed: 7,
+        sample_every: None,
+    }
+}
+
+/// Sessions of three growing turns, with shared prefixes, at random times.
+fn chats(sessions: u64) -> Synthetic {
+    Synthetic {
+        sessions,
+        input: Lengths::Uniform(40, 300),
+        output: Lengths::Uniform(1, 60),
+        arrivals: Arrivals::Poisson(40.0),
+        shared_prefix_ratio: 0.5,
+        prefix_groups: 3,
+        turns: Lengths::Constant(3),
+        grows_by: Some(Lengths::Uniform(5, 50)),
+        think_ms: 30.0,
+        ..Synthetic::default()
+    }
+}
+
+fn play(settings: &Settings, mut source: impl Source) -> (Notes, Totals) {
+    let mut notes = Notes::default();
+    let totals = run(settings, &mut source, &mut notes).unwrap();
+    (notes, totals)
+}
+
+fn routers() -> Vec<RouterConfig> {
+    vec![
+        RouterConfig::RoundRobin,
+        RouterConfig::Random,
+        RouterConfig::LeastLoaded,
+        RouterConfig::PowerOfTwo,
+        RouterConfig::Kv(KvConfig::default()),
+        RouterConfig::Kv(KvConfig {
+            queue_threshold: Some(0.2),
+            policy: QueuePolicy::Wspt,
+            temperature: 0.5,
+            event_lag: Duration::from_millis(50),
+            ..KvConfig::default()
+        }),
+        RouterConfig::Scorers(ScorersConfig::default()),
+    ]
+}
+
+#[test]
+fn every_turn_ends_once_whoever_routes_and_serves() {
+    for engine in [vllm(60), sglang(), slots()] {
+        for router in routers() {
+            for concurrency in [None, Some(5)] {
+                let mut settings = settings(PoolSpec::new(engine.clone(), 3, router.clone()));
+                settings.pace.concurrency = concurrency;
+                let (notes, totals) = play(&settings, chats(40).source().unwrap());
+                assert_eq!(totals.requests, 120);
+                let gaps = notes.gaps.clone();
+                let seen = notes.sorted();
+                let numbers: Vec<u64> = seen.iter().map(|seen| seen.number).collect();
+                assert_eq!(numbers, (0..120).collect::<Vec<_>>());
+                let mut expected = HashMap::new();
+                for seen in &seen {
+                    assert_eq!(seen.status, Status::Completed, "{seen:?}");
+                    assert!(seen.tokens.is_sorted() && seen.tokens[0] > seen.arrival);
+                    for pair in seen.tokens.windows(2) {
+                        *expected.entry(pair[1] - pair[0]).or_insert(0) += 1;
+                    }
+                }
+                assert_eq!(gaps, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_replay_twice_is_the_same() {
+    for router in routers() {
+        let settings = settings(PoolSpec::new(vllm(80), 4, router));
+        let (a, b) = (
+            play(&settings, chats(60).source().unwrap()),
+            play(&settings, chats(60).source().unwrap()),
+        );
+        assert_eq!(a.1, b.1);
+        assert_eq!(a.0.seen, b.0.seen);
+    }
+}
+
+#[test]
+fn turns_wait_for_the_turn_before_and_their_pause() {
+    let settings = settings(PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin));
+    let seen = play(&settings, chats(30).source().unwrap()).0.sorted();
+    let of = |session: u64, turn: u32| {
+        let found = seen.iter().find(|s| (s.session, s.turn) == (session, turn));
+        found.unwrap()
+    };
+    for session in 0..30 {
+        for turn in 1..3 {
+            let pause = of(session, turn).arrival - of(session, turn - 1).ended;
+            assert_eq!(pause, 30_000_000);
+            // What was said before is in the cache, unless it was evicted.
+            assert_eq!(of(session, turn).reused % 16, 0);
+        }
+    }
+}
+
+/// Sessions in a list.
+struct Listed(std::vec::IntoIter<Session>, bool);
+
+impl Source for Listed {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        Ok(self.0.next())
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.1
+    }
+}
+
+/// Plain requests: start in ms, content and length of the prompt, output.
+fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
+    let sessions = of.iter().map(|&(at, id, len, output)| {
+        let run = Run {
+            id,
+            len,
+            same: false,
+        };
+        Session {
+            id: None,
+            start: SimTime::from_millis(at),
+            turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
+            after: Vec::new(),
+        }
+    });
+    Listed(sessions.collect::<Vec<_>>().into_iter(), false)
+}
+
+#[test]
+fn equal_prompts_meet_on_the_worker_that_has_them() {
+    let asks: Vec<_> = (0..40).map(|i| (i * 400, i % 4, 640, 4)).collect();
+    for router in [
+        RouterConfig::Kv(KvConfig::default()),
+        RouterConfig::Scorers(ScorersConfig::default()),
+    ] {
+        let settings = settings(PoolSpec::new(vllm(1000), 4, router));
+        let seen = play(&settings, requests(&asks)).0.sorted();
+        for seen in &seen[4..] {
+            let first = &seen_with(&asks, &seen_list(&settings, &asks), seen.number % 4);
+            assert_eq!(seen.worker, first.worker, "{seen:?}");
+            assert_eq!((seen.overlap, seen.reused), (40, 624), "{seen:?}");
+        }
+    }
+}
+
+fn seen_list(settings: &Settings, asks: &[(u64, u64, u32, u32)]) -> Vec<Seen> {
+    play(settings, requests(asks)).0.sorted()
+}
+
+fn seen_with(asks: &[(u64, u64, u32, u32)], seen: &[Seen], content: u64) -> Seen {
+    let at = asks.iter().position(|ask| ask.1 == content).unwrap();
+    seen[at].clone()
+}
+
+#[test]
+fn a_busy_pool_keeps_requests_at_the_router() {
+    let asks: Vec<_> = (0..12).map(|i| (0, i, 2000, 2)).collect();
+    let queue = |threshold| {
+        let router = RouterConfig::Kv(KvConfig {
+            queue_threshold: threshold,
+            ..KvConfig::default()
+        });
+        let settings = settings(PoolSpec::new(vllm(2000), 2, router));
+        let seen = play(&settings, requests(&asks)).0.sorted();
+        seen.iter().filter(|seen| seen.queued_ns > 0).count()
+    };
+    // Without a threshold nobody waits; with a small one a single prompt keeps a worker busy.
+    assert_eq!((queue(None), queue(Some(0.5))), (0, 10));
+}
+
+#[test]
+fn a_session_waits_for_what_it_depends_on() {
+    let mut list: Vec<Session> = requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)])
+        .0
+        .collect();
+    let after = |session, completion| Dependency {
+        session,
+        turn: 0,
+        completion,
+        delay_ns: 1_000,
+    };
+    list[1].after = vec![after(0, true)];
+    list[2].after = vec![after(1, false)];
+    list[2].id = Some(Arc::from("last"));
+    let settings = settings(PoolSpec::new(vllm(100), 1, RouterConfig::RoundRobin));
+    let source = Listed(list.clone().into_iter(), true);
+    let seen = play(&settings, source).0.sorted();
+    let by = |session: u64| seen.iter().find(|s| s.session == session).unwrap();
+    assert_eq!(by(1).arrival, by(0).ended + 1_000);
+    assert_eq!(by(2).arrival, by(1).arrival + 1_000);
+    // A circle never starts, and is told by name.
+    list[0].after = vec![after(2, true)];
+    let (notes, totals) = play(&settings, Listed(list.into_iter(), true));
+    assert!(notes.seen.is_empty());
+    assert_eq!(totals.stuck, ["0", "1", "last"]);
+}
+
+#[test]
+fn the_time_limit_leaves_what_runs_incomplete() {
+    let mut settings = settings(PoolSpec::new(vllm(200), 1, RouterConfig::RoundRobin));
+    let asks = [(0, 1, 100, 10), (10, 2, 100, 2000), (99_000, 3, 10, 10)];
+    settings.limit = Some(SimTime::from_millis(1000));
+    let (notes, totals) = play(&settings, requests(&asks));
+    let status: Vec<Status> = notes.sorted().iter().map(|seen| seen.status).collect();
+    assert_eq!(status, [Status::Completed, Status::Incomplete]);
+    assert_eq!(totals.requests, 2);
+}
+
+#[test]
+fn times_of_an_open_loop_are_sped_up() {
+    let mut settings = settings(PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin));
+    settings.pace.speedup = 4.0;
+    let asks = [(0, 1, 100, 4), (1000, 2, 100, 4), (3000, 3, 100, 4)];
+    let arrivals = play(&settings, requests(&asks)).0.sorted();
+    let arrivals: Vec<u64> = arrivals.iter().map(|seen| seen.arrival).collect();
+    assert_eq!(arrivals, [0, 250_000_000, 750_000_000]);
+}

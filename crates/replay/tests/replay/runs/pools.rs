@@ -1,0 +1,143 @@
+//! Workers that come and go.
+
+use vllm_sim_replay::{ScaleRule, Scaling};
+
+use super::*;
+
+fn changes(notes: &Notes, change: Change) -> Vec<(u64, u32)> {
+    let found = notes.workers.iter().filter(|(_, _, what)| *what == change);
+    found
+        .map(|&(at, worker, _)| (at / 1_000_000, worker))
+        .collect()
+}
+
+#[test]
+fn a_plan_adds_and_drains_workers() {
+    let mut pool = PoolSpec::new(vllm(400), 1, RouterConfig::RoundRobin);
+    pool.startup = Duration::from_millis(500);
+    pool.scaling = Scaling {
+        schedule: vec![
+            (SimTime::from_millis(1000), 3),
+            (SimTime::from_millis(4000), 1),
+        ],
+        rule: None,
+    };
+    let asks: Vec<_> = (0..60).map(|i| (i * 100, i, 100, 30)).collect();
+    let (notes, totals) = play(&settings(pool), requests(&asks));
+    assert_eq!(
+        changes(&notes, Change::Starting),
+        [(0, 0), (1000, 1), (1000, 2)]
+    );
+    assert_eq!(
+        changes(&notes, Change::Ready),
+        [(0, 0), (1500, 1), (1500, 2)]
+    );
+    assert_eq!(changes(&notes, Change::Draining).len(), 2);
+    let gone = changes(&notes, Change::Gone);
+    assert_eq!(gone.len(), 2);
+    assert_eq!(totals.most_workers, 3);
+    // Nothing new goes to those that drain, and what they had comes to its end.
+    for seen in notes.sorted() {
+        assert_eq!(seen.status, Status::Completed);
+        let late = seen.arrival > 4_000_000_000;
+        assert!(!late || !gone.iter().any(|&(_, worker)| seen.worker == Some(worker)));
+    }
+    let expected = totals.ended.as_secs_f64() + 2.0 * 3.0;
+    assert!((totals.worker_seconds - expected).abs() < 1.5, "{totals:?}");
+}
+
+#[test]
+fn the_autoscaler_follows_the_load_and_lets_go() {
+    let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
+    pool.scaling.rule = Some(ScaleRule {
+        max: 6,
+        target_waiting: Some(2.0),
+        interval: Duration::from_millis(500),
+        cool_down: Duration::from_millis(2000),
+        ..ScaleRule::default()
+    });
+    // Forty at once, then one now and then.
+    let mut asks: Vec<_> = (0..40).map(|i| (i, i, 300, 40)).collect();
+    asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
+    let (notes, totals) = play(&settings(pool), requests(&asks));
+    assert_eq!(totals.most_workers, 6);
+    let started = changes(&notes, Change::Starting).len();
+    assert_eq!(changes(&notes, Change::Gone).len(), started - 1);
+    assert!(
+        notes
+            .seen
+            .iter()
+            .all(|seen| seen.status == Status::Completed)
+    );
+}
+
+#[test]
+fn requests_wait_for_the_first_worker() {
+    let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
+    pool.startup = Duration::from_secs(3);
+    pool.cold = true;
+    let seen = play(
+        &settings(pool),
+        requests(&[(0, 1, 100, 3), (10, 2, 100, 3)]),
+    );
+    let seen = seen.0.sorted();
+    let waited: Vec<u64> = seen.iter().map(|seen| seen.queued_ns / 1_000_000).collect();
+    assert_eq!(waited, [3000, 2990]);
+}
+
+#[test]
+fn unequal_workers_take_their_engines_in_turn() {
+    let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
+    pool.engines = vec![slots(), vllm(400)];
+    let seen = play(&settings(pool), requests(&[(0, 1, 100, 3), (0, 2, 100, 3)]));
+    let seen = seen.0.sorted();
+    let gap = |at: usize| seen[at].tokens[1] - seen[at].tokens[0];
+    assert_eq!(gap(0), 3_000_000);
+    assert_ne!(gap(1), 3_000_000);
+}
+
+/// Two prefill workers in front of two others; a prompt token takes `fetch_ns` to move.
+fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
+    let engine = EngineSpec::Vllm(Box::new(VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(20),
+            decode: Duration::from_millis(5),
+        },
+        num_gpu_blocks: blocks,
+        ..VllmConfig::mocker()
+    }));
+    let (before, after) = router.split();
+    Settings {
+        prefill: Some(PoolSpec {
+            transfer: TransferTime {
+                ns_per_token: fetch_ns as f64,
+                whole: true,
+            },
+            ..PoolSpec::new(engine.clone(), 2, before)
+        }),
+        ..settings(PoolSpec::new(engine, 2, after))
+    }
+}
+
+#[test]
+fn a_split_request_waits_for_prompt_transfer_and_one_decode() {
+    let settings = split(2048, 400, &RouterConfig::RoundRobin);
+    let seen = play(&settings, requests(&[(0, 1, 4096, 3)])).0.sorted();
+    // 4096 tokens of 2048 ns each.
+    let first = 20_000_000 + 8_388_608 + 5_000_000;
+    let expected = [first, first + 5_000_000, first + 10_000_000];
+    assert_eq!(seen[0].tokens, expected);
+}
+
+#[test]
+fn split_pools_lose_nothing_when_blocks_are_scarce() {
+    for router in routers() {
+        let settings = split(100_000, 24, &router);
+        let asks: Vec<_> = (0..80).map(|i| (i * 5, i % 7, 500, 12)).collect();
+        let (notes, totals) = play(&settings, requests(&asks));
+        assert_eq!(totals.requests, 80);
+        let seen = notes.sorted();
+        assert!(seen.iter().all(|seen| seen.status == Status::Completed));
+        assert!(seen.iter().all(|seen| seen.tokens.len() == 12));
+    }
+}

@@ -1,0 +1,305 @@
+//! EBNF as llama.cpp (GBNF) and xgrammar write it.
+//!
+//! Sources: `grammars/README.md` of llama.cpp, `cpp/grammar_parser.cc` of xgrammar.
+
+use std::collections::HashMap;
+
+use super::scan::Scan;
+use super::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
+use crate::regex::Rx;
+
+struct Parser {
+    scan: Scan,
+    names: HashMap<String, usize>,
+    /// Bodies, once defined.
+    rules: Vec<Option<Expr>>,
+}
+
+pub(super) fn read(source: &str) -> Result<Grammar, String> {
+    let mut parser = Parser {
+        scan: Scan::new(source),
+        names: HashMap::new(),
+        rules: Vec::new(),
+    };
+    parser.skip();
+    while parser.scan.peek(0).is_some() {
+        parser.rule()?;
+        parser.skip();
+    }
+    let Some(&start) = parser.names.get("root") else {
+        return Err("No 'root' rule found".to_owned());
+    };
+    let mut rules = Vec::new();
+    for (name, &index) in &parser.names {
+        if parser.rules[index].is_none() {
+            return Err(format!("Rule '{name}' not found"));
+        }
+    }
+    for body in parser.rules {
+        rules.extend(body.map(|body| Rule {
+            body,
+            height: u32::MAX,
+            is_lexeme: false,
+        }));
+    }
+    Ok(Grammar {
+        rules,
+        start,
+        is_spaced: false,
+    })
+}
+
+fn in_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+impl Parser {
+    /// Moves past blanks, line ends and comments.
+    fn skip(&mut self) {
+        loop {
+            self.scan.take_while(char::is_whitespace);
+            if self.scan.peek(0) != Some('#') {
+                return;
+            }
+            self.scan.take_while(|c| c != '\n');
+        }
+    }
+
+    fn error<T>(&self, words: &str) -> Result<T, String> {
+        Err(self.scan.fault(self.scan.at, words))
+    }
+
+    fn index(&mut self, name: String) -> Result<usize, String> {
+        if let Some(&index) = self.names.get(&name) {
+            return Ok(index);
+        }
+        if self.rules.len() >= MAX_RULES {
+            return self.error("too many rules");
+        }
+        self.rules.push(None);
+        self.names.insert(name, self.rules.len() - 1);
+        Ok(self.rules.len() - 1)
+    }
+
+    fn rule(&mut self) -> Result<(), String> {
+        let at = self.scan.at;
+        let name = self.scan.take_while(in_name);
+        if name.is_empty() {
+            return self.error("Expected name");
+        }
+        self.skip();
+        if !self.scan.eat("::=") {
+            return self.error("Expected ::=");
+        }
+        let index = self.index(name.clone())?;
+        if self.rules[index].is_some() {
+            return Err(self
+                .scan
+                .fault(at, &format!("Rule '{name}' already exists")));
+        }
+        let body = self.alternatives(0)?;
+        self.rules[index] = Some(body);
+        Ok(())
+    }
+
+    fn alternatives(&mut self, nesting: u32) -> Result<Expr, String> {
+        if nesting > MAX_NESTING {
+            return self.error("the grammar nests too deep");
+        }
+        let mut parts = vec![self.sequence(nesting)?];
+        while self.scan.eat("|") {
+            parts.push(self.sequence(nesting)?);
+        }
+        Ok(match parts.len() {
+            1 => parts.remove(0),
+            _ => Expr::Alternatives(parts),
+        })
+    }
+
+    fn sequence(&mut self, nesting: u32) -> Result<Expr, String> {
+        let mut parts = Vec::new();
+        loop {
+            self.skip();
+            match self.scan.peek(0) {
+                None | Some('|' | ')') => break,
+                Some(c) if in_name(c) && c != '.' && self.starts_rule() => break,
+                Some(_) => {}
+            }
+            if self.scan.eat("(=") {
+                // A look-ahead only guides the matcher of the real thing.
+                self.alternatives(nesting + 1)?;
+                self.close()?;
+                continue;
+            }
+            let part = self.primary(nesting)?;
+            let part = self.repeated(part)?;
+            parts.push(part);
+        }
+        Ok(match parts.len() {
+            1 => parts.remove(0),
+            _ => Expr::Sequence(parts),
+        })
+    }
+
+    /// Whether a name and `::=` come next: the rule before ends here.
+    fn starts_rule(&mut self) -> bool {
+        let at = self.scan.at;
+        self.scan.take_while(in_name);
+        self.skip();
+        let found = self.scan.starts("::=");
+        self.scan.at = at;
+        found
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.skip();
+        if self.scan.eat(")") {
+            Ok(())
+        } else {
+            self.error("Expected ')'")
+        }
+    }
+
+    fn primary(&mut self, nesting: u32) -> Result<Expr, String> {
+        let at = self.scan.at;
+        match self.scan.peek(0) {
+            Some('"') => {
+                self.scan.at += 1;
+                let mut text = String::new();
+                loop {
+                    match self.scan.next() {
+                        Some('"') => return Ok(Expr::Literal(text)),
+                        Some('\\') => text.push(self.scan.escape()?),
+                        Some('\n') | None => {
+                            return self.error("Unexpected end of input");
+                        }
+                        Some(c) => text.push(c),
+                    }
+                }
+            }
+            Some('[') => self.class(),
+            Some('(') => {
+                self.scan.at += 1;
+                let inner = self.alternatives(nesting + 1)?;
+                self.close()?;
+                Ok(inner)
+            }
+            Some('.') => {
+                self.scan.at += 1;
+                Ok(Expr::Class(Rx::class(vec![(' ', char::MAX)])))
+            }
+            Some(c) if in_name(c) => {
+                let name = self.scan.take_while(in_name);
+                if self.scan.peek(0) == Some('(') {
+                    return Err(self
+                        .scan
+                        .fault(at, &format!("the macro {name}(…) is not supported")));
+                }
+                Ok(Expr::Rule(self.index(name)?))
+            }
+            _ => self.error("Expected name"),
+        }
+    }
+
+    fn class(&mut self) -> Result<Expr, String> {
+        let at = self.scan.at;
+        self.scan.at += 1;
+        let negated = self.scan.eat("^");
+        let mut ranges = Vec::new();
+        loop {
+            let low = match self.scan.next() {
+                Some(']') => break,
+                Some('\\') => self.scan.escape()?,
+                Some('\n') | None => {
+                    return self.error("Unexpected end of input");
+                }
+                Some(c) => c,
+            };
+            let mut high = low;
+            if self.scan.peek(0) == Some('-') && self.scan.peek(1).is_some_and(|c| c != ']') {
+                self.scan.at += 1;
+                high = match self.scan.next() {
+                    Some('\\') => self.scan.escape()?,
+                    Some(c) => c,
+                    None => continue,
+                };
+            }
+            if low > high {
+                return Err(self.scan.fault(
+                    at,
+                    "Invalid character class: lower bound is larger than upper bound",
+                ));
+            }
+            ranges.push((low, high));
+        }
+        let ranges = if negated { complement(ranges) } else { ranges };
+        if ranges.is_empty() {
+            return Err(self.scan.fault(at, "the character class is empty"));
+        }
+        Ok(Expr::Class(Rx::class(ranges)))
+    }
+
+    fn repeated(&mut self, part: Expr) -> Result<Expr, String> {
+        let mut part = part;
+        loop {
+            let (min, max) = match self.scan.peek(0) {
+                Some('*') => (0, None),
+                Some('+') => (1, None),
+                Some('?') => (0, Some(1)),
+                Some('{') => {
+                    self.scan.at += 1;
+                    let bounds = bounds(&mut self.scan)?;
+                    part = Expr::Repeat(Box::new(part), bounds.0, bounds.1);
+                    continue;
+                }
+                _ => return Ok(part),
+            };
+            self.scan.at += 1;
+            part = Expr::Repeat(Box::new(part), min, max);
+        }
+    }
+}
+
+/// The bounds of a repetition, after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
+pub(super) fn bounds(scan: &mut Scan) -> Result<(u32, Option<u32>), String> {
+    let at = scan.at;
+    scan.take_while(char::is_whitespace);
+    let low = scan.number();
+    scan.take_while(char::is_whitespace);
+    let high = if scan.eat(",") {
+        scan.take_while(char::is_whitespace);
+        let high = scan.number();
+        scan.take_while(char::is_whitespace);
+        high
+    } else {
+        low
+    };
+    if !scan.eat("}") || (low.is_none() && high.is_none()) {
+        return Err(scan.fault(at, "Expect {n}, {n,} or {n,m}"));
+    }
+    let low = low.unwrap_or(0);
+    if high.is_some_and(|high| high < low) {
+        return Err(scan.fault(at, "the upper bound is below the lower bound"));
+    }
+    Ok((low, high))
+}
+
+/// Every character that is in none of `ranges`.
+fn complement(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
+    ranges.sort_unstable();
+    let mut left = Vec::new();
+    // Control characters are left out: they are legal, and never what is meant.
+    let mut next = u32::from(' ');
+    for (low, high) in ranges {
+        if u32::from(low) > next {
+            let end = (next..u32::from(low)).rev().find_map(char::from_u32);
+            left.extend(char::from_u32(next).zip(end));
+        }
+        next = next.max(u32::from(high) + 1);
+        if (0xd800..0xe000).contains(&next) {
+            next = 0xe000;
+        }
+    }
+    left.extend(char::from_u32(next).map(|start| (start, char::MAX)));
+    left
+}

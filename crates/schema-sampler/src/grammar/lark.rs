@@ -1,0 +1,552 @@
+//! Lark, in the dialect of llguidance and xgrammar.
+//!
+//! Sources: `parser/src/lark` of llguidance, `xgrammar_features/lark_grammar` of xgrammar's
+//! documentation. Trees do not matter here: `?rule`, `!rule`, aliases and priorities are read
+//! and dropped. Terminals are read like rules; nothing is ignored inside them.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::scan::Scan;
+use super::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule, common, ebnf};
+use crate::regex::{Rx, WholeRegex};
+use crate::schema::Schema;
+
+/// Levels of `%lark { … }` blocks, at most.
+const MAX_BLOCKS: u32 = 8;
+
+struct Parser {
+    scan: Scan,
+    names: HashMap<String, usize>,
+    rules: Vec<Entry>,
+    ignored: Vec<Expr>,
+    /// Levels of `%lark` blocks around this one.
+    blocks: u32,
+}
+
+struct Entry {
+    name: String,
+    body: Option<Expr>,
+    mentioned: usize,
+}
+
+pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
+    if blocks > MAX_BLOCKS {
+        return Err("lark grammar too deeply nested".to_owned());
+    }
+    let mut parser = Parser {
+        scan: Scan::new(source),
+        names: HashMap::new(),
+        rules: Vec::new(),
+        ignored: Vec::new(),
+        blocks,
+    };
+    parser.skip_lines();
+    while parser.scan.peek(0).is_some() {
+        parser.item()?;
+        parser.skip_lines();
+    }
+    let Some(&start) = parser.names.get("start") else {
+        return Err("no start rule found".to_owned());
+    };
+    if let Some(entry) = parser.rules.iter().find(|entry| entry.body.is_none()) {
+        let words = format!("unknown name: {:?}", entry.name);
+        return Err(parser.scan.error(entry.mentioned, &words));
+    }
+    let is_spaced = parser.ignored.iter().any(|e| parser.matches_blank(e, 0));
+    let rules = parser.rules.into_iter().filter_map(|entry| {
+        entry.body.map(|body| Rule {
+            body,
+            height: u32::MAX,
+            is_lexeme: is_terminal(&entry.name),
+        })
+    });
+    let mut grammar = Grammar {
+        rules: rules.collect(),
+        start,
+        is_spaced,
+    };
+    if blocks > 0 {
+        grammar.measure();
+        if grammar.rules[start].height == u32::MAX {
+            return Err("a nested grammar has no finite text".to_owned());
+        }
+    }
+    Ok(grammar)
+}
+
+fn is_terminal(name: &str) -> bool {
+    name.trim_start_matches('_')
+        .chars()
+        .next()
+        .is_some_and(char::is_uppercase)
+}
+
+fn in_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-')
+}
+
+impl Parser {
+    fn error<T>(&self, words: &str) -> Result<T, String> {
+        Err(self.scan.error(self.scan.at, words))
+    }
+
+    /// Moves past blanks and comments within a line.
+    fn skip(&mut self) {
+        loop {
+            self.scan.take_while(|c| c.is_whitespace() && c != '\n');
+            let comment = self.scan.peek(0) == Some('#') || self.scan.starts("//");
+            if comment {
+                self.scan.take_while(|c| c != '\n');
+            } else if self.scan.starts("\\\n") {
+                self.scan.at += 2;
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn skip_lines(&mut self) {
+        self.skip();
+        while self.scan.eat("\n") {
+            self.skip();
+        }
+    }
+
+    /// Moves past blanks, and past line ends inside brackets or before `|`.
+    fn skip_within(&mut self, nesting: u32) {
+        self.skip();
+        if self.scan.peek(0) != Some('\n') {
+            return;
+        }
+        let at = self.scan.at;
+        self.skip_lines();
+        if nesting == 0 && self.scan.peek(0) != Some('|') {
+            self.scan.at = at;
+        }
+    }
+
+    fn item(&mut self) -> Result<(), String> {
+        if self.scan.peek(0) == Some('%') {
+            return self.directive();
+        }
+        self.scan.take_while(|c| c == '?' || c == '!');
+        let at = self.scan.at;
+        let name = self.scan.take_while(in_name);
+        if name.is_empty() {
+            return self.error("expected a rule, a terminal or a directive");
+        }
+        self.skip();
+        match self.scan.peek(0) {
+            Some('{') => return self.error("template usage not supported yet"),
+            Some('[') => {
+                // Attributes such as [capture, lazy] do not change the language made here.
+                self.scan.take_while(|c| c != ']' && c != '\n');
+                self.scan.eat("]");
+                self.skip();
+            }
+            Some('.') => {
+                self.scan.at += 1;
+                self.scan.take_while(|c| c == '-' || c.is_ascii_digit());
+                self.skip();
+            }
+            _ => {}
+        }
+        if !self.scan.eat(":") {
+            return self.error("expected ':' after rule name");
+        }
+        let body = self.alternatives(0)?;
+        self.define(name, at, body)?;
+        self.end_of_line()
+    }
+
+    fn end_of_line(&mut self) -> Result<(), String> {
+        self.skip();
+        match self.scan.peek(0) {
+            None | Some('\n') => Ok(()),
+            Some(c) => self.error(&format!("unexpected {c:?}")),
+        }
+    }
+
+    fn index(&mut self, name: &str, at: usize) -> Result<usize, String> {
+        if let Some(&index) = self.names.get(name) {
+            return Ok(index);
+        }
+        if self.rules.len() >= MAX_RULES {
+            return self.error("too many rules");
+        }
+        self.rules.push(Entry {
+            name: name.to_owned(),
+            body: None,
+            mentioned: at,
+        });
+        self.names.insert(name.to_owned(), self.rules.len() - 1);
+        Ok(self.rules.len() - 1)
+    }
+
+    fn define(&mut self, name: String, at: usize, body: Expr) -> Result<(), String> {
+        let index = self.index(&name, at)?;
+        if self.rules[index].body.is_some() {
+            return Err(self.scan.error(at, &format!("duplicate rule: {name:?}")));
+        }
+        self.rules[index].body = Some(body);
+        Ok(())
+    }
+
+    fn directive(&mut self) -> Result<(), String> {
+        let at = self.scan.at;
+        self.scan.at += 1;
+        let name = self.scan.take_while(in_name);
+        self.skip();
+        match name.as_str() {
+            "ignore" => {
+                let body = self.alternatives(0)?;
+                self.ignored.push(body);
+            }
+            "import" => self.import(at)?,
+            "grammar_options" | "llguidance" => {
+                self.json()?;
+            }
+            "declare" | "override" => {
+                let words = format!("{name} statement not supported yet");
+                return Err(self.scan.error(at, &words));
+            }
+            _ => return Err(self.scan.error(at, "lexer error")),
+        }
+        self.end_of_line()
+    }
+
+    fn import(&mut self, at: usize) -> Result<(), String> {
+        if !self.scan.eat("common") {
+            return self.error("only the library 'common' can be imported");
+        }
+        self.skip();
+        let mut wanted = Vec::new();
+        if self.scan.eat(".") {
+            wanted.push(self.scan.take_while(in_name));
+        } else if self.scan.eat("(") {
+            loop {
+                self.skip_within(1);
+                wanted.push(self.scan.take_while(in_name));
+                self.skip_within(1);
+                if self.scan.eat(")") {
+                    break;
+                }
+                if !self.scan.eat(",") {
+                    return self.error("expected ',' or ')' in the list of imports");
+                }
+            }
+        }
+        self.skip();
+        let alias = self.scan.eat("->").then(|| {
+            self.skip();
+            self.scan.take_while(in_name)
+        });
+        for name in wanted {
+            let pattern = common::pattern(&name).map_err(|e| self.scan.error(at, &e))?;
+            let body = self.regex(pattern, at)?;
+            let name = alias.clone().unwrap_or(name);
+            self.define(name, at, body)?;
+        }
+        Ok(())
+    }
+
+    fn regex(&self, source: &str, at: usize) -> Result<Expr, String> {
+        match WholeRegex::new(source) {
+            Ok(regex) => Ok(Expr::Pattern(Box::new(regex))),
+            Err(_) => {
+                let reason = regex_syntax::parse(source).err().map(|e| e.to_string());
+                let reason = reason.unwrap_or_else(|| "not supported".to_owned());
+                let words = format!("invalid regex {source:?} (in regex): {reason}");
+                Err(self.scan.error(at, &words))
+            }
+        }
+    }
+
+    fn alternatives(&mut self, nesting: u32) -> Result<Expr, String> {
+        if nesting > MAX_NESTING {
+            return self.error("lark grammar too deeply nested");
+        }
+        let mut parts = Vec::new();
+        loop {
+            parts.push(self.sequence(nesting)?);
+            if self.scan.eat("->") {
+                self.skip();
+                self.scan.take_while(in_name);
+                self.skip_within(nesting);
+            }
+            if !self.scan.eat("|") {
+                break;
+            }
+        }
+        Ok(match parts.len() {
+            1 => parts.remove(0),
+            _ => Expr::Alternatives(parts),
+        })
+    }
+
+    fn sequence(&mut self, nesting: u32) -> Result<Expr, String> {
+        let mut parts = Vec::new();
+        loop {
+            self.skip_within(nesting);
+            if self.scan.starts("->") {
+                break;
+            }
+            if matches!(self.scan.peek(0), None | Some('|' | ')' | ']' | '\n' | '}')) {
+                break;
+            }
+            let part = self.atom(nesting)?;
+            let part = self.repeated(part)?;
+            parts.push(part);
+        }
+        Ok(match parts.len() {
+            1 => parts.remove(0),
+            _ => Expr::Sequence(parts),
+        })
+    }
+
+    fn bracket(&mut self, close: &str, nesting: u32) -> Result<Expr, String> {
+        self.scan.at += 1;
+        let inner = self.alternatives(nesting + 1)?;
+        self.skip_within(nesting + 1);
+        if !self.scan.eat(close) {
+            return self.error(&format!("expected '{close}'"));
+        }
+        Ok(inner)
+    }
+
+    fn atom(&mut self, nesting: u32) -> Result<Expr, String> {
+        let at = self.scan.at;
+        match self.scan.peek(0) {
+            Some('(') => self.bracket(")", nesting),
+            Some('[') => {
+                let inner = self.bracket("]", nesting)?;
+                Ok(Expr::Repeat(Box::new(inner), 0, Some(1)))
+            }
+            Some('"') => self.string_or_range(),
+            Some('/') => self.slashed(),
+            Some('%') => self.block(),
+            Some('<') => {
+                let text = self.scan.take_while(|c| c != '>' && !c.is_whitespace());
+                if !self.scan.eat(">") || text.starts_with("<[") {
+                    return Err(self
+                        .scan
+                        .error(at, "token ids cannot be written without a tokenizer"));
+                }
+                Ok(Expr::Literal(text + ">"))
+            }
+            Some(c) if in_name(c) => {
+                let name = self.scan.take_while(in_name);
+                Ok(Expr::Rule(self.index(&name, at)?))
+            }
+            Some('@') => self.error("references to other grammars are not supported"),
+            Some(c) => self.error(&format!("unexpected {c:?}")),
+            None => self.error("unexpected end of the grammar"),
+        }
+    }
+
+    fn string(&mut self) -> Result<String, String> {
+        let at = self.scan.at;
+        self.scan.at += 1;
+        let mut text = String::new();
+        loop {
+            match self.scan.next() {
+                Some('"') => return Ok(text),
+                Some('\\') => text.push(self.scan.escape()?),
+                Some('\n') | None => return Err(self.scan.error(at, "unterminated string")),
+                Some(c) => text.push(c),
+            }
+        }
+    }
+
+    fn string_or_range(&mut self) -> Result<Expr, String> {
+        let at = self.scan.at;
+        let text = self.string()?;
+        if self.scan.peek(0) == Some('i') && !self.scan.peek(1).is_some_and(in_name) {
+            // Any case is accepted: the one that is written reads best.
+            self.scan.at += 1;
+            return Ok(Expr::Literal(text));
+        }
+        let before = self.scan.at;
+        self.skip();
+        if !self.scan.eat("..") {
+            self.scan.at = before;
+            return Ok(Expr::Literal(text));
+        }
+        self.skip();
+        if self.scan.peek(0) != Some('"') {
+            return self.error("expected a string after '..'");
+        }
+        let end = self.string()?;
+        let one = |text: &str| {
+            let mut chars = text.chars();
+            chars.next().filter(|_| chars.next().is_none())
+        };
+        match (one(&text), one(&end)) {
+            (Some(low), Some(high)) if low <= high => Ok(Expr::Class(Rx::class(vec![(low, high)]))),
+            (Some(low), Some(high)) => Err(self
+                .scan
+                .error(at, &format!("invalid range order: {low:?}..{high:?}"))),
+            _ => Err(self
+                .scan
+                .error(at, "both ends of a range must be one character")),
+        }
+    }
+
+    fn slashed(&mut self) -> Result<Expr, String> {
+        let at = self.scan.at;
+        self.scan.at += 1;
+        let mut source = String::new();
+        loop {
+            match self.scan.next() {
+                Some('/') => break,
+                Some('\\') => match self.scan.next() {
+                    Some('/') => source.push('/'),
+                    Some(c) => source.extend(['\\', c]),
+                    None => {}
+                },
+                Some('\n') | None => return Err(self.scan.error(at, "unterminated regex")),
+                Some(c) => source.push(c),
+            }
+        }
+        let flags = self.scan.take_while(|c| "imslux".contains(c));
+        let flags: String = flags.chars().filter(|c| "imsx".contains(*c)).collect();
+        if flags.is_empty() {
+            self.regex(&source, at)
+        } else {
+            self.regex(&format!("(?{flags}:{source})"), at)
+        }
+    }
+
+    fn json(&mut self) -> Result<Value, String> {
+        let rest = self.scan.rest();
+        let mut values = serde_json::Deserializer::from_str(&rest).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(value)) => {
+                let read = &rest[..values.byte_offset()];
+                self.scan.at += read.chars().count();
+                Ok(value)
+            }
+            Some(Err(error)) => self.error(&format!("invalid JSON: {error}")),
+            None => self.error("expected a JSON object"),
+        }
+    }
+
+    /// `%json { … }` or `%lark { … }`.
+    fn block(&mut self) -> Result<Expr, String> {
+        let at = self.scan.at;
+        self.scan.at += 1;
+        let name = self.scan.take_while(in_name);
+        self.skip_within(1);
+        match name.as_str() {
+            "json" => {
+                let value = self.json()?;
+                let schema = Schema::read(&value).map_err(|bad| {
+                    self.scan
+                        .error(at, &format!("{} ({})", bad.reason, bad.path))
+                })?;
+                Ok(Expr::Json(Box::new(schema)))
+            }
+            "lark" => {
+                let inner = self.braces()?;
+                let grammar = read(&inner, self.blocks + 1)?;
+                Ok(Expr::Nested(Box::new(grammar)))
+            }
+            _ => Err(self
+                .scan
+                .error(at, &format!("expected %lark or %json, got %{name}"))),
+        }
+    }
+
+    /// The text between a pair of braces, strings and patterns skipped.
+    fn braces(&mut self) -> Result<String, String> {
+        let at = self.scan.at;
+        if !self.scan.eat("{") {
+            return self.error("expected '{'");
+        }
+        let mut depth = 1;
+        let mut text = String::new();
+        while let Some(c) = self.scan.next() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                '"' | '/' => {
+                    text.push(c);
+                    while let Some(inner) = self.scan.next() {
+                        text.push(inner);
+                        if inner == '\\' {
+                            text.extend(self.scan.next());
+                        } else if inner == c || inner == '\n' {
+                            break;
+                        }
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(text);
+            }
+            text.push(c);
+        }
+        Err(self.scan.error(at, "unterminated '{'"))
+    }
+
+    fn repeated(&mut self, part: Expr) -> Result<Expr, String> {
+        let (min, max) = match self.scan.peek(0) {
+            Some('*') => (0, None),
+            Some('+') => (1, None),
+            Some('?') => (0, Some(1)),
+            Some('{') => {
+                self.scan.at += 1;
+                let (min, max) = ebnf::bounds(&mut self.scan)?;
+                return Ok(Expr::Repeat(Box::new(part), min, max));
+            }
+            Some('~') => {
+                self.scan.at += 1;
+                self.skip();
+                let Some(min) = self.scan.number() else {
+                    return self.error("expected a number after '~'");
+                };
+                let max = if self.scan.eat("..") {
+                    self.scan.number()
+                } else {
+                    Some(min)
+                };
+                if max.is_none_or(|max| max < min) {
+                    return self.error("range end must be >= start");
+                }
+                return Ok(Expr::Repeat(Box::new(part), min, max));
+            }
+            _ => return Ok(part),
+        };
+        self.scan.at += 1;
+        Ok(Expr::Repeat(Box::new(part), min, max))
+    }
+
+    /// Whether an ignored part may be a single blank.
+    fn matches_blank(&self, expr: &Expr, depth: u32) -> bool {
+        if depth > MAX_NESTING {
+            return false;
+        }
+        match expr {
+            Expr::Literal(text) => text == " ",
+            Expr::Pattern(regex) => regex.is_match(" "),
+            Expr::Class(rx) => rx.has(' '),
+            Expr::Alternatives(parts) => parts.iter().any(|p| self.matches_blank(p, depth + 1)),
+            Expr::Sequence(parts) => match parts.as_slice() {
+                [only] => self.matches_blank(only, depth + 1),
+                _ => false,
+            },
+            Expr::Repeat(part, min, max) => {
+                *min <= 1 && *max != Some(0) && self.matches_blank(part, depth + 1)
+            }
+            Expr::Rule(index) => self.rules[*index]
+                .body
+                .as_ref()
+                .is_some_and(|body| self.matches_blank(body, depth + 1)),
+            Expr::Json(_) | Expr::Nested(_) => false,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A regular expression as a generator: each part knows its shortest and longest match.
+
+use rand_chacha::ChaCha8Rng;
+use regex_syntax::hir::{Class, Hir, HirKind};
+
+use super::super::words;
+use vllm_sim_random::Draw;
+
+/// How many more than the least an unbounded repetition makes, at most.
+const EXTRA: u32 = 8;
+
+/// A part of a pattern, with the lengths of its matches in characters.
+#[derive(Debug)]
+pub(in super::super) struct Rx {
+    kind: Kind,
+    pub(in super::super) min: u32,
+    pub(in super::super) max: u32,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Empty,
+    Literal(String),
+    Class(Vec<(char, char)>),
+    Concat(Vec<Rx>),
+    Alternation(Vec<Rx>),
+    Repeat { sub: Box<Rx>, min: u32, max: u32 },
+}
+
+impl Rx {
+    /// Anchors and word boundaries count as empty: the caller checks the result.
+    pub(in super::super) fn new(hir: &Hir) -> Self {
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => Self::of(Kind::Empty, 0, 0),
+            HirKind::Literal(literal) => {
+                let text = String::from_utf8_lossy(&literal.0).into_owned();
+                let n = saturate(text.chars().count());
+                Self::of(Kind::Literal(text), n, n)
+            }
+            HirKind::Class(class) => {
+                let ranges: Vec<(char, char)> = match class {
+                    Class::Unicode(c) => c.iter().map(|r| (r.start(), r.end())).collect(),
+                    Class::Bytes(c) => c
+                        .iter()
+                        .map(|r| (char::from(r.start()), char::from(r.end())))
+                        .collect(),
+                };
+                if ranges.is_empty() {
+                    // Matches nothing: no length window ever fits.
+                    return Self::of(Kind::Class(ranges), u32::MAX, 0);
+                }
+                Self::of(Kind::Class(ranges), 1, 1)
+            }
+            HirKind::Capture(capture) => Self::new(&capture.sub),
+            HirKind::Concat(parts) => {
+                let parts: Vec<Self> = parts.iter().map(Self::new).collect();
+                let min = parts.iter().fold(0u32, |n, p| n.saturating_add(p.min));
+                let max = parts.iter().fold(0u32, |n, p| n.saturating_add(p.max));
+                Self::of(Kind::Concat(parts), min, max)
+            }
+            HirKind::Alternation(parts) => {
+                let parts: Vec<Self> = parts.iter().map(Self::new).collect();
+                let min = parts.iter().map(|p| p.min).min().unwrap_or(0);
+                let max = parts.iter().map(|p| p.max).max().unwrap_or(0);
+                Self::of(Kind::Alternation(parts), min, max)
+            }
+            HirKind::Repetition(rep) => {
+                Self::repeat(Self::new(&rep.sub), rep.min, rep.max.unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    fn of(kind: Kind, min: u32, max: u32) -> Self {
+        Self { kind, min, max }
+    }
+
+    fn repeat(sub: Self, min: u32, max: u32) -> Self {
+        let (low, high) = if min == 0 && sub.min > sub.max {
+            (0, 0)
+        } else {
+            (sub.min.saturating_mul(min), sub.max.saturating_mul(max))
+        };
+        let sub = Box::new(sub);
+        Self::of(Kind::Repeat { sub, min, max }, low, high)
+    }
+
+    /// Any one of `ranges`.
+    pub(in super::super) fn class(ranges: Vec<(char, char)>) -> Self {
+        Self::of(Kind::Class(ranges), 1, 1)
+    }
+
+    /// Whether this is a class that holds `c`.
+    pub(in super::super) fn has(&self, c: char) -> bool {
+        matches!(&self.kind, Kind::Class(ranges) if contains(ranges, c))
+    }
+
+    /// Appends a match of `low..=high` characters to `out`; `None` when none was found.
+    pub(in super::super) fn sample(
+        &self,
+        low: u32,
+        high: u32,
+        rng: &mut ChaCha8Rng,
+        out: &mut String,
+    ) -> Option<()> {
+        if self.min > high || self.max < low || self.min > self.max {
+            return None;
+        }
+        match &self.kind {
+            Kind::Empty => {}
+            Kind::Literal(text) => out.push_str(text),
+            Kind::Class(ranges) => out.push(pick(ranges, rng)?),
+            Kind::Concat(parts) => {
+                let sizes = parts.iter().map(|p| (p.min, p.max));
+                let mut window = Window::new(sizes, low, high);
+                for part in parts {
+                    let (low, high) = window.next((part.min, part.max))?;
+                    let before = out.len();
+                    part.sample(low, high, rng, out)?;
+                    window.used += saturate(out[before..].chars().count());
+                }
+            }
+            Kind::Alternation(parts) => {
+                let first = rng.between(0, parts.len() as u64 - 1) as usize;
+                let before = out.len();
+                let done = (0..parts.len()).any(|i| {
+                    out.truncate(before);
+                    let part = &parts[(first + i) % parts.len()];
+                    part.sample(low, high, rng, out).is_some()
+                });
+                return done.then_some(());
+            }
+            Kind::Repeat { sub, min, max } => {
+                return sample_repeat(sub, (*min, *max), (low, high), rng, out);
+            }
+        }
+        Some(())
+    }
+}
+
+/// Shares a length window out over parts, left to right.
+struct Window {
+    low: u32,
+    high: u32,
+    used: u32,
+    rest_min: u32,
+    rest_max: u64,
+}
+
+impl Window {
+    fn new(sizes: impl Iterator<Item = (u32, u32)>, low: u32, high: u32) -> Self {
+        let (min, max) = sizes.fold((0u32, 0u64), |(min, max), (a, b)| {
+            (min.saturating_add(a), max.saturating_add(u64::from(b)))
+        });
+        Self {
+            low,
+            high,
+            used: 0,
+            rest_min: min,
+            rest_max: max,
+        }
+    }
+
+    /// What the next part, of the given size, may take.
+    fn next(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
+        self.rest_min = self.rest_min.saturating_sub(min);
+        self.rest_max = self.rest_max.saturating_sub(u64::from(max));
+        let rest_max = u32::try_from(self.rest_max).unwrap_or(u32::MAX);
+        let needed = self.low.saturating_sub(self.used).saturating_sub(rest_max);
+        let room = self
+            .high
+            .checked_sub(self.used)?
+            .checked_sub(self.rest_min)?;
+        (needed <= room).then_some((needed, room))
+    }
+}
+
+fn sample_repeat(
+    sub: &Rx,
+    (min, max): (u32, u32),
+    (low, high): (u32, u32),
+    rng: &mut ChaCha8Rng,
+    out: &mut String,
+) -> Option<()> {
+    if sub.min > sub.max {
+        return (min == 0 && low == 0).then_some(());
+    }
+    if sub.max == 0 {
+        return Some(());
+    }
+    // Copies that may be empty need not be made one by one to reach `min`.
+    let least = if sub.min == 0 { 0 } else { min }.max(low.div_ceil(sub.max));
+    let most = high.checked_div(sub.min).map_or(max, |n| max.min(n));
+    if least > most {
+        return None;
+    }
+    let class = match &sub.kind {
+        Kind::Class(ranges) => Some(ranges),
+        _ => None,
+    };
+    let natural = if class.is_some() { EXTRA } else { 2 };
+    // An open-ended repetition of characters reads better when it is not empty.
+    let from = if class.is_some() && most > least && max > 1 {
+        least.max(1)
+    } else {
+        least
+    };
+    let to = most.min(from.saturating_add(natural));
+    if let Some(ranges) = class
+        && let Some(word) = word_of(ranges, from, to, rng)
+    {
+        out.push_str(word);
+        return Some(());
+    }
+    let count = rng.between(u64::from(from), u64::from(to)) as u32;
+    let each = (sub.min, sub.max);
+    let mut window = Window {
+        low,
+        high,
+        used: 0,
+        rest_min: sub.min.saturating_mul(count),
+        rest_max: u64::from(sub.max) * u64::from(count),
+    };
+    for _ in 0..count {
+        let (low, high) = window.next(each)?;
+        let before = out.len();
+        sub.sample(low, high, rng, out)?;
+        window.used += saturate(out[before..].chars().count());
+    }
+    Some(())
+}
+
+/// A real word made of `ranges` only, often.
+fn word_of(
+    ranges: &[(char, char)],
+    low: u32,
+    high: u32,
+    rng: &mut ChaCha8Rng,
+) -> Option<&'static str> {
+    if high < 3 || !contains(ranges, 'a') || !contains(ranges, 'z') || rng.percent(25) {
+        return None;
+    }
+    (0..4).map(|_| words::word(rng)).find(|word| {
+        (low..=high).contains(&saturate(word.len())) && word.chars().all(|c| contains(ranges, c))
+    })
+}
+
+fn contains(ranges: &[(char, char)], c: char) -> bool {
+    ranges.iter().any(|&(a, b)| (a..=b).contains(&c))
+}
+
+/// One character: of a small class any, of a large one something readable.
+fn pick(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
+    let size: u64 = ranges.iter().map(|&r| width(r)).sum();
+    if size > 100 {
+        for nice in [('a', 'z'), ('A', 'Z'), ('0', '9'), (' ', '~')] {
+            let shared: Vec<(char, char)> = ranges
+                .iter()
+                .map(|&(a, b)| (a.max(nice.0), b.min(nice.1)))
+                .filter(|(a, b)| a <= b)
+                .collect();
+            if !shared.is_empty() && (nice.0 == ' ' || rng.percent(80)) {
+                return nth(&shared, rng);
+            }
+        }
+    } else if contains(ranges, ' ') && !contains(ranges, 'a') && rng.percent(80) {
+        return Some(' ');
+    }
+    nth(ranges, rng)
+}
+
+fn width((a, b): (char, char)) -> u64 {
+    u64::from(b as u32) - u64::from(a as u32) + 1
+}
+
+fn nth(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
+    let size: u64 = ranges.iter().map(|&r| width(r)).sum();
+    let mut index = rng.between(0, size.checked_sub(1)?);
+    for &(a, b) in ranges {
+        let n = width((a, b));
+        if index < n {
+            let code = a as u32 + index as u32;
+            // A range may span the surrogates, which are no characters.
+            return Some(char::from_u32(code).unwrap_or(a));
+        }
+        index -= n;
+    }
+    None
+}
+
+fn saturate(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,281 @@
+//! Arrays.
+
+use serde_json::Value;
+
+use super::{Fail, Place, Plan, Sampler};
+use crate::schema::{ArrayRules, Contains, NodeId, same};
+use vllm_sim_random::Draw;
+
+/// Items that a reply can hold.
+const MAX_ITEMS: u64 = 3_000;
+
+/// Attempts at an item that differs from the ones before.
+const UNIQUE_TRIES: u32 = 24;
+
+struct Shape<'a> {
+    rules: Vec<&'a ArrayRules>,
+    contains: Vec<Contains>,
+    min: u64,
+    max: u64,
+    unique: bool,
+}
+
+impl Sampler<'_> {
+    pub(super) fn array(&mut self, plan: &Plan, place: Place) -> Result<Value, Fail> {
+        let schema = self.schema;
+        let place = Place {
+            parts: plan.parts,
+            ..place
+        };
+        let rules: Vec<&ArrayRules> = plan
+            .facets
+            .iter()
+            .filter_map(|&id| schema.node(id).array.as_deref())
+            .collect();
+        let blame = plan
+            .facets
+            .iter()
+            .copied()
+            .find(|&id| schema.node(id).array.is_some());
+        let shape = self.shape(rules, plan.bounds.items);
+        if shape.min > shape.max {
+            let (min, max) = (shape.min, shape.max);
+            return self.fail(
+                blame,
+                format!("minItems ({min}) is greater than maxItems ({max})"),
+            );
+        }
+        if shape.min > MAX_ITEMS {
+            let min = shape.min;
+            return self.fail(
+                blame,
+                format!("minItems ({min}) is more than a reply can hold"),
+            );
+        }
+        let count = self.length(&shape, place);
+        let needed = self.assign(&shape, count)?;
+        let mut items: Vec<Value> = Vec::new();
+        let mut held = vec![0; shape.contains.len()];
+        while (items.len() as u64) < count {
+            let also: Vec<NodeId> = needed
+                .iter()
+                .filter(|(index, _)| *index == items.len() as u64)
+                .map(|(_, id)| *id)
+                .collect();
+            match self.item(&shape, &items, &also, &mut held, place) {
+                Ok(item) => items.push(item),
+                Err(Fail::NoValue) if items.len() as u64 >= shape.min && also.is_empty() => {
+                    self.failure = None;
+                    break;
+                }
+                Err(fail) => return Err(fail),
+            }
+        }
+        Ok(Value::Array(items))
+    }
+
+    /// Chooses the items that each `contains` is met by: different ones while they last.
+    fn assign(&mut self, shape: &Shape<'_>, count: u64) -> Result<Vec<(u64, NodeId)>, Fail> {
+        let mut needed: Vec<(u64, NodeId)> = Vec::new();
+        for contains in &shape.contains {
+            self.judge.spend(count as u32 / 8)?;
+            let types = self.schema.node(contains.node).possible;
+            let (mut free, mut taken) = (Vec::new(), Vec::new());
+            for index in 0..count {
+                let goal = self.item_goal(shape, index as usize, false);
+                let fits = |id: &NodeId| self.schema.node(*id).possible.meets(types);
+                if !goal.iter().all(fits) {
+                    continue;
+                }
+                if needed.iter().any(|(other, _)| *other == index) {
+                    taken.push(index);
+                } else {
+                    free.push(index);
+                }
+            }
+            for _ in 0..contains.min {
+                let pool = if free.is_empty() {
+                    &mut taken
+                } else {
+                    &mut free
+                };
+                if pool.is_empty() {
+                    return self.fail(
+                        Some(contains.node),
+                        "too few items of the array can be what `contains` asks for",
+                    );
+                }
+                let pick = self.rng.between(0, pool.len() as u64 - 1) as usize;
+                needed.push((pool.swap_remove(pick), contains.node));
+            }
+        }
+        Ok(needed)
+    }
+
+    fn shape<'r>(
+        &self,
+        rules: Vec<&'r ArrayRules>,
+        (least, longest_allowed): (u64, u64),
+    ) -> Shape<'r> {
+        let never = |id: Option<NodeId>| id.is_some_and(|id| self.schema.node(id).never);
+        let contains: Vec<Contains> = rules.iter().filter_map(|r| r.contains).collect();
+        let longest = rules
+            .iter()
+            .map(|r| r.prefix.len() as u64)
+            .max()
+            .unwrap_or(0);
+        let rest_known = rules.iter().any(|r| r.rest.is_some());
+        let mut max = longest_allowed;
+        for r in &rules {
+            max = max.min(r.max.unwrap_or(u64::MAX));
+            if never(r.rest) {
+                max = max.min(r.prefix.len() as u64);
+            }
+            if never(r.unevaluated) && !rest_known && contains.is_empty() {
+                max = max.min(longest);
+            }
+        }
+        // Items that one `contains` needs may serve another only if they must.
+        let needed: u64 = contains.iter().fold(0, |n, c| n.saturating_add(c.min));
+        let most = contains.iter().map(|c| c.min).max().unwrap_or(0);
+        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
+        Shape {
+            min: min.max(most).max(needed.min(max)),
+            max,
+            unique: rules.iter().any(|r| r.unique),
+            rules,
+            contains,
+        }
+    }
+
+    fn length(&mut self, shape: &Shape<'_>, place: Place) -> u64 {
+        if self.is_lean(place) {
+            return shape.min;
+        }
+        let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
+        if let Some(longest) = longest.filter(|&n| n > 0) {
+            // What `contains` asks for may have to follow the tuple.
+            let needed: u64 = shape.contains.iter().map(|c| c.min.min(MAX_ITEMS)).sum();
+            let more = if self.chance(50) { needed } else { 0 };
+            return (longest + more).clamp(shape.min, shape.max);
+        }
+        let (low, high) = self.limits.array;
+        let said = shape.rules.iter().any(|r| r.min > 0 || r.max.is_some());
+        let (low, high) = match (said, shape.max) {
+            (false, _) => (low, high),
+            (true, u64::MAX) => (shape.min, high.max(shape.min)),
+            // A generous bound is no wish for hundreds of items.
+            (true, max) => (
+                shape.min.max(low.min(max)),
+                max.min(high.max(shape.min + 3)),
+            ),
+        };
+        let high = high.min(shape.max);
+        self.rng.between(low.min(high), high).max(shape.min)
+    }
+
+    fn item(
+        &mut self,
+        shape: &Shape<'_>,
+        before: &[Value],
+        also: &[NodeId],
+        held: &mut [u64],
+        place: Place,
+    ) -> Result<Value, Fail> {
+        let mut goal = self.item_goal(shape, before.len(), also.is_empty());
+        goal.extend(also);
+        let inner = place.inner(place.concept);
+        let capped = shape.contains.iter().any(|c| c.max.is_some());
+        let tries = if shape.unique || capped {
+            UNIQUE_TRIES
+        } else {
+            1
+        };
+        let spread = self.spread;
+        for attempt in 0..tries {
+            self.spread = spread || attempt >= UNIQUE_TRIES / 3;
+            let item = self.value(&goal, inner);
+            self.spread = spread;
+            let item = item?;
+            if shape.unique {
+                self.judge.spend(before.len() as u32 / 8)?;
+                if before.iter().any(|other| same(other, &item)) {
+                    continue;
+                }
+            }
+            if capped && self.is_one_too_many(shape, held, &item)? {
+                continue;
+            }
+            return Ok(item);
+        }
+        if let Some(item) = self.unused(&goal, before, inner)? {
+            return Ok(item);
+        }
+        self.fail(
+            goal.first().copied(),
+            "there are not enough different items",
+        )
+    }
+
+    /// What an item must satisfy; `contains` evaluates it when `is_plain` is not set.
+    fn item_goal(&self, shape: &Shape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
+        let mut goal = Vec::new();
+        let known = shape
+            .rules
+            .iter()
+            .any(|r| r.rest.is_some() || index < r.prefix.len());
+        for rules in &shape.rules {
+            goal.extend(rules.prefix.get(index).or(rules.rest.as_ref()));
+            if is_plain && !known {
+                let open = rules.unevaluated.filter(|&id| !self.schema.node(id).never);
+                goal.extend(open);
+            }
+        }
+        goal
+    }
+
+    /// Counts `item` for each `contains`; true when a `maxContains` is exceeded by it.
+    fn is_one_too_many(
+        &mut self,
+        shape: &Shape<'_>,
+        held: &mut [u64],
+        item: &Value,
+    ) -> Result<bool, Fail> {
+        let mut counts = held.to_vec();
+        for (count, contains) in counts.iter_mut().zip(&shape.contains) {
+            if self.judge.valid(contains.node, item)? {
+                *count += 1;
+                if contains.max.is_some_and(|max| *count > max) {
+                    return Ok(true);
+                }
+            }
+        }
+        held.copy_from_slice(&counts);
+        Ok(false)
+    }
+
+    /// A value of a small domain that has not been used: of an `enum`, or a constant.
+    fn unused(
+        &mut self,
+        goal: &[NodeId],
+        used: &[Value],
+        place: Place,
+    ) -> Result<Option<Value>, Fail> {
+        let schema = self.schema;
+        for _ in 0..4 {
+            let plan = self.plan(goal, place, 0)?;
+            let listed = plan
+                .allowed
+                .and_then(|id| schema.node(id).allowed.as_deref());
+            let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
+            for value in listed.unwrap_or(&constants) {
+                self.judge.spend(used.len() as u32 / 8)?;
+                let fresh = !used.iter().any(|other| same(other, value));
+                if fresh && self.may_be(goal, value) && self.judge.all(goal, value)? {
+                    return Ok(Some(value.clone()));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,184 @@
+//! Strings of the formats that JSON Schema names.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::words;
+use vllm_sim_random::Draw;
+
+const KNOWN: &[&str] = &[
+    "date",
+    "time",
+    "date-time",
+    "datetime",
+    "duration",
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "uri",
+    "iri",
+    "url",
+    "uri-reference",
+    "iri-reference",
+    "uri-template",
+    "uuid",
+    "regex",
+    "json-pointer",
+    "relative-json-pointer",
+];
+
+/// A string of `format`, near `low..=high` characters; `None` for a format that is not known.
+pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+    let text = match format {
+        "date" => date(rng),
+        "time" => time(rng),
+        "date-time" | "datetime" => format!("{}T{}", date(rng), time(rng)),
+        "duration" => duration(low, rng),
+        "email" | "idn-email" => email(low, high, rng),
+        "hostname" | "idn-hostname" => hostname(low, high, rng),
+        "ipv4" => format!("192.0.2.{}", rng.between(1, 254)),
+        "ipv6" => ipv6(low, rng),
+        "uri" | "iri" | "url" => uri("https://", low, high, rng),
+        "uri-reference" | "iri-reference" => {
+            if high < 12 || rng.percent(30) {
+                uri("/", low, high, rng)
+            } else {
+                uri("https://", low, high, rng)
+            }
+        }
+        "uri-template" => uri("/", low, high.saturating_sub(5), rng) + "/{id}",
+        "uuid" => uuid(rng),
+        "regex" => padded("^[a-z]+$", "x", low, rng),
+        "json-pointer" => uri("/", low, high, rng),
+        "relative-json-pointer" => {
+            let path = uri("/", low.saturating_sub(1), high.saturating_sub(1), rng);
+            format!("{}{path}", rng.between(0, 3))
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// Whether [`sample`] knows `format`; others are annotations.
+pub(super) fn is_known(format: &str) -> bool {
+    KNOWN.contains(&format)
+}
+
+fn date(rng: &mut ChaCha8Rng) -> String {
+    let (year, month) = (rng.between(2024, 2026), rng.between(1, 12));
+    format!("{year}-{month:02}-{:02}", rng.between(1, 28))
+}
+
+fn time(rng: &mut ChaCha8Rng) -> String {
+    let (hour, minute) = (rng.between(0, 23), rng.between(0, 59));
+    format!("{hour:02}:{minute:02}:{:02}Z", rng.between(0, 59))
+}
+
+fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
+    if low > 6 {
+        let (days, hours) = (rng.between(1, 9), rng.between(10, 23));
+        return format!(
+            "P{days}DT{hours}H{}M{}S",
+            rng.between(10, 59),
+            rng.between(10, 59)
+        );
+    }
+    match rng.between(0, 2) {
+        0 => format!("P{}D", rng.between(1, 9)),
+        1 => format!("PT{}H", rng.between(1, 9)),
+        _ => format!("PT{}M", rng.between(1, 59)),
+    }
+}
+
+/// `text` with `filler` before its end until it has `low` characters.
+fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
+    let missing = (low as usize).saturating_sub(text.len());
+    let extra = if missing == 0 {
+        0
+    } else {
+        missing + rng.between(0, 1) as usize
+    };
+    let (head, tail) = text.split_at(text.len() - 1);
+    format!("{head}{}{tail}", filler.repeat(extra))
+}
+
+fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+    let names = ["alice", "bob", "carol", "david", "emma"];
+    let name = names[rng.between(0, 4) as usize];
+    let domains = [
+        "example.com",
+        "example.org",
+        "example.net",
+        "mail.example.com",
+    ];
+    let domain = domains[rng.between(0, 3) as usize];
+    let natural = format!("{name}@{domain}");
+    if natural.len() > high as usize {
+        return "a@b.co".to_owned();
+    }
+    // A local part has 64 characters at most, a label of a domain 63.
+    let missing = (low as usize).saturating_sub(natural.len());
+    let local = missing.min(64 - name.len());
+    let more = labels(missing - local);
+    format!("{name}{}@{more}{domain}", "x".repeat(local))
+}
+
+/// At least `length` characters of domain labels, each with its dot.
+fn labels(length: usize) -> String {
+    let mut text = String::new();
+    while text.len() < length {
+        let label = (length - text.len()).clamp(2, 61) - 1;
+        text.push_str(&"a".repeat(label));
+        text.push('.');
+    }
+    text
+}
+
+fn hostname(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+    let natural = format!("{}.example.com", words::word(rng));
+    if natural.len() > high as usize {
+        let word = words::word(rng);
+        return word[..word.len().min(high as usize)].to_owned();
+    }
+    let missing = (low as usize).saturating_sub(natural.len());
+    labels(missing) + &natural
+}
+
+fn ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
+    if low > 20 {
+        let part = || "0db8";
+        return format!(
+            "2001:{}:85a3:08d3:1319:8a2e:0370:{:04x}",
+            part(),
+            rng.between(0x1000, 0xffff)
+        );
+    }
+    format!("2001:db8::{:x}", rng.between(1, 0xffff))
+}
+
+/// A path of words after `start`, with a host when there is a scheme.
+fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+    let mut text = start.to_owned();
+    if start.len() > 1 {
+        if high < 20 {
+            return "urn:a".to_owned() + &"b".repeat((low as usize).saturating_sub(5));
+        }
+        text.push_str("example.com/");
+    }
+    text.push_str(words::word(rng));
+    while text.len() < low as usize {
+        text.push('/');
+        text.push_str(words::word(rng));
+    }
+    text.truncate((high as usize).max(start.len()));
+    text
+}
+
+fn uuid(rng: &mut ChaCha8Rng) -> String {
+    let (high, low) = (rng.between(0, u64::MAX), rng.between(0, u64::MAX));
+    uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+        .into_uuid()
+        .to_string()
+}

@@ -1,0 +1,444 @@
+//! Objects.
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
+
+use super::{Fail, Place, Plan, Sampler, Types};
+use crate::schema::{NodeId, ObjectRules};
+use crate::words::{self, Concept};
+use vllm_sim_random::Draw;
+
+/// Members that a reply can hold.
+const MAX_MEMBERS: u64 = 1_000;
+
+/// Attempts at a property name that the schema does not list.
+const NAME_TRIES: u32 = 24;
+
+/// Names for the entries of a free-form object.
+const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
+
+/// The names chosen for an object, in order.
+#[derive(Default)]
+struct Names {
+    /// Whether each name is required.
+    list: IndexMap<String, bool>,
+}
+
+impl Names {
+    fn has(&self, name: &str) -> bool {
+        self.list.contains_key(name)
+    }
+
+    /// Adds `name`, or makes it required; true when that changed anything.
+    fn add(&mut self, name: &str, required: bool) -> bool {
+        match self.list.get_mut(name) {
+            Some(known) => {
+                let changed = required && !*known;
+                *known |= required;
+                changed
+            }
+            None => {
+                self.list.insert(name.to_owned(), required);
+                true
+            }
+        }
+    }
+
+    fn required(&self) -> usize {
+        self.list.values().filter(|required| **required).count()
+    }
+}
+
+impl<'a> Sampler<'a> {
+    pub(super) fn object(
+        &mut self,
+        plan: &Plan,
+        place: Place,
+        attempt: u32,
+    ) -> Result<Value, Fail> {
+        let place = Place {
+            parts: plan.parts,
+            ..place
+        };
+        // Dependent schemas join while names are chosen.
+        let mut facets = Plan {
+            facets: plan.facets.clone(),
+            types: Types::OBJECT,
+            bounds: plan.bounds,
+            ..Plan::default()
+        };
+        let mut names = self.names(&mut facets, plan, place, attempt)?;
+        let rules = self.rules(&facets);
+        let blame = self.object_facet(plan);
+        let (min, _) = sizes(&rules, plan);
+        let mut map = Map::new();
+        for (name, required) in &names.list {
+            if let Some(value) = self.member(&rules, name, *required, place, blame)? {
+                map.insert(name.clone(), value);
+            }
+        }
+        for _ in 0..NAME_TRIES {
+            if map.len() as u64 >= min {
+                break;
+            }
+            // Some optional members turned out impossible: others take their place.
+            let Some(name) = self.new_name(&rules, &names, place)? else {
+                break;
+            };
+            if let Some(value) = self.member(&rules, &name, false, place, blame)? {
+                map.insert(name.clone(), value);
+            }
+            names.add(&name, false);
+        }
+        if (map.len() as u64) < min {
+            return self.fail(blame, format!("no {min} properties are possible"));
+        }
+        // Listed order reads best; names that rules added later came last.
+        let mut sorted = Map::new();
+        for rules in &rules {
+            for name in rules.properties.keys() {
+                if let Some(value) = map.get_mut(name)
+                    && !sorted.contains_key(name)
+                {
+                    sorted.insert(name.clone(), value.take());
+                }
+            }
+        }
+        for (name, value) in map {
+            if !sorted.contains_key(&name) {
+                sorted.insert(name, value);
+            }
+        }
+        Ok(Value::Object(sorted))
+    }
+
+    /// The value of a member; none when it is optional and impossible.
+    fn member(
+        &mut self,
+        rules: &[&'a ObjectRules],
+        name: &str,
+        required: bool,
+        place: Place,
+        blame: Option<NodeId>,
+    ) -> Result<Option<Value>, Fail> {
+        let (goal, concept) = self.member_goal(rules, name);
+        let never = goal.iter().any(|&id| self.schema.node(id).never);
+        if never || !self.is_name(rules, name)? {
+            if required {
+                return self.fail(
+                    blame,
+                    format!("required property '{name}' is unsatisfiable"),
+                );
+            }
+            return Ok(None);
+        }
+        let noted = self.failure.clone();
+        match self.value(&goal, place.inner(concept)) {
+            Ok(value) => Ok(Some(value)),
+            Err(Fail::NoValue) if !required => {
+                self.failure = noted;
+                Ok(None)
+            }
+            Err(fail) => Err(fail),
+        }
+    }
+
+    /// Whether `propertyNames` lets a name through.
+    fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, Fail> {
+        if rules.iter().all(|r| r.names.is_none()) {
+            return Ok(true);
+        }
+        let text = Value::String(name.to_owned());
+        for id in rules.iter().filter_map(|r| r.names) {
+            if !self.judge.valid(id, &text)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn rules(&self, plan: &Plan) -> Vec<&'a ObjectRules> {
+        let schema = self.schema;
+        plan.facets
+            .iter()
+            .filter_map(|&id| schema.node(id).object.as_deref())
+            .collect()
+    }
+
+    fn object_facet(&self, plan: &Plan) -> Option<NodeId> {
+        let has_rules = |id: &NodeId| self.schema.node(*id).object.is_some();
+        plan.facets.iter().copied().find(has_rules)
+    }
+
+    /// Chooses the names of the members, with what they bring along.
+    fn names(
+        &mut self,
+        facets: &mut Plan,
+        plan: &Plan,
+        place: Place,
+        attempt: u32,
+    ) -> Result<Names, Fail> {
+        let blame = self.object_facet(plan);
+        let mut names = Names::default();
+        for name in &plan.with {
+            names.add(name, true);
+        }
+        self.close(&mut names, facets, place, attempt)?;
+        let rules = self.rules(facets);
+        let (_, max) = sizes(&rules, plan);
+        let percent = match attempt {
+            _ if self.is_lean(place) => 0,
+            // Later attempts swing between few and many optional members.
+            1 | 4 => 0,
+            2 | 5 => 100,
+            _ if place.depth == 0 => self.limits.optional_percent,
+            _ => self.limits.nested_optional_percent,
+        };
+        for r in &rules {
+            self.judge.spend(r.properties.len() as u32 / 8)?;
+            for name in r.properties.keys() {
+                if (names.list.len() as u64) < max
+                    && !names.has(name)
+                    && !plan.without.contains(name)
+                    && self.is_free(&rules, name)
+                    && self.chance(percent)
+                {
+                    names.add(name, false);
+                }
+            }
+        }
+        self.close(&mut names, facets, place, attempt)?;
+        self.fill(&mut names, facets, plan, place)?;
+        self.close(&mut names, facets, place, attempt)?;
+        let rules = self.rules(facets);
+        let (_, max) = sizes(&rules, plan);
+        if names.required() as u64 > max {
+            let required = names.required();
+            return self.fail(
+                blame,
+                format!("{required} properties are required but maxProperties is {max}"),
+            );
+        }
+        while names.list.len() as u64 > max {
+            let last_optional = names.list.values().rposition(|required| !required);
+            match last_optional {
+                Some(i) => names.list.shift_remove_index(i),
+                None => break,
+            };
+        }
+        Ok(names)
+    }
+
+    /// Adds required names and what the chosen ones depend on, until nothing changes.
+    fn close(
+        &mut self,
+        names: &mut Names,
+        facets: &mut Plan,
+        place: Place,
+        attempt: u32,
+    ) -> Result<(), Fail> {
+        loop {
+            let mut changed = false;
+            let mut join = Vec::new();
+            for rules in self.rules(facets) {
+                self.judge.spend(1)?;
+                for name in &rules.required {
+                    changed |= names.add(name, true);
+                }
+                for (name, needed) in &rules.needs {
+                    if names.has(name) {
+                        for other in needed {
+                            changed |= names.add(other, true);
+                        }
+                    }
+                }
+                for (name, id) in &rules.dependent {
+                    if names.has(name) && !facets.facets.contains(id) {
+                        join.push(*id);
+                    }
+                }
+            }
+            if !join.is_empty() {
+                changed = true;
+                self.extend(facets, &join, place, attempt)?;
+                if let Some((node, reason)) = facets.dead {
+                    return self.fail(Some(node), reason);
+                }
+            }
+            if !changed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds members up to `minProperties`, and some to an object that lists none.
+    fn fill(
+        &mut self,
+        names: &mut Names,
+        facets: &Plan,
+        plan: &Plan,
+        place: Place,
+    ) -> Result<(), Fail> {
+        let rules = self.rules(facets);
+        let (min, max) = sizes(&rules, plan);
+        if min > max {
+            let blame = self.object_facet(plan);
+            return self.fail(
+                blame,
+                format!("minProperties ({min}) is greater than maxProperties ({max})"),
+            );
+        }
+        if min > MAX_MEMBERS {
+            let blame = self.object_facet(plan);
+            return self.fail(
+                blame,
+                format!("minProperties ({min}) is more than a reply can hold"),
+            );
+        }
+        let is_bare = rules.iter().all(|r| r.properties.is_empty());
+        let is_mapping = rules
+            .iter()
+            .any(|r| !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_trivial(id)));
+        let mut wanted = min;
+        if is_bare && !self.is_lean(place) {
+            let natural = match (is_mapping, place.depth) {
+                (true, _) => self.rng.between(1, 3),
+                (false, 0) => 0,
+                (false, _) => self.rng.between(0, 2),
+            };
+            wanted = wanted.max(natural.min(max));
+        }
+        // Listed members first: their values make sense.
+        let mut listed: Vec<&String> = rules.iter().flat_map(|r| r.properties.keys()).collect();
+        while (names.list.len() as u64) < wanted && !listed.is_empty() {
+            let index = self.below(listed.len());
+            let name = listed.swap_remove(index);
+            let (goal, _) = self.member_goal(&rules, name);
+            let allowed = !goal.iter().any(|&id| self.schema.node(id).never);
+            if allowed && !plan.without.contains(name) && self.is_free(&rules, name) {
+                names.add(name, false);
+            }
+        }
+        while (names.list.len() as u64) < wanted {
+            let Some(name) = self.new_name(&rules, names, place)? else {
+                break;
+            };
+            names.add(&name, false);
+        }
+        Ok(())
+    }
+
+    /// Whether a member may be there at all: what depends on it leaves an object possible.
+    fn is_free(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
+        rules
+            .iter()
+            .flat_map(|r| &r.dependent)
+            .all(|(key, id)| key != name || self.schema.node(*id).possible.has(Types::OBJECT))
+    }
+
+    /// Whether a node asks for nothing.
+    fn is_trivial(&self, id: NodeId) -> bool {
+        let node = self.schema.node(id);
+        node.never
+            || (!node.typed
+                && node.allowed.is_none()
+                && node.logic.is_none()
+                && node.string.is_none()
+                && node.number.is_none()
+                && node.array.is_none()
+                && node.object.is_none())
+    }
+
+    /// A name that is neither listed nor chosen yet, and allowed.
+    fn new_name(
+        &mut self,
+        rules: &[&'a ObjectRules],
+        names: &Names,
+        place: Place,
+    ) -> Result<Option<String>, Fail> {
+        let checks: Vec<NodeId> = rules.iter().filter_map(|r| r.names).collect();
+        let patterns: Vec<_> = rules.iter().flat_map(|r| &r.patterns).collect();
+        for attempt in 0..NAME_TRIES {
+            self.judge.spend(2)?;
+            let name = if !patterns.is_empty() && (attempt % 3 != 2 || checks.is_empty()) {
+                let index = self.below(patterns.len());
+                let (pattern, _) = patterns[index];
+                match pattern.sample(0, 64, self.rng) {
+                    Some(name) => name,
+                    None => continue,
+                }
+            } else if checks.is_empty() {
+                match attempt {
+                    0..6 => FREE_NAMES[self.below(FREE_NAMES.len())].to_owned(),
+                    6..12 => words::word(self.rng).to_owned(),
+                    _ => format!("{}_{}", words::word(self.rng), self.rng.between(1, 999)),
+                }
+            } else {
+                let inner = Place {
+                    want: Types::STRING,
+                    ..place.inner(None)
+                };
+                let noted = self.failure.clone();
+                let name = self.value(&checks, inner);
+                self.failure = noted;
+                match name {
+                    Ok(Value::String(name)) => name,
+                    Ok(_) | Err(Fail::NoValue) => continue,
+                    Err(fail) => return Err(fail),
+                }
+            };
+            if names.has(&name) {
+                continue;
+            }
+            let (goal, _) = self.member_goal(rules, &name);
+            let forbidden = goal.iter().any(|&id| self.schema.node(id).never);
+            let forbidden = forbidden || !self.is_free(rules, &name);
+            if !forbidden && self.is_name(rules, &name)? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The nodes that a member called `name` must satisfy, and what it is about.
+    fn member_goal(
+        &self,
+        rules: &[&'a ObjectRules],
+        name: &str,
+    ) -> (Vec<NodeId>, Option<&'static Concept>) {
+        let mut goal = Vec::new();
+        let mut concept = None;
+        let mut known_at_all = false;
+        for r in rules {
+            let mut known = false;
+            if let Some(property) = r.properties.get(name) {
+                goal.push(property.node);
+                concept = concept.or(property.concept);
+                known = true;
+            }
+            for (pattern, id) in &r.patterns {
+                if pattern.is_match(name) {
+                    goal.push(*id);
+                    known = true;
+                }
+            }
+            if let (false, Some(id)) = (known, r.additional) {
+                goal.push(id);
+                known = true;
+            }
+            known_at_all |= known;
+        }
+        if !known_at_all {
+            goal.extend(rules.iter().filter_map(|r| r.unevaluated));
+        }
+        (goal, concept.or_else(|| words::concept(name)))
+    }
+}
+
+/// The least and the greatest number of members.
+fn sizes(rules: &[&ObjectRules], plan: &Plan) -> (u64, u64) {
+    let (least, most) = plan.bounds.members;
+    let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
+    let max = rules.iter().filter_map(|r| r.max).min();
+    (min.max(least), max.unwrap_or(u64::MAX).min(most))
+}

@@ -1,0 +1,239 @@
+//! Strings.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{Fail, Place, Plan, Sampler, format};
+use crate::regex::Pattern;
+use crate::schema::{Format, StringRules};
+use crate::words;
+use vllm_sim_random::Draw;
+
+/// Attempts at a string that satisfies several patterns, formats and lengths.
+const TRIES: u32 = 60;
+/// Attempts after which a pattern is laid over a format.
+const SPLICE: u32 = 6;
+
+impl Sampler<'_> {
+    pub(super) fn string(&mut self, plan: &Plan, place: Place) -> Result<String, Fail> {
+        let schema = self.schema;
+        let rules: Vec<&StringRules> = plan
+            .facets
+            .iter()
+            .filter_map(|&id| schema.node(id).string.as_deref())
+            .collect();
+        let blame = plan
+            .facets
+            .iter()
+            .copied()
+            .find(|&id| schema.node(id).string.is_some());
+        let cap = u64::from(self.limits.max_chars);
+        let (least, most) = plan.bounds.length;
+        let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
+        let most = Some(most).filter(|&most| most < u64::MAX);
+        let max = rules.iter().filter_map(|r| r.max).chain(most).min();
+        if let Some(max) = max.filter(|&max| min > max) {
+            return self.fail(
+                blame,
+                format!("minLength ({min}) is greater than maxLength ({max})"),
+            );
+        }
+        if min > cap {
+            return self.fail(
+                blame,
+                format!("minLength ({min}) is more than a reply can hold"),
+            );
+        }
+        let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
+        self.judge.spend(window.0 / 16)?;
+        let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
+        let formats: Vec<&Format> = rules
+            .iter()
+            .filter_map(|r| r.format.as_ref())
+            .filter(|format| format::is_known(&format.name))
+            .collect();
+        let encoded = rules.iter().find(|r| r.base64 || r.json);
+        if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
+            return Ok(self.text(plan, place, window));
+        }
+        for attempt in 0..TRIES {
+            self.judge.spend(2)?;
+            let candidate = if attempt == 0 && !patterns.is_empty() {
+                // A real word that happens to match beats a made-up one.
+                Some(self.text(plan, place, window))
+            } else if let Some(rules) = encoded {
+                Some(self.encoded(rules))
+            } else {
+                self.candidate(&patterns, &formats, attempt, window)
+            };
+            let Some(text) = candidate else { continue };
+            let text = if attempt >= SPLICE && !formats.is_empty() && !patterns.is_empty() {
+                self.spliced(&patterns, &formats, window).unwrap_or(text)
+            } else {
+                text
+            };
+            let length = text.chars().count() as u64;
+            self.judge.spend(length as u32 / 64)?;
+            if length < min || max.is_some_and(|max| length > max) {
+                continue;
+            }
+            let sure = attempt > 0
+                && formats.is_empty()
+                && matches!(patterns.as_slice(), [only] if only.is_exact());
+            let matches = sure
+                || (patterns.iter().all(|p| p.is_match(&text))
+                    && formats.iter().all(|f| f.is_match(&text)));
+            if matches {
+                return Ok(text);
+            }
+        }
+        let asked: Vec<String> = patterns
+            .iter()
+            .map(|p| format!("pattern {:?}", p.source()))
+            .chain(formats.iter().map(|f| format!("format {:?}", f.name)))
+            .collect();
+        let asked = asked.join(" and ");
+        self.fail(
+            blame,
+            match max {
+                Some(max) => format!("no string of {min} to {max} characters has {asked}"),
+                None => format!("no string of at least {min} characters has {asked}"),
+            },
+        )
+    }
+
+    fn candidate(
+        &mut self,
+        patterns: &[&Pattern],
+        formats: &[&Format],
+        attempt: u32,
+        (low, high): (u32, u32),
+    ) -> Option<String> {
+        let by_format = !formats.is_empty() && (patterns.is_empty() || attempt % 2 == 1);
+        if by_format {
+            let format = formats[attempt as usize % formats.len()];
+            return format::sample(&format.name, low, high, self.rng);
+        }
+        if patterns.len() > 1 && attempt % 3 == 2 {
+            let mut sorted = patterns.to_vec();
+            sorted.sort_by_key(|pattern| pattern.order());
+            return sorted
+                .iter()
+                .map(|pattern| pattern.sample(0, high, self.rng))
+                .collect();
+        }
+        let pattern = patterns[attempt as usize % patterns.len()];
+        pattern.sample(low, high, self.rng)
+    }
+
+    /// What a pattern asks for, laid over a string of a format: at its start, its end, or inside.
+    fn spliced(
+        &mut self,
+        patterns: &[&Pattern],
+        formats: &[&Format],
+        (low, high): (u32, u32),
+    ) -> Option<String> {
+        let over = patterns[self.below(patterns.len())].sample(0, high, self.rng)?;
+        let format = formats[self.below(formats.len())];
+        let base = format::sample(&format.name, low, high, self.rng)?;
+        self.judge.spend(base.len() as u32).ok()?;
+        let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
+        let inside = |at: usize| {
+            let rest = base.get(at + over.len()..).unwrap_or_default();
+            format!("{}{over}{rest}", &base[..at])
+        };
+        let candidates = cuts.iter().flat_map(|&at| {
+            let (head, tail) = base.split_at(at);
+            [format!("{over}{tail}"), format!("{head}{over}"), inside(at)]
+        });
+        let fits = |text: &String| {
+            formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text))
+        };
+        candidates.into_iter().find(fits)
+    }
+
+    fn encoded(&mut self, rules: &StringRules) -> String {
+        let word = words::word(self.rng);
+        let inner = if rules.json {
+            format!("{{\"value\": \"{word}\"}}")
+        } else {
+            word.to_owned()
+        };
+        if rules.base64 {
+            STANDARD.encode(inner)
+        } else {
+            inner
+        }
+    }
+
+    /// Free text about what the field is about, of `low..=high` characters.
+    fn text(&mut self, plan: &Plan, place: Place, (low, high): (u32, u32)) -> String {
+        let fits = |text: &str| {
+            let length = text.chars().count();
+            length >= low as usize && length <= high as usize
+        };
+        let schema = self.schema;
+        let said = plan
+            .facets
+            .iter()
+            .find_map(|&id| schema.node(id).hints.as_ref()?.said.as_deref());
+        if let Some(said) = said.filter(|said| fits(said))
+            && self.chance(50)
+        {
+            return said.to_owned();
+        }
+        let concept = place.concept.or_else(|| self.concept(plan));
+        if self.spread {
+            let numbered = format!(
+                "{} {}",
+                words::phrase(concept, self.rng),
+                self.rng.between(2, 9999)
+            );
+            if fits(&numbered) {
+                return numbered;
+            }
+            let short = self.rng.between(0, 99_999).to_string();
+            return fit(short, low, high, self.rng);
+        }
+        for _ in 0..6 {
+            let phrase = words::phrase(concept, self.rng);
+            if fits(phrase) {
+                return phrase.to_owned();
+            }
+        }
+        fit(
+            words::phrase(concept, self.rng).to_owned(),
+            low,
+            high,
+            self.rng,
+        )
+    }
+}
+
+/// Cuts or lengthens `text` to `low..=high` characters.
+fn fit(mut text: String, low: u32, high: u32, rng: &mut rand_chacha::ChaCha8Rng) -> String {
+    let mut length = text.chars().count();
+    if length < low as usize {
+        let target = rng.between(u64::from(low), u64::from(high.min(low.saturating_add(12))));
+        while length < target as usize {
+            let more = words::sentence(rng);
+            text.push(' ');
+            text.push_str(more);
+            length += 1 + more.chars().count();
+        }
+        if length > target as usize {
+            text = text.chars().take(target as usize).collect();
+        }
+        if text.ends_with(' ') {
+            text.pop();
+            text.push('.');
+        }
+    } else if length > high as usize {
+        text = text.chars().take(high as usize).collect();
+        if text.ends_with(' ') {
+            text.pop();
+            text.push('.');
+        }
+    }
+    text
+}

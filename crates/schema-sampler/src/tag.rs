@@ -1,0 +1,493 @@
+//! Structural tags: free text, with parts that must keep a format.
+//!
+//! Source: `python/xgrammar/structural_tag.py` and the structural tag documentation of
+//! xgrammar 0.2; the older form (`structures`, `triggers`) is vLLM's
+//! `backend_guidance.py`. Token ids need a tokenizer and are refused.
+
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value};
+
+use super::grammar::Grammar;
+use super::print::print;
+use super::regex::WholeRegex;
+use super::schema::{Schema, Types};
+use super::{ConstraintError, Limits, sample, words};
+use vllm_sim_random::Draw;
+
+/// Levels of formats, at most.
+const MAX_NESTING: u32 = 100;
+
+/// Repetitions of a part that may be repeated without end.
+const EXTRA: u32 = 2;
+
+/// A format of a structural tag.
+#[derive(Debug)]
+pub(super) enum Tag {
+    Text(String),
+    Json(Box<Schema>, Style),
+    Free {
+        excludes: Vec<String>,
+        max_chars: Option<u64>,
+    },
+    Regex(Box<WholeRegex>),
+    Grammar(Box<Grammar>),
+    Sequence(Vec<Tag>),
+    Or(Vec<Tag>),
+    Repeat(Box<Tag>, u32, Option<u32>),
+    Tagged {
+        begin: String,
+        content: Box<Tag>,
+        ends: Vec<String>,
+    },
+    /// Free text with tags in it.
+    Triggered {
+        triggers: Vec<String>,
+        tags: Vec<Tag>,
+        at_least_one: bool,
+        stop_after_first: bool,
+    },
+    Separated {
+        tags: Vec<Tag>,
+        separator: String,
+        at_least_one: bool,
+        stop_after_first: bool,
+    },
+}
+
+/// How a `json_schema` format is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Style {
+    Json,
+    Qwen,
+    Minimax,
+    Glm,
+}
+
+type Read<T> = Result<T, ConstraintError>;
+
+fn bad<T>(words: impl Into<String>) -> Read<T> {
+    Err(ConstraintError::BadTag(words.into()))
+}
+
+impl Tag {
+    /// Reads either form.
+    ///
+    /// # Errors
+    /// [`ConstraintError`] of the part that cannot be read.
+    pub(super) fn read(value: &Value) -> Read<Self> {
+        let parsed;
+        let value = match value {
+            Value::String(text) => match serde_json::from_str::<Value>(text) {
+                Ok(value) => {
+                    parsed = value;
+                    &parsed
+                }
+                Err(error) => return bad(format!("the structural tag is no JSON: {error}")),
+            },
+            value => value,
+        };
+        let Some(map) = value.as_object() else {
+            return bad("a structural tag must be an object");
+        };
+        if map.contains_key("structures") {
+            return older(map);
+        }
+        match map.get("format") {
+            Some(format) => read(format, 0),
+            None => bad("a structural tag needs 'format', or 'structures' and 'triggers'"),
+        }
+    }
+
+    /// A text of the format.
+    ///
+    /// # Errors
+    /// [`ConstraintError::TooLong`], or that of a schema or grammar within.
+    pub(super) fn sample(&self, limits: &Limits, rng: &mut ChaCha8Rng) -> Read<String> {
+        let mut writer = Writer {
+            limits,
+            rng,
+            out: String::new(),
+        };
+        writer.write(self, &[])?;
+        Ok(writer.out)
+    }
+}
+
+fn older(map: &Map<String, Value>) -> Read<Tag> {
+    let triggers = strings(map, "triggers")?;
+    let Some(structures) = map.get("structures").and_then(Value::as_array) else {
+        return bad("'structures' must be an array");
+    };
+    let mut tags = Vec::new();
+    for structure in structures {
+        let Some(structure) = structure.as_object() else {
+            return bad("a structure must be an object");
+        };
+        let begin = text(structure, "begin")?;
+        if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
+            return bad(format!(
+                "Trigger {begin} not found in triggers {triggers:?}"
+            ));
+        }
+        let Some(schema) = structure.get("schema") else {
+            return bad("'schema'");
+        };
+        tags.push(Tag::Tagged {
+            begin,
+            content: Box::new(Tag::Json(Box::new(schema_of(schema)?), Style::Json)),
+            ends: vec![text(structure, "end")?],
+        });
+    }
+    if tags.is_empty() {
+        return bad("No structural tags found in the grammar spec.");
+    }
+    Ok(Tag::Triggered {
+        triggers,
+        tags,
+        at_least_one: false,
+        stop_after_first: false,
+    })
+}
+
+fn read(format: &Value, nesting: u32) -> Read<Tag> {
+    let Some(map) = format.as_object() else {
+        return bad("a format must be an object");
+    };
+    if nesting > MAX_NESTING {
+        return bad("the structural tag nests too deep");
+    }
+    let inner = |key: &str| match map.get(key) {
+        Some(value) => read(value, nesting + 1).map(Box::new),
+        None => bad(format!("'{key}' is missing")),
+    };
+    let kind = text(map, "type")?;
+    Ok(match kind.as_str() {
+        "const_string" => Tag::Text(text(map, "value")?),
+        "json_schema" => json_schema(map)?,
+        "qwen_xml_parameter" => {
+            let schema = map.get("json_schema").unwrap_or(&Value::Bool(true));
+            Tag::Json(Box::new(schema_of(schema)?), Style::Qwen)
+        }
+        "grammar" => Tag::Grammar(Box::new(Grammar::read(&text(map, "grammar")?)?)),
+        "regex" => Tag::Regex(Box::new(WholeRegex::new(&text(map, "pattern")?)?)),
+        "any_text" | "any_tokens" | "exclude_token" => Tag::Free {
+            excludes: strings(map, "excludes").unwrap_or_default(),
+            max_chars: map.get("max_chars").and_then(Value::as_u64),
+        },
+        "sequence" => Tag::Sequence(list(map, "elements", nesting)?),
+        "or" => Tag::Or(list(map, "elements", nesting)?),
+        "optional" => Tag::Repeat(inner("content")?, 0, Some(1)),
+        "plus" => Tag::Repeat(inner("content")?, 1, None),
+        "star" => Tag::Repeat(inner("content")?, 0, None),
+        "repeat" => {
+            let bound = |key| map.get(key).and_then(Value::as_i64);
+            let min = u32::try_from(bound("min").unwrap_or(0)).unwrap_or(0);
+            let max = bound("max").and_then(|max| u32::try_from(max).ok());
+            if max.is_some_and(|max| max < min) {
+                return bad(format!("repeat: 'max' is less than 'min' ({min})"));
+            }
+            Tag::Repeat(inner("content")?, min, max)
+        }
+        "tag" => tagged(map, nesting)?,
+        "triggered_tags" | "token_triggered_tags" => triggered(map, nesting)?,
+        "tags_with_separator" => Tag::Separated {
+            tags: list(map, "tags", nesting)?,
+            separator: text(map, "separator")?,
+            at_least_one: flag(map, "at_least_one"),
+            stop_after_first: flag(map, "stop_after_first"),
+        },
+        "dispatch" | "token_dispatch" => dispatch(map, nesting)?,
+        "token" => Tag::Text(mark(Some(format))?),
+        _ => return bad(format!("unknown format type '{kind}'")),
+    })
+}
+
+fn json_schema(map: &Map<String, Value>) -> Read<Tag> {
+    let Some(schema) = map.get("json_schema") else {
+        return bad("'json_schema' is missing");
+    };
+    let style = match map.get("style").and_then(Value::as_str).unwrap_or("json") {
+        "json" => Style::Json,
+        "qwen_xml" => Style::Qwen,
+        "minimax_xml" => Style::Minimax,
+        "glm_xml" => Style::Glm,
+        other => return bad(format!("style '{other}' is not supported")),
+    };
+    Ok(Tag::Json(Box::new(schema_of(schema)?), style))
+}
+
+fn schema_of(value: &Value) -> Read<Schema> {
+    match value {
+        Value::String(text) => {
+            let value = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
+            Ok(Schema::read(&value)?)
+        }
+        value => Ok(Schema::read(value)?),
+    }
+}
+
+fn tagged(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+    let ends = match map.get("end") {
+        Some(Value::Array(ends)) => ends
+            .iter()
+            .map(|end| mark(Some(end)))
+            .collect::<Read<_>>()?,
+        end => vec![mark(end)?],
+    };
+    let Some(content) = map.get("content") else {
+        return bad("'content' is missing");
+    };
+    if ends.is_empty() {
+        return bad("'end' must not be empty");
+    }
+    Ok(Tag::Tagged {
+        begin: mark(map.get("begin"))?,
+        content: Box::new(read(content, nesting + 1)?),
+        ends,
+    })
+}
+
+fn triggered(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+    let triggers = match map.get("triggers").or_else(|| map.get("trigger_tokens")) {
+        Some(Value::Array(triggers)) => triggers
+            .iter()
+            .map(|trigger| mark(Some(trigger)))
+            .collect::<Read<Vec<String>>>()?,
+        _ => return bad("'triggers' must be an array"),
+    };
+    let tags = list(map, "tags", nesting)?;
+    for tag in &tags {
+        let Tag::Tagged { begin, .. } = tag else {
+            return bad("every one of the tags must be of type 'tag'");
+        };
+        if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
+            return bad(format!(
+                "Trigger {begin} not found in triggers {triggers:?}"
+            ));
+        }
+    }
+    Ok(Tag::Triggered {
+        triggers,
+        tags,
+        at_least_one: flag(map, "at_least_one"),
+        stop_after_first: flag(map, "stop_after_first"),
+    })
+}
+
+fn dispatch(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+    let Some(rules) = map.get("rules").and_then(Value::as_array) else {
+        return bad("'rules' must be an array");
+    };
+    let mut tags = Vec::new();
+    let mut triggers = Vec::new();
+    for rule in rules {
+        let Some([pattern, format]) = rule.as_array().map(Vec::as_slice) else {
+            return bad("a rule must be a pair of a pattern and a format");
+        };
+        let begin = mark(Some(pattern))?;
+        triggers.push(begin.clone());
+        tags.push(Tag::Tagged {
+            begin,
+            content: Box::new(read(format, nesting + 1)?),
+            ends: vec![String::new()],
+        });
+    }
+    Ok(Tag::Triggered {
+        triggers,
+        tags,
+        at_least_one: false,
+        stop_after_first: map.get("loop") == Some(&Value::Bool(false)),
+    })
+}
+
+/// A begin, an end or a trigger: a text, or a token named by its text.
+fn mark(value: Option<&Value>) -> Read<String> {
+    match value {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Object(map)) => match map.get("token") {
+            Some(Value::String(text)) => Ok(text.clone()),
+            _ => bad("a token must be named by its text: ids need a tokenizer"),
+        },
+        Some(Value::Number(_)) => bad("a token must be named by its text: ids need a tokenizer"),
+        _ => bad("'begin' and 'end' must be strings or tokens"),
+    }
+}
+
+fn text(map: &Map<String, Value>, key: &str) -> Read<String> {
+    match map.get(key) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => bad(format!("'{key}' must be a string")),
+        None => bad(format!("'{key}' is missing")),
+    }
+}
+
+fn strings(map: &Map<String, Value>, key: &str) -> Read<Vec<String>> {
+    let Some(items) = map.get(key).and_then(Value::as_array) else {
+        return bad(format!("'{key}' must be an array of strings"));
+    };
+    items
+        .iter()
+        .map(|item| match item.as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => bad(format!("'{key}' must be an array of strings")),
+        })
+        .collect()
+}
+
+fn list(map: &Map<String, Value>, key: &str, nesting: u32) -> Read<Vec<Tag>> {
+    match map.get(key).and_then(Value::as_array) {
+        Some(items) if !items.is_empty() => {
+            items.iter().map(|item| read(item, nesting + 1)).collect()
+        }
+        _ => bad(format!("'{key}' must be an array with at least one format")),
+    }
+}
+
+fn flag(map: &Map<String, Value>, key: &str) -> bool {
+    map.get(key) == Some(&Value::Bool(true))
+}
+
+struct Writer<'a> {
+    limits: &'a Limits,
+    rng: &'a mut ChaCha8Rng,
+    out: String,
+}
+
+impl Writer<'_> {
+    /// Writes a text of `tag`; free text in it holds none of `stops`.
+    fn write(&mut self, tag: &Tag, stops: &[String]) -> Read<()> {
+        if self.out.len() > self.limits.max_chars as usize {
+            return Err(ConstraintError::TooLong(self.limits.max_chars));
+        }
+        match tag {
+            Tag::Text(text) => self.out.push_str(text),
+            Tag::Json(schema, style) => self.json(schema, *style)?,
+            Tag::Free {
+                excludes,
+                max_chars,
+            } => self.free(&[excludes, stops], *max_chars),
+            Tag::Regex(regex) => {
+                let text = regex.sample(self.limits.max_chars, self.rng);
+                let long = ConstraintError::TooLong(self.limits.max_chars);
+                self.out.push_str(&text.ok_or(long)?);
+            }
+            Tag::Grammar(grammar) => {
+                let text = grammar.sample(self.limits, self.rng)?;
+                self.out.push_str(&text);
+            }
+            Tag::Sequence(parts) => {
+                for part in parts {
+                    self.write(part, stops)?;
+                }
+            }
+            Tag::Or(parts) => self.one_of(parts, stops)?,
+            Tag::Repeat(part, min, max) => {
+                let most = max.unwrap_or(u32::MAX).min(min.saturating_add(EXTRA));
+                for _ in 0..self.rng.between(u64::from(*min), u64::from(most)) {
+                    self.write(part, stops)?;
+                }
+            }
+            Tag::Tagged {
+                begin,
+                content,
+                ends,
+            } => {
+                self.out.push_str(begin);
+                self.write(content, ends)?;
+                let index = self.rng.between(0, ends.len() as u64 - 1) as usize;
+                self.out.push_str(&ends[index]);
+            }
+            Tag::Triggered {
+                triggers,
+                tags,
+                at_least_one,
+                stop_after_first,
+            } => {
+                if !at_least_one {
+                    self.free(&[triggers, stops], None);
+                }
+                let most = if *stop_after_first { 1 } else { 2 };
+                let least = u64::from(*at_least_one || self.rng.percent(85));
+                for _ in 0..self.rng.between(least, most) {
+                    self.one_of(tags, stops)?;
+                }
+            }
+            Tag::Separated {
+                tags,
+                separator,
+                at_least_one,
+                stop_after_first,
+            } => {
+                let most = if *stop_after_first { 1 } else { 3 };
+                let least = u64::from(*at_least_one || self.rng.percent(85));
+                for i in 0..self.rng.between(least, most) {
+                    if i > 0 {
+                        self.out.push_str(separator);
+                    }
+                    self.one_of(tags, stops)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn one_of(&mut self, parts: &[Tag], stops: &[String]) -> Read<()> {
+        let index = self.rng.between(0, parts.len() as u64 - 1) as usize;
+        self.write(&parts[index], stops)
+    }
+
+    fn json(&mut self, schema: &Schema, style: Style) -> Read<()> {
+        let want = match style {
+            Style::Json => Types::NONE,
+            Style::Qwen | Style::Minimax | Style::Glm => Types::OBJECT,
+        };
+        let value = sample::sample(schema, self.limits, want, self.rng)?;
+        let Value::Object(map) = &value else {
+            self.out.push_str(&print(&value));
+            return Ok(());
+        };
+        let plain = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => print(other),
+        };
+        for (name, inner) in map {
+            let inner = plain(inner);
+            match style {
+                Style::Json => {
+                    self.out.push_str(&print(&value));
+                    return Ok(());
+                }
+                Style::Qwen => {
+                    let text = format!("<parameter={name}>{inner}</parameter>");
+                    self.out.push_str(&text);
+                }
+                Style::Minimax => {
+                    let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
+                    self.out.push_str(&text);
+                }
+                Style::Glm => {
+                    let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
+                    self.out.push_str(&text);
+                }
+            }
+        }
+        if map.is_empty() && matches!(style, Style::Json) {
+            self.out.push_str("{}");
+        }
+        Ok(())
+    }
+
+    /// A sentence that holds none of the stops, or nothing.
+    fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
+        let text = format!("{} ", words::sentence(self.rng));
+        let stopped = stops
+            .iter()
+            .copied()
+            .flatten()
+            .any(|stop| stop.is_empty() || text.contains(stop.as_str()));
+        let fits = max_chars.is_none_or(|max| text.chars().count() as u64 <= max);
+        if !stopped && fits {
+            self.out.push_str(&text);
+        }
+    }
+}

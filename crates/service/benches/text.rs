@@ -1,0 +1,101 @@
+//! What it costs to read a prompt and to write a script.
+//!
+//! `cargo bench --bench text` prints nanoseconds; `cargo test --benches` runs it small.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_service::generate::request::{Brief, Stops};
+use vllm_sim_service::generate::{Generator, Mode};
+use vllm_sim_tokenizer::{ChatInput, Source, Tokenizer};
+
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/fixtures/tiny-llama"
+);
+
+#[expect(clippy::disallowed_methods, reason = "a stopwatch")]
+fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
+    let start = Instant::now();
+    for i in 0..rounds {
+        f(i);
+    }
+    let each = start.elapsed().as_nanos() / u128::from(rounds);
+    println!("{name:<28} {each:>9} ns");
+}
+
+fn brief(key: u64, limit: u32, stops: Stops) -> Brief {
+    Brief {
+        key,
+        limit,
+        limited: true,
+        echo: "".into(),
+        stops,
+        bias: Default::default(),
+        form: Default::default(),
+        reasoning: None,
+        skip_special_tokens: true,
+        arrived: SimTime::default(),
+        hashes: Vec::new(),
+        length: None,
+    }
+}
+
+fn main() {
+    let full = std::env::args().any(|a| a == "--bench");
+    let rounds = if full { 2_000 } else { 3 };
+    let (tokenizer, _) = Tokenizer::open(&Source::Folder(MODEL.into())).expect("the fixture");
+    let simulated = Arc::new(Tokenizer::simulated());
+    let tokenizer = Arc::new(tokenizer);
+    let words = |n: usize| "The quick brown fox jumps over the lazy dog. ".repeat(n / 9);
+    for size in [90, 900] {
+        let texts: Vec<String> = (0..64).map(|i| format!("{i} {}", words(size))).collect();
+        for (kind, tokenizer) in [("model", &tokenizer), ("simulated", &simulated)] {
+            time(&format!("encode {size} words, {kind}"), rounds, |i| {
+                black_box(tokenizer.encode(&texts[i as usize % 64], true));
+            });
+        }
+    }
+    let messages = [
+        serde_json::json!({"role": "system", "content": "Be brief."}),
+        serde_json::json!({"role": "user", "content": words(90)}),
+    ];
+    time("render a conversation", rounds, |_| {
+        let chat = ChatInput {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            chat_template: None,
+            kwargs: None,
+            content_format: None,
+        };
+        black_box(
+            tokenizer
+                .render_chat(&chat)
+                .expect("the fixture's template"),
+        );
+    });
+    let generator = Generator::new(Mode::Random, 7, tokenizer);
+    let endless = |strings: Vec<String>| Stops {
+        strings,
+        ignore_eos: true,
+        ..Stops::default()
+    };
+    for limit in [100, 2_000] {
+        time(&format!("script of {limit} tokens"), rounds, |i| {
+            let script = generator.script(&brief(i.into(), limit, endless(Vec::new())));
+            assert_eq!(script.len(), limit);
+        });
+    }
+    time("script with stop strings", rounds, |i| {
+        let stops = endless(vec!["nobody says this".into(), "or that".into()]);
+        assert_eq!(
+            generator.script(&brief(i.into(), 2_000, stops)).len(),
+            2_000
+        );
+    });
+}

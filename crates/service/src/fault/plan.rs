@@ -1,0 +1,107 @@
+use super::{Failure, Order};
+use vllm_sim_random::{Draw, Purpose, mix, stream};
+
+/// Which share of requests fails, and how.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// Percentage of requests that are refused.
+    pub rate: u8,
+    /// Which failures, equally often; empty: none.
+    pub failures: Vec<Failure>,
+    /// Percentage of replies that have a flaw.
+    pub stream_rate: f64,
+    /// Which flaws, equally often; empty: none.
+    pub orders: Vec<Order>,
+}
+
+/// What chance dealt to one request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Dealt {
+    /// The refusal.
+    pub failure: Option<Failure>,
+    /// What goes wrong with its reply.
+    pub order: Option<Order>,
+}
+
+impl Plan {
+    /// Whether nothing can ever fail.
+    pub fn is_idle(&self) -> bool {
+        (self.rate == 0 || self.failures.is_empty())
+            && (self.stream_rate <= 0.0 || self.orders.is_empty())
+    }
+
+    /// What happens to the request of this number: a function of seed and number alone.
+    pub fn deal(&self, seed: u64, request: u64) -> Dealt {
+        let failure = self.failure(seed, request);
+        Dealt {
+            failure,
+            order: match failure {
+                Some(_) => None,
+                None => self.order(seed, request),
+            },
+        }
+    }
+
+    fn failure(&self, seed: u64, request: u64) -> Option<Failure> {
+        if self.rate == 0 || self.failures.is_empty() {
+            return None;
+        }
+        let mut rng = stream(seed, mix(request, 0xfa), Purpose::Fault);
+        if rng.between(1, 100) > u64::from(self.rate) {
+            return None;
+        }
+        let last = self.failures.len() as u64 - 1;
+        self.failures.get(rng.between(0, last) as usize).copied()
+    }
+
+    fn order(&self, seed: u64, request: u64) -> Option<Order> {
+        if self.stream_rate <= 0.0 || self.orders.is_empty() {
+            return None;
+        }
+        let mut rng = stream(seed, mix(request, 0xfb), Purpose::Fault);
+        if rng.unit() * 100.0 >= self.stream_rate {
+            return None;
+        }
+        let last = self.orders.len() as u64 - 1;
+        self.orders.get(rng.between(0, last) as usize).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(rate: u8) -> Plan {
+        Plan {
+            rate,
+            failures: vec![Failure::RateLimit, Failure::ServerError],
+            stream_rate: f64::from(rate),
+            orders: vec![
+                "cut_after=3".parse().unwrap(),
+                "reset_after=1".parse().unwrap(),
+            ],
+        }
+    }
+
+    #[test]
+    fn rates_are_percentages_of_requests() {
+        let count = |rate, hit: fn(&Dealt) -> bool| {
+            let dealt = (0..2000).map(|n| plan(rate).deal(1, n));
+            dealt.filter(hit).count()
+        };
+        let failed: fn(&Dealt) -> bool = |dealt| dealt.failure.is_some();
+        let flawed: fn(&Dealt) -> bool = |dealt| dealt.order.is_some();
+        assert_eq!((count(0, failed), count(100, failed)), (0, 2000));
+        assert!((400..600).contains(&count(25, failed)));
+        // A quarter of the three quarters that are not refused.
+        assert!((300..450).contains(&count(25, flawed)));
+        assert_eq!((count(0, flawed), count(100, flawed)), (0, 0));
+        assert!(plan(0).is_idle() && !plan(1).is_idle());
+    }
+
+    #[test]
+    fn the_same_request_fails_the_same_way() {
+        let all = || (0..100).map(|n| plan(50).deal(7, n)).collect::<Vec<_>>();
+        assert_eq!(all(), all());
+    }
+}

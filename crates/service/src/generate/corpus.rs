@@ -1,0 +1,52 @@
+use std::sync::{Arc, OnceLock};
+
+use vllm_sim_tokenizer::{Fragments, Tokenizer};
+
+/// A sentence of the corpus, as the start of a text or as its continuation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) index: u32,
+    pub(super) first: bool,
+}
+
+/// What random replies are made of: sentences, tokenised when first used.
+#[derive(Debug)]
+pub struct Corpus {
+    tokenizer: Arc<Tokenizer>,
+    sentences: Vec<&'static str>,
+    first: Vec<OnceLock<Fragments>>,
+    further: Vec<OnceLock<Fragments>>,
+}
+
+impl Corpus {
+    /// The built-in sentences in this tokenizer's tokens.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();
+        let empty = || sentences.iter().map(|_| OnceLock::new()).collect();
+        Self {
+            first: empty(),
+            further: empty(),
+            tokenizer,
+            sentences,
+        }
+    }
+
+    /// How many sentences there are.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the built-in corpus is never empty"
+    )]
+    pub fn len(&self) -> usize {
+        self.sentences.len()
+    }
+
+    pub(super) fn fragments(&self, line: Line) -> &Fragments {
+        let index = line.index as usize;
+        let sentence = self.sentences[index];
+        if line.first {
+            self.first[index].get_or_init(|| self.tokenizer.fragments(sentence))
+        } else {
+            self.further[index].get_or_init(|| self.tokenizer.fragments(&format!(" {sentence}")))
+        }
+    }
+}

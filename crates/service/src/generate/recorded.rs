@@ -1,0 +1,200 @@
+//! Replies from a dataset.
+//!
+//! Source of the rules: llm-d-inference-sim `pkg/dataset/custom_dataset.go`: a recorded reply to
+//! this prompt, else (in files after v0.6) one to any prompt; cut to the limit, and filled up with
+//! sentences where nothing may end it.
+
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+
+use super::script::{Channel, Reason, Source};
+use super::{Draft, Generator};
+use crate::generate::request::{Brief, Prompt};
+use vllm_sim_dataset::{Dataset, Found, Generation, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_tokenizer::{Fragments, Tokenizer};
+
+/// Recorded replies, and what is taken from them.
+#[derive(Debug, Clone)]
+pub struct Recordings {
+    /// Where they are.
+    pub dataset: Arc<Dataset>,
+    /// Whether tokens come when they came in the recording.
+    pub timing: bool,
+}
+
+impl Generator {
+    /// This generator with recorded replies, which free text is taken from in random mode.
+    #[must_use]
+    pub fn with_recordings(mut self, recordings: Recordings) -> Self {
+        self.recordings = Some(recordings);
+        self
+    }
+
+    /// The name of a conversation (role and text of each message) in a dataset that hashes texts;
+    /// `None`: there is no such dataset.
+    pub fn text_hash<'m>(
+        &self,
+        messages: impl IntoIterator<Item = (&'m str, String)>,
+    ) -> Option<[u8; 32]> {
+        let recordings = self.recordings.as_ref()?;
+        if recordings.dataset.generation() != Generation::Texts {
+            return None;
+        }
+        let messages: Vec<_> = messages.into_iter().collect();
+        let messages = messages.iter().map(|(role, text)| (*role, text.as_str()));
+        Some(hash_conversation(messages))
+    }
+
+    /// Names that a prompt may have in the dataset, of every generation of files.
+    pub fn hashes(&self, prompt: &Prompt) -> Vec<[u8; 32]> {
+        let Some(recordings) = &self.recordings else {
+            return Vec::new();
+        };
+        let tokens = hash_tokens(&prompt.tokens);
+        match recordings.dataset.generation() {
+            Generation::Tokens if recordings.dataset.has(&tokens) => vec![tokens],
+            Generation::Tokens => std::iter::once(tokens)
+                .chain(self.hash_as_llmd(&prompt.tokens))
+                .collect(),
+            Generation::Texts => {
+                let text = prompt.text_hash.unwrap_or_else(|| hash_text(&prompt.echo));
+                vec![tokens, text]
+            }
+        }
+    }
+
+    /// The hash of a prompt without what llm-d's tokenizer drops and ours keeps: characters beyond
+    /// ASCII, backticks, blanks that follow no word or sign. `None`: nothing was dropped.
+    fn hash_as_llmd(&self, tokens: &[u32]) -> Option<[u8; 32]> {
+        let Tokenizer::Simulated(_) = &*self.tokenizer else {
+            return None;
+        };
+        let dropped = |id: u32| {
+            let piece = self.tokenizer.piece(id).unwrap_or_default();
+            !piece.is_ascii() || piece.trim_matches('`').trim().is_empty()
+        };
+        let kept: Vec<u32> = tokens.iter().copied().filter(|id| !dropped(*id)).collect();
+        (kept.len() < tokens.len()).then(|| hash_tokens(&kept))
+    }
+
+    /// A reply from the dataset; `None`: it has none for this prompt.
+    pub(super) fn recorded(
+        &self,
+        brief: &Brief,
+        draft: &mut Draft,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Reason> {
+        let recordings = self.recordings.as_ref()?;
+        let limit = brief.limit;
+        let ignore_eos = brief.stops.ignore_eos;
+        let reply = recordings
+            .dataset
+            .reply(&brief.hashes, Some(limit), ignore_eos, rng);
+        let mut found = reply?;
+        if recordings.timing && found.matched && !found.times.is_empty() {
+            draft.times = Some(std::mem::take(&mut found.times).into());
+        }
+        if brief.reasoning.is_some() && found.reasoning == 0 && draft.times.is_none() {
+            self.think(brief, draft, rng);
+        }
+        let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
+        let ends = self.push_recorded(found, brief, draft);
+        let least = if ignore_eos {
+            limit
+        } else {
+            brief.stops.min_tokens.min(limit)
+        };
+        if draft.len < least {
+            self.sentences(least, draft, rng, Channel::Content, brief);
+        }
+        if draft.len == 0 {
+            draft.push(Source::Silent(0), 0, 1, Channel::Marker);
+        }
+        // One that had no more to say than the limit allows ends by itself only if it says so.
+        if !cut && (draft.len < limit || (ends && least < limit)) {
+            Some(Reason::Stop)
+        } else {
+            Some(Reason::Length)
+        }
+    }
+
+    /// Adds a recorded reply, as much of it as there is room for; whether it ends with the
+    /// end-of-sequence token.
+    fn push_recorded(&self, found: Found, brief: &Brief, draft: &mut Draft) -> bool {
+        let Found {
+            mut tokens,
+            mut texts,
+            reasoning,
+            cut,
+            ..
+        } = found;
+        if tokens.is_empty() {
+            tokens = texts.iter().map(|text| self.id_of_text(text)).collect();
+        }
+        let eos = self.tokenizer.eos();
+        let silent = texts.last().is_some_and(String::is_empty);
+        let ends = !cut && silent && eos.is_some() && tokens.last().copied() == eos;
+        if ends {
+            tokens.pop();
+            texts.pop();
+            if brief.stops.ignore_eos || (tokens.len() as u32) < brief.stops.min_tokens {
+                // It goes on instead.
+                self.push_texts(&tokens, &texts, reasoning, brief, draft);
+                return false;
+            }
+        }
+        self.push_texts(&tokens, &texts, reasoning, brief, draft);
+        if let Some(eos) = eos.filter(|_| ends && draft.len < brief.limit) {
+            draft.push(Source::Silent(eos), 0, 1, Channel::Marker);
+        }
+        ends
+    }
+
+    fn push_texts(
+        &self,
+        tokens: &[u32],
+        texts: &[String],
+        reasoning: u32,
+        brief: &Brief,
+        draft: &mut Draft,
+    ) {
+        // Without a reasoning parser the thought is part of the text, as it is with a model.
+        let thought = match brief.reasoning {
+            Some(_) => (reasoning as usize).min(tokens.len()),
+            None => 0,
+        };
+        // The token that ends a thought says nothing.
+        let silent = texts.get(thought).is_some_and(String::is_empty);
+        let content = thought + usize::from(thought > 0 && silent);
+        let parts = [
+            (0..thought, Channel::Reasoning),
+            (thought..content, Channel::Marker),
+            (content..tokens.len(), Channel::Content),
+        ];
+        for (part, channel) in parts {
+            let room = brief.limit.saturating_sub(draft.len);
+            let fragments = fragments(&tokens[part.clone()], &texts[part]);
+            draft.push_own(fragments, room, channel);
+        }
+    }
+
+    /// The id of a text that was one token to somebody else.
+    fn id_of_text(&self, text: &str) -> u32 {
+        let ids = self.tokenizer.encode(text, false);
+        ids.first().copied().unwrap_or_default()
+    }
+}
+
+fn fragments(ids: &[u32], texts: &[String]) -> Fragments {
+    let mut text = String::new();
+    let ends = texts.iter().map(|piece| {
+        text.push_str(piece);
+        u32::try_from(text.len()).unwrap_or(u32::MAX)
+    });
+    Fragments {
+        ids: ids.to_vec(),
+        ends: ends.collect(),
+        text,
+    }
+}

@@ -1,0 +1,123 @@
+//! What is wanted, in no protocol's words.
+
+use std::sync::Arc;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_tokenizer::Media;
+
+/// What the model answers with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The base model, whatever alias was asked for.
+    Base,
+    /// A loaded adapter.
+    Lora {
+        /// Its name, which the reply shows as the model.
+        name: Arc<str>,
+        /// Its number in the engines.
+        id: u32,
+    },
+}
+
+/// A prompt, tokenised.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Token ids as the engine sees them.
+    pub tokens: Vec<u32>,
+    /// What echo mode answers with.
+    pub echo: Arc<str>,
+    /// Pictures, sounds and films among the tokens, in order.
+    pub media: Vec<Media>,
+    /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
+    /// or there is no such dataset.
+    pub text_hash: Option<[u8; 32]>,
+    /// What is heard, when the answer writes down a sound.
+    pub heard: Option<Heard>,
+}
+
+/// A sound that is to be written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Key of its content: what is the same sound gets the same text.
+    pub key: u64,
+    /// Tokens that it takes to write it down.
+    pub tokens: u32,
+}
+
+/// How a sequence may end.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stops {
+    /// Strings that end the output when they appear in it.
+    pub strings: Vec<String>,
+    /// Whether a matched string stays in the output.
+    pub include: bool,
+    /// Token ids that end the output, besides the model's own.
+    pub ids: Vec<u32>,
+    /// The model's end-of-sequence tokens do not end the output.
+    pub ignore_eos: bool,
+    /// No stop before this many tokens.
+    pub min_tokens: u32,
+}
+
+/// What steers the choice of tokens.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Bias {
+    /// Added to the logit of a token; a strong one decides.
+    pub logits: Vec<(u32, f64)>,
+    /// Only these tokens may appear.
+    pub allowed: Option<Vec<u32>>,
+    /// Words that may not appear.
+    pub bad_words: Vec<String>,
+}
+
+/// What the output is made of.
+#[derive(Debug, Clone, Default)]
+pub enum Form {
+    /// Free text.
+    #[default]
+    Text,
+    /// This text exactly (structured output, already generated), cut by the limit alone.
+    Exact(Arc<str>),
+    /// This text exactly, in which a parser looks for calls as a Hermes model writes them.
+    Parsed(Arc<str>),
+    /// Calls of tools, with the raw text a model would write for them.
+    Calls(Vec<Call>),
+}
+
+/// One call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The tool.
+    pub name: String,
+    /// Arguments, JSON text.
+    pub arguments: String,
+}
+
+/// One sequence to generate.
+#[derive(Debug, Clone)]
+pub struct Brief {
+    /// Key of its random streams.
+    pub key: u64,
+    /// Most tokens it may have, at least one.
+    pub limit: u32,
+    /// Whether the client set the limit itself.
+    pub limited: bool,
+    /// What echo mode answers with.
+    pub echo: Arc<str>,
+    /// How it may end.
+    pub stops: Stops,
+    /// What steers it.
+    pub bias: Bias,
+    /// What it is made of.
+    pub form: Form,
+    /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
+    pub reasoning: Option<f64>,
+    /// Whether special tokens show no text.
+    pub skip_special_tokens: bool,
+    /// When the request arrived.
+    pub arrived: SimTime,
+    /// Names of the prompt in a dataset; empty without one.
+    pub hashes: Vec<[u8; 32]>,
+    /// How many tokens a free text has, when not chance decides it.
+    pub length: Option<u32>,
+}

@@ -1,0 +1,208 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::corpus::{Corpus, Line};
+use vllm_sim_tokenizer::Fragments;
+
+/// Which part of a message a token belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// The answer.
+    Content,
+    /// Thinking, shown apart.
+    Reasoning,
+    /// A marker of the model's format that no client sees (`</think>`, `<tool_call>`).
+    Marker,
+    /// Arguments of the call with this index.
+    Call(u16),
+}
+
+/// Why the output ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// By itself, or by a stop condition.
+    Stop,
+    /// By the limit.
+    Length,
+}
+
+/// Which stop condition matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// A stop token other than the primary end of sequence.
+    Token(u32),
+    /// A stop string.
+    Text(String),
+}
+
+/// How the output is planned to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Why.
+    pub reason: Reason,
+    /// What matched, if something did.
+    pub stop: Option<StopReason>,
+}
+
+/// What will be said: token ids and the text each one adds, finished before the first is released.
+///
+/// Free text is a list of references into the shared corpus, so a long reply costs a few bytes per
+/// sentence.
+#[derive(Debug, Clone)]
+pub struct Script {
+    pub(super) corpus: Arc<Corpus>,
+    pub(super) own: Vec<Fragments>,
+    pub(super) runs: Vec<Run>,
+    pub(super) len: u32,
+    /// How it ends.
+    pub finish: Finish,
+    /// Names of the calls in it, by index.
+    pub calls: Vec<String>,
+    /// When its first tokens come, from the start of the sequence, if that was recorded.
+    pub times: Option<Arc<[Duration]>>,
+}
+
+/// Consecutive tokens of one source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) source: Source,
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) channel: Channel,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    /// A sentence of the corpus.
+    Line(Line),
+    /// Text of this script alone.
+    Own(u16),
+    /// One token without text.
+    Silent(u32),
+}
+
+/// One token of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token<'a> {
+    /// Its id.
+    pub id: u32,
+    /// The text it adds; may be empty.
+    pub text: &'a str,
+    /// Where it belongs.
+    pub channel: Channel,
+}
+
+/// A position in a script.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cursor {
+    run: u32,
+    offset: u32,
+}
+
+impl Script {
+    /// Tokens in all, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Takes the text from its tokens.
+    pub(super) fn fall_silent(&mut self) {
+        let silent = |token: Token<'_>| Run {
+            source: Source::Silent(token.id),
+            from: 0,
+            to: 1,
+            channel: token.channel,
+        };
+        self.runs = self.tokens().map(silent).collect();
+        self.own.clear();
+    }
+
+    /// Whether any token is reasoning.
+    pub fn has_reasoning(&self) -> bool {
+        self.runs
+            .iter()
+            .any(|run| run.channel == Channel::Reasoning)
+    }
+
+    /// Positions of the first token of each call but the first one, markers included.
+    pub fn further_calls(&self) -> Box<[u32]> {
+        let (mut begun, mut position, mut marker) = (0u32, 0, None);
+        let mut starts = Vec::new();
+        for run in &self.runs {
+            match run.channel {
+                Channel::Call(call) if u32::from(call) >= begun => {
+                    begun = u32::from(call) + 1;
+                    if call > 0 {
+                        starts.push(marker.unwrap_or(position));
+                    }
+                    marker = None;
+                }
+                Channel::Marker => marker = Some(position),
+                _ => marker = None,
+            }
+            position += run.to - run.from;
+        }
+        starts.retain(|start| *start > 0 && *start < self.len);
+        starts.into()
+    }
+
+    /// The token at the cursor, which moves on.
+    pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
+        loop {
+            let run = self.runs.get(at.run as usize)?;
+            let index = run.from + at.offset;
+            if index >= run.to {
+                *at = Cursor {
+                    run: at.run + 1,
+                    offset: 0,
+                };
+                continue;
+            }
+            at.offset += 1;
+            let fragments = match run.source {
+                Source::Silent(id) => {
+                    return Some(Token {
+                        id,
+                        text: "",
+                        channel: run.channel,
+                    });
+                }
+                Source::Line(line) => self.corpus.fragments(line),
+                Source::Own(own) => &self.own[own as usize],
+            };
+            let index = index as usize;
+            let start = index
+                .checked_sub(1)
+                .map_or(0, |before| fragments.ends[before]) as usize;
+            let text = &fragments.text[start..fragments.ends[index] as usize];
+            return Some(Token {
+                id: fragments.ids[index],
+                text,
+                channel: run.channel,
+            });
+        }
+    }
+
+    /// The last tokens before a position, at most four.
+    pub fn before(&self, position: usize) -> Vec<u32> {
+        let from = position.saturating_sub(4);
+        let last = self.tokens().skip(from).take(position - from);
+        last.map(|token| token.id).collect()
+    }
+
+    /// All tokens in order.
+    pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(move || self.next(&mut cursor))
+    }
+
+    /// Text of one channel in the first `tokens` tokens.
+    pub fn text(&self, channel: Channel, tokens: u32) -> String {
+        let shown = self
+            .tokens()
+            .take(tokens as usize)
+            .filter(|t| t.channel == channel);
+        shown.map(|t| t.text).collect()
+    }
+}

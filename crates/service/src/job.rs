@@ -1,0 +1,95 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{HandOver, Tuned};
+use crate::generate::request::{Bias, Prompt, Stops, Target};
+use crate::generate::tools::{ToolChoice, ToolDef};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::Source;
+use vllm_sim_schema_sampler::Compiled;
+
+/// A request: prompts times choices, each one sequence.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The id the client knows (`chatcmpl-…`).
+    pub id: Arc<str>,
+    /// Who answers.
+    pub target: Target,
+    /// Prompts, at least one.
+    pub prompts: Vec<Prompt>,
+    /// Choices per prompt, at least one.
+    pub n: u32,
+    /// Most tokens per choice; the context limits it further.
+    pub max_tokens: Option<u32>,
+    /// Whether the client set that limit itself.
+    pub limited: bool,
+    /// Seed of the request itself.
+    pub seed: Option<i64>,
+    /// Whether equal requests are to give equal answers (temperature 0 or a seed).
+    pub greedy: bool,
+    /// How a sequence may end.
+    pub stops: Stops,
+    /// What steers the choice of tokens.
+    pub bias: Bias,
+    /// What each choice is made of.
+    pub content: Content,
+    /// Share of reasoning before the content.
+    pub reasoning: Option<f64>,
+    /// Whether special tokens show no text.
+    pub skip_special_tokens: bool,
+    /// Lower runs first under the priority policy.
+    pub priority: i64,
+    /// Data-parallel rank asked for.
+    pub rank: Option<i64>,
+    /// Where the KV cache of the prompt comes from and goes to.
+    pub transfer: Transfer,
+    /// Keeps prompts of different tenants apart in the prefix cache.
+    pub cache_salt: Option<Arc<str>>,
+    /// Least share of the prompt that must be cached.
+    pub hit_threshold: Option<f64>,
+    /// Whether the prefix cache may not be read.
+    pub skip_cache_read: bool,
+    /// Delay between the last token and the end (a picture is made).
+    pub tail: Duration,
+    /// `traceparent` and `tracestate` (W3C trace context).
+    pub trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// Temperature and `top_p`, for the span of the request.
+    pub sampling: (f64, f64),
+    /// When the request arrived.
+    pub arrived: SimTime,
+    /// The settings in force when it arrived; `None`: those of the start.
+    pub tuned: Option<Arc<Tuned>>,
+}
+
+/// What a choice is made of, before chance has spoken.
+#[derive(Debug, Clone, Default)]
+pub enum Content {
+    /// Free text.
+    #[default]
+    Text,
+    /// Text under a constraint.
+    Constrained(Arc<Compiled>),
+    /// Text under a constraint, in which a parser looks for calls of tools.
+    Parsed(Arc<Compiled>),
+    /// Calls of tools, or free text where the choice allows it.
+    Tools {
+        /// What may be called.
+        tools: Arc<[ToolDef]>,
+        /// Whether something must be.
+        choice: ToolChoice,
+        /// Whether more than one call is allowed.
+        parallel: bool,
+    },
+}
+
+/// Where the KV cache of a prompt comes from and goes to.
+#[derive(Debug, Clone, Default)]
+pub enum Transfer {
+    /// Computed here, used here.
+    #[default]
+    Local,
+    /// Fetched from another server, which may wait to hear of it.
+    FromRemote(Option<Arc<Source>>),
+    /// Computed for another server.
+    ForRemote(Arc<HandOver>),
+}

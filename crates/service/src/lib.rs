@@ -1,0 +1,561 @@
+//! Use cases without protocol: what every edge (HTTP, gRPC) calls.
+
+mod backlog;
+mod control;
+mod drill;
+mod embed;
+pub mod fault;
+pub mod generate;
+mod hurt;
+mod job;
+mod leases;
+mod models;
+mod reply;
+pub mod scenario;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::fault::Bound;
+use crate::generate::request::{Brief, Call, Form, Prompt, Target};
+use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
+use crate::generate::{Generator, Reason, Script};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::{Group, Live, Planned, Tag, Ticket, Traced};
+use vllm_sim_engine::kv::{self, Extras, HashConfig, Hasher, Lora};
+use vllm_sim_engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
+use vllm_sim_random::{Purpose, mix, stream};
+use vllm_sim_schema_sampler::{Cache, Compiled, ConstraintError};
+
+pub use control::{Asset, Control, Halt};
+pub use drill::{Drill, Tuned, Verdict};
+pub use embed::embedding;
+pub use hurt::{Act, GRACE, Hurt};
+pub use job::{Content, Job, Transfer};
+pub use leases::HandOver;
+pub use models::{Adapter, LoadError, Models};
+pub use reply::{Choice, Reply};
+pub use vllm_sim_engine::{CachedBlock, Command, Reset};
+
+/// Most sequences of one request: four times the choices that vLLM allows one prompt
+/// (`VLLM_MAX_N_SEQUENCES`). Each has its script written before the first token, so that a few
+/// bytes of JSON must not ask for millions.
+const MAX_SEQUENCES: u32 = 65_536;
+
+/// Why a job was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The engine's queue is full (llm-d's bound).
+    #[error("Failed to enqueue request, waiting requests queue is full")]
+    QueueFull,
+    /// More requests than the server admits (vLLM's bound).
+    #[error(
+        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+    )]
+    TooManyRequests,
+    /// More prompt tokens than the server admits (vLLM's bound).
+    #[error(
+        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+    )]
+    TooManyTokens,
+    /// The server shuts down.
+    #[error("server is shutting down")]
+    Draining,
+    /// Generation is paused.
+    #[error("Generation is paused. Please retry after it resumes.")]
+    Paused,
+    /// No such rank.
+    #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
+    Rank {
+        /// What was asked for.
+        rank: i64,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// The prompt can never fit into the cache.
+    #[error("the prompt needs {needed} cache blocks, there are {total}")]
+    TooLarge {
+        /// Blocks needed.
+        needed: u32,
+        /// Blocks that exist.
+        total: u32,
+    },
+    /// More sequences than one request may have.
+    #[error(
+        "The request asks for {asked} sequences (prompts times n), the most is {MAX_SEQUENCES}. Send fewer prompts or a smaller n."
+    )]
+    TooManySequences {
+        /// What was asked for.
+        asked: u64,
+    },
+    /// The constraint has no text that satisfies it.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+    /// The tools cannot be called.
+    #[error(transparent)]
+    Tools(#[from] ToolError),
+}
+
+impl ServeError {
+    /// Whether vLLM finds it only after a stream's headers are out.
+    pub fn is_late(&self) -> bool {
+        match self {
+            Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
+            Self::TooManySequences { .. } => false,
+            Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
+            Self::Constraint(_) | Self::Tools(_) => true,
+        }
+    }
+}
+
+/// Bounds on what is in flight.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Admission {
+    /// Sequences, waiting and running.
+    pub requests: Option<u32>,
+    /// Prompt tokens not yet computed.
+    pub tokens: Option<u64>,
+}
+
+/// Settings of the service.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Longest prompt plus output.
+    pub max_model_len: u32,
+    /// Root of the random streams.
+    pub seed: u64,
+    /// Whether equal requests always give equal answers (somebody chose the seed).
+    pub repeatable: bool,
+    /// Bounds.
+    pub admission: Admission,
+    /// How tools are called.
+    pub tools: ToolSettings,
+    /// How blocks are named; `None`: there is no prefix cache.
+    pub hashes: Option<HashConfig>,
+    /// Whether requests leave spans.
+    pub traced: bool,
+    /// Whether somebody follows the blocks of requests.
+    pub followed: bool,
+    /// What is done here of each request.
+    pub role: Role,
+}
+
+/// What the engines of a service do of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prompt, and one token.
+    Prefill,
+    /// Its answer: a prompt is fetched, whoever computed it.
+    Decode,
+}
+
+/// The server behind its edges.
+pub struct Service {
+    /// Who answers to which name.
+    pub models: Models,
+    /// What is said.
+    pub generator: Generator,
+    /// Whether the engines work.
+    pub control: Control,
+    /// What may go wrong, and what an operator may change.
+    pub drill: Drill,
+    ranks: Vec<Live>,
+    hasher: Option<Hasher>,
+    schemas: Cache,
+    settings: Settings,
+    leases: leases::Leases,
+    arrivals: AtomicU64,
+    next_rank: AtomicUsize,
+    in_flight: Arc<AtomicU32>,
+    backlog: backlog::Backlog,
+    draining: std::sync::atomic::AtomicBool,
+}
+
+/// Sequences that count as in flight.
+#[derive(Debug)]
+pub struct Held {
+    sequences: u32,
+    in_flight: Arc<AtomicU32>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(self.sequences, Ordering::Relaxed);
+    }
+}
+
+impl Service {
+    /// A service over started engines, one per data-parallel rank (at least one).
+    pub fn new(models: Models, generator: Generator, ranks: Vec<Live>, settings: Settings) -> Self {
+        Self {
+            models,
+            generator,
+            control: Control::default(),
+            drill: Drill::default(),
+            ranks,
+            schemas: Cache::default(),
+            hasher: settings.hashes.clone().map(Hasher::new),
+            settings,
+            leases: leases::Leases::default(),
+            arrivals: AtomicU64::new(0),
+            next_rank: AtomicUsize::new(0),
+            in_flight: Arc::default(),
+            backlog: backlog::Backlog::default(),
+            draining: false.into(),
+        }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Its engines.
+    pub fn ranks(&self) -> &[Live] {
+        &self.ranks
+    }
+
+    /// The engines' clock.
+    pub fn now(&self) -> SimTime {
+        self.ranks[0].now()
+    }
+
+    /// Sequences in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// From now on jobs are refused.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether jobs are refused because the server shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn admission(&self) -> Admission {
+        if self.drill.is_armed() {
+            self.drill.tuned().admission
+        } else {
+            self.settings.admission
+        }
+    }
+
+    /// Whether another job of `sequences` would be admitted. A refusal is counted.
+    ///
+    /// # Errors
+    /// [`ServeError::Draining`], [`ServeError::TooManyRequests`] or [`ServeError::TooManyTokens`].
+    pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
+        if self.is_draining() {
+            return Err(ServeError::Draining);
+        }
+        let Admission { requests, tokens } = self.admission();
+        if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
+            self.drill.refused(Bound::Requests);
+            return Err(ServeError::TooManyRequests);
+        }
+        if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
+            self.drill.refused(Bound::Tokens);
+            return Err(ServeError::TooManyTokens);
+        }
+        Ok(())
+    }
+
+    /// Counts work that needs no engine as so many sequences in flight, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Self::admits`].
+    pub fn enter(&self, sequences: u32) -> Result<Held, ServeError> {
+        self.admits(sequences)?;
+        self.in_flight.fetch_add(sequences, Ordering::Relaxed);
+        Ok(Held {
+            sequences,
+            in_flight: self.in_flight.clone(),
+        })
+    }
+
+    /// Room for output behind a prompt of `prompt` tokens.
+    pub fn room(&self, prompt: usize) -> u32 {
+        self.settings
+            .max_model_len
+            .saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
+    }
+
+    /// Writes the scripts of a job and lets the engine play them.
+    ///
+    /// # Errors
+    /// [`ServeError`]; nothing of the job stays behind.
+    pub fn generate(&self, job: &Job) -> Result<Reply, ServeError> {
+        let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
+        let sequences = u32::try_from(asked)
+            .ok()
+            .filter(|asked| *asked <= MAX_SEQUENCES)
+            .ok_or(ServeError::TooManySequences { asked })?;
+        self.admits(sequences)?;
+        if self.control.refuses() {
+            return Err(ServeError::Paused);
+        }
+        let rank = self.rank(job.rank)?;
+        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let group = Arc::new(Group {
+            n: job.n,
+            open: sequences.into(),
+            longest: AtomicU32::new(0),
+        });
+        let mut scripts = Vec::with_capacity(sequences as usize);
+        let mut tickets = Vec::with_capacity(sequences as usize);
+        for prompt in &job.prompts {
+            let key = self.key(job, prompt, arrival);
+            for choice in 0..job.n {
+                let key = mix(key, u64::from(choice));
+                let script = self.script(job, prompt, key)?;
+                let mut ticket = self.ticket(job, prompt, key, &script, group.clone());
+                let tuned = job.tuned.as_ref();
+                ticket.sequence.delays = tuned.and_then(|t| t.delays.get(rank).cloned());
+                tickets.push(ticket);
+                scripts.push(script);
+            }
+        }
+        let handles = self.ranks[rank]
+            .submit(tickets)
+            .map_err(|error| match error {
+                SubmitError::QueueFull { .. } => ServeError::QueueFull,
+                SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
+            })?;
+        if let (Transfer::ForRemote(hand_over), Some(handle)) = (&job.transfer, handles.first()) {
+            hand_over.place(rank, handle.progress());
+            let name = hand_over.request.clone();
+            self.leases.note(name, rank, handle.id(), self.now());
+        }
+        let prompts: Vec<_> = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        if self.admission().tokens.is_some() {
+            for (index, handle) in handles.iter().enumerate() {
+                let prompt = prompts.get(index / job.n.max(1) as usize);
+                self.backlog
+                    .note(handle.progress(), prompt.copied().unwrap_or(0));
+            }
+        }
+        Ok(Reply::new(
+            scripts,
+            handles,
+            prompts,
+            job.n,
+            self.in_flight.clone(),
+        ))
+    }
+
+    /// Key of the random streams of a prompt: its content and the request's seed, and the number
+    /// of its arrival unless the answer is to repeat.
+    fn key(&self, job: &Job, prompt: &Prompt, arrival: u64) -> u64 {
+        let mut key = prompt
+            .tokens
+            .iter()
+            .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
+        key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
+        key = prompt.heard.map_or(key, |heard| mix(key, heard.key));
+        if let Target::Lora { name, .. } = &job.target {
+            key = name
+                .bytes()
+                .fold(key, |key, byte| mix(key, u64::from(byte)));
+        }
+        match job.seed {
+            Some(seed) => mix(key, seed as u64),
+            None if self.settings.repeatable || job.greedy => key,
+            None => mix(key, arrival),
+        }
+    }
+
+    fn script(&self, job: &Job, prompt: &Prompt, key: u64) -> Result<Script, ServeError> {
+        let room = self.room(prompt.tokens.len()).max(1);
+        let limit = match self.settings.role {
+            Role::Prefill => 1,
+            Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
+        };
+        let form = match &job.content {
+            Content::Text => Form::Text,
+            Content::Constrained(compiled) => Form::Exact(self.sample(compiled, key)?),
+            Content::Parsed(compiled) => Form::Parsed(self.sample(compiled, key)?),
+            Content::Tools {
+                tools,
+                choice,
+                parallel,
+            } => {
+                let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+                let mut calls =
+                    plan_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
+                if !parallel {
+                    calls.truncate(1);
+                }
+                let calls = calls.into_iter();
+                let calls: Vec<_> = calls
+                    .map(|c| Call {
+                        name: c.name,
+                        arguments: c.arguments,
+                    })
+                    .collect();
+                if calls.is_empty() {
+                    Form::Text
+                } else {
+                    Form::Calls(calls)
+                }
+            }
+        };
+        Ok(self.generator.script(&Brief {
+            key,
+            limit,
+            limited: job.limited,
+            echo: prompt.echo.clone(),
+            stops: job.stops.clone(),
+            bias: job.bias.clone(),
+            form,
+            reasoning: job.reasoning,
+            skip_special_tokens: job.skip_special_tokens,
+            arrived: job.arrived,
+            hashes: self.generator.hashes(prompt),
+            length: prompt.heard.map(|heard| heard.tokens),
+        }))
+    }
+
+    fn sample(&self, compiled: &Compiled, key: u64) -> Result<Arc<str>, ConstraintError> {
+        let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+        Ok(compiled.sample(&mut rng, &Default::default())?.into())
+    }
+
+    fn ticket(
+        &self,
+        job: &Job,
+        prompt: &Prompt,
+        key: u64,
+        script: &Script,
+        group: Arc<Group>,
+    ) -> Ticket {
+        let tokens = prompt.tokens.len().max(1) as u32;
+        let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
+        sequence.key = key;
+        sequence.plan = self.plan(job, prompt, script);
+        let followed = self.settings.followed.then(|| sequence.plan.clone());
+        sequence.priority = job.priority;
+        sequence.timeline = script.times.clone();
+        if script.calls.len() > 1 {
+            sequence.no_gap = script.further_calls();
+        }
+        sequence.skip_cache_read = job.skip_cache_read;
+        sequence.hit_threshold = job.hit_threshold;
+        sequence.tail = job.tail;
+        let (transfer, source) = match &job.transfer {
+            Transfer::Local if self.settings.role == Role::Decode => {
+                (EngineTransfer::RemotePrefill, None)
+            }
+            Transfer::Local => (EngineTransfer::Local, None),
+            Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
+            Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
+        };
+        sequence.transfer = transfer;
+        let lora = match &job.target {
+            Target::Base => None,
+            Target::Lora { name, id } => {
+                sequence.lora = Some(LoraId(*id));
+                Some(name.clone())
+            }
+        };
+        let planned = match (script.finish.reason, transfer) {
+            (_, EngineTransfer::RemoteDecode) => Planned::RemoteDecode,
+            (Reason::Length, _) => Planned::Length,
+            (Reason::Stop, _) if !script.calls.is_empty() => Planned::ToolCalls,
+            (Reason::Stop, _) => Planned::Stop,
+        };
+        let room = self.room(prompt.tokens.len()).max(1);
+        let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
+        Ticket {
+            sequence,
+            arrived: job.arrived,
+            tag: Tag {
+                request: job.id.clone(),
+                max_tokens,
+                planned,
+                lora,
+                group: Some(group),
+                source,
+                plan: followed.flatten(),
+                traced: self.settings.traced.then(|| {
+                    Arc::new(Traced {
+                        headers: job.trace.clone(),
+                        temperature: job.sampling.0,
+                        top_p: job.sampling.1,
+                        n: job.n,
+                    })
+                }),
+            },
+        }
+    }
+
+    /// Names of the blocks of a prompt and its answer, when somebody looks for them.
+    fn plan(&self, job: &Job, prompt: &Prompt, script: &Script) -> Option<Arc<Plan>> {
+        let hasher = self.hasher.as_ref()?;
+        let lora = match &job.target {
+            Target::Base => None,
+            Target::Lora { name, id } => {
+                let adapters = self.models.adapters();
+                let path = adapters
+                    .iter()
+                    .find(|a| a.id == *id)
+                    .map_or("", |a| a.path.as_str());
+                Some(Lora {
+                    id: LoraId(*id),
+                    name: name.clone(),
+                    path: path.into(),
+                })
+            }
+        };
+        let extras = Extras {
+            lora,
+            model: self.models.displayed().clone(),
+            salt: job.cache_salt.clone(),
+            media: prompt
+                .media
+                .iter()
+                .map(|item| kv::Media {
+                    identifier: item.identifier.clone(),
+                    start: item.start,
+                    len: item.len,
+                })
+                .collect(),
+        };
+        let mut chain = hasher.chain(&extras);
+        chain.extend(&prompt.tokens);
+        let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
+        chain.extend(&output);
+        Some(Arc::new(chain.finish()))
+    }
+
+    /// The rank asked for, or the one with the least to do.
+    fn rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
+        let ranks = self.ranks.len();
+        match asked {
+            Some(rank) => usize::try_from(rank)
+                .ok()
+                .filter(|rank| *rank < ranks)
+                .ok_or(ServeError::Rank { rank, ranks }),
+            None if ranks == 1 => Ok(0),
+            None => {
+                // vLLM's score. Of equals the one after the last choice: vLLM counts what it sent
+                // until it hears from the engines, so that idle ones take turns there too.
+                // Source: `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
+                let start = self.next_rank.load(Ordering::Relaxed);
+                let load = |rank: &usize| {
+                    let stats = self.ranks[*rank].stats();
+                    stats.waiting * 4 + stats.running
+                };
+                let turn = (0..ranks).map(|turn| (start + turn) % ranks);
+                let chosen = turn.min_by_key(load).unwrap_or(0);
+                self.next_rank.store(chosen + 1, Ordering::Relaxed);
+                Ok(chosen)
+            }
+        }
+    }
+}

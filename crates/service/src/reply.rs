@@ -1,0 +1,132 @@
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use crate::generate::{Cursor, Script};
+use vllm_sim_engine::driver::{Handle, State};
+
+/// A job being played. Dropping it gives up what has not ended.
+pub struct Reply {
+    /// Choices, prompt-major: prompt p, sample s → p·n + s.
+    pub choices: Vec<Choice>,
+    /// Tokens of each prompt.
+    pub prompts: Vec<u32>,
+    in_flight: Arc<AtomicU32>,
+}
+
+/// One sequence of a job: what will be said and how far it is.
+pub struct Choice {
+    /// Which prompt it answers.
+    pub prompt: usize,
+    /// What will be said.
+    pub script: Script,
+    /// How far the edge has written it.
+    pub cursor: Cursor,
+    /// Tokens that the edge has written.
+    pub sent: u32,
+    handle: Handle,
+}
+
+impl Reply {
+    pub(super) fn new(
+        scripts: Vec<Script>,
+        handles: Vec<Handle>,
+        prompts: Vec<u32>,
+        n: u32,
+        in_flight: Arc<AtomicU32>,
+    ) -> Self {
+        let choices: Vec<_> = scripts
+            .into_iter()
+            .zip(handles)
+            .enumerate()
+            .map(|(index, (script, handle))| Choice {
+                prompt: index / n.max(1) as usize,
+                script,
+                cursor: Cursor::default(),
+                sent: 0,
+                handle,
+            })
+            .collect();
+        in_flight.fetch_add(choices.len() as u32, Ordering::Relaxed);
+        Self {
+            choices,
+            prompts,
+            in_flight,
+        }
+    }
+
+    /// Waits until every choice has ended.
+    pub async fn ended(&self) {
+        poll_fn(|cx| {
+            let open = self
+                .choices
+                .iter()
+                .any(|choice| choice.poll_end(cx).is_pending());
+            if open { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Waits until some choice leaves the queue or ends.
+    pub async fn started(&self) {
+        poll_fn(|cx| {
+            for choice in &self.choices {
+                choice.register(cx);
+            }
+            let waiting = self.choices.iter().all(|c| c.state() == State::Waiting);
+            if waiting {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+    }
+
+    /// Prompt tokens in all; each prompt counts once.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().sum()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.in_flight
+            .fetch_sub(self.choices.len() as u32, Ordering::Relaxed);
+    }
+}
+
+impl Choice {
+    /// Where the sequence is. Read it before [`Self::released`].
+    pub fn state(&self) -> State {
+        self.handle.progress().state()
+    }
+
+    /// Tokens released so far.
+    pub fn released(&self) -> u32 {
+        self.handle.progress().released()
+    }
+
+    /// How far it is, in detail.
+    pub fn progress(&self) -> &vllm_sim_engine::driver::Progress {
+        self.handle.progress()
+    }
+
+    /// Wakes the task at the next change; look again afterwards.
+    pub fn register(&self, cx: &Context<'_>) {
+        self.handle.progress().register(cx.waker());
+    }
+
+    fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
+        if matches!(self.state(), State::Ended(_)) {
+            return Poll::Ready(());
+        }
+        self.register(cx);
+        if matches!(self.state(), State::Ended(_)) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}

@@ -1,0 +1,291 @@
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Identity, Length, Scenario};
+use vllm_sim_engine::SimTime;
+use vllm_sim_random::mix;
+
+/// Where a drill is. A value: instants and arrivals in, phases out.
+#[derive(Debug, Clone)]
+pub struct Player {
+    scenario: Arc<Scenario>,
+    round: u32,
+    phase: usize,
+    /// When the phase began.
+    since: SimTime,
+    /// Requests that arrived in the phase.
+    requests: u64,
+    over: bool,
+}
+
+/// One request of a drill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Round, from 0.
+    pub round: u32,
+    /// Phase, from 0.
+    pub phase: usize,
+    /// Its number within the phase, from 0.
+    pub ordinal: u64,
+    /// What its fate is drawn from.
+    pub key: u64,
+}
+
+impl Player {
+    /// A drill whose first phase begins now.
+    pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
+        Self {
+            scenario,
+            round: 0,
+            phase: 0,
+            since: now,
+            requests: 0,
+            over: false,
+        }
+    }
+
+    /// What is played.
+    pub fn scenario(&self) -> &Arc<Scenario> {
+        &self.scenario
+    }
+
+    /// Round and phase; `None`: the drill is over.
+    pub fn place(&self) -> Option<(u32, usize)> {
+        (!self.over).then_some((self.round, self.phase))
+    }
+
+    /// Requests that arrived in the phase.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// When the phase ends by itself; `None`: only requests or somebody can end it.
+    pub fn due(&self) -> Option<SimTime> {
+        match self.scenario.phases[self.phase].length {
+            Length::Time(time) if !self.over => Some(self.since + time),
+            _ => None,
+        }
+    }
+
+    /// Goes one phase on if this one is over at `now`; whether it did. The next phase began when
+    /// this one was due to end, however late somebody looks.
+    pub fn step(&mut self, now: SimTime) -> bool {
+        let began = match self.scenario.phases[self.phase].length {
+            _ if self.over => return false,
+            Length::Time(time) if self.since + time <= now => self.since + time,
+            Length::Requests(requests) if self.requests >= requests => now,
+            _ => return false,
+        };
+        self.since = began;
+        self.requests = 0;
+        self.phase += 1;
+        if self.phase == self.scenario.phases.len() {
+            self.round = self.round.saturating_add(1);
+            self.over = self.scenario.repeat != 0 && self.round >= self.scenario.repeat;
+            self.phase = 0;
+        }
+        true
+    }
+
+    /// A request arrives in the present phase.
+    pub fn arrive(&mut self, id: Option<&str>) -> Option<Turn> {
+        let (round, phase) = self.place()?;
+        let ordinal = self.requests;
+        self.requests += 1;
+        let known = match (self.scenario.by, id) {
+            (Identity::RequestId, Some(id)) => {
+                id.bytes().fold(0x1d, |key, byte| mix(key, u64::from(byte)))
+            }
+            _ => ordinal,
+        };
+        let place = u64::from(round) << 32 | phase as u64;
+        Some(Turn {
+            round,
+            phase,
+            ordinal,
+            key: mix(mix(0xd411, place), known),
+        })
+    }
+}
+
+/// Why a phase is announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cue {
+    /// It begins.
+    Begin,
+    /// It goes on, but what lies under it has changed.
+    Again,
+}
+
+/// Told of every change of phase, in order: round and phase, or that the drill is over.
+pub type Enter = Box<dyn Fn(&Scenario, Option<(u32, usize)>, Cue) + Send + Sync>;
+
+/// A drill that is being played: all who ask see the same phase.
+pub struct Stage {
+    player: Mutex<Player>,
+    enter: Enter,
+}
+
+impl Stage {
+    /// Begins: `enter` is told of the first phase before this returns.
+    pub fn begin(scenario: Arc<Scenario>, now: SimTime, enter: Enter) -> Self {
+        enter(&scenario, Some((0, 0)), Cue::Begin);
+        Self {
+            player: Mutex::new(Player::new(scenario, now)),
+            enter,
+        }
+    }
+
+    /// Enters every phase that has begun by `now`; when to look again.
+    pub fn tick(&self, now: SimTime) -> Option<SimTime> {
+        let mut player = self.player.lock();
+        self.catch_up(&mut player, now);
+        player.due()
+    }
+
+    /// A request arrives: `decide` sees its turn while the phase cannot change. `None`: the drill
+    /// is over.
+    pub fn arrive<T>(
+        &self,
+        now: SimTime,
+        id: Option<&str>,
+        decide: impl FnOnce(&Scenario, Turn) -> T,
+    ) -> Option<T> {
+        let mut player = self.player.lock();
+        self.catch_up(&mut player, now);
+        let turn = player.arrive(id)?;
+        let scenario = player.scenario().clone();
+        let decided = decide(&scenario, turn);
+        // A phase of n requests ends with the n-th.
+        self.catch_up(&mut player, now);
+        Some(decided)
+    }
+
+    /// Where it is.
+    pub fn player(&self) -> Player {
+        self.player.lock().clone()
+    }
+
+    /// Announces the present phase again.
+    pub fn again(&self) {
+        let player = self.player.lock();
+        if player.place().is_some() {
+            (self.enter)(player.scenario(), player.place(), Cue::Again);
+        }
+    }
+
+    /// Ends it, wherever it is; `enter` is told unless it was over.
+    pub fn end(&self) {
+        let mut player = self.player.lock();
+        if !std::mem::replace(&mut player.over, true) {
+            (self.enter)(player.scenario(), None, Cue::Begin);
+        }
+    }
+
+    fn catch_up(&self, player: &mut Player, now: SimTime) {
+        while player.step(now) {
+            (self.enter)(player.scenario(), player.place(), Cue::Begin);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const DRILL: &str = "
+name: three
+seed: 3
+repeat: 2
+phases:
+  - {name: calm, requests: 3}
+  - {name: burst, for: 10s, set: {failure-injection-rate: 50}}
+  - {name: after, requests: 1}
+";
+
+    fn at(ms: u64) -> SimTime {
+        SimTime::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn phases_end_by_requests_and_by_time_without_drift() {
+        let scenario = Arc::new(Scenario::from_yaml(DRILL).unwrap());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let told = log.clone();
+        let enter: Enter = Box::new(move |_, place, _| told.lock().push(place));
+        let stage = Stage::begin(scenario, at(0), enter);
+        let turn = |ms| stage.arrive(at(ms), None, |_, turn| (turn.phase, turn.ordinal));
+        assert_eq!([turn(1), turn(2), turn(3)], [0, 1, 2].map(|n| Some((0, n))));
+        // Looked at late: the third phase began when the second was due to end.
+        assert_eq!(stage.tick(at(4)), Some(at(10_003)));
+        assert_eq!(turn(5), Some((1, 0)));
+        assert_eq!(turn(20_000), Some((2, 0)));
+        assert_eq!(stage.player().place(), Some((1, 0)));
+        for ms in 20_001..20_004 {
+            turn(ms);
+        }
+        assert_eq!(stage.tick(at(40_000)), None);
+        assert_eq!((turn(40_001), turn(40_002)), (Some((2, 0)), None));
+        let places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
+        let mut places: Vec<_> = places.into_iter().map(Some).collect();
+        places.push(None);
+        assert_eq!(*log.lock(), places);
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_place_or_by_its_id() {
+        let keys = |by: &str, ids: [&str; 3]| {
+            let text = DRILL.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
+            let scenario = Arc::new(Scenario::from_yaml(&text).unwrap());
+            let mut player = Player::new(scenario, at(0));
+            ids.map(|id| player.arrive(Some(id)).unwrap().key)
+        };
+        assert_eq!(
+            keys("ordinal", ["a", "b", "c"]),
+            keys("ordinal", ["c", "b", "a"])
+        );
+        let (mut there, mut back) = (
+            keys("request-id", ["a", "b", "c"]),
+            keys("request-id", ["c", "b", "a"]),
+        );
+        assert_ne!(there, back);
+        there.sort_unstable();
+        back.sort_unstable();
+        assert_eq!(there, back);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_phase() {
+        let cases = [
+            ("[]", "a mapping with the keys"),
+            ("{phases: []}", "'phases' is a list of 1 to 1000 phases"),
+            ("{phases: [{}], speed: 1}", "unknown key \"speed\""),
+            ("{phases: [{name: a}, {name: a}]}", "a name of its own"),
+            (
+                "{phases: [{name: a, for: 1s, requests: 2}]}",
+                "phases[0] \"a\": 'for' and",
+            ),
+            (
+                "{phases: [{for: x}]}",
+                "phases[0] \"phase-1\": 'for': \"x\" is not a duration",
+            ),
+            ("{phases: [{for: 0}]}", "'for' is at least 1ms"),
+            (
+                "{phases: [{requests: 0}]}",
+                "'requests' is a number from 1 on",
+            ),
+            (
+                "{phases: [{do: dance}]}",
+                "'do' does not know \"dance\"; there are reset-prefix-cache",
+            ),
+            ("{phases: [{}], by: luck}", "'by' is ordinal or request-id"),
+        ];
+        for (text, why) in cases {
+            let error = Scenario::from_yaml(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

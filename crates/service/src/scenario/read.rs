@@ -1,0 +1,217 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::{Action, Identity, Length, Phase, Scenario};
+use vllm_sim_engine::duration;
+
+/// Most phases of a scenario.
+const MOST: usize = 1000;
+/// Shortest phase: a drill of endless rounds must not spin.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What is wrong with a scenario, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("scenario: {place}{why}")]
+pub struct ScenarioError {
+    place: String,
+    why: String,
+}
+
+impl ScenarioError {
+    /// Something that is wrong with the phase of this index.
+    pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
+        Self {
+            place: format!("phases[{index}] {name:?}: "),
+            why: why.to_string(),
+        }
+    }
+}
+
+fn wrong(why: impl Into<String>) -> ScenarioError {
+    ScenarioError {
+        place: String::new(),
+        why: why.into(),
+    }
+}
+
+const KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
+const PHASE_KEYS: [&str; 5] = ["name", "for", "requests", "set", "do"];
+const ACTIONS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
+
+impl Scenario {
+    /// Reads a YAML text (JSON is YAML).
+    ///
+    /// # Errors
+    /// [`ScenarioError`] with the phase and field it is about.
+    pub fn from_yaml(text: &str) -> Result<Self, ScenarioError> {
+        let value: Option<Value> =
+            serde_saphyr::from_str(text).map_err(|error| wrong(format!("not YAML: {error}")))?;
+        Self::from_value(&value.unwrap_or_default())
+    }
+
+    /// Reads a JSON value.
+    ///
+    /// # Errors
+    /// As [`Self::from_yaml`].
+    pub fn from_value(value: &Value) -> Result<Self, ScenarioError> {
+        let Value::Object(fields) = value else {
+            let keys = KEYS.join(", ");
+            return Err(wrong(format!(
+                "a mapping with the keys {keys} was expected"
+            )));
+        };
+        known(fields, &KEYS).map_err(wrong)?;
+        let name = match fields.get("name") {
+            None | Some(Value::Null) => "scenario".to_owned(),
+            Some(name) => text(name).ok_or_else(|| wrong("'name' is a text"))?,
+        };
+        let whole = |key: &str| match fields.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value
+                .as_u64()
+                .map(Some)
+                .ok_or_else(|| wrong(format!("'{key}' is a whole number from 0 on, not {value}"))),
+        };
+        let repeat = whole("repeat")?.unwrap_or(1);
+        let by = match fields.get("by").map(|by| text(by).unwrap_or_default()) {
+            None => Identity::Ordinal,
+            Some(by) => match by.as_str() {
+                "ordinal" => Identity::Ordinal,
+                "request-id" => Identity::RequestId,
+                _ => return Err(wrong(format!("'by' is ordinal or request-id, not {by:?}"))),
+            },
+        };
+        let phases = match fields.get("phases") {
+            Some(Value::Array(phases)) if (1..=MOST).contains(&phases.len()) => phases,
+            _ => return Err(wrong(format!("'phases' is a list of 1 to {MOST} phases"))),
+        };
+        let phases: Result<Vec<Phase>, _> = phases.iter().enumerate().map(phase).collect();
+        let phases = phases?;
+        let names: BTreeSet<_> = phases.iter().map(|phase| &phase.name).collect();
+        if names.len() < phases.len() {
+            return Err(wrong("every phase needs a name of its own"));
+        }
+        Ok(Self {
+            name,
+            seed: whole("seed")?,
+            repeat: u32::try_from(repeat).map_err(|_| wrong("'repeat' is too large"))?,
+            by,
+            phases,
+        })
+    }
+}
+
+fn known(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
+    match fields.keys().find(|key| !keys.contains(&key.as_str())) {
+        Some(key) => Err(format!(
+            "unknown key {key:?}; there are {}",
+            keys.join(", ")
+        )),
+        None => Ok(()),
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
+    let unnamed = format!("phase-{}", index + 1);
+    let Value::Object(fields) = value else {
+        let keys = PHASE_KEYS.join(", ");
+        let why = format!("a mapping with the keys {keys} was expected, not {value}");
+        return Err(ScenarioError::in_phase(index, &unnamed, why));
+    };
+    let name = match fields.get("name") {
+        None | Some(Value::Null) => unnamed.clone(),
+        Some(name) => text(name)
+            .ok_or_else(|| ScenarioError::in_phase(index, &unnamed, "'name' is a text"))?,
+    };
+    let fail = |why: String| ScenarioError::in_phase(index, &name, why);
+    known(fields, &PHASE_KEYS).map_err(fail)?;
+    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
+    let length = match (given("for"), given("requests")) {
+        (Some(_), Some(_)) => {
+            return Err(fail("'for' and 'requests' exclude each other".to_owned()));
+        }
+        (Some(time), None) => Length::Time(wait("for", time, SHORTEST).map_err(fail)?),
+        (None, Some(requests)) => match requests.as_u64() {
+            Some(requests @ 1..) => Length::Requests(requests),
+            _ => {
+                return Err(fail(format!(
+                    "'requests' is a number from 1 on, not {requests}"
+                )));
+            }
+        },
+        (None, None) => Length::Open,
+    };
+    let set = match given("set") {
+        None => Map::new(),
+        Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        Some(other) => return Err(fail(format!("'set' maps settings to values, not {other}"))),
+    };
+    let actions: Result<Vec<Action>, String> = match given("do") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(actions)) => actions.iter().map(action).collect(),
+        Some(one) => action(one).map(|action| vec![action]),
+    };
+    Ok(Phase {
+        length,
+        set,
+        actions: actions.map_err(fail)?,
+        name,
+    })
+}
+
+fn action(value: &Value) -> Result<Action, String> {
+    let wrong = || format!("'do' does not know {value}; there are {ACTIONS}");
+    let (name, argument) = match value {
+        Value::String(name) => (name.as_str(), None),
+        Value::Object(fields) if fields.len() == 1 => {
+            let (name, argument) = fields.iter().next().ok_or_else(wrong)?;
+            (name.as_str(), Some(argument))
+        }
+        _ => return Err(wrong()),
+    };
+    Ok(match (name, argument) {
+        ("reset-prefix-cache", None) => Action::ResetPrefixCache,
+        ("abort-requests", None) => Action::AbortRequests,
+        ("restart", None) => Action::Restart(Duration::ZERO),
+        ("restart", Some(time)) => Action::Restart(wait("restart", time, Duration::ZERO)?),
+        ("unload-lora", Some(name)) => Action::UnloadLora(text(name).ok_or_else(wrong)?),
+        ("load-lora", Some(Value::Object(adapter))) => {
+            known(adapter, &["name", "path"]).map_err(|why| format!("load-lora: {why}"))?;
+            let name = adapter.get("name").and_then(text).ok_or_else(wrong)?;
+            let path = adapter.get("path").and_then(text);
+            Action::LoadLora {
+                path: path.unwrap_or_else(|| name.clone()),
+                name,
+            }
+        }
+        ("load-lora", Some(name)) => {
+            let name = text(name).ok_or_else(wrong)?;
+            Action::LoadLora {
+                path: name.clone(),
+                name,
+            }
+        }
+        _ => return Err(wrong()),
+    })
+}
+
+/// A duration as flags take it; a bare number is milliseconds.
+fn wait(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
+    let typed = text(value).unwrap_or_default();
+    let time = duration::read(&typed)
+        .map_err(|why| format!("'{key}': {value} is not a duration such as 30s: {why}"))?;
+    if time < least {
+        return Err(format!("'{key}' is at least {}", duration::show(least)));
+    }
+    Ok(time)
+}

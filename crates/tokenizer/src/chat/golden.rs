@@ -1,0 +1,115 @@
+//! Renderings compared with Python's: see `tests/fixtures/generate.py`.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+use time::macros::datetime;
+
+use super::*;
+
+const FIXTURES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/fixtures/templates"
+);
+
+/// Owns what a [`ChatInput`] borrows.
+pub(crate) struct Case(pub(crate) Map<String, Json>);
+
+impl Case {
+    pub(crate) fn input(&self) -> ChatInput<'_> {
+        let list = |name: &str| self.0.get(name).and_then(Json::as_array).map(Vec::as_slice);
+        let flag = |name: &str| self.0.get(name).is_some_and(|flag| *flag == true);
+        ChatInput {
+            messages: list("messages").unwrap_or_default(),
+            tools: list("tools"),
+            documents: self.0.get("documents"),
+            add_generation_prompt: flag("add_generation_prompt"),
+            continue_final_message: flag("continue_final_message"),
+            kwargs: self.0.get("kwargs").and_then(Json::as_object),
+            ..ChatInput::default()
+        }
+    }
+}
+
+fn json(path: &str) -> Json {
+    serde_json::from_str(&fs::read_to_string(Path::new(FIXTURES).join(path)).unwrap()).unwrap()
+}
+
+fn clock() -> time::OffsetDateTime {
+    datetime!(2024-07-06 09:05:03 UTC)
+}
+
+/// Where two renderings part.
+fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
+    let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
+        return format!("{found:?}, expected {expected}")
+            .chars()
+            .take(400)
+            .collect();
+    };
+    let same = found
+        .chars()
+        .zip(text.chars())
+        .take_while(|(left, right)| left == right)
+        .count();
+    let near = |text: &str| {
+        text.chars()
+            .skip(same.saturating_sub(20))
+            .take(60)
+            .collect::<String>()
+    };
+    format!("{:?}, expected {:?}", near(found), near(text))
+}
+
+#[test]
+fn templates_render_as_in_python() {
+    let golden = json("expected.json");
+    let special_tokens = golden["special_tokens"].as_object().unwrap();
+    let templates = Templates::new(Vec::new(), special_tokens);
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for (name, expected) in golden["templates"].as_object().unwrap() {
+        let source = fs::read_to_string(Path::new(FIXTURES).join(format!("{name}.jinja"))).unwrap();
+        let compiled = match Compiled::new(&source, clock) {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                wrong.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let format = if expected["format"] == "openai" {
+            ContentFormat::Openai
+        } else {
+            ContentFormat::String
+        };
+        assert_eq!(compiled.format, format, "{name}");
+        for (case, expected) in expected["expected"].as_object().unwrap() {
+            let input = Case(golden["cases"][case].as_object().unwrap().clone());
+            let found = templates.render_with(&compiled, &input.input());
+            compared += 1;
+            let right = match (&found, &expected["text"], &expected["error"]) {
+                (Ok(text), Json::String(expected), _) => text == expected,
+                (Err(error), _, Json::String(expected)) => error.to_string() == *expected,
+                (Err(_), Json::Null, Json::Null) => true,
+                _ => false,
+            };
+            if !right {
+                wrong.push(format!("{name} / {case}: {}", difference(&found, expected)));
+            }
+        }
+    }
+    let count = wrong.len();
+    wrong.truncate(5);
+    assert_eq!(
+        count,
+        0,
+        "{compared} compared
+{}",
+        wrong.join(
+            "
+"
+        )
+    );
+    assert!(compared > 300);
+}

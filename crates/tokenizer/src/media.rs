@@ -1,0 +1,328 @@
+//! How many tokens a picture, sound or film takes in a prompt, and where they stand.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use super::Tokenizer;
+
+/// Frame of the mark that stands for an item until the text is tokenised: private-use characters,
+/// which no tokenizer splits off a word that a user would write.
+const EDGE: char = '\u{10FFF0}';
+/// Bytes of a picture that are looked at for its size.
+const HEAD: usize = 96 * 1024;
+/// Most tokens of one item.
+const MOST: u32 = 1 << 20;
+
+/// What a part of a prompt is, besides text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Modality {
+    /// A picture.
+    Image,
+    /// A sound.
+    Audio,
+    /// A film.
+    Video,
+}
+
+impl Modality {
+    /// vLLM's name of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Audio => "audio",
+            Self::Video => "video",
+        }
+    }
+}
+
+/// A picture, sound or film in a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Media {
+    /// What it is.
+    pub modality: Modality,
+    /// Its content hash, or the name the client gave it.
+    pub identifier: Arc<str>,
+    /// Its first placeholder token.
+    pub start: u32,
+    /// Its placeholder tokens.
+    pub len: u32,
+}
+
+/// Tokens of one item of a modality.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Always so many.
+    Fixed(u32),
+    /// By the area of the picture; `unknown` where it cannot be read.
+    Area {
+        /// Edge in pixels of the square that makes one token, at least one.
+        patch: u32,
+        /// Least tokens.
+        least: u32,
+        /// Most tokens.
+        most: u32,
+        /// Tokens of a picture of unknown size.
+        unknown: u32,
+    },
+}
+
+/// Tokens of each modality.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaRules {
+    /// Pictures.
+    pub image: Rule,
+    /// Sounds.
+    pub audio: Rule,
+    /// Films.
+    pub video: Rule,
+}
+
+impl Default for MediaRules {
+    /// Pictures as Qwen2-VL has them (28 × 28 pixels per token, 4 to 16384), and 576 (LLaVA 1.5)
+    /// where the size is unknown; sounds 250 tokens (10 s of Qwen2-Audio), films 2048.
+    fn default() -> Self {
+        Self {
+            image: Rule::Area {
+                patch: 28,
+                least: 4,
+                most: 16_384,
+                unknown: 576,
+            },
+            audio: Rule::Fixed(250),
+            video: Rule::Fixed(2048),
+        }
+    }
+}
+
+impl MediaRules {
+    /// Reads `{"image": 576, "audio": 250}`, or for pictures
+    /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
+    ///
+    /// # Errors
+    /// The member that is wrong, and what it may be.
+    pub fn read(map: &Map<String, Value>) -> Result<Self, String> {
+        let mut rules = Self::default();
+        for (name, value) in map {
+            let rule = match name.as_str() {
+                "image" => &mut rules.image,
+                "audio" => &mut rules.audio,
+                "video" => &mut rules.video,
+                other => return Err(format!("{other:?} is not one of image, audio, video")),
+            };
+            *rule = match value {
+                Value::Object(area) => self::area(name, area)?,
+                fixed => Rule::Fixed(count(name, fixed)?),
+            };
+        }
+        Ok(rules)
+    }
+
+    /// Tokens of an item, whose bytes are there when it came in the request itself.
+    pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
+        let rule = match modality {
+            Modality::Image => self.image,
+            Modality::Audio => self.audio,
+            Modality::Video => self.video,
+        };
+        match rule {
+            Rule::Fixed(tokens) => tokens,
+            Rule::Area {
+                patch,
+                least,
+                most,
+                unknown,
+            } => match bytes.and_then(|bytes| imagesize::blob_size(bytes).ok()) {
+                Some(size) => {
+                    let patches = |edge: usize| (edge as u64).div_ceil(u64::from(patch));
+                    let area = patches(size.width).saturating_mul(patches(size.height));
+                    u32::try_from(area)
+                        .unwrap_or(most)
+                        .clamp(least, most.max(least))
+                }
+                None => unknown,
+            },
+        }
+    }
+}
+
+fn area(name: &str, map: &Map<String, Value>) -> Result<Rule, String> {
+    let (mut patch, mut least, mut most, mut unknown) = (28, 4, 16_384, 576);
+    for (key, value) in map {
+        let field = match key.as_str() {
+            "patch" => &mut patch,
+            "least" => &mut least,
+            "most" => &mut most,
+            "unknown" => &mut unknown,
+            other => {
+                return Err(format!(
+                    "{name}.{other} is not one of patch, least, most, unknown"
+                ));
+            }
+        };
+        *field = count(&format!("{name}.{key}"), value)?;
+    }
+    if most < least {
+        return Err(format!(
+            "{name}.most ({most}) is less than {name}.least ({least})"
+        ));
+    }
+    Ok(Rule::Area {
+        patch,
+        least,
+        most,
+        unknown,
+    })
+}
+
+fn count(name: &str, value: &Value) -> Result<u32, String> {
+    let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
+    n.filter(|n| (1..=MOST).contains(n))
+        .ok_or_else(|| format!("{name} is {value}, must be a whole number from 1 to {MOST}"))
+}
+
+/// One item before its place is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// What it is.
+    pub modality: Modality,
+    /// Its content hash, or the name the client gave it.
+    pub identifier: std::sync::Arc<str>,
+    /// Tokens it takes.
+    pub tokens: u32,
+}
+
+/// The bytes of a `data:` URL as far as a size needs them; `None` for any other URL.
+pub fn data_url(url: &str) -> Option<Vec<u8>> {
+    let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
+    if !kind.ends_with(";base64") {
+        return Some(data.as_bytes().iter().take(HEAD).copied().collect());
+    }
+    let head = data.get(..(HEAD * 4).min(data.len() / 4 * 4))?;
+    STANDARD.decode(head).ok()
+}
+
+/// What stands for item `i` in the text.
+pub fn mark(i: usize) -> String {
+    format!("{EDGE}{i}{EDGE}")
+}
+
+impl Tokenizer {
+    /// Encodes text with marks: in the place of each stand the tokens of its item.
+    pub fn encode_media(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        items: &[Item],
+    ) -> (Vec<u32>, Vec<Media>) {
+        let mut tokens = Vec::new();
+        let mut media = Vec::with_capacity(items.len());
+        let mut special = add_special_tokens;
+        for (i, piece) in text.split(EDGE).enumerate() {
+            // Every second piece is what stands between two edges: the number of an item.
+            let item = (i % 2 == 1)
+                .then(|| items.get(piece.parse::<usize>().ok()?))
+                .flatten();
+            match item {
+                Some(item) => {
+                    media.push(Media {
+                        modality: item.modality,
+                        identifier: item.identifier.clone(),
+                        start: tokens.len() as u32,
+                        len: item.tokens,
+                    });
+                    let id = self.placeholder(item.modality);
+                    tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
+                }
+                None if piece.is_empty() && !special => {}
+                None => {
+                    tokens.extend(self.encode(piece, special));
+                    special = false;
+                }
+            }
+        }
+        (tokens, media)
+    }
+
+    /// The token that a modality is made of: the one `config.json` names, else a usual name of it.
+    fn placeholder(&self, modality: Modality) -> u32 {
+        let name = modality.as_str();
+        let configured = match self {
+            Self::Hf(hf) => ["token_id", "token_index"].iter().find_map(|key| {
+                let id = hf.config().get(&format!("{name}_{key}"))?.as_u64()?;
+                u32::try_from(id).ok()
+            }),
+            Self::Simulated(_) => None,
+        };
+        configured
+            .or_else(|| self.id_of(&format!("<|{name}_pad|>")))
+            .or_else(|| self.id_of(&format!("<{name}>")))
+            .unwrap_or(0)
+    }
+
+    /// Whether the model's configuration speaks of pictures, sounds or films.
+    pub fn is_multimodal(&self) -> bool {
+        match self {
+            Self::Hf(hf) => ["vision_config", "audio_config", "image_token_id"]
+                .iter()
+                .any(|key| hf.config().get(*key).is_some_and(|value| !value.is_null())),
+            Self::Simulated(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A PNG header of 280 × 56 pixels.
+    const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
+
+    fn read(value: Value) -> Result<MediaRules, String> {
+        MediaRules::read(value.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn pictures_count_by_area_and_others_by_the_piece() {
+        let rules = MediaRules::default();
+        let bytes = data_url(PNG).expect("a data URL");
+        assert_eq!(rules.tokens(Modality::Image, Some(&bytes)), 10 * 2);
+        assert_eq!(rules.tokens(Modality::Image, None), 576);
+        assert_eq!(rules.tokens(Modality::Image, Some(b"no picture")), 576);
+        assert_eq!(rules.tokens(Modality::Audio, None), 250);
+        let rules = read(json!({"image": {"patch": 14, "most": 50}, "video": 7})).expect("rules");
+        assert_eq!(rules.tokens(Modality::Image, Some(&bytes)), 50);
+        assert_eq!(rules.tokens(Modality::Video, None), 7);
+    }
+
+    #[test]
+    fn wrong_rules_are_named() {
+        for (rules, word) in [
+            (json!({"smell": 3}), "\"smell\""),
+            (json!({"image": 0}), "image is 0"),
+            (json!({"image": {"edge": 3}}), "image.edge"),
+            (json!({"image": {"least": 9, "most": 3}}), "image.most (3)"),
+        ] {
+            assert!(read(rules).expect_err("wrong").contains(word));
+        }
+    }
+
+    #[test]
+    fn items_stand_where_their_marks_were() {
+        let tokenizer = Tokenizer::simulated();
+        let item = |tokens| Item {
+            modality: Modality::Image,
+            identifier: "x".into(),
+            tokens,
+        };
+        let text = format!("look {}and {}", mark(0), mark(1));
+        let (tokens, media) = tokenizer.encode_media(&text, true, &[item(3), item(2)]);
+        let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
+        assert_eq!(places, [(1, 3), (5, 2)]);
+        assert_eq!(tokens.len(), 7);
+        assert_eq!(tokens[1..4], [tokens[1]; 3]);
+    }
+}

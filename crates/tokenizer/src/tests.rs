@@ -1,0 +1,584 @@
+//! Hugging Face tokenizers compared with Python's: see `tests/fixtures/generate.py`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use super::chat::golden::Case;
+use super::*;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures");
+
+fn golden(name: &str) -> Json {
+    serde_json::from_str(&fs::read_to_string(Path::new(FIXTURES).join(name)).unwrap()).unwrap()
+}
+
+fn tiny() -> Tokenizer {
+    let (tokenizer, why) =
+        Tokenizer::open(&Source::Folder(PathBuf::from(FIXTURES).join("tiny-llama"))).unwrap();
+    assert!(why.ends_with("tiny-llama, with a chat template"), "{why}");
+    tokenizer
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    json.as_array()
+        .unwrap()
+        .iter()
+        .map(|id| u32::try_from(id.as_u64().unwrap()).unwrap())
+        .collect()
+}
+
+fn strings(json: &Json) -> Vec<&str> {
+    json.as_array()
+        .unwrap()
+        .iter()
+        .map(|text| text.as_str().unwrap())
+        .collect()
+}
+
+fn shown(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> Vec<String> {
+    ids.iter().map(|id| detokenizer.push(*id)).collect()
+}
+
+#[test]
+fn texts_encode_and_decode_as_in_python() {
+    let tokenizer = tiny();
+    for case in golden("tiny-llama-expected.json")["texts"]
+        .as_array()
+        .unwrap()
+    {
+        let text = case["text"].as_str().unwrap();
+        let plain = ids(&case["ids"]);
+        let special = ids(&case["with_special"]);
+        assert_eq!(tokenizer.encode(text, false), plain, "{text:?}");
+        assert_eq!(tokenizer.encode(text, true), special, "{text:?}");
+        let pieces: Vec<String> = plain
+            .iter()
+            .map(|id| tokenizer.piece(*id).unwrap())
+            .collect();
+        assert_eq!(pieces, strings(&case["pieces"]));
+        assert!(
+            pieces
+                .iter()
+                .zip(&plain)
+                .all(|(piece, id)| tokenizer.id_of(piece) == Some(*id))
+        );
+        assert_eq!(
+            tokenizer.decode(&special, false),
+            case["decoded"].as_str().unwrap()
+        );
+        assert_eq!(
+            tokenizer.decode(&special, true),
+            case["decoded_without_special"].as_str().unwrap()
+        );
+        assert_eq!(
+            shown(tokenizer.detokenizer(true), &special),
+            strings(&case["shown"])
+        );
+        assert_eq!(
+            shown(tokenizer.detokenizer(false), &special),
+            strings(&case["shown_all"])
+        );
+        let fragments = tokenizer.fragments(text);
+        assert_eq!(fragments.ids, plain);
+        assert_eq!(fragments.text, text);
+        let pieces: Vec<&str> = (0..plain.len())
+            .map(|index| fragments.piece(index))
+            .collect();
+        assert_eq!(pieces.concat(), text);
+    }
+}
+
+#[test]
+fn any_ids_decode_as_in_python() {
+    let tokenizer = tiny();
+    for case in golden("tiny-llama-expected.json")["noise"]
+        .as_array()
+        .unwrap()
+    {
+        let ids = ids(&case["ids"]);
+        assert_eq!(
+            tokenizer.decode(&ids, true),
+            case["decoded"].as_str().unwrap()
+        );
+        assert_eq!(
+            shown(tokenizer.detokenizer(true), &ids),
+            strings(&case["shown"])
+        );
+        assert_eq!(
+            shown(tokenizer.detokenizer(false), &ids),
+            strings(&case["shown_all"])
+        );
+    }
+    assert_eq!(tokenizer.decode(&[u32::MAX, 4096], false), "");
+    assert_eq!(tokenizer.token_text(9999), "");
+    assert_eq!(tokenizer.piece(9999), None);
+}
+
+#[test]
+fn chats_render_and_encode_as_in_python() {
+    let tokenizer = tiny();
+    let cases = golden("templates/expected.json")["cases"].clone();
+    for case in golden("tiny-llama-expected.json")["chats"]
+        .as_array()
+        .unwrap()
+    {
+        let name = case["name"].as_str().unwrap();
+        let input = Case(cases[name].as_object().unwrap().clone());
+        match (tokenizer.render_chat(&input.input()), case["text"].as_str()) {
+            (Ok(text), Some(expected)) => {
+                assert_eq!(text, expected, "{name}");
+                assert_eq!(tokenizer.encode(&text, false), ids(&case["ids"]), "{name}");
+            }
+            (Err(error), None) => assert_eq!(error.to_string(), case["error"].as_str().unwrap()),
+            (found, expected) => panic!("{name}: {found:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn facts_of_a_vocabulary() {
+    let tokenizer = tiny();
+    let golden = golden("tiny-llama-expected.json");
+    assert_eq!(
+        u64::from(tokenizer.vocab_size()),
+        golden["size"].as_u64().unwrap()
+    );
+    assert_eq!(
+        tokenizer.max_token_chars() as u64,
+        golden["longest"].as_u64().unwrap()
+    );
+    assert_eq!(tokenizer.eos(), Some(4084));
+    assert_eq!(tokenizer.stop_ids(), [4081]);
+    assert!(tokenizer.is_special(4080) && !tokenizer.is_special(4088) && !tokenizer.is_special(1));
+    assert!(tokenizer.has_chat_template());
+    assert_eq!(tokenizer.content_format(None, false), ContentFormat::String);
+    let parts =
+        "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}";
+    assert_eq!(
+        tokenizer.content_format(Some(parts), false),
+        ContentFormat::Openai
+    );
+}
+
+#[test]
+fn the_information_is_vllms() {
+    // Recorded from vLLM 0.32.0; only the name is a path there.
+    let info = tiny().tokenizer_info();
+    let keys: Vec<&String> = info.as_object().unwrap().keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "tokenizer_class",
+            "bos_token",
+            "eos_token",
+            "pad_token",
+            "clean_up_tokenization_spaces",
+            "model_max_length",
+            "model_input_names",
+            "chat_template",
+            "truncation_side",
+            "name_or_path",
+            "is_local",
+            "local_files_only",
+            "added_tokens_decoder",
+            "backend"
+        ]
+    );
+    assert_eq!(
+        info["tokenizer_class"],
+        "TokenizerPoolCachedTokenizersBackend"
+    );
+    assert_eq!(
+        info["added_tokens_decoder"]["4095"],
+        "<|reserved_special_token_3|>"
+    );
+    assert_eq!(info["truncation_side"], "left");
+    assert_eq!(info["is_local"], true);
+    assert_eq!(info["backend"], "tokenizers");
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn open(folder: &tempfile::TempDir) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::open(&Source::Folder(folder.path().into())).map(|(tokenizer, _)| tokenizer)
+}
+
+#[test]
+fn other_decoders_stream_as_in_python() {
+    let golden = golden("decoders.json");
+    for (name, model) in golden.as_object().unwrap() {
+        let folder = folder(&[("tokenizer.json", &model["tokenizer"].to_string())]);
+        let tokenizer = open(&folder).unwrap();
+        for case in model["texts"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let ids = ids(&case["ids"]);
+            assert_eq!(tokenizer.encode(text, false), ids, "{name} {text:?}");
+            assert_eq!(
+                tokenizer.decode(&ids, true),
+                case["decoded"].as_str().unwrap()
+            );
+            assert_eq!(
+                shown(tokenizer.detokenizer(true), &ids),
+                strings(&case["shown"])
+            );
+            if case["after"].is_array() {
+                let after = tokenizer.detokenizer_after(&[3 + 65], true);
+                assert_eq!(shown(after, &ids), strings(&case["after"]), "{text:?}");
+            }
+            let fragments = tokenizer.fragments(text);
+            assert_eq!(
+                fragments.text,
+                tokenizer.decode(&ids, false),
+                "{name} {text:?}"
+            );
+            assert_eq!(fragments.ids, ids);
+        }
+        assert!(!tokenizer.has_chat_template());
+        assert_eq!(tokenizer.eos(), None);
+    }
+    let spm = folder(&[("tokenizer.json", &golden["spm"]["tokenizer"].to_string())]);
+    let spm = open(&spm).unwrap();
+    let world = spm.id_of("▁world").unwrap();
+    assert_eq!(spm.decode(&[world], false), "world");
+    assert_eq!(spm.token_text(world), " world");
+}
+
+#[test]
+fn the_files_beside_a_vocabulary_count() {
+    let spm = golden("decoders.json")["spm"]["tokenizer"].to_string();
+    let config = json!({
+        "eos_token": {"content": "</s>", "special": true},
+        "bos_token": "<s>",
+        "image_token": "<image>",
+        "additional_special_tokens": ["<|x|>"],
+        "added_tokens_decoder": {"300": {"content": "<new>", "special": false}},
+        "chat_template": [
+            {"name": "default", "template": "D{{ bos_token }}{{ image_token }}{{ unk_token }}"},
+            {"name": "tool_use", "template": "T{{ tools | length }}"},
+        ],
+    });
+    let files = [
+        ("tokenizer.json", spm.as_str()),
+        ("tokenizer_config.json", &config.to_string()),
+        (
+            "generation_config.json",
+            r#"{"eos_token_id": [2, 7], "temperature": 0.5}"#,
+        ),
+        (
+            "config.json",
+            r#"{"eos_token_id": 9, "text_config": {"vocab_size": 500}}"#,
+        ),
+    ];
+    let named = folder(&files);
+    let tokenizer = open(&named).unwrap();
+    assert_eq!((tokenizer.eos(), tokenizer.stop_ids()), (Some(2), &[7][..]));
+    assert_eq!(tokenizer.vocab_size(), 500);
+    let image = tokenizer.id_of("<image>").unwrap();
+    assert!(
+        tokenizer.is_special(image) && !tokenizer.is_special(tokenizer.id_of("<new>").unwrap())
+    );
+    assert_eq!(tokenizer.encode("<image>", false), [image]);
+    let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
+    assert_eq!(render(ChatInput::default()), "D<s><image>");
+    assert_eq!(
+        render(ChatInput {
+            tools: Some(&[]),
+            ..ChatInput::default()
+        }),
+        "T0"
+    );
+    let by_name = ChatInput {
+        chat_template: Some("tool_use"),
+        tools: Some(&[]),
+        ..ChatInput::default()
+    };
+    assert_eq!(render(by_name), "T0");
+    let Tokenizer::Hf(hf) = &tokenizer else {
+        panic!("not from files")
+    };
+    assert_eq!(hf.generation_config()["temperature"], 0.5);
+    assert_eq!(hf.config()["eos_token_id"], 9);
+
+    let mut files = files.to_vec();
+    files.push(("chat_template.jinja", "J"));
+    files.push(("additional_chat_templates/tool_use.jinja", "A"));
+    let jinja = open(&folder(&files)).unwrap();
+    assert_eq!(jinja.render_chat(&ChatInput::default()).unwrap(), "J");
+    let tools = ChatInput {
+        tools: Some(&[]),
+        ..ChatInput::default()
+    };
+    assert_eq!(jinja.render_chat(&tools).unwrap(), "A");
+}
+
+#[test]
+fn broken_files_are_named() {
+    let spm = golden("decoders.json")["spm"]["tokenizer"].to_string();
+    for broken in [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "\0",
+        "null",
+        r#"{"model": {"type": "BPE", "vocab": 1}}"#,
+    ] {
+        let error = open(&folder(&[("tokenizer.json", broken)]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("tokenizer.json: "), "{error}");
+    }
+    for name in [
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+    ] {
+        let error = open(&folder(&[("tokenizer.json", &spm), (name, "[1]")])).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let error = open(&folder(&[])).unwrap_err().to_string();
+    assert!(error.starts_with("no tokenizer.json in "), "{error}");
+}
+
+#[test]
+fn templates_fail_with_an_error_and_nothing_else() {
+    let tokenizer = Tokenizer::simulated();
+    let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"})];
+    let render = |template| {
+        tokenizer.render_chat(&ChatInput {
+            messages: &messages,
+            chat_template: Some(template),
+            ..ChatInput::default()
+        })
+    };
+    assert_eq!(render("{{ messages[0].content }}").unwrap(), "a\0b\u{fffd}");
+    let raised =
+        render("{% macro m() %}{{ raise_exception('No: \\'x\\' {1}') }}{% endmacro %}{{ m() }}");
+    assert_eq!(
+        raised,
+        Err(TemplateError::Rejected("No: 'x' {1}".to_owned()))
+    );
+    for template in [
+        "{{",
+        "{% if %}",
+        "{% for x in %}{% endfor %}",
+        "{{ 'a }}",
+        "{% endif %}",
+        "{{ a.b.c }}",
+        "{{ 'a' + 1 }}",
+        "{{ none + 'a' }}",
+        "{{ missing.x.y }}",
+        "{{ 1 // 0 }}",
+        "{{ x | nope }}",
+        "{{ 'x' is nope }}",
+        "{{ missing | tojson }}",
+        "{{ 'x'.nope() }}",
+        "{% include 'x' %}",
+        "{{ 'x'[::0] }}",
+        "{{ 'a'.center(1000000000000) | length }}{{ 'a'.x.y }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+        "{{ range(10000000) }}",
+        "{{ ([1, 2, 3] * 9223372036854775807) | length + 'x' }}",
+        "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
+        "{{ 'x' * 10000000000 }}",
+        "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
+    ] {
+        let found = render(template);
+        assert!(
+            matches!(found, Err(TemplateError::Rejected(_))),
+            "{template}: {found:?}"
+        );
+    }
+    let kwargs = json!({"chat_template": "x"});
+    let chat = ChatInput {
+        chat_template: Some("x"),
+        kwargs: kwargs.as_object(),
+        ..ChatInput::default()
+    };
+    assert_eq!(
+        tokenizer.render_chat(&chat).unwrap_err().to_string(),
+        "Found unexpected chat template kwargs from request: {'chat_template'}"
+    );
+}
+
+#[test]
+fn messages_of_a_wrong_form_are_refused() {
+    let tokenizer = tiny();
+    for (message, expected) in [
+        (
+            json!({"role": "user", "content": [{"text": "x"}]}),
+            "Missing 'type' field in multimodal part. (parameter=type)",
+        ),
+        (
+            json!({"role": "user", "content": [{"type": 3}]}),
+            "Invalid 'type' field in multimodal part. (parameter=type)",
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "video"}]}),
+            "Unsupported chat content part type: 'video'. Supported types: audio_embeds, audio_url, image_embeds, \
+             image_pil, image_url, input_audio, input_image, input_text, output_text, prompt_embeds, refusal, text, \
+             thinking, tool_reference, video_embeds, video_url. (parameter=type, value=video)",
+        ),
+        (
+            json!({"role": "assistant", "tool_calls": ["x"]}),
+            "assistant tool_calls entries must be objects. (parameter=tool_calls)",
+        ),
+        (
+            json!({"role": "assistant", "tool_calls": [{"type": "custom", "function": {}}]}),
+            "chat completions only support assistant tool_calls of type 'function'. (parameter=tool_calls)",
+        ),
+        (
+            json!("x"),
+            "each message must be an object. (parameter=messages)",
+        ),
+    ] {
+        let messages = [message];
+        let error = tokenizer.render_chat(&ChatInput {
+            messages: &messages,
+            ..ChatInput::default()
+        });
+        assert_eq!(error.unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn the_simulated_tokenizer_needs_no_files() {
+    let (tokenizer, why) = Tokenizer::open(&Source::Simulated).unwrap();
+    assert_eq!(why, "simulated: words and signs");
+    let messages = [json!({"role": "user", "content": "This is a test."})];
+    let chat = ChatInput {
+        messages: &messages,
+        add_generation_prompt: true,
+        ..ChatInput::default()
+    };
+    let text = tokenizer.render_chat(&chat).unwrap();
+    assert_eq!(text, "### user: This is a test.\n");
+    let fragments = tokenizer.fragments(&text);
+    assert_eq!(fragments.ids.len(), 10);
+    assert_eq!(fragments.piece(4), ": ");
+    assert_eq!(fragments.ids, tokenizer.encode(&text, true));
+    assert_eq!(tokenizer.decode(&fragments.ids, true), text);
+    assert_eq!(
+        shown(tokenizer.detokenizer(true), &fragments.ids).concat(),
+        text
+    );
+    assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
+    assert_eq!(tokenizer.token_text(1), "");
+    assert_eq!((tokenizer.eos(), tokenizer.stop_ids()), (None, &[][..]));
+    assert!(!tokenizer.has_chat_template() && !tokenizer.is_special(1));
+    assert_eq!(
+        tokenizer.tokenizer_info()["tokenizer_class"],
+        "SimulatedTokenizer"
+    );
+}
+
+/// tiny-llama with NFC before it and single digits, as Qwen has it.
+fn composed() -> Tokenizer {
+    let path = Path::new(FIXTURES).join("tiny-llama/tokenizer.json");
+    let text = fs::read_to_string(path).unwrap();
+    let mut json: Json = serde_json::from_str(&text).unwrap();
+    json["normalizer"] = json!({"type": "NFC"});
+    let regex = &mut json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
+    *regex = regex.as_str().unwrap().replace("{1,3}", "").into();
+    open(&folder(&[("tokenizer.json", &json.to_string())])).unwrap()
+}
+
+fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
+    let Tokenizer::Hf(hf) = tokenizer else {
+        panic!("not from files")
+    };
+    for special in [false, true] {
+        assert_eq!(
+            hf.encode(text, special),
+            hf.encode_generally(text, special),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn the_short_way_knows_the_characters() {
+    let tokenizer = tiny();
+    // Each within reach of the ones that decide differently by its kind, in turn.
+    let all: Vec<char> = ('\0'..'\u{20000}')
+        .chain('\u{e0000}'..'\u{e0200}')
+        .collect();
+    for (part, before) in all
+        .chunks(64)
+        .zip(["a", "1", " ", "!", "'"].into_iter().cycle())
+    {
+        let text: String = part.iter().map(|c| format!("{before}{c}")).collect();
+        encodes_both_ways_alike(&tokenizer, &text);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn the_short_way_is_the_general_one(
+        text in "(<\\|eot_id\\|>|<think>|<\\|eot|'(?i)(s|ll|re|x)|[a-cA-C]{1,3}|[0-9]{1,4}|[ \\t\\r\\n\u{a0}\u{2028}]{1,3}|[-.!'<>|]{1,3}|[é世\u{301}ſ½😀가\u{11a8}]{1,2}){0,12}|.{0,40}"
+    ) {
+        use std::sync::OnceLock;
+        static BOTH: OnceLock<[Tokenizer; 2]> = OnceLock::new();
+        for tokenizer in BOTH.get_or_init(|| [tiny(), composed()]) {
+            encodes_both_ways_alike(tokenizer, &text);
+        }
+    }
+}
+
+#[test]
+fn long_texts_are_encoded_in_parts() {
+    let tokenizer = tiny();
+    let line = "All the words of a licence, and 世界 too. ";
+    let text = line.repeat((1 << 20) / line.len() + 100);
+    let once = tokenizer.encode(line.trim_end(), false);
+    let more = tokenizer.encode(&(" ".to_owned() + line.trim_end()), false);
+    let times = text.len() / line.len();
+    let ids = tokenizer.encode(&text, true);
+    assert_eq!(ids[0], 4080);
+    let blank = tokenizer.encode(" ", false);
+    assert_eq!(
+        ids.len(),
+        1 + once.len() + (times - 1) * more.len() + blank.len()
+    );
+    assert_eq!(tokenizer.decode(&ids[1..], false), text);
+    let blanks = " ".repeat(11 << 20);
+    assert_eq!(
+        tokenizer
+            .decode(&tokenizer.encode(&blanks, false), false)
+            .len(),
+        blanks.len()
+    );
+}
+
+#[test]
+fn large_inputs_are_answered() {
+    let word = "x".repeat(1 << 20);
+    let blanks = " ".repeat(1 << 20);
+    let lines = "a\n \n".repeat(1 << 18);
+    let chinese = "世界".repeat(1 << 17);
+    for tokenizer in [tiny(), Tokenizer::simulated()] {
+        for text in [&word, &blanks, &lines, &chinese] {
+            let ids = tokenizer.encode(text, false);
+            assert_eq!(tokenizer.decode(&ids, false).len(), text.len());
+        }
+        let messages: Vec<Json> = (0..10_000)
+            .map(|n| json!({"role": "user", "content": format!("message {n}")}))
+            .collect();
+        let chat = ChatInput {
+            messages: &messages,
+            ..ChatInput::default()
+        };
+        let text = tokenizer.render_chat(&chat).unwrap();
+        assert!(text.contains("message 9999"));
+    }
+}

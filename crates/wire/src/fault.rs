@@ -1,0 +1,340 @@
+//! The errors a vLLM server answers with, and their JSON.
+//!
+//! Source: `vllm/entrypoints/serve/exception_handling/`, `vllm/entrypoints/serve/engine/
+//! protocol.py` (`ErrorInfo`), `vllm/entrypoints/anthropic/`.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::Version;
+
+/// The `type` member of an error, and with it the spelling of the envelope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Semantic validation: `BadRequestError`.
+    BadRequest,
+    /// Schema validation, broken JSON, wrong media type: `Bad Request`, with a blank.
+    BadRequestPhrase,
+    /// Unknown model or adapter: `NotFoundError`.
+    NotFound,
+    /// The Responses API's own refusals: `invalid_request_error`.
+    InvalidRequest,
+    /// Argument checks of the LoRA routes: `InvalidUserInput`.
+    InvalidUserInput,
+    /// Media that cannot be fetched or decoded: `UnprocessableEntityError`.
+    UnprocessableEntity,
+    /// Scale-out routes while disabled: `PermissionDeniedError`.
+    PermissionDenied,
+    /// The model lacks that API: `NotImplementedError`.
+    NotImplemented,
+    /// A request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
+    TooLarge,
+    /// llm-d's simulated wrong key: `AuthenticationError`.
+    Authentication,
+    /// llm-d's name for every other status: `APIConnectionError`.
+    ApiConnection,
+    /// llm-d's full queue: `RateLimitError`.
+    RateLimit,
+    /// Engine failure: `InternalServerError`.
+    InternalServer,
+    /// Retryable refusal of the engine: `ServiceUnavailableError`.
+    ServiceUnavailable,
+    /// Admission limits: `Service Unavailable`, the phrase of the status.
+    ServiceUnavailablePhrase,
+    /// The phrase `Request Timeout`.
+    RequestTimeoutPhrase,
+    /// The phrase `Internal Server Error`.
+    InternalServerPhrase,
+    /// The phrase `Conflict`.
+    ConflictPhrase,
+    /// The phrase `Not Implemented`.
+    NotImplementedPhrase,
+    /// The phrase `Unprocessable Entity` or what the Python release calls it.
+    UnprocessablePhrase,
+    /// Not vLLM's envelope at all but Starlette's `{"detail": message}`.
+    Detail,
+    /// Middleware refusals: `{"error": message}`.
+    Bare,
+}
+
+impl Kind {
+    /// The text on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "BadRequestError",
+            Self::BadRequestPhrase => "Bad Request",
+            Self::NotFound => "NotFoundError",
+            Self::InvalidRequest => "invalid_request_error",
+            Self::InvalidUserInput => "InvalidUserInput",
+            Self::UnprocessableEntity => "UnprocessableEntityError",
+            Self::PermissionDenied => "PermissionDeniedError",
+            Self::NotImplemented => "NotImplementedError",
+            Self::TooLarge => "RequestEntityTooLarge",
+            Self::Authentication => "AuthenticationError",
+            Self::ApiConnection => "APIConnectionError",
+            Self::RateLimit => "RateLimitError",
+            Self::InternalServer => "InternalServerError",
+            Self::ServiceUnavailable => "ServiceUnavailableError",
+            Self::ServiceUnavailablePhrase => "Service Unavailable",
+            Self::RequestTimeoutPhrase => "Request Timeout",
+            Self::InternalServerPhrase => "Internal Server Error",
+            Self::ConflictPhrase => "Conflict",
+            Self::NotImplementedPhrase => "Not Implemented",
+            Self::UnprocessablePhrase => "Unprocessable Entity",
+            Self::Detail | Self::Bare => "",
+        }
+    }
+}
+
+/// One refusal, ready to be rendered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// HTTP status, also the `code` member.
+    pub status: u16,
+    /// The `type` member.
+    pub kind: Kind,
+    /// The text, before [`sanitize`].
+    pub message: String,
+    /// The `param` member.
+    pub param: Option<String>,
+}
+
+impl Fault {
+    /// A fault without a parameter.
+    pub fn new(status: u16, kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            message: message.into(),
+            param: None,
+        }
+    }
+
+    /// 400 `BadRequestError` with nothing appended: a `VLLMValidationError` without details,
+    /// or a plain `ValueError`.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, Kind::BadRequest, message)
+    }
+
+    /// 400 `BadRequestError` with `(parameter=P)` appended.
+    pub fn parameter(message: impl fmt::Display, param: &str) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            ..Self::bad_request(format!("{message} (parameter={param})"))
+        }
+    }
+
+    /// 400 `BadRequestError` with `(parameter=P, value=V)` appended; `value` in Python's
+    /// spelling.
+    pub fn value(message: impl fmt::Display, param: &str, value: impl fmt::Display) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            ..Self::bad_request(format!("{message} (parameter={param}, value={value})"))
+        }
+    }
+
+    /// 404 for a model that is not served, as generation routes and `/tokenize` say it.
+    pub fn unknown_model<S: AsRef<str>>(model: &str, served: &[S]) -> Self {
+        let aliases: Vec<&str> = served.iter().map(AsRef::as_ref).collect();
+        Self {
+            param: Some("model".to_owned()),
+            ..Self::new(
+                404,
+                Kind::NotFound,
+                format!(
+                    "The model `{model}` does not exist. Valid aliases: {}.",
+                    aliases.join(", ")
+                ),
+            )
+        }
+    }
+
+    /// 404 for a model that is not served, as the pooling routes say it.
+    pub fn context_length(most: usize, tokens: usize) -> Self {
+        let least = if tokens == most + 1 { "at least " } else { "" };
+        Self::value(
+            format!(
+                "This model's maximum context length is {most} tokens. However, your prompt \
+                 contains {least}{tokens} input tokens, which exceeds this limit even without any \
+                 output tokens. Please reduce the length of the input prompt."
+            ),
+            "input_tokens",
+            tokens,
+        )
+    }
+
+    /// An unknown model, on the pooling routes.
+    pub fn unknown_pooling_model(model: &str) -> Self {
+        Self::new(
+            404,
+            Kind::NotFound,
+            format!("The model `{model}` does not exist."),
+        )
+    }
+
+    /// The JSON body: compact, non-ASCII raw, keys in vLLM's order.
+    pub fn to_json(&self) -> String {
+        self.render(",", ":")
+    }
+
+    /// The same with Python's default separators, as completions and generate streams send it.
+    pub fn to_spaced_json(&self) -> String {
+        self.render(", ", ": ")
+    }
+
+    /// The body of a `/v1/messages` handler error. 0.32 passes vLLM's own type through, 0.33
+    /// translates it by status.
+    pub fn to_anthropic_json(&self, version: Version) -> String {
+        let kind = match version {
+            Version::V032 => self.kind.as_str(),
+            Version::V033 => anthropic_type(self.status),
+        };
+        format!(
+            r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,
+            quoted(kind),
+            quoted(&sanitize(&self.message))
+        )
+    }
+
+    fn render(&self, comma: &str, colon: &str) -> String {
+        let message = quoted(&sanitize(&self.message));
+        match self.kind {
+            Kind::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
+            Kind::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
+            _ => {}
+        }
+        let mut out = String::with_capacity(message.len() + 80);
+        let _ = write!(out, r#"{{"error"{colon}{{"message"{colon}{message}{comma}"#);
+        let _ = write!(out, r#""type"{colon}{}{comma}"#, quoted(self.kind.as_str()));
+        let param = self
+            .param
+            .as_deref()
+            .map_or_else(|| "null".to_owned(), quoted);
+        let _ = write!(
+            out,
+            r#""param"{colon}{param}{comma}"code"{colon}{}}}}}"#,
+            self.status
+        );
+        out
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(feature = "axum")]
+impl axum_core::response::IntoResponse for Fault {
+    /// Its status with its body in OpenAI's envelope.
+    fn into_response(self) -> axum_core::response::Response {
+        let mut response = axum_core::response::Response::new(self.to_json().into());
+        // A number that is no status is our own mistake.
+        *response.status_mut() = http::StatusCode::from_u16(self.status)
+            .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        response.headers_mut().insert(
+            http::header::CONTENT_TYPE,
+            http::HeaderValue::from_static("application/json"),
+        );
+        response
+    }
+}
+
+/// Anthropic's name for a status. Source: `vllm/entrypoints/anthropic/protocol.py`.
+fn anthropic_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        400..500 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+/// A JSON string, escaped as Python's `json.dumps(ensure_ascii=False)` does.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Strips memory addresses, traceback lines and file paths, and blanks at both ends.
+///
+/// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
+pub fn sanitize(message: &str) -> Cow<'_, str> {
+    static ADDRESS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r" at 0x[0-9a-fA-F]+>").expect("a constant pattern"));
+    static TRACEBACK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r#"\n?\s*File "[^"]+", line \d+, in \S+(\n\s+.*)?"#).expect("a constant pattern")
+    });
+    static ROOTED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
+            .expect("a constant pattern")
+    });
+    static FILE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?:/[\w\-]+)+/[\w\-]+\.\w+").expect("a constant pattern"));
+
+    let mut text = Cow::Borrowed(message);
+    let mut replace = |marker: &str, pattern: &Regex, by: &str| {
+        if text.contains(marker)
+            && let Cow::Owned(new) = pattern.replace_all(&text, by)
+        {
+            text = Cow::Owned(new);
+        }
+    };
+    replace(" at 0x", &ADDRESS, ">");
+    replace("File \"", &TRACEBACK, "");
+    replace("/", &ROOTED, "<path>");
+    replace("/", &FILE, "<path>");
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.trim()),
+        Cow::Owned(text) => Cow::Owned(text.trim().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_envelope_has_four_keys_in_order() {
+        let fault = Fault::value("too é", "max_tokens", -1);
+        assert_eq!(
+            fault.to_json(),
+            r#"{"error":{"message":"too é (parameter=max_tokens, value=-1)","type":"BadRequestError","param":"max_tokens","code":400}}"#
+        );
+        assert_eq!(
+            Fault::new(500, Kind::InternalServer, "x").to_spaced_json(),
+            r#"{"error": {"message": "x", "type": "InternalServerError", "param": null, "code": 500}}"#
+        );
+    }
+
+    #[test]
+    fn anthropic_errors_depend_on_the_version() {
+        let fault = Fault::new(503, Kind::ServiceUnavailablePhrase, "busy");
+        assert_eq!(
+            fault.to_anthropic_json(Version::V032),
+            r#"{"type":"error","error":{"type":"Service Unavailable","message":"busy"}}"#
+        );
+        assert_eq!(
+            fault.to_anthropic_json(Version::V033),
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#
+        );
+    }
+
+    #[test]
+    fn paths_and_addresses_are_removed() {
+        assert_eq!(
+            sanitize(" <f at 0x7fab>: /tmp/a/b.c or a/b/c.py "),
+            "<f>: <path> or a<path>"
+        );
+        assert_eq!(sanitize("adapters/nope"), "adapters/nope");
+    }
+}

@@ -1,0 +1,468 @@
+//! `POST /v1/chat/completions`: the request.
+//!
+//! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `ChatCompletionRequest`.
+
+use serde_json::{Map, Value};
+
+use super::message::Message;
+use super::message_schema;
+use super::shared::{
+    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
+    SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
+    ToolChoice,
+};
+use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
+use crate::check;
+use crate::fault::Fault;
+use crate::python::{self, Py};
+use crate::schema::{Refusal, Schema, wire_model};
+
+/// How hard a reasoning model should think.
+pub const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
+    "none", "minimal", "low", "medium", "high", "xhigh", "max",
+]));
+
+wire_model! {
+    /// A chat request. Absent fields have upstream's defaults; unknown ones are ignored.
+    pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
+        system_content,
+        media_beside_token_ids,
+        generation_prompt,
+        tool_usage,
+        structured_outputs,
+        logprobs,
+        validators::stream_options,
+        validators::response_format,
+        normalize_messages,
+        validators::cache_salt,
+        validators::mm_payload_alias,
+    ] after tool_calls {
+        /// The conversation.
+        messages: Vec<Message>,
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// -2 to 2.
+        frequency_penalty: Option<f64> = None,
+        /// Bias per token id.
+        logit_bias: Option<LogitBias> = None,
+        /// Whether log probabilities are wanted.
+        logprobs: Option<bool> = Some(false),
+        /// Alternatives per token; -1 for the whole vocabulary.
+        top_logprobs: i128 [TOP_LOGPROBS] = 0,
+        /// Most tokens to generate; older name.
+        max_tokens: Option<i128> = None,
+        /// Most tokens to generate; wins over `max_tokens`.
+        max_completion_tokens: Option<i128> = None,
+        /// Choices.
+        n: Option<i128> = Some(1),
+        /// -2 to 2.
+        presence_penalty: Option<f64> = None,
+        /// Form of the reply.
+        response_format: Option<ResponseFormat> = None,
+        /// Seed of the sampler; -1 for none.
+        seed: Option<i64> = None,
+        /// Texts that end the reply.
+        stop: Option<Stop> = Some(Stop::default()),
+        /// Server-sent events instead of one body.
+        stream: Option<bool> = Some(false),
+        /// Usage in streams.
+        stream_options: Option<StreamOptions> = None,
+        /// 0 to 2.
+        temperature: Option<f64> = None,
+        /// Above 0, up to 1.
+        top_p: Option<f64> = None,
+        /// Functions the model may call.
+        tools: Option<Vec<Tool>> = None,
+        /// Which of them it may or must call; `auto` when there are tools and the key is absent.
+        tool_choice: Option<ToolChoice> = Some(ToolChoice::None),
+        /// How hard to think.
+        reasoning_effort: Option<String> [REASONING_EFFORT] = None,
+        /// Most tokens of reasoning.
+        thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
+        /// Whether the reply shows its reasoning.
+        include_reasoning: bool = true,
+        /// Whether more than one call per reply is allowed.
+        parallel_tool_calls: Option<bool> = Some(true),
+        /// Ignored.
+        user: Option<String> = None,
+        /// Beam search instead of sampling.
+        use_beam_search: bool = false,
+        /// 0 or -1 for off.
+        top_k: Option<i128> = None,
+        /// 0 to 1.
+        min_p: Option<f64> = None,
+        /// Above 0.
+        repetition_penalty: Option<f64> = None,
+        /// Whether the engine's watermark applies.
+        watermarking: Option<bool> = None,
+        /// Of beam search.
+        length_penalty: f64 = 1.0,
+        /// Tokens that end the reply.
+        stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
+        /// Whether the reply keeps the stop text.
+        include_stop_str_in_output: bool = false,
+        /// Whether the end token does not end the reply.
+        ignore_eos: bool = false,
+        /// Tokens before anything may end the reply.
+        min_tokens: i128 = 0,
+        /// Whether special tokens stay out of the text; the server's default when null.
+        skip_special_tokens: Option<bool> = None,
+        /// Blanks between special tokens.
+        spaces_between_special_tokens: bool = true,
+        /// Tokens of the prompt to keep; -1 for all that fit.
+        truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
+        /// Which end of the prompt is cut: `left` or `right`.
+        truncation_side: Option<String> [SIDE] = None,
+        /// Alternatives per prompt token; -1 for the whole vocabulary.
+        prompt_logprobs: Option<i128> = None,
+        /// Tokens whose log probability is wanted.
+        logprob_token_ids: Option<Vec<i128>> = None,
+        /// Tokens the reply may have.
+        allowed_token_ids: Option<Vec<i128>> = None,
+        /// Texts the reply may not have.
+        bad_words: Vec<String> = Vec::new(),
+        /// Whether the last message is repeated before the reply.
+        echo: bool = false,
+        /// Whether the template opens the assistant's turn.
+        add_generation_prompt: bool = true,
+        /// Whether the last message is left open.
+        continue_final_message: bool = false,
+        /// Whether the tokenizer adds special tokens to the template's.
+        add_special_tokens: bool = false,
+        /// Documents for the template.
+        documents: Option<Vec<indexmap::IndexMap<String, String>>> = None,
+        /// A template instead of the model's.
+        chat_template: Option<String> = None,
+        /// Arguments for the template.
+        chat_template_kwargs: Option<Map<String, Value>> = None,
+        /// Per modality, for the media loader.
+        media_io_kwargs: Option<indexmap::IndexMap<String, Map<String, Value>>> = None,
+        /// For the multimodal processor.
+        mm_processor_kwargs: Option<Map<String, Value>> = None,
+        /// A constraint on the text.
+        structured_outputs: Option<StructuredOutputs> = None,
+        /// Lower goes first.
+        priority: i64 = 0,
+        /// Id in the answer; a fresh one when absent.
+        request_id: Option<String> [crate::schema::STR] = None,
+        /// Identity of the session.
+        session_id: Option<String> = None,
+        /// Token ids instead of texts in log probabilities.
+        return_tokens_as_token_ids: Option<bool> = None,
+        /// Token ids beside the text.
+        return_token_ids: Option<bool> = None,
+        /// Spans of weight versions in the choices.
+        return_weight_versions: bool = false,
+        /// Prompt tokens left out of the routing data.
+        routed_experts_prompt_start: i128 [crate::schema::int_from(0)] = 0,
+        /// Offsets of tokens, when rendering.
+        return_token_offsets: Option<bool> = Some(false),
+        /// The rendered prompt in the answer.
+        return_prompt_text: Option<bool> = None,
+        /// What a render answer carries of media: `tensors` or `none`.
+        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        /// Older form of `mm_payload`.
+        return_mm_kwargs: Option<bool> = None,
+        /// Keeps the prefix cache apart.
+        cache_salt: Option<String> [CACHE_SALT] = None,
+        /// For the engine's KV connector.
+        kv_transfer_params: Option<Map<String, Value>> = None,
+        /// For the engine's encoder-cache connector.
+        ec_transfer_params: Option<Map<String, Value>> = None,
+        /// For extensions.
+        vllm_xargs: Option<ExtraArgs> = None,
+        /// When to stop because the reply repeats itself.
+        repetition_detection: Option<RepetitionDetection> = None,
+        /// Tokens per chunk.
+        stream_interval: Option<i128> [POSITIVE] = None,
+    }
+}
+
+impl ChatRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::body(value)
+    }
+}
+
+/// `_materialize_tool_calls_after`: an assistant's calls are looked at one by one.
+fn tool_calls(body: &Body) -> Verdict {
+    let messages = body.get("messages").and_then(Value::as_array);
+    for message in messages.into_iter().flatten() {
+        if message.get("role").and_then(Value::as_str) != Some("assistant") {
+            continue;
+        }
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for (index, call) in calls.into_iter().flatten().enumerate() {
+            if check::winner(message_schema::TOOL_CALL, call).is_none() {
+                let schema = &message_schema::ANY_TOOL_CALL;
+                return Err(Refusal::Item {
+                    index,
+                    schema,
+                    value: call.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `check_system_message_content_type` only warns, but it iterates.
+fn system_content(body: &mut Body) -> Verdict {
+    match body.get("messages").map(Py::of) {
+        None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
+        Some(_) => Err(not_iterable(&body["messages"]).into()),
+    }
+}
+
+/// `drop_prompt_token_ids_with_media`.
+fn media_beside_token_ids(body: &mut Body) -> Verdict {
+    let with_media = match body.get("messages") {
+        Some(Value::Array(messages)) => messages.iter().any(has_media),
+        _ => false,
+    };
+    if with_media && let Some(Value::Object(params)) = body.get_mut("kv_transfer_params") {
+        params.shift_remove("prompt_token_ids");
+    }
+    Ok(())
+}
+
+/// Whether a message has a part that is not text.
+fn has_media(message: &Value) -> bool {
+    let Some(Value::Array(parts)) = message.get("content") else {
+        return false;
+    };
+    parts.iter().any(|part| match part {
+        Value::Object(map) => !matches!(
+            map.get("type").and_then(Value::as_str),
+            Some("text" | "input_text" | "output_text" | "refusal" | "thinking")
+        ),
+        _ => false,
+    })
+}
+
+/// `check_generation_prompt`.
+fn generation_prompt(body: &mut Body) -> Verdict {
+    if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
+        return Err(Fault::bad_request(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// `check_tool_usage`.
+fn tool_usage(body: &mut Body) -> Verdict {
+    if body
+        .get("tools")
+        .is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty))
+    {
+        return Err(Fault::parameter(
+            "`tools` must not be an empty array. Either provide at least one tool or omit the \
+             field entirely.",
+            "tools",
+        )
+        .into());
+    }
+    if !body.contains_key("tool_choice") && truthy(body, "tools") {
+        body.insert("tool_choice".to_owned(), Value::from("auto"));
+    }
+    let Some(choice) = given(body, "tool_choice") else {
+        return Ok(());
+    };
+    if choice == "none" {
+        return Ok(());
+    }
+    let Some(tools) = given(body, "tools") else {
+        return Err(Fault::parameter(
+            "When using `tool_choice`, `tools` must be set.",
+            "tool_choice",
+        )
+        .into());
+    };
+    match Py::of(choice) {
+        Py::Str("auto" | "required") => Ok(()),
+        Py::Dict(choice) => named_tool(choice, tools),
+        _ => Err(Fault::parameter(
+            format_args!(
+                "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \
+                 \"required\" are supported.",
+                python::str(choice)
+            ),
+            "tool_choice",
+        )
+        .into()),
+    }
+}
+
+/// The part of `check_tool_usage` for a choice that is an object.
+fn named_tool(choice: &Body, tools: &Value) -> Verdict {
+    const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
+                         \"my_function\"}}`";
+
+    let function = choice.get("function").unwrap_or(&Value::Null);
+    let Py::Dict(members) = Py::of(function) else {
+        return Err(Fault::parameter(
+            format_args!(
+                "Invalid value for `function`: `{}` in `tool_choice`! {USAGE}",
+                python::str(function)
+            ),
+            "tool_choice.function",
+        )
+        .into());
+    };
+    let Some(name) = members.get("name") else {
+        return Err(Fault::parameter(
+            format_args!("Expected field `name` in `function` in `tool_choice`! {USAGE}"),
+            "tool_choice.function.name",
+        )
+        .into());
+    };
+    if name.as_str().is_none_or(str::is_empty) {
+        return Err(Fault::parameter(
+            format_args!(
+                "Invalid `name` in `function`: `{}` in `tool_choice`! {USAGE}",
+                python::str(name)
+            ),
+            "tool_choice.function.name",
+        )
+        .into());
+    }
+    let found = match Py::of(tools) {
+        Py::List(tools) => {
+            let mut found = false;
+            for tool in tools {
+                if subscript(subscript(tool, "function")?, "name")? == name {
+                    found = true;
+                    break;
+                }
+            }
+            found
+        }
+        Py::Str("") => false,
+        Py::Dict(tools) if tools.is_empty() => false,
+        Py::Str(_) | Py::Dict(_) => return Err(string_index().into()),
+        _ => return Err(not_iterable(tools).into()),
+    };
+    if found {
+        return Ok(());
+    }
+    Err(Fault::parameter(
+        "The tool specified in `tool_choice` does not match any of the specified `tools`",
+        "tool_choice",
+    )
+    .into())
+}
+
+/// `value[key]`, with Python's complaints.
+fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
+    match Py::of(value) {
+        Py::Dict(map) => map
+            .get(key)
+            .ok_or_else(|| Fault::bad_request(python::repr_str(key))),
+        Py::Str(_) => Err(string_index()),
+        Py::List(_) => Err(Fault::bad_request(
+            "list indices must be integers or slices, not str",
+        )),
+        other => Err(Fault::bad_request(format!(
+            "'{}' object is not subscriptable",
+            other.type_name()
+        ))),
+    }
+}
+
+fn string_index() -> Fault {
+    Fault::bad_request("string indices must be integers, not 'str'")
+}
+
+/// `check_structured_outputs_count`.
+fn structured_outputs(body: &mut Body) -> Verdict {
+    let two = Fault::bad_request(
+        "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
+         'choice').",
+    );
+    let constrained = validators::structured_outputs_count(body, two)?;
+    let usual = match body.get("tool_choice") {
+        None => true,
+        Some(choice) => matches!(choice.as_str(), Some("none" | "auto" | "required")),
+    };
+    if constrained && !usual {
+        return Err(Fault::bad_request(
+            "You can only either use constraints for structured outputs or tools, not both.",
+        )
+        .into());
+    }
+    validators::structural_tag(body)
+}
+
+/// `check_logprobs`.
+fn logprobs(body: &mut Body) -> Verdict {
+    let ids = "logprob_token_ids";
+    if truthy(body, ids) && truthy(body, "use_beam_search") {
+        return Err(Fault::parameter(
+            "`logprob_token_ids` is not supported with beam search.",
+            ids,
+        )
+        .into());
+    }
+    if truthy(body, ids) && !truthy(body, "logprobs") {
+        return Err(Fault::parameter(
+            "when using `logprob_token_ids`, `logprobs` must be set to true.",
+            ids,
+        )
+        .into());
+    }
+    validators::number_or_absent(body, "prompt_logprobs")?;
+    validators::number_or_absent(body, "top_logprobs")?;
+    validators::prompt_logprobs(body)?;
+    let Some(top) = given(body, "top_logprobs") else {
+        return Ok(());
+    };
+    validators::positive_or_minus_one("top_logprobs", top)?;
+    let wanted = Py::of(top)
+        .number()
+        .is_some_and(|top| top == -1.0 || top > 0.0);
+    if wanted && !truthy(body, "logprobs") {
+        return Err(Fault::parameter(
+            "when using `top_logprobs`, `logprobs` must be set to true.",
+            "top_logprobs",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
+/// `reasoning`.
+fn normalize_messages(body: &mut Body) -> Verdict {
+    let Some(Value::Array(messages)) = body.get_mut("messages") else {
+        return Ok(());
+    };
+    for message in messages {
+        let Value::Object(message) = message else {
+            continue;
+        };
+        let listed = match message.get("tool_calls").map(Py::of) {
+            None | Some(Py::None | Py::List(_)) => None,
+            Some(Py::Str(text)) => {
+                Some(text.chars().map(|c| Value::from(String::from(c))).collect())
+            }
+            Some(Py::Dict(map)) => Some(map.keys().map(|key| Value::from(key.as_str())).collect()),
+            Some(_) => return Err(not_iterable(&message["tool_calls"]).into()),
+        };
+        if let Some(listed) = listed {
+            message.insert("tool_calls".to_owned(), Value::Array(listed));
+        }
+        if let Some(content) = message.shift_remove("reasoning_content")
+            && !content.is_null()
+            && given(message, "reasoning").is_none()
+        {
+            message.insert("reasoning".to_owned(), content);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,451 @@
+//! `POST /v1/responses`: the request.
+//!
+//! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesRequest`.
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
+
+use super::responses_schema as classes;
+use super::shared::{
+    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, Stop, StructuredOutputs, TOP_LOGPROBS,
+};
+use super::validators::{self, Body, Verdict, truthy};
+use crate::check;
+use crate::fault::Fault;
+use crate::python::Py;
+use crate::schema::{ANY_LENGTH, STR, Schema, Wire, float_within, wire_model};
+
+/// What to answer to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// One user message.
+    Text(String),
+    /// Messages, calls, results and the like, as sent.
+    Items(Vec<Value>),
+}
+
+impl Wire for Input {
+    const SCHEMA: Schema = classes::INPUT;
+
+    fn read(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => Some(Self::Text(text.clone())),
+            Value::Array(items) => Some(Self::Items(items.clone())),
+            _ => None,
+        }
+    }
+}
+
+wire_model! {
+    default
+    /// Prompt-caching options; echoed, without effect.
+    pub struct PromptCacheOptions: Wrapped "PromptCacheOptionsParam" {
+        /// `implicit` or `explicit`.
+        mode: String [Schema::Literal(&["implicit", "explicit"])] = "implicit".to_owned(),
+        /// `30m`.
+        ttl: String [Schema::Literal(&["30m"])] = "30m".to_owned(),
+        /// Response to compare with.
+        comparison_response_id: Option<String> = None,
+        /// Whether the cache is filled ahead.
+        prewarm: Option<bool> = None,
+    }
+}
+
+const INCLUDE: Schema = Schema::Nullable(&Schema::List(
+    &Schema::Literal(&[
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "message.output_text.logprobs",
+        "reasoning.encrypted_content",
+    ]),
+    ANY_LENGTH,
+));
+
+const PENALTY: Schema = Schema::Nullable(&float_within(-2.0, 2.0));
+
+const RETENTION: Schema = Schema::Before(
+    |value| Ok((value == "in-memory").then(|| Value::from("in_memory"))),
+    &Schema::Nullable(&Schema::Literal(&["in_memory", "24h"])),
+);
+
+wire_model! {
+    /// A Responses request. Absent fields have upstream's defaults; unknown ones are ignored.
+    pub struct ResponsesRequest: Wrapped "ResponsesRequest" before [
+        tool_usage,
+        custom_tool_format,
+        input_items,
+        no_prompt,
+        background,
+        validators::cache_salt,
+        validators::mm_payload_alias,
+    ] {
+        /// Answer at once and go on in the background.
+        background: Option<bool> = Some(false),
+        /// Further parts of the answer.
+        include: Option<Vec<String>> [INCLUDE] = None,
+        /// What to answer to.
+        input: Input,
+        /// The system prompt.
+        instructions: Option<String> = None,
+        /// Most tokens to generate.
+        max_output_tokens: Option<i128> = None,
+        /// Most calls of built-in tools.
+        max_tool_calls: Option<i128> = None,
+        /// Echoed.
+        metadata: Option<IndexMap<String, String>> = None,
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// Bias per token id.
+        logit_bias: Option<LogitBias> = None,
+        /// Whether more than one call per reply is allowed.
+        parallel_tool_calls: Option<bool> = Some(true),
+        /// The response that this one follows.
+        previous_response_id: Option<String> = None,
+        /// Always null.
+        prompt: Option<Value> [classes::PROMPT] = None,
+        /// How to reason, as sent.
+        reasoning: Option<Value> [classes::REASONING] = None,
+        /// Whether the reply shows its reasoning.
+        include_reasoning: bool = true,
+        /// Echoed.
+        service_tier: String [Schema::Literal(&[
+            "auto", "default", "flex", "scale", "priority",
+        ])] = "auto".to_owned(),
+        /// Whether the answer can be asked for again.
+        store: Option<bool> = Some(true),
+        /// Server-sent events instead of one body.
+        stream: Option<bool> = Some(false),
+        /// 0 to 2.
+        temperature: Option<f64> = None,
+        /// The form of the text, as sent.
+        text: Option<Value> [classes::TEXT] = None,
+        /// Which tools may or must be used, as sent; `none` without tools.
+        tool_choice: Value [classes::TOOL_CHOICE] = Value::from("auto"),
+        /// Tools the model may use, as sent.
+        tools: Vec<Value> [classes::TOOLS] = Vec::new(),
+        /// Alternatives per token, where `include` asks for log probabilities.
+        top_logprobs: i128 [TOP_LOGPROBS] = 0,
+        /// Above 0, up to 1.
+        top_p: Option<f64> = None,
+        /// 0 or -1 for off.
+        top_k: Option<i128> = None,
+        /// 0 to 1.
+        min_p: Option<f64> = None,
+        /// `auto` or `disabled`.
+        truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
+            Some("disabled".to_owned()),
+        /// Echoed.
+        user: Option<String> = None,
+        /// Whether special tokens stay out of the text; the server's default when null.
+        skip_special_tokens: Option<bool> = None,
+        /// Blanks between special tokens.
+        spaces_between_special_tokens: bool = true,
+        /// Whether the reply keeps the stop text.
+        include_stop_str_in_output: bool = false,
+        /// -2 to 2.
+        presence_penalty: Option<f64> [PENALTY] = None,
+        /// -2 to 2.
+        frequency_penalty: Option<f64> [PENALTY] = None,
+        /// Echoed.
+        prompt_cache_key: Option<String> = None,
+        /// Echoed.
+        prompt_cache_options: Option<PromptCacheOptions> = None,
+        /// Echoed: `in_memory` or `24h`.
+        prompt_cache_retention: Option<String> [RETENTION] = None,
+        /// Echoed.
+        safety_identifier: Option<String> = None,
+        /// Whether the engine's watermark applies.
+        watermarking: Option<bool> = None,
+        /// Id of the answer; a fresh one when absent.
+        request_id: Option<String> [STR] = None,
+        /// Identity of the session.
+        session_id: Option<String> = None,
+        /// Per modality, for the media loader.
+        media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
+        /// For the multimodal processor.
+        mm_processor_kwargs: Option<Map<String, Value>> = None,
+        /// Lower goes first.
+        priority: i64 = 0,
+        /// What a render answer carries of media.
+        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        /// Older form of `mm_payload`.
+        return_mm_kwargs: Option<bool> = None,
+        /// Keeps the prefix cache apart.
+        cache_salt: Option<String> [CACHE_SALT] = None,
+        /// Whether the answer has the messages of both sides.
+        enable_response_messages: bool = false,
+        /// Messages of earlier turns, as sent.
+        previous_input_messages: Option<Vec<Value>> [classes::PREVIOUS_INPUT_MESSAGES] = None,
+        /// A constraint on the text.
+        structured_outputs: Option<StructuredOutputs> = None,
+        /// Above 0.
+        repetition_penalty: Option<f64> = None,
+        /// Seed of the sampler; -1 for none.
+        seed: Option<i64> = None,
+        /// Texts that end the reply.
+        stop: Option<Stop> = Some(Stop::default()),
+        /// Tokens that end the reply.
+        stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
+        /// Whether the end token does not end the reply.
+        ignore_eos: bool = false,
+        /// For extensions.
+        vllm_xargs: Option<ExtraArgs> = None,
+        /// For the engine's KV connector.
+        kv_transfer_params: Option<Map<String, Value>> = None,
+        /// For the engine's encoder-cache connector.
+        ec_transfer_params: Option<Map<String, Value>> = None,
+        /// Arguments for the template.
+        chat_template_kwargs: Option<Map<String, Value>> = None,
+    }
+}
+
+impl ResponsesRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::body(value)
+    }
+}
+
+/// `check_tool_usage`: without tools nothing is chosen; a named tool has to be there.
+fn tool_usage(body: &mut Body) -> Verdict {
+    let missing = || {
+        Fault::parameter(
+            "Tool choice 'function' not found in 'tools' parameter.",
+            "tool_choice",
+        )
+    };
+    let count = match body.get("tools").map(Py::of) {
+        None | Some(Py::None) => 0,
+        Some(Py::List(tools)) => tools.len(),
+        Some(Py::Dict(tools)) => tools.len(),
+        Some(Py::Str(tools)) => tools.len(),
+        Some(other) => {
+            let name = other.type_name();
+            return Err(Fault::bad_request(format!("object of type '{name}' has no len()")).into());
+        }
+    };
+    let choice = body.get("tool_choice");
+    let named = choice.and_then(Value::as_object).filter(|choice| {
+        matches!(
+            choice.get("type").and_then(Value::as_str),
+            Some("function" | "custom")
+        )
+    });
+    if count == 0 {
+        match choice.map(Py::of) {
+            None | Some(Py::Str("auto" | "none")) => {
+                body.insert("tool_choice".to_owned(), Value::from("none"));
+            }
+            Some(Py::Str("required")) => {
+                return Err(Fault::parameter(
+                    "Tool choice 'required' must be specified with 'tools' parameter.",
+                    "tool_choice",
+                )
+                .into());
+            }
+            _ if named.is_some() => return Err(missing().into()),
+            _ => {}
+        }
+        return Ok(());
+    }
+    let Some(named) = named else { return Ok(()) };
+    if !truthy(named, "name") {
+        return Err(missing().into());
+    }
+    let tools = body
+        .get("tools")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    if let Some(name) = resolved(&named["name"], tools)?
+        && let Some(Value::Object(choice)) = body.get_mut("tool_choice")
+    {
+        choice.insert("name".to_owned(), Value::from(name));
+    }
+    Ok(())
+}
+
+/// `_resolve_named_tool_choice`: the flat `namespace__name` of a tool that is named by its
+/// local name; `None` where the name may stay.
+fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
+    let mut exact = Vec::new();
+    let mut flat = Vec::new();
+    let text = |tool: &Value, key: &str| Some(tool.get(key)?.as_str()?.to_owned());
+    for tool in tools {
+        if tool.get("type").is_none_or(|kind| kind != "namespace") {
+            exact.extend(text(tool, "name"));
+            continue;
+        }
+        let (Some(space), Some(Value::Array(inner))) = (text(tool, "name"), tool.get("tools"))
+        else {
+            return Ok(None);
+        };
+        for local in inner.iter().filter_map(|tool| text(tool, "name")) {
+            let full = format!("{space}__{local}");
+            exact.push(full.clone());
+            flat.push((local, full));
+        }
+    }
+    let wanted = match Py::of(name) {
+        Py::Str(name) => name,
+        Py::List(_) => return Err(Fault::bad_request("unhashable type: 'list'")),
+        Py::Dict(_) => return Err(Fault::bad_request("unhashable type: 'dict'")),
+        _ => "",
+    };
+    if exact.iter().any(|name| name == wanted) {
+        return Ok(None);
+    }
+    let found: Vec<String> = flat
+        .into_iter()
+        .filter(|(local, _)| local == wanted)
+        .map(|(_, full)| full)
+        .collect();
+    match found.as_slice() {
+        [] => Err(Fault::parameter(
+            "Tool choice 'function' not found in 'tools' parameter.",
+            "tool_choice",
+        )),
+        [one] => Ok(Some(one.clone())),
+        many => Err(Fault::parameter(
+            format_args!(
+                "Tool choice '{wanted}' is ambiguous: it is defined in more than one namespace \
+                 ({}). Select it by its full '<namespace>__<name>' name.",
+                many.join(", ")
+            ),
+            "tool_choice",
+        )),
+    }
+}
+
+/// `check_custom_tool_format`.
+fn custom_tool_format(body: &mut Body) -> Verdict {
+    let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
+    let tools = body.get("tools").and_then(Value::as_array);
+    let grammar = tools.into_iter().flatten().any(|tool| {
+        is(tool, "custom")
+            && tool
+                .get("format")
+                .is_some_and(|format| is(format, "grammar"))
+    });
+    if grammar {
+        return Err(Fault::parameter(
+            "Custom tools with a grammar format are not supported; only free-form text custom \
+             tools are accepted.",
+            "tools",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// `input_item_parsing`: a mapping becomes its keys, and parts of earlier answers that lack
+/// what the API would have added are completed.
+fn input_items(body: &mut Body) -> Verdict {
+    let Some(input) = body.get_mut("input") else {
+        return Ok(());
+    };
+    if let Py::Dict(map) = Py::of(input) {
+        *input = map.keys().map(|key| Value::from(key.as_str())).collect();
+    }
+    for item in input.as_array_mut().into_iter().flatten() {
+        let Value::Object(map) = &*item else { continue };
+        let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
+        let completed = match kind {
+            "reasoning" if !map.contains_key("id") => with(map, "id", "rs_"),
+            "message" if map.get("role").is_some_and(|role| role == "assistant") => {
+                match output_message(map) {
+                    Some(message) => message,
+                    None => continue,
+                }
+            }
+            _ => continue,
+        };
+        let class = if kind == "reasoning" {
+            &classes::REASONING_ITEM
+        } else {
+            &classes::OUTPUT_MESSAGE
+        };
+        let fits = check::fits(class, &completed);
+        // Upstream keeps the id it gave to reasoning that does not parse.
+        if fits || kind == "reasoning" {
+            *item = completed;
+        }
+    }
+    Ok(())
+}
+
+fn with(map: &Body, key: &str, value: &str) -> Value {
+    let mut map = map.clone();
+    map.insert(key.to_owned(), Value::from(value));
+    Value::Object(map)
+}
+
+/// An assistant's message as an earlier answer would have had it; `None` where it says a plain
+/// text.
+fn output_message(map: &Body) -> Option<Value> {
+    let content = map.get("content")?.as_array()?;
+    let mut message = map.clone();
+    for (key, value) in [("id", "msg_"), ("status", "completed")] {
+        if !message.contains_key(key) {
+            message.insert(key.to_owned(), Value::from(value));
+        }
+    }
+    let parts = content.iter().map(|part| match part {
+        Value::Object(part)
+            if part.get("type").is_some_and(|kind| kind == "output_text")
+                && !part.contains_key("annotations") =>
+        {
+            let mut part = part.clone();
+            part.insert("annotations".to_owned(), Value::Array(Vec::new()));
+            Value::Object(part)
+        }
+        part => part.clone(),
+    });
+    message.insert("content".to_owned(), parts.collect());
+    Some(Value::Object(message))
+}
+
+/// `_default_input_image_details`.
+pub(super) fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
+    let lacks = |part: &Value| {
+        part.get("type").is_some_and(|kind| kind == "input_image") && part.get("detail").is_none()
+    };
+    let Some(Value::Array(content)) = item.get("content") else {
+        return Ok(None);
+    };
+    if !content.iter().any(lacks) {
+        return Ok(None);
+    }
+    let mut item = item.clone();
+    if let Some(Value::Array(content)) = item.get_mut("content") {
+        for part in content.iter_mut().filter(|part| lacks(part)) {
+            part["detail"] = Value::from("auto");
+        }
+    }
+    Ok(Some(item))
+}
+
+/// `validate_prompt`.
+fn no_prompt(body: &mut Body) -> Verdict {
+    if validators::given(body, "prompt").is_some() {
+        return Err(Fault::parameter("prompt template is not supported", "prompt").into());
+    }
+    Ok(())
+}
+
+/// `validate_background`.
+fn background(body: &mut Body) -> Verdict {
+    let stored = !body.contains_key("store") || truthy(body, "store");
+    if truthy(body, "background") && !stored {
+        return Err(Fault::parameter(
+            "background can only be used when `store` is true",
+            "background",
+        )
+        .into());
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! What a Responses request is checked against once its schema is good, and what it asks of the
+//! sampler.
+//!
+//! Source: `vllm/entrypoints/openai/responses/serving.py` (`_validate_create_responses_input`),
+//! `ResponsesRequest.to_sampling_params` and `extract_structured_outputs`.
+
+use serde_json::Value;
+
+use super::responses::ResponsesRequest;
+use super::rules;
+use super::shared::StructuredOutputs;
+use crate::fault::{Fault, Kind};
+use crate::limits::Limits;
+use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts};
+
+impl ResponsesRequest {
+    /// The checks that come right after the model is found.
+    ///
+    /// # Errors
+    /// 400 `invalid_request_error`.
+    pub fn validate_first(&self, store_enabled: bool) -> Result<(), Fault> {
+        let refuse = |text: &str, param: &str| {
+            Err(Fault {
+                param: Some(param.to_owned()),
+                ..Fault::new(400, Kind::InvalidRequest, text)
+            })
+        };
+        if self.store == Some(true) && !store_enabled && self.background == Some(true) {
+            return refuse(
+                "This vLLM engine does not support `store=True` and therefore does not support \
+                 the background mode. To enable these features, set the environment variable \
+                 `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.",
+                "background",
+            );
+        }
+        let earlier = self
+            .previous_input_messages
+            .as_ref()
+            .is_some_and(|all| !all.is_empty());
+        let follows = self
+            .previous_response_id
+            .as_ref()
+            .is_some_and(|id| !id.is_empty());
+        if earlier && follows {
+            return refuse(
+                "Only one of `previous_input_messages` and `previous_response_id` can be set.",
+                "previous_response_id",
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks that need no prompt, in vLLM's order. The untrusted template comes before the
+    /// store is looked into, the rest after.
+    ///
+    /// # Errors
+    /// The first 400.
+    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
+        limits.chat_template(None, self.chat_template_kwargs.as_ref())?;
+        limits.mm_kwargs(
+            self.mm_processor_kwargs
+                .as_ref()
+                .is_some_and(|kwargs| !kwargs.is_empty()),
+            self.media_io_kwargs
+                .as_ref()
+                .is_some_and(|kwargs| !kwargs.is_empty()),
+        )?;
+        limits.asked("max_output_tokens", self.max_output_tokens, None)
+    }
+
+    /// Whether log probabilities are part of the answer.
+    pub fn wants_logprobs(&self) -> bool {
+        let wanted = "message.output_text.logprobs";
+        self.include
+            .as_ref()
+            .is_some_and(|include| include.iter().any(|part| part == wanted))
+    }
+
+    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    ///
+    /// # Errors
+    /// 400 for values out of range.
+    pub fn sampling_params(
+        &self,
+        max_tokens: i128,
+        defaults: &SamplingDefaults,
+    ) -> Result<SamplingParams, Fault> {
+        let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
+        let mut params = SamplingParams {
+            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
+            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
+            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
+            temperature: or(self.temperature, defaults.temperature, 1.0),
+            top_p: or(self.top_p, defaults.top_p, 1.0),
+            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
+            min_p: or(self.min_p, defaults.min_p, 0.0),
+            seed: self.seed.map(i128::from),
+            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop_token_ids: self.stop_token_ids.clone(),
+            ignore_eos: self.ignore_eos,
+            max_tokens: Some(max_tokens.min(self.max_output_tokens.unwrap_or(max_tokens))),
+            logprobs: self.wants_logprobs().then_some(self.top_logprobs),
+            skip_special_tokens: self
+                .skip_special_tokens
+                .or(defaults.skip_special_tokens)
+                .unwrap_or(true),
+            spaces_between_special_tokens: self.spaces_between_special_tokens,
+            include_stop_str_in_output: self.include_stop_str_in_output,
+            output_kind: if self.stream == Some(true) { 1 } else { 2 },
+            structured_outputs: self.constraint()?,
+            logit_bias: self
+                .logit_bias
+                .as_ref()
+                .map(sampling::token_bias)
+                .transpose()?,
+            extra_args: rules::extra(
+                self.vllm_xargs.as_ref(),
+                self.kv_transfer_params.as_ref(),
+                self.ec_transfer_params.as_ref(),
+            ),
+            watermarking: self.watermarking,
+            ..SamplingParams::default()
+        };
+        params.verify()?;
+        Ok(params)
+    }
+
+    /// `extract_structured_outputs`: the form of the text is a constraint too.
+    fn constraint(&self) -> Result<Option<StructuredOutputs>, Fault> {
+        let format = self.text.as_ref().and_then(|text| text.get("format"));
+        let Some(format) = format.filter(|format| !format.is_null()) else {
+            return Ok(self.structured_outputs.clone());
+        };
+        if self.structured_outputs.is_some() {
+            return Err(Fault::parameter(
+                "Cannot specify both structured_outputs and text.format",
+                "structured_outputs",
+            ));
+        }
+        let schema = format.get("schema").filter(|schema| !schema.is_null());
+        Ok(match format.get("type").and_then(Value::as_str) {
+            Some("json_object") => Some(StructuredOutputs {
+                json_object: Some(true),
+                ..StructuredOutputs::default()
+            }),
+            Some("json_schema") => schema.map(|json| StructuredOutputs {
+                json: Some(json.clone()),
+                ..Default::default()
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// No response of that id is stored.
+pub fn not_stored(id: &str) -> Fault {
+    Fault {
+        param: Some("response_id".to_owned()),
+        ..Fault::new(
+            404,
+            Kind::InvalidRequest,
+            format!("Response with id '{id}' not found."),
+        )
+    }
+}
+
+/// A response that is not made in the background cannot be cancelled.
+pub fn cannot_cancel() -> Fault {
+    Fault {
+        param: Some("response_id".to_owned()),
+        ..Fault::new(
+            400,
+            Kind::InvalidRequest,
+            "Cannot cancel a synchronous response.",
+        )
+    }
+}

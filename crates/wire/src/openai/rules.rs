@@ -1,0 +1,435 @@
+//! What chat and completion requests are checked against once their schema is good, and what
+//! they ask of the sampler.
+//!
+//! The order is vLLM's: `validate_early` stands before templating and tokenization,
+//! `sampling_params` after; whatever [`SamplingParams::verify_engine`] finds comes last.
+//!
+//! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
+//! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
+//! `to_beam_search_params` of the two request classes.
+
+use serde_json::{Map, Value};
+
+use super::chat::ChatRequest;
+use super::completion::{CompletionRequest, Prompt};
+use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, Tool, ToolChoice};
+use crate::Version;
+use crate::fault::Fault;
+use crate::limits::Limits;
+use crate::python::Py;
+use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
+use crate::sampling_checks;
+
+impl ChatRequest {
+    /// Checks that need no prompt: tools without a parser, an untrusted template, limits beyond
+    /// the context.
+    ///
+    /// # Errors
+    /// The first 400 in vLLM's order.
+    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
+        tool_parser(self.tool_choice.as_ref(), limits)?;
+        limits.chat_template(
+            self.chat_template.as_deref(),
+            self.chat_template_kwargs.as_ref(),
+        )?;
+        limits.mm_kwargs(
+            self.mm_processor_kwargs
+                .as_ref()
+                .is_some_and(|kwargs| !kwargs.is_empty()),
+            self.media_io_kwargs
+                .as_ref()
+                .is_some_and(|kwargs| !kwargs.is_empty()),
+        )?;
+        let (name, asked) = self.asked_tokens();
+        limits.asked(name, asked, self.truncate_prompt_tokens)
+    }
+
+    /// The limit on output that counts, and the field it comes from.
+    pub fn asked_tokens(&self) -> (&'static str, Option<i128>) {
+        match self.max_completion_tokens {
+            Some(asked) => ("max_completion_tokens", Some(asked)),
+            None => ("max_tokens", self.max_tokens),
+        }
+    }
+
+    /// Token ids that the prefill side sends along instead of a prompt to be rendered.
+    ///
+    /// # Errors
+    /// 400 for ids that are no list of known tokens.
+    pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<i64>>, Fault> {
+        let key = "kv_transfer_params.prompt_token_ids";
+        let ids = self
+            .kv_transfer_params
+            .as_ref()
+            .and_then(|params| params.get("prompt_token_ids"));
+        let Some(ids) = ids.filter(|ids| !ids.is_null() && !self.echo) else {
+            return Ok(None);
+        };
+        let listed = ids
+            .as_array()
+            .filter(|ids| !ids.is_empty())
+            .and_then(|ids| {
+                ids.iter()
+                    .map(|id| match Py::of(id) {
+                        Py::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
+                        _ => None,
+                    })
+                    .collect::<Option<Vec<_>>>()
+            });
+        let Some(listed) = listed else {
+            return Err(Fault::parameter(
+                "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of \
+                 non-negative integers.",
+                key,
+            ));
+        };
+        match limits.prompt_ids(&listed) {
+            Ok(()) => Ok(Some(listed)),
+            Err(fault) => Err(Fault::parameter(fault.message, key)),
+        }
+    }
+
+    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    ///
+    /// # Errors
+    /// 400 for values out of range.
+    pub fn sampling_params(
+        &self,
+        max_tokens: i128,
+        defaults: &SamplingDefaults,
+    ) -> Result<SamplingParams, Fault> {
+        let n = self.n.unwrap_or(1);
+        if self.use_beam_search {
+            let params = SamplingParams {
+                n,
+                ..blank(max_tokens)
+            };
+            return beam(params, self.temperature, defaults);
+        }
+        let wants_ids = self
+            .logprob_token_ids
+            .as_ref()
+            .is_some_and(|ids| !ids.is_empty());
+        let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
+        let params = SamplingParams {
+            n,
+            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
+            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
+            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
+            temperature: or(self.temperature, defaults.temperature, 1.0),
+            watermarking: self.watermarking,
+            top_p: or(self.top_p, defaults.top_p, 1.0),
+            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
+            min_p: or(self.min_p, defaults.min_p, 0.0),
+            seed: self.seed.map(i128::from),
+            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop_token_ids: stop_ids(self.stop_token_ids.as_deref(), defaults),
+            ignore_eos: self.ignore_eos,
+            min_tokens: self.min_tokens,
+            logprobs,
+            prompt_logprobs: self
+                .prompt_logprobs
+                .or(self.echo.then_some(self.top_logprobs)),
+            logprob_token_ids: self.logprob_token_ids.clone().filter(|ids| !ids.is_empty()),
+            skip_special_tokens: skip_special(self.skip_special_tokens, defaults),
+            spaces_between_special_tokens: self.spaces_between_special_tokens,
+            include_stop_str_in_output: self.include_stop_str_in_output,
+            output_kind: if self.stream == Some(true) { 1 } else { 2 },
+            stream_interval: self.stream_interval,
+            structured_outputs: constraint(
+                self.structured_outputs.as_ref(),
+                self.response_format.as_ref(),
+            ),
+            logit_bias: bias(self.logit_bias.as_ref())?,
+            allowed_token_ids: self.allowed_token_ids.clone(),
+            extra_args: extra(
+                self.vllm_xargs.as_ref(),
+                self.kv_transfer_params.as_ref(),
+                self.ec_transfer_params.as_ref(),
+            ),
+            bad_words: Some(self.bad_words.clone()),
+            thinking_token_budget: self.thinking_token_budget,
+            repetition_detection: self.repetition_detection.clone(),
+            routed_experts_prompt_start: self.routed_experts_prompt_start,
+            ..blank(max_tokens)
+        };
+        verified(params, defaults)
+    }
+
+    /// Whether usage is asked for in a stream, and whether in every chunk.
+    pub fn wants_usage(&self) -> (bool, bool) {
+        usage(self.stream_options.as_ref())
+    }
+
+    /// The tools that a template sees and a reply may call.
+    pub fn offered_tools(&self) -> &[Tool] {
+        self.tools.as_deref().unwrap_or_default()
+    }
+}
+
+impl CompletionRequest {
+    /// The check that comes even before the model is looked up.
+    ///
+    /// # Errors
+    /// 400 for a stream of beams.
+    pub fn validate_first(&self) -> Result<(), Fault> {
+        if self.stream == Some(true) && self.use_beam_search {
+            return Err(Fault::bad_request(
+                "Streaming is not currently supported with beam search",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that need no tokenizer.
+    ///
+    /// # Errors
+    /// The first 400 in vLLM's order.
+    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
+        self.suffix_rules()?;
+        let embeds = self.prompt_embeds.is_some();
+        if self.echo == Some(true) && embeds {
+            return Err(Fault::bad_request(
+                "Echo is unsupported with prompt embeds.",
+            ));
+        }
+        if self.prompt_logprobs.is_some() && embeds {
+            return Err(Fault::bad_request(
+                "prompt_logprobs is not compatible with prompt embeds.",
+            ));
+        }
+        if self
+            .prompt
+            .as_ref()
+            .is_some_and(|prompts| prompts.0.is_empty())
+        {
+            let text = "You must pass at least one prompt";
+            return Err(match limits.version {
+                Version::V032 => Fault::bad_request(text),
+                Version::V033 => Fault::parameter(text, "prompt"),
+            });
+        }
+        limits.asked("max_tokens", self.max_tokens, self.truncate_prompt_tokens)?;
+        if embeds && !limits.prompt_embeds {
+            return Err(Fault::parameter(
+                "You must set `--enable-prompt-embeds` to input `prompt_embeds`.",
+                "prompt_embeds",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A suffix needs a model that fills gaps, and none of ours does.
+    fn suffix_rules(&self) -> Result<(), Fault> {
+        if self.suffix.is_none() {
+            return Ok(());
+        }
+        let text = if self.echo == Some(true) {
+            "Echo is unsupported with suffix."
+        } else if self.prompt_embeds.is_some() {
+            "suffix is not supported with prompt_embeds"
+        } else if self.truncate_prompt_tokens.is_some() {
+            "suffix is not supported with truncate_prompt_tokens"
+        } else {
+            match self.prompt.as_ref().map(|prompts| prompts.0.as_slice()) {
+                // An empty list passes upstream's loop and fails later, as no prompt at all.
+                Some([]) => return Ok(()),
+                Some(prompts) if prompts.iter().all(|p| matches!(p, Prompt::Text(_))) => {
+                    "suffix is only supported for models with FIM completion rendering"
+                }
+                _ => "suffix requires text prompt input for FIM completion rendering",
+            }
+        };
+        Err(Fault {
+            param: Some("suffix".to_owned()),
+            ..Fault::bad_request(text)
+        })
+    }
+
+    /// What the request asks of the sampler. `max_tokens` is the budget that the context leaves.
+    ///
+    /// # Errors
+    /// 400 for values out of range.
+    pub fn sampling_params(
+        &self,
+        max_tokens: i128,
+        defaults: &SamplingDefaults,
+    ) -> Result<SamplingParams, Fault> {
+        if self.use_beam_search {
+            let params = SamplingParams {
+                n: self.n,
+                ..blank(max_tokens)
+            };
+            return beam(params, self.temperature, defaults);
+        }
+        let echo = self.echo == Some(true);
+        let wants_ids = self
+            .logprob_token_ids
+            .as_ref()
+            .is_some_and(|ids| !ids.is_empty());
+        let only_echo = echo && self.max_tokens == Some(0);
+        let params = SamplingParams {
+            n: self.n,
+            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
+            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
+            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
+            temperature: or(self.temperature, defaults.temperature, 1.0),
+            watermarking: self.watermarking,
+            top_p: or(self.top_p, defaults.top_p, 1.0),
+            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
+            min_p: or(self.min_p, defaults.min_p, 0.0),
+            seed: self.seed.map(i128::from),
+            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop_token_ids: stop_ids(self.stop_token_ids.as_deref(), defaults),
+            ignore_eos: self.ignore_eos,
+            min_tokens: self.min_tokens,
+            logprobs: self.logprobs.filter(|_| !wants_ids),
+            prompt_logprobs: self.prompt_logprobs.or(self.logprobs.filter(|_| echo)),
+            logprob_token_ids: self.logprob_token_ids.clone().filter(|ids| !ids.is_empty()),
+            skip_special_tokens: skip_special(self.skip_special_tokens, defaults),
+            spaces_between_special_tokens: self.spaces_between_special_tokens,
+            include_stop_str_in_output: self.include_stop_str_in_output,
+            output_kind: if self.stream == Some(true) { 1 } else { 2 },
+            stream_interval: self.stream_interval,
+            structured_outputs: constraint(
+                self.structured_outputs.as_ref(),
+                self.response_format.as_ref(),
+            ),
+            logit_bias: bias(self.logit_bias.as_ref())?,
+            allowed_token_ids: self.allowed_token_ids.clone(),
+            extra_args: extra(
+                self.vllm_xargs.as_ref(),
+                self.kv_transfer_params.as_ref(),
+                self.ec_transfer_params.as_ref(),
+            ),
+            bad_words: Some(self.bad_words.clone()),
+            thinking_token_budget: self.thinking_token_budget,
+            repetition_detection: self.repetition_detection.clone(),
+            routed_experts_prompt_start: self.routed_experts_prompt_start,
+            ..blank(if only_echo { 1 } else { max_tokens })
+        };
+        verified(params, defaults)
+    }
+
+    /// Whether usage is asked for in a stream, and whether in every chunk.
+    pub fn wants_usage(&self) -> (bool, bool) {
+        usage(self.stream_options.as_ref())
+    }
+}
+
+/// Tool choices that need a parser the server does not have.
+fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault> {
+    if limits.has_tool_parser {
+        return Ok(());
+    }
+    let needs = |what: String| {
+        Err(Fault::bad_request(format!(
+            "tool_choice={what} requires --tool-call-parser to be set"
+        )))
+    };
+    match choice {
+        None | Some(ToolChoice::None) => Ok(()),
+        Some(ToolChoice::Auto) if limits.auto_tool_choice => Ok(()),
+        Some(ToolChoice::Auto) => Err(Fault::bad_request(
+            "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to \
+             be set",
+        )),
+        Some(ToolChoice::Required) => needs("\"required\"".to_owned()),
+        Some(ToolChoice::Named(name)) => needs(format!("function \"{name}\"")),
+    }
+}
+
+/// Sampling parameters that only say how much to generate.
+fn blank(max_tokens: i128) -> SamplingParams {
+    SamplingParams {
+        max_tokens: Some(max_tokens),
+        ..SamplingParams::default()
+    }
+}
+
+fn verified(
+    mut params: SamplingParams,
+    defaults: &SamplingDefaults,
+) -> Result<SamplingParams, Fault> {
+    params.verify_within(defaults.bounds.n)?;
+    Ok(params)
+}
+
+/// Beam search checks nothing but its width.
+fn beam(
+    params: SamplingParams,
+    temperature: Option<f64>,
+    defaults: &SamplingDefaults,
+) -> Result<SamplingParams, Fault> {
+    sampling_checks::verify_count(params.n, "beam_width", defaults.bounds.n)?;
+    Ok(SamplingParams {
+        temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
+        ..params
+    })
+}
+
+fn or(asked: Option<f64>, server: Option<f64>, plain: f64) -> f64 {
+    asked.or(server).unwrap_or(plain)
+}
+
+fn skip_special(asked: Option<bool>, defaults: &SamplingDefaults) -> bool {
+    asked.or(defaults.skip_special_tokens).unwrap_or(true)
+}
+
+/// The request's stop tokens and then the server's.
+fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i128>> {
+    let mut ids = asked.unwrap_or_default().to_vec();
+    ids.extend(defaults.stop_token_ids.iter().copied());
+    Some(ids)
+}
+
+fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
+    asked.map(sampling::token_bias).transpose()
+}
+
+/// `extra_args`: the client's own, and what the connectors need.
+pub(super) fn extra(
+    own: Option<&ExtraArgs>,
+    kv: Option<&Map<String, Value>>,
+    ec: Option<&Map<String, Value>>,
+) -> Option<Map<String, Value>> {
+    let mut args = own.map(|own| own.0.clone()).unwrap_or_default();
+    for (key, params) in [("kv_transfer_params", kv), ("ec_transfer_params", ec)] {
+        if let Some(params) = params.filter(|params| !params.is_empty()) {
+            args.insert(key.to_owned(), Value::Object(params.clone()));
+        }
+    }
+    (!args.is_empty()).then_some(args)
+}
+
+/// `structured_outputs_from_response_format`: the response format overrides.
+fn constraint(
+    outputs: Option<&StructuredOutputs>,
+    format: Option<&ResponseFormat>,
+) -> Option<StructuredOutputs> {
+    let mut new = outputs.cloned();
+    match format {
+        None | Some(ResponseFormat::Text) => return new,
+        Some(ResponseFormat::JsonObject) => {
+            new.get_or_insert_default().json_object = Some(true);
+        }
+        Some(ResponseFormat::JsonSchema(schema)) => {
+            new.get_or_insert_default().json = schema.schema.clone().map(Value::Object);
+        }
+        Some(ResponseFormat::StructuralTag(tag)) => {
+            new.get_or_insert_default().structural_tag = Some(tag.to_string());
+        }
+    }
+    new
+}
+
+fn usage(options: Option<&super::shared::StreamOptions>) -> (bool, bool) {
+    let Some(options) = options else {
+        return (false, false);
+    };
+    let wanted = options.include_usage == Some(true);
+    (
+        wanted,
+        wanted && options.continuous_usage_stats == Some(true),
+    )
+}

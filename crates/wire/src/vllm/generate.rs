@@ -1,0 +1,223 @@
+//! `POST /inference/v1/generate`: tokens in, tokens out.
+//!
+//! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `GenerateRequest`.
+
+use serde_json::{Map, Value};
+
+use crate::check;
+use crate::fault::Fault;
+use crate::openai::completion::TokenIds;
+use crate::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
+use crate::openai::validators;
+use crate::sampling::SamplingParams;
+use crate::schema::{
+    ANY_LENGTH, INT, Length, Model, Refusal, STR, Schema, Shape, Wire, int_above, int_from,
+    optional, required, wire_model,
+};
+
+/// What an answer consists of.
+pub const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
+
+const TOKEN_IDS: Schema = Schema::After(
+    no_negative_ids,
+    &Schema::List(
+        &INT,
+        Length {
+            min: 1,
+            max: usize::MAX,
+        },
+    ),
+);
+
+fn no_negative_ids(ids: &Value) -> Result<Option<Value>, Refusal> {
+    let negative = |id: &Value| i128::read(id).is_some_and(|id| id < 0);
+    if ids.as_array().is_some_and(|ids| ids.iter().any(negative)) {
+        return Err(Refusal::ValueError(
+            "token_ids must not contain negative values".to_owned(),
+        ));
+    }
+    Ok(None)
+}
+
+const PLACEHOLDERS: Schema = Schema::Dict(
+    &STR,
+    &Schema::List(
+        &Schema::Model(&Model::plain(
+            "PlaceholderRangeInfo",
+            &[
+                required("offset", int_from(0)),
+                required("length", int_above(0)),
+            ],
+        )),
+        ANY_LENGTH,
+    ),
+);
+
+const ITEMS: Schema = Schema::Nullable(&Schema::Dict(
+    &STR,
+    &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH),
+));
+
+/// `MultiModalFeatures`, less the checks of its members against each other.
+const FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "MultiModalFeatures",
+    &[
+        required(
+            "mm_hashes",
+            Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH)),
+        ),
+        required("mm_placeholders", PLACEHOLDERS),
+        optional("kwargs_data", ITEMS),
+        optional("mm_metadata", ITEMS),
+    ],
+)));
+
+const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "ParseContext",
+    &[
+        optional(
+            "tools",
+            Schema::Nullable(&Schema::List(&Tool::SCHEMA, ANY_LENGTH)),
+        ),
+        optional(
+            "tool_choice",
+            Schema::Nullable(&Schema::Union(&[
+                Schema::Literal(&["none", "auto", "required"]),
+                NamedToolChoice::SCHEMA,
+            ])),
+        ),
+        optional("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
+        optional("include_reasoning", Schema::Bool),
+        optional("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
+        optional("history_tool_call_cnt", int_from(0)),
+    ],
+)));
+
+const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
+    name: "ReasoningParserKwargs",
+    shape: Shape::Strict,
+    fields: &[optional(
+        "chat_template_kwargs",
+        Schema::Dict(&STR, &Schema::Any),
+    )],
+    before: &[],
+    after: None,
+}));
+
+wire_model! {
+    /// A prompt in tokens and what to sample for it.
+    pub struct GenerateRequest: Plain "GenerateRequest"
+        before [validators::cache_salt] after coherent
+    {
+        /// Id in the answer; a fresh one when absent.
+        request_id: Option<String> [STR] = None,
+        /// The prompt.
+        token_ids: TokenIds [TOKEN_IDS],
+        /// Offsets of the tokens in the text they came from.
+        token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
+            &Schema::Tuple(&[INT, INT]),
+            ANY_LENGTH,
+        ))] = None,
+        /// Media that was processed already.
+        features: Option<Value> [FEATURES] = None,
+        /// Media to be processed here.
+        content_parts: Option<Vec<Map<String, Value>>> = None,
+        /// What to sample.
+        sampling_params: SamplingParams [Schema::Union(&[
+            Schema::Instance("SamplingParams"),
+            SamplingParams::SCHEMA,
+        ])],
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// Whether the prompt is past its reasoning.
+        reasoning_ended: Option<bool> = None,
+        /// For the engine's reasoning parser.
+        reasoning_parser_kwargs: Option<Value> [PARSER_KWARGS] = None,
+        /// Whether the answer repeats the prompt's token ids.
+        return_token_ids: Option<bool> = None,
+        /// `tokens`, `text` or `derender`.
+        output_mode: String [OUTPUT_MODE] = "tokens".to_owned(),
+        /// What a parser of the output needs to know.
+        parse_context: Option<Value> [PARSE_CONTEXT] = None,
+        /// Server-sent events instead of one body.
+        stream: Option<bool> = Some(false),
+        /// Usage in streams.
+        stream_options: Option<StreamOptions> = None,
+        /// Keeps the prefix cache apart.
+        cache_salt: Option<String> [CACHE_SALT] = None,
+        /// Lower goes first.
+        priority: i64 = 0,
+        /// For the engine's KV connector.
+        kv_transfer_params: Option<Map<String, Value>> = None,
+        /// For the engine's encoder-cache connector.
+        ec_transfer_params: Option<Map<String, Value>> = None,
+    }
+}
+
+/// The `after` validators that text-only requests can meet.
+fn coherent(map: &Map<String, Value>) -> Result<(), Refusal> {
+    let refuse = |text: String| Err(Refusal::ValueError(text));
+    if validators::truthy(map, "content_parts") && validators::given(map, "features").is_some() {
+        return refuse("content_parts and features are mutually exclusive".to_owned());
+    }
+    let mode = map
+        .get("output_mode")
+        .and_then(Value::as_str)
+        .unwrap_or("tokens");
+    let detokenize = map
+        .get("sampling_params")
+        .and_then(|params| params.get("detokenize"));
+    if mode != "tokens" && detokenize == Some(&Value::Bool(false)) {
+        return refuse(format!(
+            "output_mode='{mode}' requires sampling_params.detokenize to be true"
+        ));
+    }
+    const CONTEXT: [&str; 6] = [
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "include_reasoning",
+        "chat_template_kwargs",
+        "history_tool_call_cnt",
+    ];
+    if mode == "derender"
+        && let Some(Value::Object(context)) = map.get("parse_context")
+    {
+        let mut unknown: Vec<&str> = context
+            .keys()
+            .map(String::as_str)
+            .filter(|key| !CONTEXT.contains(key))
+            .collect();
+        unknown.sort_unstable();
+        if !unknown.is_empty() {
+            return refuse(format!(
+                "Unknown parse_context fields {}; the render server is newer than this generate \
+                 server",
+                crate::python::repr(&Value::from(unknown))
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl GenerateRequest {
+    /// Reads a body. The sampling parameters are checked on the way, as upstream's class does.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        let mut request: Self = check::body(value)?;
+        let params = &mut request.sampling_params;
+        params.verify()?;
+        let named = |key: &str| {
+            value
+                .get("sampling_params")
+                .and_then(|params| params.get(key))
+                .is_some()
+        };
+        if !named("max_tokens") {
+            params.max_tokens = None;
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,122 @@
+//! `POST /tokenize` and `/detokenize`: the requests.
+//!
+//! Source: `vllm/entrypoints/serve/tokenize/protocol.py`.
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value};
+
+use crate::check;
+use crate::fault::Fault;
+use crate::openai::message::Message;
+use crate::openai::shared::Tool;
+use crate::openai::validators::{Body, Verdict, truthy};
+use crate::schema::{ANY_LENGTH, Schema, Wire, int_within, wire_model};
+
+wire_model! {
+    /// A text to tokenize.
+    pub struct TokenizeText: Wrapped "TokenizeCompletionRequest" {
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// The text.
+        prompt: String,
+        /// Whether the tokenizer adds special tokens.
+        add_special_tokens: bool = true,
+        /// Whether the answer has the vocabulary's pieces too.
+        return_token_strs: Option<bool> = Some(false),
+    }
+}
+
+wire_model! {
+    /// A conversation to render and tokenize.
+    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [generation_prompt] {
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// The conversation.
+        messages: Vec<Message>,
+        /// Whether the template opens the assistant's turn.
+        add_generation_prompt: bool = true,
+        /// Whether the answer has the vocabulary's pieces too.
+        return_token_strs: Option<bool> = Some(false),
+        /// Whether the last message is left open.
+        continue_final_message: bool = false,
+        /// Whether the tokenizer adds special tokens to the template's.
+        add_special_tokens: bool = false,
+        /// A template instead of the model's.
+        chat_template: Option<String> = None,
+        /// Arguments for the template.
+        chat_template_kwargs: Option<Map<String, Value>> = None,
+        /// Per modality, for the media loader.
+        media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
+        /// For the multimodal processor.
+        mm_processor_kwargs: Option<Map<String, Value>> = None,
+        /// Functions the template shows.
+        tools: Option<Vec<Tool>> = None,
+    }
+}
+
+/// `TokenizeChatRequest.check_generation_prompt`.
+fn generation_prompt(body: &mut Body) -> Verdict {
+    if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
+        return Err(Fault::bad_request(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// A request to tokenize: of one form or the other.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TokenizeRequest {
+    /// With `prompt`.
+    Text(TokenizeText),
+    /// With `messages`.
+    Chat(Box<TokenizeChat>),
+}
+
+impl TokenizeRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        static FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
+
+        let checked = check::checked(&Schema::Union(FORMS), value)?;
+        let chat = check::winner(FORMS, value).is_some_and(|(form, _)| form == 1);
+        let read = if chat {
+            TokenizeChat::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
+        } else {
+            TokenizeText::read(&checked).map(Self::Text)
+        };
+        read.ok_or_else(|| Fault::bad_request("The request could not be read."))
+    }
+
+    /// The model that is asked for.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Text(request) => request.model.as_deref(),
+            Self::Chat(request) => request.model.as_deref(),
+        }
+    }
+}
+
+wire_model! {
+    /// Tokens to turn into text.
+    pub struct DetokenizeRequest: Wrapped "DetokenizeRequest" {
+        /// Served name; null or empty for the base model.
+        model: Option<String> = None,
+        /// Token ids.
+        tokens: Vec<i64> [Schema::List(&int_within(0, i64::MAX as i128), ANY_LENGTH)],
+    }
+}
+
+impl DetokenizeRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// vLLM's 400 for a body it does not take.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::body(value)
+    }
+}

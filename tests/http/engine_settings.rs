@@ -1,0 +1,212 @@
+//! From flags to an engine: what a roofline knows of a deployment, and how the engine bears too
+//! much of it.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use vllm_sim::server::{Server, modelled};
+use vllm_sim_config::{Config, Door, Loaded};
+use vllm_sim_engine::SimTime;
+use vllm_sim_engine::driver::offline;
+use vllm_sim_engine::latency::{Batch, Speed};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{End, Event, Outbox, Scheduler, SeqId, Sequence};
+
+const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
+
+fn config(flags: &[&str]) -> Config {
+    let mut all = vec!["--model", LLAMA, "--port", "0", "--host", "127.0.0.1"];
+    all.extend(flags);
+    Loaded::from_flags(Door::Vllm, &all).unwrap().config
+}
+
+fn engine(flags: &[&str]) -> VllmConfig {
+    modelled(&config(flags)).unwrap().0
+}
+
+/// One step that decodes for 64 sequences.
+fn decode(engine: &VllmConfig) -> Duration {
+    let mut batch = Batch::default();
+    for _ in 0..64 {
+        batch.add_decode(1024, 1, None);
+    }
+    engine.latency.step(&batch, Speed::default())
+}
+
+#[tokio::test]
+async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
+    let config = config(&["--gpu", "H100"]);
+    let (engine, _) = modelled(&config).unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::start(config).await.unwrap();
+    let url = format!("http://{}/metrics", server.address.unwrap());
+    let page = reqwest::get(url).await.unwrap().text().await.unwrap();
+    server.shutdown().await;
+    let info = page
+        .lines()
+        .find(|l| l.starts_with("vllm:cache_config_info{"));
+    // 8 billion weights of two bytes leave a little more than half of 80 GB.
+    assert!(
+        (20_000..40_000).contains(&engine.num_gpu_blocks),
+        "{}",
+        engine.num_gpu_blocks
+    );
+    let blocks = format!("num_gpu_blocks=\"{}\"", engine.num_gpu_blocks + 1);
+    assert!(
+        info.unwrap().contains(&blocks),
+        "{blocks} is not in {info:?}"
+    );
+}
+
+/// Time of one completion of four tokens, and its token count.
+async fn complete(flags: &[&str]) -> (Duration, u64) {
+    let mut all = vec!["--time-to-first-token", "700ms", "--scheduler", "pool"];
+    all.extend(flags);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::start(config(&all)).await.unwrap();
+    let url = format!("http://{}/v1/completions", server.address.unwrap());
+    let body = serde_json::json!({"model": LLAMA, "prompt": "one two three", "max_tokens": 4,
+        "ignore_eos": true});
+    let start = tokio::time::Instant::now();
+    let answer = reqwest::Client::new()
+        .post(url)
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    let answer: serde_json::Value = answer.json().await.unwrap();
+    let taken = start.elapsed();
+    server.shutdown().await;
+    (
+        taken,
+        answer["usage"]["completion_tokens"].as_u64().unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() {
+    let first = Duration::from_millis(700);
+    let (taken, tokens) = complete(&["--is-prefill-worker"]).await;
+    assert!(taken >= first && tokens == 1, "{taken:?}, {tokens} tokens");
+    let (taken, tokens) = complete(&["--disaggregation-mode", "decode"]).await;
+    assert!(taken < first && tokens == 4, "{taken:?}, {tokens} tokens");
+    let flags = ["--is-decode-worker", "--disaggregation-mode", "prefill"];
+    let error = Loaded::from_flags(Door::Vllm, &flags)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("exclude each other"), "{error}");
+}
+
+#[test]
+fn bytes_for_the_cache_are_blocks() {
+    // 32 layers x 2 x 8 heads of 128 x 2 bytes are 128 KiB a token.
+    let blocks = |flags: &[&str]| engine(flags).num_gpu_blocks;
+    let gib4 = "--kv-cache-memory-bytes=4294967296";
+    assert_eq!(blocks(&[gib4]), 2047);
+    assert_eq!(blocks(&[gib4, "--gpu", "L4"]), 2047);
+    assert_eq!(blocks(&[gib4, "--kv-cache-dtype", "fp8"]), 4095);
+    assert_eq!(blocks(&[gib4, "--num-gpu-blocks-override", "100"]), 99);
+}
+
+#[test]
+fn smaller_weights_make_shorter_steps_and_more_room() {
+    let (bf16, fp8, int4) = (
+        engine(&["--gpu", "H100"]),
+        engine(&["--gpu", "H100", "--quantization", "fp8"]),
+        engine(&["--gpu", "H100", "--quantization", "awq"]),
+    );
+    assert!(decode(&fp8) < decode(&bf16));
+    assert!(bf16.num_gpu_blocks < fp8.num_gpu_blocks);
+    assert!(fp8.num_gpu_blocks < int4.num_gpu_blocks);
+}
+
+#[test]
+fn coefficients_come_from_a_file() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "step_us: 5494\nsequence_us: 7.3").unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let path = path.as_str();
+    let usual = decode(&engine(&["--gpu", "H100"]));
+    let slower = decode(&engine(&["--gpu", "H100", "--latency-coefficients", path]));
+    let more = (slower - usual).as_secs_f64();
+    assert!((more - 0.005).abs() < 1e-6, "{more}");
+
+    writeln!(file, "step_us2: 1").unwrap();
+    let config = config(&["--gpu", "H100", "--latency-coefficients", path]);
+    let error = modelled(&config).unwrap_err().to_string();
+    assert!(
+        error.contains(path) && error.contains("step_us2"),
+        "{error}"
+    );
+}
+
+/// Arrivals at `rate` per second for `seconds`, then none: how long the queue was when they
+/// ended, how many finished, and when the last did.
+fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
+    let mut engine = Vllm::new(engine(&[
+        "--gpu",
+        "H100",
+        "--num-gpu-blocks-override",
+        "4000",
+    ]))
+    .unwrap();
+    let (mut out, mut finished, mut last) = (Outbox::new(), 0, SimTime::ZERO);
+    let mut count = |out: &mut Outbox| {
+        for (at, event) in out.drain(..) {
+            if let Event::Ended { end, .. } = event {
+                assert_eq!(end, End::Finished);
+                finished += 1;
+                last = at;
+            }
+        }
+    };
+    let requests = (rate * seconds) as u64;
+    for id in 0..requests {
+        let at = SimTime::from_nanos((id as f64 / rate * 1e9) as u64);
+        offline::advance_to(&mut engine, at, &mut out);
+        let sequence = Sequence::new(SeqId(id), 512, 128);
+        engine.submit(at, sequence, &mut out).unwrap();
+        count(&mut out);
+    }
+    let waiting = engine.stats().waiting;
+    offline::advance_to(&mut engine, SimTime::MAX, &mut out);
+    count(&mut out);
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
+    assert_eq!(engine.pool().free(), engine.pool().usable());
+    assert_eq!(engine.next_wakeup(), None);
+    (waiting, finished, last)
+}
+
+#[test]
+fn a_queue_of_overload_drains_and_nothing_is_lost() {
+    // All at once: what the engine can do at most.
+    let (_, finished, last) = overload(1e6, 2e-3);
+    let capacity = finished as f64 / last.as_secs_f64();
+    let (waiting, finished, last) = overload(1.5 * capacity, 60.0);
+    assert_eq!(finished, (1.5 * capacity * 60.0) as usize);
+    // A third of the arrivals waits when they end, and takes half as long again.
+    let share = waiting as f64 / finished as f64;
+    assert!((0.2..0.4).contains(&share), "{share}");
+    assert!((85.0..100.0).contains(&last.as_secs_f64()), "{last:?}");
+}
+
+#[test]
+fn dynamos_engine_arguments_replace_the_flags() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let args = r#"{"engine": {"num_gpu_blocks": 300, "max_num_seqs": 7, "speedup_ratio": 2.0,
+        "timing_model": {"type": "fixed", "prefill_ms": 10.0, "decode_ms": 3.0}}}"#;
+    write!(file, "{args}").unwrap();
+    let path = file.path().to_str().unwrap();
+    for args in [args, path] {
+        let engine = engine(&["--max-num-seqs", "3", "--extra-engine-args", args]);
+        assert_eq!((engine.num_gpu_blocks, engine.block_size), (300, 64));
+        assert_eq!((engine.max_num_seqs, engine.async_scheduling), (7, false));
+        let mut batch = Batch::default();
+        batch.add_decode(9, 1, None);
+        let step = engine.latency.step(&batch, engine.speed);
+        assert_eq!(step, Duration::from_micros(1500));
+    }
+}

@@ -1,0 +1,70 @@
+//! The HTTP face, from outside: a real server on a free port, raw requests, raw answers.
+//!
+//! - `shapes_*`: every response shape against a golden file
+//! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
+//! - `life`: disconnects, full queues, shutdown
+//! - `audio`: speech to text
+//! - `custom_tools`: tools that take free text
+//! - `derender`: replies from tokens
+//! - `drills`: settings changed while requests run, and failures over time
+//! - `faults`: replies that go wrong on purpose
+//! - `hostile`: input that is wrong, huge or malicious
+//! - `llmd`: llm-d's words with `--compat llm-d`
+//! - `media`: pictures, sounds and films in prompts and replies
+//! - `realtime`: speech over WebSockets
+//! - `refusals`: status, type, parameter and words of errors
+//! - `rules`: stop rules, usage, repeatability
+//! - `events`: KV-cache events on the wire
+//! - `flags`: what single flags of vLLM change
+//! - `fleet`: several servers in one process
+//! - `pd`: prefill and decode behind a sidecar
+//! - `tls`: certificates
+//! - `grpc`: the gRPC face
+//! - `faces`, `compat_faces`: responses, messages, batches, invocations
+//! - `ops`: operators' routes
+//! - `otel`: spans
+//! - `engine_settings`: flags of the engine, seen from outside
+//! - `tools`: calls of tools
+//! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
+//! - `transfer`: disaggregated prefill and cache thresholds
+//! - `upstream`: where several routes of vLLM agree with each other
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+mod audio;
+mod compat_faces;
+mod custom_tools;
+mod derender;
+mod drills;
+mod engine_settings;
+mod events;
+mod faces;
+mod faults;
+mod flags;
+mod fleet;
+mod golden;
+mod grpc;
+mod hostile;
+mod life;
+mod llmd;
+mod media;
+mod ops;
+mod otel;
+mod pd;
+mod realtime;
+mod refusals;
+mod rules;
+mod shapes_chat;
+mod shapes_completions;
+mod shapes_ops;
+mod sim;
+mod tls;
+mod tools;
+mod transfer;
+mod transport;
+mod tuning;
+mod upstream;
+mod wire;

@@ -1,0 +1,309 @@
+//! Fitting the roofline: what was changed is found again, what cannot be told is left alone.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vllm_sim::tools::calibrate::{self, Fitted, Options, Parameter};
+use vllm_sim::tools::validate;
+use vllm_sim_engine::latency::{
+    Coefficients, LatencyModel, ModelShape, Roofline, Setup, gpu, model,
+};
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_replay::load::{BenchRun, Load, Measured};
+use vllm_sim_replay::outcome::{Outcome, Sink};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings, run};
+
+fn setup(coefficients: Coefficients) -> Setup {
+    let shape: ModelShape = model("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
+    // What `measure` reports has no front end that slows down.
+    let coefficients = Coefficients {
+        front_end_sequence_us: 0.0,
+        ..coefficients
+    };
+    Setup {
+        coefficients,
+        ..Setup::new(shape, gpu("H100").expect("is known").clone())
+    }
+}
+
+fn engine() -> VllmConfig {
+    VllmConfig {
+        max_num_batched_tokens: 2048,
+        ..VllmConfig::default()
+    }
+}
+
+/// What a client sees: the engine's times, and the front end before them.
+struct Client {
+    front_end: Duration,
+    run: BenchRun,
+}
+
+impl Sink for Client {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        let front_end = self.front_end.as_secs_f64() * 1e3;
+        let since = |at: Option<vllm_sim_engine::SimTime>| {
+            at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3 + front_end)
+        };
+        self.run.requests.push(Measured {
+            at_ms: Some(outcome.arrival.nanos() as f64 / 1e6),
+            input: outcome.input,
+            output: outcome.output,
+            ttft_ms: since(outcome.first),
+            e2e_ms: since(outcome.last),
+            ..Measured::default()
+        });
+    }
+    fn gaps(&mut self, _: u64, _: u64) {}
+}
+
+/// A run on a machine with these constants.
+fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
+    let setup = setup(truth);
+    let roofline = Roofline::new(&setup).expect("makes sense");
+    let mut client = Client {
+        front_end: roofline.front_end(0),
+        run: BenchRun::new(format!("{rate}/s of {prompt}")),
+    };
+    client.run.load = Load::Times;
+    let engine = VllmConfig {
+        latency: LatencyModel::Roofline(Box::new(roofline)),
+        ..engine()
+    };
+    let settings = Settings {
+        pool: PoolSpec::new(
+            EngineSpec::Vllm(Box::new(engine)),
+            1,
+            RouterConfig::RoundRobin,
+        ),
+        prefill: None,
+        pace: Pace::default(),
+        limit: None,
+        seed: 0,
+        sample_every: None,
+    };
+    let mut source = Synthetic {
+        sessions: 50,
+        input: Lengths::Constant(prompt),
+        output: Lengths::Constant(24),
+        arrivals: Arrivals::Poisson(rate),
+        ..Synthetic::default()
+    }
+    .source()
+    .expect("makes sense");
+    run(&settings, &mut source, &mut client).expect("is played");
+    client.run.measure();
+    client.run
+}
+
+#[test]
+fn changed_constants_are_found_within_five_per_cent() {
+    let truth = Coefficients {
+        front_end_us: 12_000.0,
+        step_us: 900.0,
+        sequence_us: 20.0,
+        gemm_compute_scale: 0.75,
+        ..Coefficients::default()
+    };
+    let mut runs = Vec::new();
+    for (prompt, rates) in [
+        (128, [1.0, 20.0, 80.0, 300.0]),
+        (1500, [1.0, 4.0, 9.0, 16.0]),
+    ] {
+        for rate in rates {
+            runs.push(measure(truth, rate, prompt));
+        }
+    }
+    let deployment = (engine(), setup(Coefficients::default()));
+    let fitted = calibrate::from_runs(&runs, (&deployment.0, &deployment.1), &Options::default())
+        .expect("can be fitted");
+    for (parameter, truth) in [
+        (Parameter::FrontEnd, truth.front_end_us),
+        (Parameter::Step, truth.step_us),
+        (Parameter::Sequence, truth.sequence_us),
+        (Parameter::Compute, truth.gemm_compute_scale),
+    ] {
+        let found = fitted.value(parameter).expect("was fitted");
+        let off = found / truth - 1.0;
+        assert!(
+            off.abs() < 0.05,
+            "{}: {found}, not {truth}\n{fitted}",
+            parameter.name()
+        );
+    }
+    let [before, after] = fitted.medians(false);
+    for (before, after) in before.iter().zip(&after) {
+        let (before, after) = (before.expect("is known"), after.expect("is known"));
+        assert!(
+            after < before / 5.0 && after < 1.0,
+            "{before} to {after}\n{fitted}"
+        );
+    }
+    let yaml = calibrate::yaml(&fitted, &deployment.1.coefficients, &[]);
+    let step = yaml
+        .lines()
+        .find(|line| line.starts_with("  step_us: "))
+        .expect("is there");
+    let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
+    assert_eq!(Some(step), fitted.value(Parameter::Step));
+}
+
+#[test]
+fn one_run_tells_two_numbers_and_the_rest_stay() {
+    let truth = Coefficients {
+        front_end_us: 15_000.0,
+        ..Coefficients::default()
+    };
+    let fitted = calibrate::from_runs(
+        &[measure(truth, 4.0, 128)],
+        (&engine(), &setup(Coefficients::default())),
+        &Options::default(),
+    )
+    .expect("can be fitted");
+    let names: Vec<&str> = fitted
+        .parameters
+        .iter()
+        .map(|o| o.parameter.name())
+        .collect();
+    assert_eq!(names, ["front_end_us", "step_scale"]);
+    let front_end = fitted.value(Parameter::FrontEnd).expect("was fitted");
+    assert!((front_end / 15_000.0 - 1.0).abs() < 0.05, "{fitted}");
+    let text = fitted.to_string();
+    assert!(
+        text.contains("kept at its default: needs two different loads"),
+        "{text}"
+    );
+}
+
+/// A recorded run of a small workload, measured `off` times what the defaults say.
+fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
+    let mut run = json!({
+        "id": id, "source": "made up", "model": "made/up", "hardware": "H100-SXM-80GB",
+        "tp": 1, "dp": 1, "ep": false, "regime": "stable",
+        "model_config": {
+            "layers": model_layers, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
+            "intermediate": 14336, "vocab": 128_256, "experts": 0, "experts_per_token": 0,
+            "moe_intermediate": 0, "shared_expert_intermediate": 0,
+            "tie_word_embeddings": false, "weight_quantization": "none", "gated_mlp": true,
+        },
+        "vllm": {
+            "max_num_seqs": 128, "max_num_batched_tokens": 2048, "block_size": 16,
+            "gpu_memory_utilization": 0.9, "max_model_len": 4096, "enable_prefix_caching": true,
+            "enable_chunked_prefill": true, "async_scheduling": true,
+            "kv_cache_dtype": "auto", "num_gpu_blocks": 20_000,
+        },
+        "workload": {
+            "kind": "shared_prefix", "api": "streaming",
+            "stages": [{"rate_rps": rate, "requests": 60}],
+            "prompts": {
+                "unique_prompts": 20, "groups": 2, "system_prompt_tokens": 64,
+                "prompt_tokens_estimate": 300.0,
+            },
+            "output_tokens": {"requested": 32},
+        },
+    });
+    let said = validate::predict(&run).expect("is a run").summary;
+    run["actual"] = json!({"summary": {
+        "ttft_mean": said.ttft_mean * off, "itl_mean": said.itl_mean * off,
+        "e2e_mean": said.e2e_mean * off,
+    }});
+    run
+}
+
+/// Fits to recorded runs, as from a folder.
+fn from_folder(runs: &[Value], options: &Options) -> Fitted {
+    let folder = tempfile::tempdir().expect("can be made");
+    for run in runs {
+        let name = run["id"].as_str().expect("has a name");
+        let path = folder.path().join(format!("{name}.json"));
+        std::fs::write(path, run.to_string()).expect("can be written");
+    }
+    calibrate::from_recorded(folder.path(), options).expect("can be fitted")
+}
+
+#[test]
+fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
+    let mut runs = Vec::new();
+    // Off by as much as runs of one machine differ.
+    for (rate, off) in [(2, 0.004), (6, -0.003), (12, 0.003), (20, -0.004)] {
+        runs.push(recorded(&format!("slow-{rate}"), 32, rate, 1.07 + off));
+        runs.push(recorded(&format!("known-{rate}"), 24, rate, 1.0 - off));
+    }
+    let options = Options {
+        hold_out: vec!["slow-6".to_owned(), "known-12".to_owned()],
+        profile_of: Some("slow-6".to_owned()),
+        ..Options::default()
+    };
+    let fitted = from_folder(&runs, &options);
+    let run = |name: &str| {
+        let mut runs = fitted.runs.iter();
+        runs.find(|run| run.name == name).expect("is there")
+    };
+    let size = |error: Option<f64>| error.expect("is known").abs();
+    let (slow, known) = (run("slow-6"), run("known-12"));
+    for i in 0..3 {
+        assert!(size(slow.before[i]) > 5.0, "{fitted}");
+        assert!(size(slow.after[i]) < 1.5, "{fitted}");
+        assert!(size(known.after[i]) < 1.5, "{fitted}");
+    }
+    assert!(fitted.parameters.is_empty(), "{fitted}");
+    let own = fitted.profile.as_ref().expect("was asked for");
+    assert_eq!((own.name.as_str(), own.runs), ("up on H100-SXM-80GB", 3));
+    let yaml = calibrate::yaml(&fitted, &Coefficients::default(), &[]);
+    let speed = yaml
+        .lines()
+        .find_map(|line| line.strip_prefix("speedup-ratio: "));
+    let speed: f64 = speed.expect("is there").parse().expect("is a number");
+    assert!((speed * 1.07 - 1.0).abs() < 0.015, "{yaml}");
+}
+
+#[test]
+fn runs_that_contradict_each_other_move_nothing() {
+    let runs = [(2, 0.95), (6, 1.06), (12, 0.96), (20, 1.05)];
+    let runs = runs.map(|(rate, off)| recorded(&format!("r{rate}"), 32, rate, off));
+    let fitted = from_folder(&runs, &Options::default());
+    assert!(fitted.parameters.is_empty(), "{fitted}");
+    let text = fitted.to_string();
+    assert!(
+        text.contains("kept at its default: does not help runs that were not fitted"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_fitted_is_said() {
+    let deployment = (engine(), setup(Coefficients::default()));
+    let fit = |runs: &[BenchRun], options: &Options| {
+        let error = calibrate::from_runs(runs, (&deployment.0, &deployment.1), options);
+        error.expect_err("cannot be fitted").to_string()
+    };
+    let one = measure(Coefficients::default(), 4.0, 128);
+    let unknown = Options {
+        fit: vec!["warp".to_owned()],
+        ..Options::default()
+    };
+    let error = fit(std::slice::from_ref(&one), &unknown);
+    assert!(
+        error.starts_with("--fit \"warp\" is not known; there are front_end_us"),
+        "{error}"
+    );
+    let held = Options {
+        hold_out: vec![one.name.clone()],
+        ..Options::default()
+    };
+    let error = fit(std::slice::from_ref(&one), &held);
+    assert!(error.starts_with("no run is left to fit"), "{error}");
+    let stranger = Options {
+        profile_of: Some("nobody".to_owned()),
+        ..Options::default()
+    };
+    let error = fit(std::slice::from_ref(&one), &stranger);
+    assert!(
+        error.starts_with("--profile-of \"nobody\" is no run; there are"),
+        "{error}"
+    );
+    let empty = BenchRun::new("empty".to_owned());
+    let error = fit(&[empty], &Options::default());
+    assert_eq!(error, "empty: holds no request that succeeded");
+}

@@ -1,0 +1,83 @@
+//! The Helm chart knows every flag: `config:` in its values is checked before anything is installed.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use vllm_sim_config::{Flag, Kind, flags, ignored_flags};
+
+/// What a YAML value of this kind looks like.
+fn shape(kind: Kind) -> Value {
+    let number = "^(auto|none|-?[0-9]+(\\.[0-9]+)?[kKmMgGtT]?)$";
+    let duration = "^([0-9]*\\.?[0-9]+(ns|us|µs|μs|ms|s|m|h)?)+$";
+    match kind {
+        Kind::Switch => json!({ "enum": [true, false, "true", "false"] }),
+        Kind::Int | Kind::Count => json!({ "type": ["integer", "string"], "pattern": number }),
+        Kind::Float => json!({ "type": ["number", "string"], "pattern": number }),
+        Kind::Duration | Kind::Seconds => {
+            json!({ "type": ["number", "string"], "minimum": 0, "pattern": duration })
+        }
+        Kind::Text | Kind::Path => json!({ "type": ["string", "number"] }),
+        Kind::Choice(words) => json!({ "enum": words }),
+        Kind::List | Kind::Repeat => json!({ "type": ["array", "string", "number"] }),
+        Kind::Json => json!({ "type": ["object", "array", "string"] }),
+    }
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('-');
+    let mut text = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let (first, rest) = word.split_at(1);
+        text.push_str(&first.to_uppercase());
+        text.push_str(rest);
+    }
+    text
+}
+
+fn described(flag: &Flag) -> Value {
+    let mut shape = shape(flag.kind);
+    shape["description"] = flag.help.into();
+    shape
+}
+
+/// The schema of `config:`, with every spelling that the chart turns into a flag.
+fn definition() -> Value {
+    let mut keys = Map::new();
+    for flag in flags() {
+        keys.insert(flag.name.to_owned(), described(flag));
+    }
+    for flag in flags() {
+        let reference = json!({ "$ref": format!("#/definitions/flags/properties/{}", flag.name) });
+        for name in std::iter::once(&flag.name).chain(flag.aliases) {
+            let mut spellings = vec![(*name).to_owned(), camel_case(name)];
+            if flag.kind == Kind::Switch {
+                spellings.push(format!("no-{name}"));
+            }
+            for spelling in spellings {
+                keys.entry(spelling).or_insert(reference.clone());
+            }
+        }
+    }
+    for (name, _) in ignored_flags() {
+        keys.entry(name).or_insert(json!({}));
+        keys.entry(camel_case(name)).or_insert(json!({}));
+    }
+    json!({ "type": "object", "additionalProperties": false, "properties": keys })
+}
+
+#[test]
+fn the_charts_schema_knows_every_flag() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/vllm-sim/values.schema.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut schema: Value = serde_json::from_str(&text).unwrap();
+    schema["definitions"]["flags"] = definition();
+    let new = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &new).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        page == new,
+        "helm/vllm-sim/values.schema.json is old: run BLESS=1 cargo test"
+    );
+}

@@ -1,0 +1,293 @@
+//! The two command lines, and the programs they are called by.
+
+use std::time::Duration;
+
+use vllm_sim_config::{
+    Balance, Command, Compat, Door, HashAlgo, LatencyModel, Loaded, SchedulerKind, Task, load,
+    load_known,
+};
+
+use super::{env, serve, sim, try_words};
+
+fn command(line: &str) -> Command {
+    let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    load(&args, &env(&[])).unwrap()
+}
+
+#[test]
+fn each_door_has_its_own_defaults() {
+    let (sim, serve) = (sim(&[]), serve(&[]));
+    assert_eq!(
+        (sim.engine.max_num_seqs, serve.engine.max_num_seqs),
+        (5, 256)
+    );
+    assert_eq!(
+        (sim.model.max_model_len, serve.model.max_model_len),
+        (1024, 32768)
+    );
+    assert_eq!(sim.engine.max_waiting_queue_length, Some(1000));
+    assert_eq!(serve.engine.max_waiting_queue_length, None);
+    assert_eq!(sim.engine.scheduler, SchedulerKind::Pool);
+    assert_eq!(serve.engine.scheduler, SchedulerKind::Vllm);
+    assert_eq!(
+        (sim.lora.runtime_updating, serve.lora.runtime_updating),
+        (true, false)
+    );
+    assert_eq!(
+        (sim.api.enable_scale_out, serve.api.enable_scale_out),
+        (true, false)
+    );
+    assert_eq!((sim.api.task, serve.api.task), (Task::All, Task::Generate));
+    assert_eq!((sim.metrics.legacy, serve.metrics.legacy), (true, false));
+    assert_eq!(sim.server.shutdown_timeout, Duration::from_secs(30));
+    assert_eq!(serve.server.shutdown_timeout, Duration::ZERO);
+    assert_eq!((sim.content.seed, serve.content.seed), (None, Some(0)));
+    assert_eq!(
+        (sim.engine.num_blocks, serve.engine.num_blocks),
+        (Some(1024), None)
+    );
+    assert_eq!(sim.engine.parallel.balance, Balance::PortPerRank);
+    assert_eq!(serve.engine.parallel.balance, Balance::Internal);
+    assert_eq!(
+        (
+            sim.engine.enable_prefix_caching,
+            serve.engine.enable_prefix_caching
+        ),
+        (false, true)
+    );
+    assert_eq!((sim.model.door, serve.model.door), (Door::Llmd, Door::Vllm));
+}
+
+#[test]
+fn each_door_takes_the_flags_of_the_other() {
+    let config = sim(&[
+        "-tp",
+        "2",
+        "--enable-server-load-tracking",
+        "--no-enable-chunked-prefill",
+    ]);
+    assert_eq!(config.engine.parallel.tensor, 2);
+    assert!(config.server.load_tracking && !config.engine.enable_chunked_prefill);
+    let config = serve(&[
+        "--time-to-first-token",
+        "20ms",
+        "--mode",
+        "echo",
+        "--max-waiting-queue-length",
+        "3",
+    ]);
+    assert_eq!(config.engine.delays.ttft.0, Duration::from_millis(20));
+    assert_eq!(config.engine.max_waiting_queue_length, Some(3));
+}
+
+#[test]
+fn the_model_of_serve_may_be_a_flag_a_word_or_vllms_default() {
+    let model = |words: &[&str]| try_words(words, &[]).unwrap().config.model.name;
+    assert_eq!(model(&["vllm", "serve", "a", "--port", "1"]), "a");
+    assert_eq!(model(&["vllm", "serve", "--port", "1", "a"]), "a");
+    assert_eq!(model(&["vllm", "serve", "--model", "a"]), "a");
+    assert_eq!(model(&["vllm", "serve", "b", "--model", "a"]), "b");
+    assert_eq!(model(&["vllm", "serve"]), "Qwen/Qwen3-0.6B");
+    assert_eq!(model(&["vllm", "--model", "a"]), "a");
+}
+
+#[test]
+fn the_programs_name_chooses_the_wire() {
+    let compat = |words: &[&str]| try_words(words, &[]).unwrap().config.model.compat;
+    assert_eq!(
+        compat(&["/app/llm-d-inference-sim", "--model", "m"]),
+        Compat::Llmd
+    );
+    assert_eq!(
+        compat(&["llm-d-inference-sim", "--model", "m", "--compat", "vllm"]),
+        Compat::Vllm
+    );
+    assert_eq!(compat(&["vllm-sim", "--model", "m"]), Compat::Vllm);
+    assert_eq!(
+        compat(&["vllm-sim", "--model", "m", "--compat=llm-d"]),
+        Compat::Llmd
+    );
+}
+
+#[test]
+fn loose_words_are_ignored_as_llm_d_ignores_them() {
+    let loaded = try_words(
+        &["llm-d-inference-sim", "--model", "m", "left", "over"],
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        loaded.warnings,
+        ["words that belong to no flag are ignored: left over"]
+    );
+}
+
+#[test]
+fn version_lines_end_with_the_imitated_release() {
+    assert_eq!(
+        command("vllm --version"),
+        Command::Version("0.33.0".to_owned())
+    );
+    assert_eq!(command("vllm -v"), Command::Version("0.33.0".to_owned()));
+    let Command::Version(line) = command("vllm-sim --version --vllm-version 0.22.1") else {
+        panic!("a version was expected");
+    };
+    assert!(
+        line.starts_with("vllm-sim ") && line.ends_with(" 0.22.1"),
+        "{line}"
+    );
+    let args = ["vllm".to_owned(), "--version".to_owned()];
+    let version = load(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.16.0")]));
+    assert_eq!(version, Ok(Command::Version("0.16.0".to_owned())));
+}
+
+#[test]
+fn render_is_a_kind_of_serve() {
+    let config = try_words(&["vllm", "launch", "render", "m"], &[])
+        .unwrap()
+        .config;
+    assert!(config.api.render_only && config.api.enable_scale_out);
+}
+
+#[test]
+fn tools_get_their_words_untouched() {
+    let tool = command("vllm-sim replay trace.jsonl --scheduler vllm --help");
+    let args = ["trace.jsonl", "--scheduler", "vllm", "--help"].map(str::to_owned);
+    let name = "replay";
+    assert_eq!(
+        tool,
+        Command::Tool {
+            name,
+            args: args.to_vec()
+        }
+    );
+}
+
+#[test]
+fn tools_can_read_the_flags_they_share_and_keep_the_rest() {
+    let words = [
+        "a.jsonl",
+        "--scheduler",
+        "sglang",
+        "--report",
+        "out.html",
+        "-tp",
+        "2",
+        "--fast",
+    ];
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let (loaded, rest) = load_known(&words, Door::Vllm, &env(&[])).unwrap();
+    assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Sglang);
+    assert_eq!(loaded.config.engine.parallel.tensor, 2);
+    assert_eq!(rest, ["a.jsonl", "--report", "out.html", "--fast"]);
+}
+
+#[test]
+fn the_context_behind_serve_is_that_of_config_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let length = |config: &str, words: &[&str]| {
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let path = dir.path().to_str().unwrap();
+        let words = [&["vllm-sim", "serve", path], words].concat();
+        try_words(&words, &[]).unwrap().config.model.max_model_len
+    };
+    assert_eq!(length(r#"{"max_position_embeddings":2048}"#, &[]), 2048);
+    assert_eq!(
+        length(r#"{"text_config":{"max_position_embeddings":4096}}"#, &[]),
+        4096
+    );
+    let linear =
+        r#"{"max_position_embeddings":2048,"rope_scaling":{"rope_type":"linear","factor":4}}"#;
+    assert_eq!(length(linear, &[]), 8192);
+    let yarn = r#"{"max_position_embeddings":40960,"rope_scaling":
+        {"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}}"#;
+    assert_eq!(length(yarn, &[]), 131_072);
+    let llama =
+        r#"{"max_position_embeddings":131072,"rope_scaling":{"rope_type":"llama3","factor":8}}"#;
+    assert_eq!(length(llama, &[]), 131_072);
+    assert_eq!(length("{}", &[]), 2048);
+    assert_eq!(length("{}", &["--max-model-len", "4k"]), 4000);
+    assert_eq!(length("{}", &["--max-model-len", "-1"]), 2048);
+    let overrides = r#"{"max_position_embeddings":77}"#;
+    assert_eq!(length("{}", &["--hf-overrides", overrides]), 77);
+}
+
+#[test]
+fn a_gpu_asks_for_a_scheduler_with_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let loaded = try_words(&["vllm-sim", "--model", path, "--gpu", "h100"], &[]).unwrap();
+    assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Vllm);
+    let roofline = LatencyModel::Roofline { coefficients: None };
+    assert_eq!(loaded.config.engine.latency_model, roofline);
+}
+
+#[test]
+fn events_take_the_form_of_the_flag_that_switches_them_on() {
+    use vllm_sim_config::EventForm::{LlmdArray, LlmdMap, Vllm};
+    let on = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","topic":"kv@x"}"#;
+    let config = sim(&["--kv-events-config", on, "--enable-kvcache"]);
+    assert_eq!(
+        (config.kv_events.enabled, config.kv_events.form),
+        (true, Vllm)
+    );
+    assert_eq!(
+        (config.kv_events.bind, config.kv_events.topic.as_str()),
+        (true, "kv@x")
+    );
+    assert_eq!(config.engine.hash_algo, HashAlgo::Sha256);
+    assert!(
+        sim(&["--kv-events-config", on])
+            .engine
+            .enable_prefix_caching
+    );
+    let config = sim(&["--enable-kvcache"]);
+    assert_eq!(
+        (config.kv_events.enabled, config.kv_events.form),
+        (true, LlmdArray)
+    );
+    assert_eq!(config.engine.hash_algo, HashAlgo::Fnv64Cbor);
+    assert!(!config.kv_events.bind && config.engine.enable_prefix_caching);
+    let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
+    assert_eq!(
+        (config.kv_events.enabled, config.kv_events.form),
+        (true, LlmdMap)
+    );
+    assert!(!sim(&["--zmq-endpoint", "tcp://h:1"]).kv_events.enabled);
+    assert!(!serve(&[]).kv_events.enabled && !sim(&[]).kv_events.enabled);
+}
+
+#[test]
+fn ranks_are_where_the_flags_put_them() {
+    let parallel = |words: &[&str]| serve(words).engine.parallel;
+    assert_eq!(parallel(&["-dp", "4"]).local_ranks, (0, 4));
+    assert_eq!(parallel(&["-dp", "4"]).api_servers, 4);
+    let external = parallel(&["-dp", "4", "-dpn", "2"]);
+    assert_eq!(
+        (external.local_ranks, external.balance),
+        ((2, 1), Balance::External)
+    );
+    let hybrid = parallel(&["-dp=4", "-dph", "-dpr", "2", "-dpl", "2"]);
+    assert_eq!(
+        (hybrid.local_ranks, hybrid.balance),
+        ((2, 2), Balance::Hybrid)
+    );
+    let ports = parallel(&["-dp", "2", "-dpm"]);
+    assert_eq!(
+        (ports.supervisor_port, ports.balance),
+        (Some(9256), Balance::PortPerRank)
+    );
+    let llmd = sim(&["--data-parallel-rank", "5"]).engine.parallel;
+    assert_eq!(
+        (llmd.local_ranks, llmd.balance),
+        ((5, 1), Balance::External)
+    );
+}
+
+#[test]
+fn flags_alone_make_a_configuration_for_tests_and_tools() {
+    let loaded = Loaded::from_flags(Door::Vllm, &["--model", "m", "-dp", "2"]).unwrap();
+    assert_eq!(loaded.config.engine.parallel.data, 2);
+    assert!(Loaded::from_flags(Door::Llmd, &["--port", "1"]).is_err());
+}

@@ -1,0 +1,156 @@
+//! The tables of flags themselves.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use vllm_sim_config::{Arity, Door, Group, Kind, flags, flags_markdown, help, ignored_flags};
+
+use super::try_words;
+
+fn all_names() -> Vec<&'static str> {
+    let ours =
+        flags().flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()));
+    ours.chain(ignored_flags().map(|(name, _)| name)).collect()
+}
+
+#[test]
+fn names_are_unique_and_well_formed() {
+    let names = all_names();
+    let mut seen = BTreeSet::new();
+    for name in &names {
+        assert!(seen.insert(*name), "{name} stands twice");
+        let letters = name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        assert!(letters, "{name}");
+    }
+    let shorts: Vec<_> = flags().flat_map(|flag| flag.shorts).collect();
+    assert_eq!(shorts.len(), shorts.iter().collect::<BTreeSet<_>>().len());
+}
+
+#[test]
+fn every_flag_has_help_and_a_default_that_can_be_read() {
+    for flag in flags() {
+        assert!(
+            flag.help.ends_with(['.', ']']) || flag.help.len() > 10,
+            "{}",
+            flag.name
+        );
+        assert!(flag.help.len() < 200, "{} says too much", flag.name);
+        if flag.kind == Kind::Switch && flag.name != "enable-prefix-caching" {
+            assert!(flag.default(Door::Llmd).is_some(), "{}", flag.name);
+        }
+    }
+    assert!(
+        Group::ALL
+            .iter()
+            .all(|group| flags().any(|flag| flag.group == *group))
+    );
+}
+
+#[test]
+fn no_switch_has_a_twin_of_its_own() {
+    for name in all_names() {
+        assert!(!name.starts_with("no-"), "{name}");
+    }
+}
+
+/// `vllm serve`'s flags, each with what it takes: used or ignored on purpose.
+#[test]
+fn every_flag_of_vllm_serve_is_known() {
+    let golden = include_str!("../../golden/vllm-serve-flags.txt");
+    let mut missing = Vec::new();
+    for line in golden
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let (name, takes) = line.split_once(' ').unwrap();
+        let ours = flags().find(|flag| flag.name == name || flag.aliases.contains(&name));
+        let known = match (ours.map(|flag| flag.kind), takes) {
+            (Some(Kind::Switch), "switch") => true,
+            (Some(Kind::List), "list" | "value") => true,
+            (Some(kind), "value") => kind != Kind::Switch,
+            (Some(_), _) => false,
+            (None, takes) => ignored_flags().any(|(known, arity)| {
+                known == name
+                    && takes
+                        == match arity {
+                            Arity::Switch => "switch",
+                            Arity::Value => "value",
+                            Arity::List => "list",
+                        }
+            }),
+        };
+        if !known {
+            missing.push(line);
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn ignored_flags_are_named_once_whatever_they_take() {
+    for (name, arity) in ignored_flags() {
+        let flag = format!("--{name}");
+        let value = match arity {
+            Arity::Switch => &[][..],
+            Arity::Value => &["1"],
+            Arity::List => &["1", "2"],
+        };
+        let words = [&["vllm", "serve", "m", &flag], value, &["--port", "7"]].concat();
+        let loaded = try_words(&words, &[]).unwrap();
+        assert_eq!(loaded.ignored, [flag.as_str()], "{name}");
+        assert_eq!(loaded.config.server.port, 7, "{name}");
+        if arity == Arity::Switch {
+            let off = format!("--no-{name}");
+            let loaded = try_words(&["vllm", "serve", "m", &off], &[]).unwrap();
+            assert_eq!(loaded.ignored, [flag.as_str()]);
+        }
+    }
+}
+
+#[test]
+fn every_flag_can_be_set_by_its_variable() {
+    for flag in flags() {
+        let good = match flag.kind {
+            Kind::Duration | Kind::Seconds => "soon",
+            Kind::Int | Kind::Count | Kind::Float | Kind::Json => "?",
+            Kind::Switch | Kind::Choice(_) => "??",
+            _ => continue,
+        };
+        let name = flag.env_name();
+        let error = try_words(
+            &["vllm-sim", "--model", "m", "--fake-metrics", "{}"],
+            &[(&name, good)],
+        );
+        // A value that cannot be right is refused, so the variable was read.
+        if flag.name != "fake-metrics" {
+            assert!(error.is_err(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn help_is_grouped_and_knows_the_door() {
+    let text = help(Door::Llmd, "");
+    assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
+    assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));
+    assert!(!text.contains("--hf-endpoint"));
+    assert!(help(Door::Vllm, "").contains("[default: 256]"));
+    assert!(help(Door::Vllm, "all").contains("--hf-endpoint"));
+    let some = help(Door::Vllm, "max-num");
+    assert!(some.contains("--max-num-seqs") && !some.contains("--port"));
+    assert!(help(Door::Llmd, "lora").contains("--max-cpu-loras"));
+}
+
+#[test]
+fn the_flags_page_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/flags.md");
+    let text = flags_markdown();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == text, "docs/flags.md is old: run BLESS=1 cargo test");
+}

@@ -1,0 +1,160 @@
+//! `vllm-sim config`, `/admin/config` and changes while running.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use vllm_sim_config::{Loaded, Source};
+
+use super::{shell, try_words};
+
+fn read(line: &str, vars: &[(&str, &str)]) -> Loaded {
+    let words = shell(line);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    try_words(&words, vars).unwrap()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    let Value::Object(map) = value else {
+        panic!("an object was expected");
+    };
+    map
+}
+
+#[test]
+fn what_is_printed_can_be_fed_back() {
+    for line in [
+        "vllm-sim --model m",
+        "vllm-sim --model 007 --served-model-name yes 'a b' ~x --seed -5 --no-omni --lora-modules a=/a",
+        "vllm-sim serve m --lora-modules '{\"name\":\"a\",\"path\":\"/p q\"}' -dp 2 --max-model-len 32k",
+        "vllm-sim serve m --kv-events-config.enable_kv_cache_events true --chat-template '{{ x }}: #'",
+        "vllm-sim --model m --time-to-first-token 1.5s --fake-metrics '{\"running-requests\":3}' --compat llm-d",
+        "vllm serve m --lora-modules --max-num-queued-reqs 3 --disable-access-log-for-endpoints /a,/b",
+        "llm-d-inference-sim --model m --failure-types rate_limit --hash-seed 0123 --log-http",
+    ] {
+        let first = read(line, &[("POD_IP", "10.1.2.3"), ("VLLM_SIM_REPLICAS", "2")]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = first.to_yaml();
+        std::fs::write(file.path(), &text).unwrap();
+        let path = file.path().to_str().unwrap();
+        let mut second = try_words(&["vllm-sim", "--strict-config", "--config", path], &[])
+            .unwrap_or_else(|e| panic!("{e}\n{text}"));
+        // The program's name is no flag: what it meant for the wire is only a default.
+        second.config.model.compat = first.config.model.compat;
+        second.config.api = first.config.api.clone();
+        second.config.content.echo_cut = first.config.content.echo_cut;
+        assert_eq!(second.config, first.config, "{line}\n{text}");
+    }
+}
+
+#[test]
+fn every_line_says_where_its_value_comes_from() {
+    let text = read(
+        "vllm-sim --model m --port 1",
+        &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")],
+    )
+    .to_yaml();
+    for line in [
+        "port: 1  # command line",
+        "pod-name: p  # environment POD_NAME",
+        "# api-key: (not shown)  # environment VLLM_API_KEY",
+        "# max-num-seqs: 5  # default",
+        "# served-model-name: [m]  # derived",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("secret"));
+}
+
+#[test]
+fn effective_values_know_their_source() {
+    let loaded = read("vllm-sim serve m --max-num-seqs 9", &[]);
+    let of = |name: &str| {
+        let entry = loaded.effective.iter().find(|e| e.name == name).unwrap();
+        (entry.values.concat(), entry.source.clone())
+    };
+    assert_eq!(of("max-num-seqs"), ("9".to_owned(), Source::CommandLine));
+    assert_eq!(of("max-model-len"), ("32768".to_owned(), Source::Derived));
+    assert_eq!(of("block-size"), ("16".to_owned(), Source::Default));
+}
+
+#[test]
+fn the_admin_view_has_typed_values() {
+    let json = read(
+        "vllm-sim --model m --time-to-first-token 1500 --omni",
+        &[("HF_TOKEN", "x")],
+    )
+    .to_json();
+    assert_eq!(json["time-to-first-token"], "1.5s");
+    assert_eq!(json["fake-metrics-refresh-interval"], "100ms");
+    assert_eq!((&json["omni"], &json["port"]), (&json!(true), &json!(8000)));
+    assert_eq!(json["served-model-name"], json!(["m"]));
+    assert_eq!(json["failure-types"], json!([]));
+    assert_eq!(json["fake-metrics"], Value::Null);
+    assert!(!json.contains_key("hf-token"));
+}
+
+#[test]
+fn an_operator_changes_what_may_be_changed() {
+    let loaded = read("vllm-sim --model m --inter-token-latency 10ms", &[]);
+    let update = object(json!({
+        "time-to-first-token": "250ms", "inter-token-latency": 500_000_000,
+        "failure-injection-rate": 42, "failure-types": ["server_error"],
+        "latency-calculator": "constant", "time-factor-under-load": 1.5, "prefill-overhead": null,
+    }));
+    let new = loaded.tuned(&update).unwrap().config;
+    assert_eq!(new.engine.delays.ttft.0, Duration::from_millis(250));
+    assert_eq!(new.engine.delays.itl.0, Duration::from_millis(500));
+    assert_eq!((new.faults.rate, new.faults.types.len()), (42, 1));
+    assert_eq!(loaded.config.faults.rate, 0);
+}
+
+#[test]
+fn an_operators_mistakes_are_refused_whole() {
+    let loaded = read("vllm-sim --model m", &[]);
+    for (update, message) in [
+        (
+            json!({"port": 9000}),
+            "field 'port' is not admin-configurable",
+        ),
+        (json!({"x": 1}), "field 'x' is not admin-configurable"),
+        (
+            json!({"failure-injection-rate": 150}),
+            "failure injection rate should be between 0 and 100",
+        ),
+        (
+            json!({"failure-types": ["bogus"]}),
+            "invalid failure type 'bogus'",
+        ),
+        (
+            json!({"time-to-first-token": "notaduration"}),
+            "time-to-first-token",
+        ),
+        (
+            json!({"time-to-first-token": "1ms", "time-to-first-token-std-dev": "0.5ms"}),
+            "cannot be more than 30%",
+        ),
+        (
+            json!({"fake-metrics": {"running-requests": 1}}),
+            "the simulator is reporting real metrics; fake metrics cannot be updated",
+        ),
+    ] {
+        let text = loaded.tuned(&object(update)).unwrap_err().to_string();
+        assert!(text.contains(message), "{text}");
+    }
+}
+
+#[test]
+fn fake_metrics_are_changed_key_by_key() {
+    let loaded = read(
+        "vllm-sim --model m --fake-metrics '{\"running-requests\":3,\"waiting-requests\":4}'",
+        &[],
+    );
+    let update = json!({"fake-metrics": {"running-requests": 7, "waiting-requests": null}});
+    let new = loaded.tuned(&object(update)).unwrap();
+    let fake = new.config.metrics.fake.clone().unwrap();
+    assert_eq!(fake, json!({"running-requests": 7, "waiting-requests": 4}));
+    let again = new
+        .tuned(&object(json!({"fake-metrics": {"loras": []}})))
+        .unwrap();
+    assert_eq!(again.config.metrics.fake.unwrap()["running-requests"], 7);
+}

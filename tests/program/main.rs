@@ -1,0 +1,23 @@
+//! The program from outside: command lines, tools, files, and what is shipped around it.
+//!
+//! - `architecture`: length of files, paths that must not be committed
+//! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `online`: the tools that
+//!   predict
+//! - `compat`: command lines of other projects
+//! - `config`: flags, files and environment to one configuration
+//! - `dataset`, `record`: recorded replies
+//! - `ship`: dashboards, alerts, manifests
+//! - `wire`: recorded errors of vLLM
+
+mod architecture;
+mod calibrate;
+mod compat;
+mod config;
+mod dataset;
+mod engine_dynamo;
+mod engine_validate;
+mod online;
+mod record;
+mod replay_command;
+mod ship;
+mod wire;

@@ -1,0 +1,345 @@
+//! Workloads over real HTTP against a server of our own.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use vllm_sim::server::Server;
+use vllm_sim_config::{Door, Loaded};
+use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_replay::net::Trust;
+use vllm_sim_replay::online::{Api, OnlineError, Options, Sent, run};
+use vllm_sim_replay::outcome::{Outcome, Sink, Status};
+use vllm_sim_replay::report::{self, Collector, Facts, Report};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+const DELAYS: [&str; 4] = [
+    "--time-to-first-token=60ms",
+    "--inter-token-latency=8ms",
+    "--scheduler=pool",
+    "--max-num-seqs=64",
+];
+
+struct Sim {
+    runtime: Runtime,
+    server: Option<Server>,
+    loaded: Loaded,
+    url: String,
+}
+
+impl Sim {
+    fn start(more: &[&str]) -> Self {
+        let mut flags = vec![
+            MODEL,
+            "--port=0",
+            "--host=127.0.0.1",
+            "--served-model-name=tiny",
+        ];
+        flags.extend(more);
+        let loaded = Loaded::from_flags(Door::Vllm, &flags).expect("good flags");
+        let runtime = Runtime::new().expect("there are threads");
+        let server = runtime
+            .block_on(Server::start_loaded(loaded.clone()))
+            .expect("it starts");
+        let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
+            true => "https",
+            false => "http",
+        };
+        let url = format!("{scheme}://{}", server.address.expect("a TCP socket"));
+        Self {
+            runtime,
+            server: Some(server),
+            loaded,
+            url,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            targets: vec![self.url.clone()],
+            timeout: Duration::from_secs(20),
+            limit: Some(Duration::from_secs(60)),
+            ..Options::default()
+        }
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.shutdown());
+        }
+    }
+}
+
+fn workload() -> Synthetic {
+    Synthetic {
+        sessions: 40,
+        input: Lengths::Uniform(20, 200),
+        output: Lengths::Uniform(2, 20),
+        arrivals: Arrivals::Poisson(40.0),
+        ..Synthetic::default()
+    }
+}
+
+fn facts(requests: u64) -> Facts {
+    Facts {
+        requests,
+        prefill_worker_seconds: 0.0,
+        decode_worker_seconds: None,
+        workers: 1,
+        gpus: (0, 1),
+        prefill_tokens: None,
+    }
+}
+
+fn online(synthetic: Synthetic, options: &Options) -> (Report, Sent) {
+    let mut source = synthetic.source().expect("makes sense");
+    let mut collector = Collector::new(report::Options::default());
+    let sent = run(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
+    (collector.finish(&facts(sent.requests)), sent)
+}
+
+fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
+    let engine = &loaded.config.engine;
+    let pool = PoolConfig {
+        slots: engine.max_num_seqs as usize,
+        queue: None,
+        delays: engine.delays.clone(),
+        ..PoolConfig::default()
+    };
+    let settings = Settings {
+        pool: PoolSpec::new(
+            EngineSpec::Pool(Box::new(pool)),
+            1,
+            RouterConfig::RoundRobin,
+        ),
+        prefill: None,
+        pace: Pace::default(),
+        limit: None,
+        seed: 0,
+        sample_every: None,
+    };
+    let mut source = synthetic.source().expect("makes sense");
+    let mut collector = Collector::new(report::Options::default());
+    let totals = vllm_sim_replay::run(&settings, &mut source, &mut collector).expect("is played");
+    collector.finish(&facts(totals.requests))
+}
+
+/// A busy machine makes everything later, nothing earlier: the quickest requests tell.
+#[test]
+fn what_is_measured_is_what_the_offline_replay_says() {
+    let sim = Sim::start(&DELAYS);
+    let (found, _) = online(workload(), &sim.options());
+    let told = offline(workload(), &sim.loaded);
+    for key in [
+        "num_requests",
+        "completed_requests",
+        "total_input_tokens",
+        "total_output_tokens",
+    ] {
+        assert_eq!(found.number(key), told.number(key), "{key}");
+    }
+    for key in ["min_ttft_ms", "median_ttft_ms", "median_itl_ms"] {
+        let (found, told) = (found.number(key), told.number(key));
+        assert!(
+            (-1.0..15.0).contains(&(found - told)),
+            "{key}: {found}, offline {told}"
+        );
+    }
+    let lengths = |report: &Report| {
+        let mut lengths: Vec<_> = report
+            .records()
+            .map(|r| (r.input_length, r.output_length))
+            .collect();
+        lengths.sort_unstable();
+        lengths
+    };
+    assert_eq!(
+        lengths(&found),
+        lengths(&told),
+        "prompts have the planned lengths"
+    );
+}
+
+#[test]
+fn chats_have_the_planned_lengths_and_sessions_remember() {
+    let sim = Sim::start(&["--scheduler=pool", "--enable-prefix-caching"]);
+    let options = Options {
+        api: Api::Chat,
+        concurrency: Some(3),
+        ..sim.options()
+    };
+    let sessions = Synthetic {
+        sessions: 6,
+        input: Lengths::Constant(150),
+        output: Lengths::Constant(5),
+        turns: Lengths::Constant(2),
+        grows_by: Some(Lengths::Constant(40)),
+        ..Synthetic::default()
+    };
+    for api in [Api::Chat, Api::Completions] {
+        let (report, sent) = online(
+            sessions.clone(),
+            &Options {
+                api,
+                ..options.clone()
+            },
+        );
+        assert_eq!(sent.requests, 12);
+        let turns: Vec<(Option<u32>, u32)> = report
+            .records()
+            .map(|r| (r.turn_index, r.input_length))
+            .collect();
+        assert_eq!(turns.len(), 12);
+        for (turn, input) in turns {
+            let planned = if turn == Some(0) { 150 } else { 195 };
+            // Text that a model made up may join up with what follows.
+            let slack = if api == Api::Chat { 12 } else { 0 };
+            assert!(
+                input.abs_diff(planned) <= slack,
+                "{api:?} {turn:?}: {input}"
+            );
+        }
+    }
+}
+
+/// Counts how requests ended.
+#[derive(Default)]
+struct Ends(Vec<(Status, Option<String>)>);
+
+impl Sink for Ends {
+    fn request(&mut self, outcome: &Outcome<'_>) {
+        self.0
+            .push((outcome.status, outcome.error.map(str::to_owned)));
+    }
+    fn gaps(&mut self, _: u64, _: u64) {}
+}
+
+#[test]
+fn failures_are_outcomes_in_the_servers_words() {
+    let sim = Sim::start(&["--max-model-len=64"]);
+    let mut source = Synthetic {
+        sessions: 3,
+        input: Lengths::Constant(100),
+        ..Synthetic::default()
+    }
+    .source()
+    .expect("makes sense");
+    let mut ends = Ends::default();
+    run(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    assert_eq!(ends.0.len(), 3);
+    for (status, error) in &ends.0 {
+        assert_eq!(*status, Status::Failed);
+        let error = error.as_deref().expect("has words");
+        assert!(
+            error.starts_with("status 400: ") && error.contains("64"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_time_limit_leaves_requests_incomplete() {
+    let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
+    let options = Options {
+        limit: Some(Duration::from_millis(300)),
+        ..sim.options()
+    };
+    let (report, sent) = online(workload(), &options);
+    assert!(sent.wall < Duration::from_secs(20), "{:?}", sent.wall);
+    assert_eq!(report.number("completed_requests"), 0.0);
+    assert_eq!(report.number("incomplete_requests"), sent.requests as f64);
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_before_anything_is_sent() {
+    let refused = |options: &Options| -> OnlineError {
+        let mut source = workload().source().expect("makes sense");
+        run(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
+    };
+    let with = |target: &str| Options {
+        targets: vec![target.to_owned()],
+        timeout: Duration::from_secs(5),
+        ..Options::default()
+    };
+    let error = refused(&Options::default()).to_string();
+    assert_eq!(error, "no --target is named");
+    let error = refused(&with("ftp://x")).to_string();
+    assert!(
+        error.starts_with("--target \"ftp://x\" has the scheme \"ftp\""),
+        "{error}"
+    );
+    // Nobody listens on the port of a socket that is gone.
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = socket.local_addr().expect("it has one");
+    drop(socket);
+    let error = refused(&with(&format!("http://{address}/v1"))).to_string();
+    assert!(error.contains("cannot connect"), "{error}");
+}
+
+#[test]
+fn what_the_server_reused_is_in_the_report() {
+    let sim = Sim::start(&[
+        "--scheduler=vllm",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+    ]);
+    let shared = Synthetic {
+        sessions: 8,
+        input: Lengths::Constant(160),
+        output: Lengths::Constant(2),
+        prefix_groups: 1,
+        shared_prefix_ratio: 0.5,
+        ..Synthetic::default()
+    };
+    let options = Options {
+        concurrency: Some(1),
+        ..sim.options()
+    };
+    let (report, _) = online(shared, &options);
+    let reused: Vec<u32> = report.records().map(|r| r.reused_input_tokens).collect();
+    assert_eq!(reused, [0, 80, 80, 80, 80, 80, 80, 80]);
+    let ratio = report.number("prefix_cache_reused_ratio");
+    assert!((ratio - 7.0 / 16.0).abs() < 1e-9, "{ratio}");
+}
+
+#[test]
+fn a_server_behind_tls_is_measured_if_it_is_trusted() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("is made");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("crt"), made.cert.pem()).expect("is written");
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).expect("is written");
+    let certificate = format!("--ssl-certfile={}", path("crt").display());
+    let key = format!("--ssl-keyfile={}", path("key").display());
+    let sim = Sim::start(&[&certificate, &key, "--scheduler=pool"]);
+    for trust in [Trust::Anyone, Trust::Authorities(path("crt"))] {
+        let options = Options {
+            trust,
+            ..sim.options()
+        };
+        let (report, _) = online(workload(), &options);
+        assert_eq!(report.number("completed_requests"), 40.0);
+    }
+    let mut source = workload().source().expect("makes sense");
+    let error = run(
+        &mut source,
+        &sim.options(),
+        &mut Ends::default(),
+        &mut |_| {},
+    );
+    let error = error.expect_err("nobody vouches for it").to_string();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    let options = Options {
+        trust: Trust::Authorities(path("none")),
+        ..sim.options()
+    };
+    let error = run(&mut source, &options, &mut Ends::default(), &mut |_| {});
+    let error = error.expect_err("there is no such file").to_string();
+    assert!(
+        error.starts_with("cannot read certificates from "),
+        "{error}"
+    );
+}

@@ -1,0 +1,93 @@
+//! Links between the pages of the documentation lead somewhere.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::ship::{files, repository};
+
+fn pages() -> Vec<PathBuf> {
+    let mut pages = files("docs", "md");
+    pages.extend(files(".", "md"));
+    pages.extend(files("datasets", "md"));
+    pages
+}
+
+/// The lines of a page that are no code.
+fn prose(text: &str) -> Vec<&str> {
+    let mut code = false;
+    let mut prose = text.lines().collect::<Vec<_>>();
+    prose.retain(|line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    });
+    prose
+}
+
+/// Targets of `[words](target)`.
+fn targets(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        let after = line.split("](").skip(1);
+        found.extend(after.filter_map(|rest| Some(rest.split_once(')')?.0)));
+    }
+    found
+}
+
+/// What a heading is called in a link, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept.chars().map(|c| if c == ' ' { '-' } else { c });
+    kept.filter(|c| c.is_alphanumeric() || "-_".contains(*c))
+        .collect()
+}
+
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let heading = |line: &&str| line.starts_with('#');
+    let headings = prose(&text).into_iter().filter(heading);
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+#[test]
+fn links_of_the_documentation_lead_somewhere() {
+    let mut dead = Vec::new();
+    let mut seen = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for target in targets(&text) {
+            if target.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let (path, place) = target.split_once('#').unwrap_or((target, ""));
+            let file = match path {
+                "" => page.clone(),
+                _ => page.parent().unwrap().join(path),
+            };
+            let found = file.exists() && (place.is_empty() || anchors(&file).contains(place));
+            if !found {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 60, "{seen} links");
+    assert_eq!(dead, Vec::<String>::new());
+}
+
+#[test]
+fn every_page_is_named_in_the_readme() {
+    let readme = std::fs::read_to_string(repository("README.md")).unwrap();
+    let linked: BTreeSet<_> = targets(&readme)
+        .into_iter()
+        .map(|target| target.split('#').next().unwrap_or_default().to_owned())
+        .collect();
+    let pages = files("docs", "md").into_iter().map(|page| {
+        let name = page.file_name().unwrap().to_string_lossy().into_owned();
+        format!("docs/{name}")
+    });
+    let missing: Vec<_> = pages.filter(|page| !linked.contains(page)).collect();
+    assert_eq!(missing, Vec::<String>::new());
+}

@@ -1,0 +1,181 @@
+//! What is shipped around the program fits it: dashboards, alerts, manifests.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+mod links;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use vllm_sim::server::Server;
+use vllm_sim_config::{Command, Door, Loaded, load};
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(repository(folder)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    assert!(!paths.is_empty(), "nothing in {folder}");
+    paths
+}
+
+/// Names of series in a text of expressions.
+fn series(text: &str) -> BTreeSet<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c| !word(c));
+    let ours = |word: &&str| {
+        let (http, process) = (word.starts_with("http_"), word.starts_with("process_"));
+        word.starts_with("vllm:") || http || process
+    };
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+/// Names of series on a page in the Prometheus text format.
+fn exposed(page: &str) -> BTreeSet<String> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[tokio::test]
+async fn dashboards_and_alerts_name_only_series_that_are_there() {
+    // Adapters have series once one was asked for.
+    let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
+    let loaded = Loaded::from_flags(Door::Vllm, &flags).unwrap();
+    let server = Server::start_loaded(loaded).await.unwrap();
+    let address = server.address.unwrap();
+    // The first to ask may install the provider; the answer to the others is the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::new();
+    let chat =
+        r#"{"model": "demo", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}"#;
+    let answer = client
+        .post(format!("http://{address}/v1/chat/completions"))
+        .header("content-type", "application/json")
+        .body(chat)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    let page = client.get(format!("http://{address}/metrics"));
+    let exposed = exposed(&page.send().await.unwrap().text().await.unwrap());
+    server.shutdown().await;
+
+    let mut wanted = BTreeSet::new();
+    for path in files("dashboards/grafana", "json") {
+        let board: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for panel in board["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                wanted.extend(series(target["expr"].as_str().unwrap()));
+            }
+        }
+    }
+    for path in files("dashboards/alerts", "yaml") {
+        let text = std::fs::read_to_string(path).unwrap();
+        let expressions = text.lines().filter(|line| !line.contains("record:"));
+        wanted.extend(expressions.flat_map(series));
+    }
+    let page = std::fs::read_to_string(repository("src/http/dashboard/page.js")).unwrap();
+    let whole = |name: String| match exposed.contains(&format!("{name}_bucket")) {
+        true => format!("{name}_bucket"),
+        false => name,
+    };
+    wanted.extend(series(&page).into_iter().map(whole));
+    assert!(wanted.len() > 30, "{wanted:?}");
+    // Nothing has been turned away, and no adapter asked for: the family has no series yet.
+    wanted.remove("vllm:lora_requests_info");
+    let missing: Vec<_> = wanted.difference(&exposed).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+}
+
+/// A chart cannot reach files beside it.
+#[test]
+fn the_charts_dashboards_and_alerts_are_copies() {
+    for (folder, extension) in [("grafana", "json"), ("alerts", "yaml")] {
+        for copy in files(&format!("helm/vllm-sim/files/{folder}"), extension) {
+            let name = copy.file_name().unwrap();
+            let original = repository("dashboards").join(folder).join(name);
+            if std::env::var_os("BLESS").is_some() {
+                std::fs::copy(&original, &copy).unwrap();
+            }
+            let [original, copied] = [&original, &copy].map(|file| std::fs::read(file).unwrap());
+            assert!(
+                original == copied,
+                "{copy:?} is old: run BLESS=1 cargo test"
+            );
+        }
+    }
+}
+
+#[test]
+fn latency_profiles_are_configurations() {
+    for path in files("manifests/latency-profiles", "yaml") {
+        let words = [
+            "vllm-sim",
+            "--strict-config",
+            "--config",
+            path.to_str().unwrap(),
+        ];
+        let loaded = match load(&words.map(str::to_owned), &|_| None) {
+            Ok(Command::Serve(loaded)) => loaded,
+            other => panic!("{}: {other:?}", path.display()),
+        };
+        let config = &loaded.config;
+        let roofline = path.to_string_lossy().contains("roofline-");
+        assert_eq!(
+            config.model.door,
+            if roofline { Door::Vllm } else { Door::Llmd }
+        );
+        if roofline {
+            // The weights fit into the memory of the GPUs.
+            let (_, setup) = vllm_sim::server::modelled(config)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(setup.is_some(), "{}", path.display());
+        }
+    }
+}
+
+/// Starts a server and asks it for `path`: status, content type, body.
+async fn get(door: Door, flags: &[&str], path: &str) -> (u16, String, String) {
+    let flags = [&["--model", "demo"], flags].concat();
+    let mut loaded = Loaded::from_flags(door, &flags).unwrap();
+    loaded.config.server.port = 0;
+    let server = Server::start_loaded(loaded).await.unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = format!("http://{}{path}", server.address.unwrap());
+    let answer = reqwest::Client::new().get(url).send().await.unwrap();
+    let kind = answer.headers()["content-type"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let status = answer.status().as_u16();
+    let body = answer.text().await.unwrap();
+    server.shutdown().await;
+    (status, kind, body)
+}
+
+#[tokio::test]
+async fn the_dashboard_acts_only_where_it_may() {
+    for door in [Door::Llmd, Door::Vllm] {
+        let (status, kind, page) = get(door, &[], "/dashboard").await;
+        assert_eq!((status, kind.as_str()), (200, "text/html; charset=utf-8"));
+        assert!(page.contains("data-control=\"false\""));
+        let (_, _, page) = get(door, &["--dashboard-control"], "/dashboard").await;
+        assert!(page.contains("data-control=\"true\""));
+    }
+    // Behind `serve` its switches bring the route that they call.
+    let (status, _, _) = get(Door::Vllm, &[], "/admin/config").await;
+    assert_eq!(status, 404);
+    let (status, _, _) = get(Door::Vllm, &["--dashboard-control"], "/admin/config").await;
+    assert_eq!(status, 200);
+}
