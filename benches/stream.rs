@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const END: &[u8] = b"0\r\n\r\n";
@@ -47,7 +47,7 @@ async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, t
         "--seed",
         "7",
     ];
-    let loaded = Loaded::from_flags(Door::Vllm, &words).expect("flags that are right");
+    let loaded = Loaded::from_flags(CliMode::Vllm, &words).expect("flags that are right");
     let server = Server::start(loaded.config).await.expect("a start");
     let address = server.address.expect("a TCP address");
     let length = body.len();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::server;
 use crate::tools::calibrate::{self, Options};
-use vllm_sim_config::{Door, Loaded, Source, load_known};
+use vllm_sim_config::{CliMode, Loaded, Source, load_known};
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_replay::load::Format;
 
@@ -32,7 +32,7 @@ scheduler, and writes a profile that --config takes.
 
 /// What was typed.
 #[derive(Default)]
-struct Words {
+struct Args {
     data: Vec<PathBuf>,
     format: Format,
     runs: Option<PathBuf>,
@@ -43,8 +43,8 @@ struct Words {
     rest: Vec<String>,
 }
 
-fn read(words: &[String]) -> Result<Words> {
-    let mut typed = Words::default();
+fn read(words: &[String]) -> Result<Args> {
+    let mut typed = Args::default();
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let (flag, joined) = match word.split_once('=') {
@@ -99,7 +99,7 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
             (fitted, Coefficients::default(), Vec::new())
         }
         (None, false) => {
-            let (loaded, rest) = load_known(&typed.rest, Door::Vllm, env)?;
+            let (loaded, rest) = load_known(&typed.rest, CliMode::Vllm, env)?;
             if let Some(word) = rest.first() {
                 bail!("{word:?} is neither a flag of calibrate (see --help) nor of serve");
             }

@@ -5,7 +5,7 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use vllm_sim_config::{Door, TOOLS, clap_command};
+use vllm_sim_config::{CliMode, TOOLS, clap_command};
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
@@ -44,10 +44,10 @@ pub(super) fn man(words: &[String]) -> Result<String> {
 /// The whole command line: both doors and the tools.
 fn program() -> Command {
     let tools = TOOLS.into_iter().map(Command::new);
-    clap_command(Door::Llmd)
+    clap_command(CliMode::Llmd)
         .name("vllm-sim")
         .version(env!("CARGO_PKG_VERSION"))
-        .subcommand(clap_command(Door::Vllm).name("serve"))
-        .subcommand(clap_command(Door::Llmd).name("config"))
+        .subcommand(clap_command(CliMode::Vllm).name("serve"))
+        .subcommand(clap_command(CliMode::Llmd).name("config"))
         .subcommands(tools)
 }

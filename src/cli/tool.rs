@@ -8,7 +8,7 @@ use super::shell;
 use crate::server;
 use crate::tools::replay::Deployment;
 use crate::tools::{dataset, explain, record, replay, sweep, validate};
-use vllm_sim_config::{Door, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
+use vllm_sim_config::{CliMode, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -90,7 +90,7 @@ fn sort(
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let (_, rest) = load_known(words, Door::Vllm, env)?;
+    let (_, rest) = load_known(words, CliMode::Vllm, env)?;
     if let Some(word) = rest.iter().find(|word| word.starts_with('-')) {
         bail!("{word:?} is neither a flag of this command (see --help) nor of `vllm-sim serve`");
     }
@@ -100,7 +100,7 @@ fn sort(
 /// The engine that flags of `serve` describe. Without any step times it takes Dynamo's polynomial:
 /// virtual time that stands still tells nothing.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
-    let (mut loaded, _) = load_known(words, Door::Vllm, env)?;
+    let (mut loaded, _) = load_known(words, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
     let timeless = engine.latency_model == LatencyModel::Delays
         && engine.scheduler != SchedulerKind::Pool
@@ -111,7 +111,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     if timeless {
         let mut words = words.to_vec();
         words.push("--latency-model=polynomial".to_owned());
-        (loaded, _) = load_known(&words, Door::Vllm, env)?;
+        (loaded, _) = load_known(&words, CliMode::Vllm, env)?;
     }
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
@@ -132,7 +132,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.insert(0, "--model".to_owned());
     }
-    let (loaded, rest) = load_known(&words, Door::Vllm, env)?;
+    let (loaded, rest) = load_known(&words, CliMode::Vllm, env)?;
     if let Some(word) = rest.first() {
         bail!("{word:?} is not known here; explain takes the flags of `vllm-sim serve`");
     }

@@ -41,7 +41,7 @@ pub(super) fn play(server: &Server, drill: Option<Scenario>) -> Result<(), Start
     let Some(drill) = drill else {
         return Ok(());
     };
-    let played = server.app().desk().start(drill);
+    let played = server.app().admin_state().start(drill);
     played.map_err(|why| failed(server.app().config(), why))
 }
 

@@ -18,7 +18,9 @@ use vllm_sim_observe::kv_events::{
     Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
 use vllm_sim_observe::kv_transfer::Reader;
-use vllm_sim_observe::metrics::{Metrics, Observer as MetricsObserver, Residency, WorkObserver};
+use vllm_sim_observe::metrics::{
+    BlockLifetime, Metrics, Observer as MetricsObserver, WorkObserver,
+};
 use vllm_sim_observe::otel::Spans;
 use vllm_sim_replay::EngineSpec;
 
@@ -45,7 +47,7 @@ pub(super) fn start(
             vec![Box::new(MetricsObserver::new(series.clone(), hearing))];
         if config.metrics.kv_cache {
             let share = config.metrics.kv_cache_sample;
-            observers.push(Box::new(Residency::new(series.clone(), share)));
+            observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
         }
         if let Some(model) = timing::work(config) {
             observers.push(Box::new(WorkObserver::new(series, model, hearing.steps)));

@@ -28,7 +28,7 @@ impl Fleet {
         let texts = Texts::open(&loaded.config).await?;
         let drill = drill::read(&loaded.config)?;
         let members = members(&loaded.config)?;
-        // The ranks of a replica share one desk; replicas know nothing of each other.
+        // The ranks of a replica share one admin_state; replicas know nothing of each other.
         let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
         let mut fleet = Self {
             servers: Vec::new(),
@@ -40,11 +40,11 @@ impl Fleet {
             if index % ranks == 0 {
                 tokio::time::sleep(pause(&config.engine, index / ranks)).await;
             }
-            let desk = match fleet.servers.last() {
-                Some(last) if index % ranks != 0 => last.app().desk().clone(),
+            let admin_state = match fleet.servers.last() {
+                Some(last) if index % ranks != 0 => last.app().admin_state().clone(),
                 _ => Arc::default(),
             };
-            match Server::begin(config, Some(member), desk, texts.clone()).await {
+            match Server::begin(config, Some(member), admin_state, texts.clone()).await {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
                     fleet.shutdown().await;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use vllm_sim_service::fault::Line;
+use vllm_sim_service::fault::ConnHandle;
 
 /// A stream over a socket that may be closed with a reset.
 pub(super) trait Abrupt {
@@ -35,14 +35,14 @@ impl Abrupt for UnixStream {
     fn make_abrupt(&self) {}
 }
 
-/// A stream that asks its [`Line`] how to leave.
+/// A stream that asks its [`ConnHandle`] how to leave.
 pub(super) struct Held<S: Abrupt> {
     stream: S,
-    line: Arc<Line>,
+    line: Arc<ConnHandle>,
 }
 
 impl<S: Abrupt> Held<S> {
-    pub(super) fn new(stream: S, line: Arc<Line>) -> Self {
+    pub(super) fn new(stream: S, line: Arc<ConnHandle>) -> Self {
         Self { stream, line }
     }
 }

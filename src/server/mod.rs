@@ -34,12 +34,12 @@ use vllm_sim_engine::Command;
 use vllm_sim_engine::driver::Live;
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_http::{App, Desk, Edge, Link, Parts};
+use vllm_sim_http::{AdminState, App, Availability, Edge, Parts};
 use vllm_sim_observe::kv_transfer::Listener;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_observe::otel::Spans;
 use vllm_sim_replay::EngineSpec;
-use vllm_sim_service::fault::Line;
+use vllm_sim_service::fault::ConnHandle;
 use vllm_sim_service::generate::{Generator, Mode};
 use vllm_sim_service::{Admission, Models, Service, Settings};
 use vllm_sim_tokenizer::TokenizerError;
@@ -165,7 +165,7 @@ impl Server {
     async fn begin(
         config: Config,
         loaded: Option<Loaded>,
-        desk: Arc<Desk>,
+        admin_state: Arc<AdminState>,
         texts: Texts,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
@@ -196,20 +196,20 @@ impl Server {
         let listeners = prefill::listen(&config, &service);
         let watched = stats_log::watched(&config, &metrics, &live);
         let counted = drill::Counted(metrics.clone());
-        service.drill.report_to(Arc::new(counted));
+        service.faults.report_to(Arc::new(counted));
         let parts = Parts {
             config: config.clone(),
             service: service.clone(),
             metrics,
             port,
             started,
-            desk,
+            admin_state,
         };
         let app = Arc::new(App::new(parts));
         let registry = prefill::registry(&config, &app).await?;
         match loaded {
-            Some(loaded) => app.desk().join(&app, loaded),
-            None => app.service().drill.set(setup::tuned(&config), false),
+            Some(loaded) => app.admin_state().join(&app, loaded),
+            None => app.service().faults.set(setup::tuned(&config), false),
         }
         let stopping = app.link().subscribe();
         let mut accepting = JoinSet::new();
@@ -425,7 +425,7 @@ impl Bound {
         self,
         edge: Edge,
         acceptor: Option<Acceptor>,
-        mut stopping: watch::Receiver<Link>,
+        mut stopping: watch::Receiver<Availability>,
         keep_alive: Duration,
     ) {
         loop {
@@ -556,12 +556,12 @@ async fn serve<S>(
     stream: S,
     protocol: Protocol,
     edge: Edge,
-    mut stopping: watch::Receiver<Link>,
+    mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) where
     S: AsyncRead + AsyncWrite + Abrupt + Unpin + Send + 'static,
 {
-    let line = Arc::new(Line::default());
+    let line = Arc::new(ConnHandle::default());
     let edge = edge.on_line(line.clone());
     let lives = stopping.borrow().lives;
     let stream = Held::new(stream, line.clone());

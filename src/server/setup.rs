@@ -9,7 +9,7 @@ use vllm_sim_engine::kv::{Algo, HashConfig, KvConfig};
 use vllm_sim_observe::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
 use vllm_sim_service::Role;
 use vllm_sim_service::generate::tools::ToolSettings;
-use vllm_sim_service::{Admission, Tuned};
+use vllm_sim_service::{Admission, LiveSettings};
 use vllm_sim_tokenizer::{Hub, Source};
 
 /// Blocks of the KV cache when nothing says how many.
@@ -54,15 +54,15 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 }
 
 /// The settings of the start, of a server that cannot be tuned.
-pub(super) fn tuned(config: &Config) -> Tuned {
-    Tuned {
+pub(super) fn tuned(config: &Config) -> LiveSettings {
+    LiveSettings {
         plan: config.faults.plan(),
         admission: Admission {
             requests: config.engine.max_num_queued_reqs,
             tokens: config.engine.max_num_queued_tokens,
         },
         health: config.faults.health_status,
-        ..Tuned::default()
+        ..LiveSettings::default()
     }
 }
 
@@ -202,7 +202,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         // A server that only renders has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
-        // The first door has every route, so that these would be nothing but noise there.
+        // The first cli_mode has every route, so that these would be nothing but noise there.
         sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use vllm_sim_config::{Config, Door};
+use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::Stats;
 use vllm_sim_engine::driver::Live;
 use vllm_sim_observe::metrics::{EngineMetrics, Metrics, Totals};
@@ -38,7 +38,7 @@ pub(super) fn watched(
     if config.metrics.disable_log_stats
         || config.api.render_only
         || every.is_zero()
-        || config.model.door == Door::Llmd
+        || config.model.cli_mode == CliMode::Llmd
     {
         return None;
     }

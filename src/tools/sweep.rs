@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use vllm_sim_replay::report::Report;
 
 use super::replay::{
-    Deploy, PoolWords, Pools, ReportWords, Sort, WorkloadWords, limit, open, play, pools, split,
+    Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools, split,
 };
 
 /// Most points of a grid, so that a slip of the pen cannot run for ever.
@@ -28,16 +28,16 @@ const MOST_POINTS: usize = 10_000;
     no_binary_name = true,
     args_override_self = true
 )]
-struct Words {
+struct Args {
     /// A flag and the values it takes: NAME=VALUE,VALUE,… (several times: all combinations).
     #[arg(long, value_name = "NAME=VALUES", required = true)]
     grid: Vec<String>,
     #[command(flatten)]
-    workload: WorkloadWords,
+    workload: WorkloadArgs,
     #[command(flatten)]
-    pools: PoolWords,
+    pools: PoolArgs,
     #[command(flatten)]
-    report: ReportWords,
+    report: ReportArgs,
     /// Points that are played at the same time; results do not change with it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -53,7 +53,7 @@ struct Axis {
 struct Point {
     /// The value of each axis.
     values: Vec<String>,
-    words: Words,
+    words: Args,
     pools: Pools,
 }
 
@@ -85,7 +85,7 @@ impl Played {
 /// # Errors
 /// What to tell the user; of a point with its flags.
 pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
-    let parsed = split::<Words>(words)?;
+    let parsed = split::<Args>(words)?;
     if parsed.wants_help() {
         let help = parsed.parse(&[])?;
         return Ok(help.err().unwrap_or_default());
@@ -173,7 +173,7 @@ fn point(
             .collect();
         set.join(" ")
     };
-    let parsed = split::<Words>(&all)?;
+    let parsed = split::<Args>(&all)?;
     let (flags, loose) = sort(&parsed.others).with_context(place)?;
     let Ok(words) = parsed.parse(&loose).with_context(place)? else {
         bail!("--help is no flag of a grid");
@@ -226,7 +226,7 @@ fn play_one(point: &Point) -> Result<Report> {
     let words = &point.words;
     let block = point.pools.serving.engines[0].block_size();
     let (mut source, pace) = open(&words.workload, block)?;
-    let quiet = ReportWords {
+    let quiet = ReportArgs {
         report_json: None,
         per_request: None,
         html: None,

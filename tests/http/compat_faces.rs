@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 /// A server with its address.
 struct Sim {
@@ -17,8 +17,8 @@ impl Sim {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let words = ["--host", "127.0.0.1", "--model", "m", "--compat", "llm-d"];
         let words = [&words[..], flags].concat();
-        let mut loaded = Loaded::from_flags(Door::Llmd, &words).expect("good flags");
-        // The door's flags refuse port 0.
+        let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("good flags");
+        // The cli_mode's flags refuse port 0.
         loaded.config.server.port = 0;
         let server = Server::start_loaded(loaded).await.expect("a free port");
         let url = format!("http://{}", server.address.expect("a TCP address"));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use vllm_sim::server::Fleet;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 use super::sim::{Sim, post};
 use super::wire::Wire;
@@ -208,7 +208,7 @@ async fn one_change_counts_for_all_ranks_or_for_one() {
             "--data-parallel-size",
             "2",
         ];
-        let loaded = Loaded::from_flags(Door::Llmd, &flags).unwrap();
+        let loaded = Loaded::from_flags(CliMode::Llmd, &flags).unwrap();
         if let Ok(fleet) = Fleet::start(loaded).await {
             started = Some(fleet);
             break;

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use vllm_sim::server::{Server, modelled};
-use vllm_sim_config::{Config, Door, Loaded};
+use vllm_sim_config::{CliMode, Config, Loaded};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::offline;
 use vllm_sim_engine::latency::{Batch, Speed};
@@ -19,7 +19,7 @@ const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 fn config(flags: &[&str]) -> Config {
     let mut all = vec!["--model", LLAMA, "--port", "0", "--host", "127.0.0.1"];
     all.extend(flags);
-    Loaded::from_flags(Door::Vllm, &all).unwrap().config
+    Loaded::from_flags(CliMode::Vllm, &all).unwrap().config
 }
 
 fn engine(flags: &[&str]) -> VllmConfig {
@@ -93,7 +93,7 @@ async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() 
     let (taken, tokens) = complete(&["--disaggregation-mode", "decode"]).await;
     assert!(taken < first && tokens == 4, "{taken:?}, {tokens} tokens");
     let flags = ["--is-decode-worker", "--disaggregation-mode", "prefill"];
-    let error = Loaded::from_flags(Door::Vllm, &flags)
+    let error = Loaded::from_flags(CliMode::Vllm, &flags)
         .unwrap_err()
         .to_string();
     assert!(error.contains("exclude each other"), "{error}");

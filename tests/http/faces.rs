@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use vllm_sim::server::Server;
-use vllm_sim_config::{Config, Door, Loaded};
+use vllm_sim_config::{CliMode, Config, Loaded};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
@@ -31,7 +31,7 @@ fn config(flags: &[&str]) -> Config {
         "hermes",
     ];
     all.extend(flags);
-    let loaded = Loaded::from_flags(Door::Vllm, &all).expect("good flags");
+    let loaded = Loaded::from_flags(CliMode::Vllm, &all).expect("good flags");
     loaded.config
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim::server::Fleet;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 use super::sim::{MODEL, Sim};
 use super::wire::Wire;
@@ -171,7 +171,7 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
     assert_eq!(wide.post("/v1/load_lora_adapter", &load).await.status, 200);
     let module = format!("a={path}");
     let line = ["--model", MODEL, "--enable-lora", "--lora-modules", &module];
-    let error = Loaded::from_flags(Door::Vllm, &line)
+    let error = Loaded::from_flags(CliMode::Vllm, &line)
         .unwrap_err()
         .to_string();
     assert!(
@@ -198,7 +198,7 @@ async fn a_supervisor_tells_whether_all_ranks_are_up() {
         "--data-parallel-supervisor-port",
         &port,
     ];
-    let mut loaded = Loaded::from_flags(Door::Vllm, &line).unwrap();
+    let mut loaded = Loaded::from_flags(CliMode::Vllm, &line).unwrap();
     loaded.config.server.port = 0;
     let fleet = Fleet::start(loaded).await.unwrap();
     assert_eq!(fleet.servers().len(), 2);
@@ -218,7 +218,7 @@ async fn a_supervisor_tells_whether_all_ranks_are_up() {
     fleet.shutdown().await;
     assert!(tokio::net::TcpStream::connect(at).await.is_err());
     let overlaps = [&line[..], &["--port", &port]].concat();
-    let error = Loaded::from_flags(Door::Vllm, &overlaps)
+    let error = Loaded::from_flags(CliMode::Vllm, &overlaps)
         .unwrap_err()
         .to_string();
     assert!(error.contains("overlaps with child rank ports"), "{error}");

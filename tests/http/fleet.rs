@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::net::TcpStream;
 use vllm_sim::server::{Fleet, Server};
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 use super::sim::{MODEL, post};
 use super::wire::{Answer, Wire};
@@ -11,7 +11,7 @@ use super::wire::{Answer, Wire};
 async fn fleet(flags: &[&str]) -> Fleet {
     let mut words = vec!["--model", MODEL, "--served-model-name", "tiny-llama"];
     words.extend(flags);
-    let mut loaded = Loaded::from_flags(Door::Llmd, &words).expect("flags that are right");
+    let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("flags that are right");
     // Any free port for each of them.
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());

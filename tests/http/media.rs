@@ -1,4 +1,4 @@
-//! Pictures, sounds and films in prompts, and pictures in replies.
+//! ImageOutput, sounds and films in prompts, and pictures in replies.
 
 use serde_json::{Value, json};
 

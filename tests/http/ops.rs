@@ -3,7 +3,7 @@
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 /// A server with its address.
 struct Sim {
@@ -13,17 +13,17 @@ struct Sim {
 }
 
 impl Sim {
-    /// vLLM's door, on any free port.
+    /// vLLM's cli_mode, on any free port.
     async fn vllm(flags: &[&str]) -> Self {
         let words = ["--port", "0", "--host", "127.0.0.1", "--model", "m"];
         let words = [&words[..], flags].concat();
-        Self::start(Loaded::from_flags(Door::Vllm, &words).expect("good flags")).await
+        Self::start(Loaded::from_flags(CliMode::Vllm, &words).expect("good flags")).await
     }
 
-    /// The simulator's own door. Its flags refuse port 0, so the settings are changed after.
+    /// The simulator's own cli_mode. Its flags refuse port 0, so the settings are changed after.
     async fn plain(flags: &[&str]) -> Self {
         let words = [&["--host", "127.0.0.1", "--model", "m"][..], flags].concat();
-        let mut loaded = Loaded::from_flags(Door::Llmd, &words).expect("good flags");
+        let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("good flags");
         loaded.config.server.port = 0;
         Self::start(loaded).await
     }
@@ -372,7 +372,7 @@ fn a_profiler_needs_its_folder() {
         ),
     ] {
         let flags = ["--model", "m", "--profiler-config", config];
-        let error = Loaded::from_flags(Door::Vllm, &flags).expect_err(config);
+        let error = Loaded::from_flags(CliMode::Vllm, &flags).expect_err(config);
         assert!(error.to_string().contains(word), "{error}");
     }
 }

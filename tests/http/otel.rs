@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
@@ -57,7 +57,7 @@ async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceReque
 async fn serve(flags: &[&str]) -> Server {
     let mut all = vec![MODEL, "--port", "0", "--host", "127.0.0.1"];
     all.extend(flags);
-    let loaded = Loaded::from_flags(Door::Vllm, &all).expect("good flags");
+    let loaded = Loaded::from_flags(CliMode::Vllm, &all).expect("good flags");
     let _ = rustls::crypto::ring::default_provider().install_default();
     Server::start(loaded.config).await.expect("it starts")
 }

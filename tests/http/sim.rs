@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 
 use super::wire::{Answer, Wire};
 
@@ -23,15 +23,15 @@ pub(crate) struct Sim {
 impl Sim {
     /// `vllm-sim serve tests/fixtures/tiny-llama …`: vLLM's defaults.
     pub(crate) async fn serve(flags: &[&str]) -> Self {
-        Self::behind(Door::Vllm, flags).await
+        Self::behind(CliMode::Vllm, flags).await
     }
 
     /// `vllm-sim --model tests/fixtures/tiny-llama …`: llm-d's defaults.
     pub(crate) async fn llmd(flags: &[&str]) -> Self {
-        Self::behind(Door::Llmd, flags).await
+        Self::behind(CliMode::Llmd, flags).await
     }
 
-    async fn behind(door: Door, flags: &[&str]) -> Self {
+    async fn behind(cli_mode: CliMode, flags: &[&str]) -> Self {
         let mut words = vec!["--model", MODEL, "--seed", "7"];
         // A list that is named twice grows.
         if !flags.contains(&"--served-model-name") {
@@ -41,7 +41,7 @@ impl Sim {
             words.extend(["--host", "127.0.0.1"]);
         }
         words.extend(flags);
-        let mut loaded = Loaded::from_flags(door, &words).expect("flags that are right");
+        let mut loaded = Loaded::from_flags(cli_mode, &words).expect("flags that are right");
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
         let server = Server::start_loaded(loaded).await.expect("a start");

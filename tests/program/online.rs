@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_replay::net::Trust;
 use vllm_sim_replay::online::{Api, OnlineError, Options, Sent, run};
@@ -37,7 +37,7 @@ impl Sim {
             "--served-model-name=tiny",
         ];
         flags.extend(more);
-        let loaded = Loaded::from_flags(Door::Vllm, &flags).expect("good flags");
+        let loaded = Loaded::from_flags(CliMode::Vllm, &flags).expect("good flags");
         let runtime = Runtime::new().expect("there are threads");
         let server = runtime
             .block_on(Server::start_loaded(loaded.clone()))

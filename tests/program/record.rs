@@ -19,15 +19,15 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vllm_sim::server::Server;
 use vllm_sim::tools::record::{Record, Recorder, Summary, model_of};
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{TABLE, hash_tokens};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// A server behind llm-d's door on any port.
+/// A server behind llm-d's cli_mode on any port.
 async fn server(flags: &[&str]) -> (Server, String) {
     let mut all = vec!["--model", "demo", "--host", "127.0.0.1", "--seed", "1"];
     all.extend(flags);
-    let mut loaded = Loaded::from_flags(Door::Llmd, &all).unwrap();
+    let mut loaded = Loaded::from_flags(CliMode::Llmd, &all).unwrap();
     loaded.config.server.port = 0;
     let server = Server::start(loaded.config).await.unwrap();
     let base = format!("http://{}", server.address.unwrap());

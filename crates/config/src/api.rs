@@ -8,7 +8,7 @@ use super::profiler;
 use super::speech::Speech;
 use super::values::Values;
 use super::words::closest;
-use super::{Compat, Door, Model};
+use super::{CliMode, Compat, Model};
 
 /// What the API offers and refuses.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,7 +127,7 @@ impl Api {
         let compat = model.compat;
         let tool_call_parser = parser(v, "tool-call-parser", "tool-parser-plugin", &TOOL_PARSERS)?;
         let enable_auto_tool_choice = v.switch("enable-auto-tool-choice")?;
-        if v.door == Door::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
+        if v.cli_mode == CliMode::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
             return Err(ConfigError::Invalid(
                 "--enable-auto-tool-choice requires --tool-call-parser".to_owned(),
             ));
@@ -141,7 +141,7 @@ impl Api {
                     .to_owned(),
             ));
         }
-        if v.door == Door::Vllm
+        if v.cli_mode == CliMode::Vllm
             && v.switch("enable-log-outputs")?
             && !v.switch("enable-log-requests")?
         {
@@ -255,7 +255,7 @@ fn task(v: &Values) -> Result<Task, ConfigError> {
             (_, Some("reward"), _) => Task::Reward,
             (true, _, _) | (_, Some("embed"), _) => Task::Embed,
             (_, _, Some("generate")) => Task::Generate,
-            _ if v.door == Door::Vllm => Task::Generate,
+            _ if v.cli_mode == CliMode::Vllm => Task::Generate,
             _ => Task::All,
         },
     })

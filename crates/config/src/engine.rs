@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::parallel::Parallel;
 use super::speculative::Speculative;
 use super::values::Values;
-use super::{Door, Model};
+use super::{CliMode, Model};
 
 /// When replies say what they say.
 #[derive(Debug, Clone, PartialEq)]
@@ -453,7 +453,7 @@ fn scheduler(v: &Values, latency: &LatencyModel) -> Result<SchedulerKind, Config
 
 fn block_size(v: &Values, scheduler: SchedulerKind) -> Result<u32, ConfigError> {
     let name = "block-size";
-    let llmds = v.door == Door::Llmd && scheduler == SchedulerKind::Pool;
+    let llmds = v.cli_mode == CliMode::Llmd && scheduler == SchedulerKind::Pool;
     if llmds && !BLOCK_SIZES.contains(&v.int(name)?) {
         return Err(v.wrong(
             "token block size should be one of the following: 8, 16, 32, 64, 128",

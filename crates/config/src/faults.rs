@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use super::error::ConfigError;
 use super::values::Values;
-use vllm_sim_service::fault::{Failure, Order, Plan};
+use vllm_sim_service::fault::{Failure, FaultRates, FaultSpec};
 
 /// Failures on purpose.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,10 +11,10 @@ pub struct Faults {
     pub rate: u8,
     /// Which failures; empty: all of them.
     pub types: Vec<Failure>,
-    /// Percentage of replies with a flaw [0].
+    /// Percentage of replies with a stream_fault [0].
     pub stream_rate: f64,
-    /// Which flaws [a cut after five tokens].
-    pub orders: Vec<Order>,
+    /// Which stream_faults [a cut after five tokens].
+    pub orders: Vec<FaultSpec>,
     /// What health checks are told [200].
     pub health_status: u16,
     /// Failures over time, from a file.
@@ -30,13 +30,13 @@ impl Faults {
         }
         let mut orders = Vec::new();
         for typed in v.list("stream-faults") {
-            let order: Result<Order, _> = typed.parse();
+            let order: Result<FaultSpec, _> = typed.parse();
             orders.push(order.map_err(|error| ConfigError::Invalid(error.to_string()))?);
         }
         if orders.is_empty() {
-            orders.push(Order {
-                flaws: vec![vllm_sim_service::fault::Flaw::CutAfter(5)],
-                ..Order::default()
+            orders.push(FaultSpec {
+                stream_faults: vec![vllm_sim_service::fault::StreamFault::CutAfter(5)],
+                ..FaultSpec::default()
             });
         }
         Ok(Self {
@@ -58,12 +58,12 @@ impl Faults {
     }
 
     /// The shares and kinds as chance deals them out.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> FaultRates {
         let failures = match self.types.as_slice() {
             [] => Failure::ALL.to_vec(),
             types => types.to_vec(),
         };
-        Plan {
+        FaultRates {
             rate: self.rate,
             failures,
             stream_rate: self.stream_rate,

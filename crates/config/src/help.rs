@@ -6,7 +6,7 @@ use clap::Command;
 
 use super::registry::{self, Flag, Group, Kind};
 use super::values::command;
-use super::{Door, ignored};
+use super::{CliMode, ignored};
 
 const USAGE: &str = "\
 vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
@@ -20,8 +20,8 @@ environment as VLLM_SIM_<NAME>; the command line wins over the environment, that
 Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
 --help=WORD shows only the groups and flags that hold WORD; --help=all also the rare ones.";
 
-/// The help text behind a door: all visible flags, or those that hold `topic` (`all`: every one).
-pub fn help(door: Door, topic: &str) -> String {
+/// The help text behind a cli_mode: all visible flags, or those that hold `topic` (`all`: every one).
+pub fn help(cli_mode: CliMode, topic: &str) -> String {
     let topic = topic
         .trim_start_matches('-')
         .to_lowercase()
@@ -31,7 +31,7 @@ pub fn help(door: Door, topic: &str) -> String {
         "all" => true,
         word => flag.name.contains(word) || flag.group.title().to_lowercase() == word,
     };
-    let mut command = clap_command(door).mut_args(|arg| {
+    let mut command = clap_command(cli_mode).mut_args(|arg| {
         let flag = registry::long(arg.get_id().as_str());
         let shown = flag.is_some_and(&wanted);
         arg.hide(!shown)
@@ -39,8 +39,8 @@ pub fn help(door: Door, topic: &str) -> String {
     command.render_help().to_string()
 }
 
-/// The command line behind a door as clap sees it, for help texts, completions and man pages.
-pub fn clap_command(door: Door) -> Command {
+/// The command line behind a cli_mode as clap sees it, for help texts, completions and man pages.
+pub fn clap_command(cli_mode: CliMode) -> Command {
     command()
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
         .override_usage(USAGE)
@@ -49,7 +49,7 @@ pub fn clap_command(door: Door) -> Command {
             let Some(flag) = registry::long(arg.get_id().as_str()) else {
                 return arg;
             };
-            let arg = arg.help(described(flag, door));
+            let arg = arg.help(described(flag, cli_mode));
             // Names of two letters after one dash are ours to read; clap shows those of one.
             let letter: Option<char> = flag.shorts.first().and_then(|short| short.parse().ok());
             match letter {
@@ -59,12 +59,12 @@ pub fn clap_command(door: Door) -> Command {
         })
 }
 
-fn described(flag: &Flag, door: Door) -> String {
+fn described(flag: &Flag, cli_mode: CliMode) -> String {
     let mut text = flag.help.to_owned();
     if let Kind::Choice(words) = flag.kind {
         let _ = write!(text, " ({})", words.join(", "));
     }
-    if let Some(default) = flag.default(door).filter(|d| *d != "false") {
+    if let Some(default) = flag.default(cli_mode).filter(|d| *d != "false") {
         let _ = write!(text, " [default: {default}]");
     }
     for short in flag.shorts.iter().filter(|short| short.len() > 1) {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::error::ConfigError;
 use super::values::Values;
-use super::{Door, Parallel};
+use super::{CliMode, Parallel};
 
 /// Disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
@@ -161,7 +161,7 @@ fn role(v: &Values, role: Option<&str>, named: bool) -> Result<(bool, bool), Con
             let expected = format!("one of {roles}");
             return Err(v.bad("kv-transfer-config.kv_role", other, expected));
         }
-        None if named && v.door == Door::Vllm => {
+        None if named && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(
                 "Please specify kv_role when kv_connector is set, supported roles are {roles}"
             )));

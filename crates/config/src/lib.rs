@@ -5,8 +5,8 @@
 //! [`load`] sees its arguments and reads the files they name, nothing else.
 
 mod api;
+mod cli_mode;
 mod content;
-mod door;
 mod dynamo;
 mod engine;
 mod error;
@@ -35,8 +35,8 @@ mod words;
 mod yaml;
 
 pub use api::{Api, Fingerprint, Limits, Task};
+pub use cli_mode::TOOLS;
 pub use content::{Content, Dataset, Mode, Tools};
-pub use door::TOOLS;
 pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, Role, SchedulerKind, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
@@ -49,7 +49,7 @@ pub use layers::Source;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
 pub use metrics::Metrics;
-pub use model::{Compat, Door, Model, TokenizerSource};
+pub use model::{CliMode, Compat, Model, TokenizerSource};
 pub use parallel::{Balance, Parallel};
 pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 pub use registry::{Flag, Group, Kind, flags};
@@ -138,7 +138,12 @@ impl Config {
                 self.model.name
             )));
         }
-        for module in self.lora.modules.iter().filter(|_| v.door == Door::Vllm) {
+        for module in self
+            .lora
+            .modules
+            .iter()
+            .filter(|_| v.cli_mode == CliMode::Vllm)
+        {
             if let Some(text) = self.lora.too_high(&module.path) {
                 return Err(ConfigError::Invalid(text));
             }

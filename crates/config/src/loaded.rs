@@ -1,11 +1,11 @@
 use serde_json::{Map, Value};
 
-use super::door::{self, Action, Entry};
+use super::cli_mode::{self, Action, Entry};
 use super::error::ConfigError;
 use super::layers::{self, Layer, Setting, Source};
 use super::registry::{self, Flag, Kind};
 use super::values::Values;
-use super::{Compat, Config, Door, dynamo, help, show, words, yaml};
+use super::{CliMode, Compat, Config, dynamo, help, show, words, yaml};
 use vllm_sim_engine::duration;
 
 /// A file of Dynamo's engine arguments.
@@ -61,19 +61,19 @@ pub struct Effective {
 /// # Errors
 /// [`ConfigError`], whose text is for the person who typed it; the exit code is 2.
 pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
-    let entry = door::enter(args)?;
+    let entry = cli_mode::enter(args)?;
     if let Action::Tool(name) = entry.action {
         let args = entry.words.to_vec();
         return Ok(Command::Tool { name, args });
     }
-    let door = entry.door.unwrap_or_default();
+    let cli_mode = entry.cli_mode.unwrap_or_default();
     if entry.action == Action::Help {
         let topic = entry.words.first().map_or("", String::as_str);
-        return Ok(Command::Help(help(door, topic)));
+        return Ok(Command::Help(help(cli_mode, topic)));
     }
     let read = words::read(entry.words, false)?;
     if let Some(topic) = read.help {
-        return Ok(Command::Help(help(door, &topic)));
+        return Ok(Command::Help(help(cli_mode, &topic)));
     }
     let mut typed = read.layer;
     if read.version || entry.action == Action::Version {
@@ -83,7 +83,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     if entry.render {
         preset(&mut typed, "render-only", "true", Source::CommandLine);
     }
-    let loaded = Loaded::over(typed, entry.door, entry.compat, env)?;
+    let loaded = Loaded::over(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
         Action::Config => Command::Config(Box::new(loaded)),
         _ => Command::Serve(Box::new(loaded)),
@@ -97,7 +97,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
 /// As [`load`], but for unknown flags.
 pub fn load_known(
     words: &[String],
-    door: Door,
+    cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
     let read = words::read(words, true)?;
@@ -122,7 +122,7 @@ pub fn load_known(
     if !named && !typed.settings.contains_key("config") {
         preset(&mut typed, "model", "model", Source::Derived);
     }
-    let loaded = Loaded::over(typed, Some(door), None, env)?;
+    let loaded = Loaded::over(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
 }
 
@@ -172,7 +172,7 @@ fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String
         .and_then(|setting| setting.values.last().cloned())
         .or_else(|| {
             let flag = registry::long("vllm-version")?;
-            flag.default(Door::Llmd).map(str::to_owned)
+            flag.default(CliMode::Llmd).map(str::to_owned)
         })
         .unwrap_or_default();
     if entry.called_vllm {
@@ -184,20 +184,20 @@ fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String
 }
 
 impl Loaded {
-    /// Flags behind a door, with no environment.
+    /// Flags behind a cli_mode, with no environment.
     ///
     /// # Errors
     /// As [`load`].
-    pub fn from_flags(door: Door, words: &[&str]) -> Result<Self, ConfigError> {
+    pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let read = words::read(&words, false)?;
-        Self::over(read.layer, Some(door), None, &|_| None)
+        Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
     /// Lays what was typed over environment and files.
     fn over(
         typed: Layer,
-        door: Option<Door>,
+        cli_mode: Option<CliMode>,
         compat: Option<Compat>,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
@@ -223,12 +223,12 @@ impl Loaded {
             preset(&mut settings, "compat", "llm-d", Source::Derived);
         }
         let named = door_of(&settings)?;
-        let door = door.unwrap_or(named);
-        Self::of(settings, door)
+        let cli_mode = cli_mode.unwrap_or(named);
+        Self::of(settings, cli_mode)
     }
 
-    fn of(settings: Layer, door: Door) -> Result<Self, ConfigError> {
-        let values = Values::parse(&settings, door)?;
+    fn of(settings: Layer, cli_mode: CliMode) -> Result<Self, ConfigError> {
+        let values = Values::parse(&settings, cli_mode)?;
         let config = Config::from_values(&values)?;
         let notes = values.notes();
         let mut effective: Vec<Effective> = registry::flags()
@@ -296,7 +296,7 @@ impl Loaded {
                 .settings
                 .insert(flag.name, Setting { values, source });
         }
-        let mut new = Self::of(settings, self.config.model.door)?;
+        let mut new = Self::of(settings, self.config.model.cli_mode)?;
         let fresh = std::mem::replace(&mut new.config, self.config.clone());
         new.config.engine.delays = fresh.engine.delays;
         new.config.engine.latency_factor = fresh.engine.latency_factor;
@@ -349,11 +349,11 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The door that files, environment or flags name.
-fn door_of(settings: &Layer) -> Result<Door, ConfigError> {
+/// The cli_mode that files, environment or flags name.
+fn door_of(settings: &Layer) -> Result<CliMode, ConfigError> {
     Ok(match Values::peek(settings).choice("door")? {
-        Some("vllm") => Door::Vllm,
-        _ => Door::Llmd,
+        Some("vllm") => CliMode::Vllm,
+        _ => CliMode::Llmd,
     })
 }
 

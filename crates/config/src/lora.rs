@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::error::ConfigError;
 use super::values::Values;
-use super::{Door, Model};
+use super::{CliMode, Model};
 
 /// Adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +173,7 @@ fn check(v: &Values, model: &Model, module: &LoraModule) -> Result<(), ConfigErr
     }
     match &module.base_model_name {
         Some(base)
-            if v.door == Door::Llmd
+            if v.cli_mode == CliMode::Llmd
                 && !base.is_empty()
                 && *base != model.name
                 && !model.served_names.contains(base) =>

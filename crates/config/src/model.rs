@@ -39,7 +39,7 @@ pub struct Model {
     /// Whose wire where the two projects contradict each other.
     pub compat: Compat,
     /// Whose command line, and so whose defaults.
-    pub door: Door,
+    pub cli_mode: CliMode,
 }
 
 /// Where tokens come from.
@@ -75,7 +75,7 @@ pub enum Compat {
 
 /// Whose command line, and so whose defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Door {
+pub enum CliMode {
     /// `vllm-sim --model X`: llm-d-inference-sim's.
     #[default]
     Llmd,
@@ -83,7 +83,7 @@ pub enum Door {
     Vllm,
 }
 
-/// Context length behind vLLM's door when no config.json says one.
+/// Context length behind vLLM's cli_mode when no config.json says one.
 const UNKNOWN_CONTEXT: u32 = 32768;
 /// vLLM's assumption for a config.json without any of [`CONTEXT_KEYS`].
 const SILENT_CONTEXT: f64 = 2048.0;
@@ -106,7 +106,7 @@ const CONTEXT_KEYS: [&str; 9] = [
 fn served_names(v: &Values) -> Vec<String> {
     let mut names = v.list("served-model-name");
     if let [all] = names.as_slice()
-        && v.door == Door::Llmd
+        && v.cli_mode == CliMode::Llmd
         && all.trim().contains(char::is_whitespace)
     {
         v.warn(format!(
@@ -154,7 +154,7 @@ impl Model {
                 .unwrap_or_default(),
             vllm_version: v.text("vllm-version").unwrap_or("0.33.0").to_owned(),
             compat,
-            door: v.door,
+            cli_mode: v.cli_mode,
             name,
             served_names,
         })
@@ -227,7 +227,7 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
     let words = "max model len cannot be less than 1";
     let limit = config.map(context_of);
     match v.count("max-model-len")? {
-        Some(-1) if v.door == super::Door::Vllm => {}
+        Some(-1) if v.cli_mode == super::CliMode::Vllm => {}
         Some(typed) => {
             let typed = u32::try_from(typed)
                 .ok()

@@ -1,4 +1,4 @@
-use super::Door;
+use super::CliMode;
 use super::error::ConfigError;
 use super::values::Values;
 
@@ -43,9 +43,9 @@ impl Parallel {
         let size = |name: &str, what: &str| {
             v.ranged::<u32>(name, 1..=many, &format!("{what} cannot be less than 1"))
         };
-        let (greatest, words) = match v.door {
-            Door::Llmd => (8, "data parallel size must be between 1 and 8"),
-            Door::Vllm => (1024, "data parallel size must be between 1 and 1024"),
+        let (greatest, words) = match v.cli_mode {
+            CliMode::Llmd => (8, "data parallel size must be between 1 and 8"),
+            CliMode::Vllm => (1024, "data parallel size must be between 1 and 1024"),
         };
         let data: u32 = v.ranged("data-parallel-size", 1..=greatest, words)?;
         let rank = rank(v, data)?;
@@ -101,10 +101,10 @@ fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
     if rank == -1 {
         return Ok(None);
     }
-    match v.door {
+    match v.cli_mode {
         // llm-d ignores the size once the rank is named.
-        Door::Llmd => v.ranged(name, 0..=7, "data parallel rank must be between 0 and 7"),
-        Door::Vllm => {
+        CliMode::Llmd => v.ranged(name, 0..=7, "data parallel rank must be between 0 and 7"),
+        CliMode::Vllm => {
             let last = i64::from(data) - 1;
             let words = format!("data parallel rank must be between 0 and {last}");
             v.ranged(name, 0..=last, &words)
@@ -121,9 +121,9 @@ fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
         (true, false, false) => Ok(Balance::External),
         (false, true, false) => Ok(Balance::Hybrid),
         (false, false, true) => Ok(Balance::PortPerRank),
-        (false, false, false) => Ok(match v.door {
-            Door::Llmd => Balance::PortPerRank,
-            Door::Vllm => Balance::Internal,
+        (false, false, false) => Ok(match v.cli_mode {
+            CliMode::Llmd => Balance::PortPerRank,
+            CliMode::Vllm => Balance::Internal,
         }),
         _ => Err(ConfigError::Invalid(
             "data-parallel-external-lb (or data-parallel-rank), data-parallel-hybrid-lb and \

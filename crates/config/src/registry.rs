@@ -1,4 +1,4 @@
-use super::Door;
+use super::CliMode;
 use super::flags::ALL;
 
 /// One flag of our own command line: parsing, help, printouts and docs all come from it.
@@ -230,11 +230,11 @@ impl Flag {
         self
     }
 
-    /// Its default behind a door; `None`: none.
-    pub fn default(&self, door: Door) -> Option<&'static str> {
-        let text = match door {
-            Door::Llmd => self.defaults.0,
-            Door::Vllm => self.defaults.1,
+    /// Its default behind a cli_mode; `None`: none.
+    pub fn default(&self, cli_mode: CliMode) -> Option<&'static str> {
+        let text = match cli_mode {
+            CliMode::Llmd => self.defaults.0,
+            CliMode::Vllm => self.defaults.1,
         };
         (!text.is_empty()).then_some(text)
     }

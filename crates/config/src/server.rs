@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Door;
+use super::CliMode;
 use super::error::ConfigError;
 use super::values::Values;
 use vllm_sim_observe::otel::Protocol;
@@ -176,9 +176,9 @@ const BODY_MB: std::ops::RangeInclusive<i64> = 1..=512;
 
 impl Server {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let least_port = match v.door {
-            Door::Llmd => 1,
-            Door::Vllm => 0,
+        let least_port = match v.cli_mode {
+            CliMode::Llmd => 1,
+            CliMode::Vllm => 0,
         };
         let body_mb: usize = v.ranged(
             "max-request-body-size-mb",

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::Door;
+use super::CliMode;
 use super::layers::Source;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::registry::{self, Flag, Group, Kind};
@@ -16,19 +16,19 @@ const RESERVED: [&str; 12] = [
 ];
 
 pub(super) fn yaml(loaded: &Loaded) -> String {
-    let door = match loaded.config.model.door {
-        Door::Llmd => "llm-d",
-        Door::Vllm => "vllm",
+    let cli_mode = match loaded.config.model.cli_mode {
+        CliMode::Llmd => "llm-d",
+        CliMode::Vllm => "vllm",
     };
     let mut out = String::from(
         "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
-         # Values that nobody chose are comments; they depend on `door`.\n",
+         # Values that nobody chose are comments; they depend on `cli_mode`.\n",
     );
     for group in Group::ALL {
         let mut lines = String::new();
         if group == Group::General {
             // Whose defaults apply comes first, since all others depend on it.
-            let _ = writeln!(lines, "door: {door}");
+            let _ = writeln!(lines, "door: {cli_mode}");
         }
         for (flag, entry) in entries(loaded, group) {
             line(&mut lines, flag, entry);

@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::layers::{Layer, Setting, Source};
 use super::registry::{self, Flag, Kind};
-use super::{Door, words};
+use super::{CliMode, words};
 use vllm_sim_engine::duration::{self, Typed};
 
 /// Every flag's values, defaults filled in, by name.
 #[derive(Debug, Clone)]
 pub(super) struct Values {
-    pub(super) door: Door,
+    pub(super) cli_mode: CliMode,
     settings: IndexMap<&'static str, Setting>,
     /// What the groups found worth saying, and what they derived.
     notes: RefCell<Notes>,
@@ -37,7 +37,7 @@ impl Values {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with clap's words.
-    pub(super) fn parse(layer: &Layer, door: Door) -> Result<Self, ConfigError> {
+    pub(super) fn parse(layer: &Layer, cli_mode: CliMode) -> Result<Self, ConfigError> {
         let canonical = layer.settings.iter().flat_map(|(name, setting)| {
             setting
                 .values
@@ -48,7 +48,7 @@ impl Values {
         let matches = command()
             .try_get_matches_from(words)
             .map_err(|e| ConfigError::Invalid(e.to_string()))?;
-        Ok(Self::fill(layer, door, |flag, _| {
+        Ok(Self::fill(layer, cli_mode, |flag, _| {
             matches
                 .get_many::<String>(flag.name)
                 .map(|values| values.cloned().collect())
@@ -58,12 +58,12 @@ impl Values {
 
     /// Settings as they stand, to look up one that decides how the rest is read.
     pub(super) fn peek(layer: &Layer) -> Self {
-        Self::fill(layer, Door::default(), |_, given| given.values.clone())
+        Self::fill(layer, CliMode::default(), |_, given| given.values.clone())
     }
 
     fn fill(
         layer: &Layer,
-        door: Door,
+        cli_mode: CliMode,
         values: impl Fn(&'static Flag, &Setting) -> Vec<String>,
     ) -> Self {
         let settings = registry::flags().map(|flag| {
@@ -73,14 +73,18 @@ impl Values {
                     source: given.source.clone(),
                 },
                 None => Setting {
-                    values: flag.default(door).map(str::to_owned).into_iter().collect(),
+                    values: flag
+                        .default(cli_mode)
+                        .map(str::to_owned)
+                        .into_iter()
+                        .collect(),
                     source: Source::Default,
                 },
             };
             (flag.name, setting)
         });
         Self {
-            door,
+            cli_mode,
             settings: settings.collect(),
             notes: RefCell::default(),
         }

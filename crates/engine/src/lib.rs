@@ -19,11 +19,11 @@
 //! 8. a stored block's parent was stored before it;
 //! 9. a removed block was stored and is referenced by no one.
 
-mod agenda;
 pub mod driver;
 pub mod duration;
 pub mod sched;
 mod time;
+mod timer_queue;
 
 mod delays;
 mod event;
@@ -33,11 +33,11 @@ mod sequence;
 
 use std::collections::VecDeque;
 
-pub use agenda::Agenda;
 pub use delays::{Calculator, Delays};
 pub use event::{CachedBlock, Command, End, Event, Reset, Stats};
 pub use sequence::{BlockKey, ExtraKey, LoraId, Plan, SeqId, Sequence, Transfer};
 pub use time::SimTime;
+pub use timer_queue::TimerQueue;
 
 /// Where a scheduler puts its events, in the order they happen.
 pub type Outbox = VecDeque<(SimTime, Event)>;

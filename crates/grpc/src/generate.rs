@@ -11,7 +11,7 @@ use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::State;
 use vllm_sim_service::generate::Reason;
-use vllm_sim_service::{Act, Choice, Hurt, Reply};
+use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// The messages of one generation. Of several choices the first one is shown, as vLLM does;
 /// the end waits for all.
@@ -22,11 +22,11 @@ pub(super) struct Answer {
     closed: bool,
     output: Vec<u32>,
     /// What goes wrong with it, when something does.
-    hurt: Option<Box<Hurt>>,
+    hurt: Option<Box<FaultInjector>>,
 }
 
 impl Answer {
-    pub(super) fn new(reply: Reply, stream: bool, hurt: Option<Box<Hurt>>) -> Self {
+    pub(super) fn new(reply: Reply, stream: bool, hurt: Option<Box<FaultInjector>>) -> Self {
         Self {
             reply,
             stream,
@@ -109,9 +109,9 @@ impl Stream for Answer {
             match hurt.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 // A message of protobuf cannot be garbled here: it is left as it is.
-                Poll::Ready(Act::Garble) => {}
-                Poll::Ready(Act::Go) => break,
-                Poll::Ready(Act::Break) => {
+                Poll::Ready(InjectorAction::Garble) => {}
+                Poll::Ready(InjectorAction::Go) => break,
+                Poll::Ready(InjectorAction::Break) => {
                     this.closed = true;
                     let status = Status::unavailable("the answer was broken off on purpose");
                     return Poll::Ready(Some(Err(status)));

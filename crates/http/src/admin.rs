@@ -11,8 +11,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
+use super::admin_state::{Ranks, Refused};
 use super::app::App;
-use super::desk::{Ranks, Refused};
 use super::vllm::ok;
 use super::{body, edge, error, query};
 use crate::error::Answer;
@@ -23,7 +23,7 @@ use vllm_sim_wire::fault::{Fault, Kind};
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
-    let shown = app.desk.show(&app, rank).map_err(refused)?;
+    let shown = app.admin_state.show(&app, rank).map_err(refused)?;
     Ok(ok(&Value::Object(told(&app, shown))))
 }
 
@@ -37,7 +37,10 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
             "failed to read and parse the configuration, {error}"
         ))
     })?;
-    let shown = app.desk.change(&app, rank, &update).map_err(refused)?;
+    let shown = app
+        .admin_state
+        .change(&app, rank, &update)
+        .map_err(refused)?;
     Ok(ok(&Value::Object(told(&app, shown))))
 }
 
@@ -53,7 +56,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
         serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
     // Through the configuration, so that `/admin/config` shows it too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
-    app.desk
+    app.admin_state
         .change(&app, Ranks::All, &whole)
         .map_err(|error| failed(error.to_string()))?;
     Ok(error::empty(StatusCode::NO_CONTENT))
@@ -62,7 +65,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
 /// `GET /admin/scenario`: where the drill is.
 pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
-    Ok(ok(&app.desk.scene()))
+    Ok(ok(&app.admin_state.scene()))
 }
 
 /// `POST /admin/scenario`: plays a drill (YAML or JSON) from its first phase.
@@ -73,14 +76,14 @@ pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Answe
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.desk.play(scenario).map_err(refused)?;
-    Ok(ok(&app.desk.scene()))
+    app.admin_state.play(scenario).map_err(refused)?;
+    Ok(ok(&app.admin_state.scene()))
 }
 
 /// `DELETE /admin/scenario`: ends the drill; the settings from before it are in force again.
 pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
-    Ok(ok(&json!({"ended": app.desk.end()})))
+    Ok(ok(&json!({"ended": app.admin_state.end()})))
 }
 
 /// Asks for the operator's key, when there is one.

@@ -6,14 +6,14 @@ use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::desk::Desk;
-use super::link::Link;
+use super::admin_state::AdminState;
+use super::availability::Availability;
+use super::image_output::ImageOutput;
 use super::media::Seen;
-use super::omni::Pictures;
+use super::openai::response_shape::Wire;
 use super::openai::responses::Store;
-use super::openai::view::Wire;
 use super::routes::{self, Index};
-use vllm_sim_config::{Compat, Config, Door, Fingerprint};
+use vllm_sim_config::{CliMode, Compat, Config, Fingerprint};
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::Service;
 use vllm_sim_tokenizer::Tokenizer;
@@ -34,7 +34,7 @@ pub struct Parts {
     pub started: Instant,
     /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
     /// cannot be tuned.
-    pub desk: Arc<Desk>,
+    pub admin_state: Arc<AdminState>,
 }
 
 /// State that every handler sees.
@@ -57,13 +57,13 @@ pub struct App {
     pub(super) weight_version: ArcSwap<String>,
     pub(super) responses: Arc<Store>,
     /// Settings that an operator may change.
-    pub(super) desk: Arc<Desk>,
+    pub(super) admin_state: Arc<AdminState>,
     /// Whether connections find somebody.
-    pub(super) link: watch::Sender<Link>,
+    pub(super) link: watch::Sender<Availability>,
     /// Media of prompts, as far as they are remembered.
     pub(super) media: Seen,
-    /// Pictures in replies.
-    pub(super) pictures: ArcSwap<Pictures>,
+    /// ImageOutput in replies.
+    pub(super) pictures: ArcSwap<ImageOutput>,
     /// Replies that may have had one so far.
     pub(super) pictured: AtomicU64,
     /// `/openapi.json`, once somebody asked.
@@ -84,7 +84,7 @@ impl App {
             metrics,
             port,
             started,
-            desk,
+            admin_state,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
         let wire = if version == Version::V032 {
@@ -100,9 +100,9 @@ impl App {
             routes: routes::index(&config),
             openapi: OnceLock::new(),
             engine_id: engine_id(&config).into(),
-            desk,
+            admin_state,
             link: watch::Sender::default(),
-            pictures: ArcSwap::from_pointee(Pictures::of(&config)),
+            pictures: ArcSwap::from_pointee(ImageOutput::of(&config)),
             pictured: AtomicU64::new(0),
             media: Seen::default(),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
@@ -130,13 +130,13 @@ impl App {
     }
 
     /// Whether connections find somebody.
-    pub fn link(&self) -> &watch::Sender<Link> {
+    pub fn link(&self) -> &watch::Sender<Availability> {
         &self.link
     }
 
     /// Settings that an operator may change.
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub fn admin_state(&self) -> &Arc<AdminState> {
+        &self.admin_state
     }
 
     /// Whether it takes requests.
@@ -241,11 +241,11 @@ fn limits(config: &Config, service: &Service, version: Version) -> Limits {
         max_logprobs: api.max_logprobs.map_or(-1, i64::from),
         vocab_size: known.then(|| tokenizer.vocab_size()),
         // llm-d calls tools without being told how the model writes them.
-        has_tool_parser: api.tool_call_parser.is_some() || config.model.door == Door::Llmd,
-        auto_tool_choice: api.enable_auto_tool_choice || config.model.door == Door::Llmd,
+        has_tool_parser: api.tool_call_parser.is_some() || config.model.cli_mode == CliMode::Llmd,
+        auto_tool_choice: api.enable_auto_tool_choice || config.model.cli_mode == CliMode::Llmd,
         reasoning_parser: api.reasoning_parser.is_some(),
         trust_request_chat_template: api.trust_request_chat_template,
-        trust_request_mm_kwargs: config.model.door == Door::Llmd,
+        trust_request_mm_kwargs: config.model.cli_mode == CliMode::Llmd,
         prompt_embeds: false,
         speculative: config.engine.speculative.is_some(),
         data_parallel_ranks: service.ranks().len() as u32,

@@ -15,10 +15,10 @@ use axum::http::{
 use tower::ServiceExt;
 
 use super::app::{App, unix_now};
-use super::journal::Journal;
+use super::request_log::RequestLog;
 use super::{error, fault, routes};
 use vllm_sim_observe::metrics::HandlerId;
-use vllm_sim_service::fault::Line;
+use vllm_sim_service::fault::ConnHandle;
 
 /// The outermost service of a connection.
 #[derive(Clone)]
@@ -28,9 +28,9 @@ pub struct Edge {
     grpc: Option<Router>,
     fixed: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
-    line: Option<Arc<Line>>,
+    line: Option<Arc<ConnHandle>>,
     /// What is logged of requests, when anything is.
-    journal: Option<Arc<Journal>>,
+    request_log: Option<Arc<RequestLog>>,
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -51,9 +51,9 @@ impl Edge {
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
         let router = routes::router(app.clone());
-        let journal = Journal::new(&app.config.server.log);
+        let request_log = RequestLog::new(&app.config.server.log);
         Self {
-            journal: journal.is_kept().then(|| Arc::new(journal)),
+            request_log: request_log.is_kept().then(|| Arc::new(request_log)),
             app,
             router,
             grpc: None,
@@ -64,7 +64,7 @@ impl Edge {
 
     /// The same edge, on a connection that faults may break.
     #[must_use]
-    pub fn on_line(self, line: Arc<Line>) -> Self {
+    pub fn on_line(self, line: Arc<ConnHandle>) -> Self {
         Self {
             line: Some(line),
             ..self
@@ -97,20 +97,20 @@ impl Edge {
         let started = unix_now();
         let mut request = request.map(Body::new);
         if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
-            return Ok(match self.journal.clone() {
-                Some(journal) => {
+            return Ok(match self.request_log.clone() {
+                Some(request_log) => {
                     let path = request.uri().path().to_owned();
-                    journal.call(&path, request.headers());
+                    request_log.call(&path, request.headers());
                     let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
-                    journal.called(path, response)
+                    request_log.called(path, response)
                 }
                 None => self.call_grpc(grpc.clone(), request).await,
             });
         }
         self.strip_root_path(&mut request);
-        Ok(match self.journal.clone() {
-            // Boxed: a server without a journal has no room for it.
-            Some(journal) => Box::pin(self.logged(&journal, request, started)).await,
+        Ok(match self.request_log.clone() {
+            // Boxed: a server without a request_log has no room for it.
+            Some(request_log) => Box::pin(self.logged(&request_log, request, started)).await,
             None => self.respond(request, started).await,
         })
     }
@@ -118,17 +118,17 @@ impl Edge {
     /// Answers a request, and logs both as far as somebody asked.
     async fn logged(
         &self,
-        journal: &Journal,
+        request_log: &RequestLog,
         request: Request<Body>,
         started: f64,
     ) -> Response<Body> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
-        let request = journal.request(request).await;
+        let request = request_log.request(request).await;
         let response = self.respond(request, started).await;
         let status = response.status().as_u16();
-        journal.answered(method.as_str(), &path, status, unix_now() - started);
-        journal.response(&path, response).await
+        request_log.answered(method.as_str(), &path, status, unix_now() - started);
+        request_log.response(&path, response).await
     }
 
     /// Answers a request that is not gRPC's.
@@ -140,7 +140,7 @@ impl Edge {
                 .cloned()
                 .unwrap_or_else(fresh_id)
         });
-        let asked = Asked::of(&self.app, &request);
+        let asked = RequestMetrics::of(&self.app, &request);
         let mut response = if self.is_guarded(&request) {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
             error::json(StatusCode::UNAUTHORIZED, body)
@@ -353,9 +353,9 @@ fn fresh_id() -> HeaderValue {
 }
 
 /// What `http_*` counts of a request; nothing for the routes that are left out.
-struct Asked(Option<(HandlerId, Method, u64)>);
+struct RequestMetrics(Option<(HandlerId, Method, u64)>);
 
-impl Asked {
+impl RequestMetrics {
     fn of(app: &App, request: &Request<Body>) -> Self {
         let handler = app
             .metrics

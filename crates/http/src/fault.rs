@@ -13,8 +13,8 @@ use axum::http::{HeaderMap, Method, Request, Response, header};
 
 use super::app::App;
 use super::{error, faulty};
-use vllm_sim_service::fault::{Failure, Flaw, Line, Order};
-use vllm_sim_service::{Hurt, Tuned, Verdict};
+use vllm_sim_service::fault::{ConnHandle, Failure, FaultSpec, StreamFault};
+use vllm_sim_service::{FaultDecision, FaultInjector, LiveSettings};
 use vllm_sim_wire::fault::{Fault, Kind};
 
 /// The header that asks for faults.
@@ -34,27 +34,27 @@ const GENERATING: [&str; 9] = [
 ];
 
 /// What befalls the request of this task.
-struct Ruling {
-    tuned: Arc<Tuned>,
+struct RequestFaults {
+    tuned: Arc<LiveSettings>,
     failure: Option<Failure>,
-    hurt: Cell<Option<Box<Hurt>>>,
+    hurt: Cell<Option<Box<FaultInjector>>>,
 }
 
 tokio::task_local! {
-    static RULING: Ruling;
+    static RULING: RequestFaults;
 }
 
 /// Whether a request needs a verdict.
 pub(super) fn concerns(app: &App, request: &Request<Body>) -> bool {
     request.method() == Method::POST
-        && (app.service.drill.is_armed() || request.headers().contains_key(HEADER))
+        && (app.service.faults.is_armed() || request.headers().contains_key(HEADER))
         && GENERATING.contains(&request.uri().path())
 }
 
 /// Answers a request under its verdict.
 pub(super) async fn answer<F>(
     app: &Arc<App>,
-    line: Option<Arc<Line>>,
+    line: Option<Arc<ConnHandle>>,
     request: Request<Body>,
     route: impl FnOnce(Request<Body>) -> F,
 ) -> Response<Body>
@@ -67,24 +67,30 @@ where
         Err(fault) => return error::response(&fault),
     };
     // What the client asks for takes the place of what chance dealt.
-    let (failure, flaws) = match asked {
-        Some(order) => (order.failure, order.flaws),
+    let (failure, stream_faults) = match asked {
+        Some(order) => (order.failure, order.stream_faults),
         None => {
             let order = verdict.dealt.order.unwrap_or_default();
-            (verdict.dealt.failure.or(order.failure), order.flaws)
+            (verdict.dealt.failure.or(order.failure), order.stream_faults)
         }
     };
     let tuned = verdict.tuned;
-    let count = |flaw: &Flaw| app.service.drill.count(flaw.name(), &tuned.origin);
-    for flaw in &flaws {
-        if let Flaw::SlowFirstByte(time) = flaw {
-            count(flaw);
+    let count =
+        |stream_fault: &StreamFault| app.service.faults.count(stream_fault.name(), &tuned.origin);
+    for stream_fault in &stream_faults {
+        if let StreamFault::SlowFirstByte(time) = stream_fault {
+            count(stream_fault);
             tokio::time::sleep(*time).await;
         }
     }
-    let ruling = Ruling {
+    let ruling = RequestFaults {
         failure,
-        hurt: Cell::new(Hurt::new(&flaws, line, &app.service, &tuned)),
+        hurt: Cell::new(FaultInjector::new(
+            &stream_faults,
+            line,
+            &app.service,
+            &tuned,
+        )),
         tuned: tuned.clone(),
     };
     let answered = async {
@@ -100,19 +106,19 @@ where
     {
         response = faulty::break_up(response, hurt).await;
     }
-    for flaw in &flaws {
-        if let Flaw::WrongContentLength(bytes) = flaw {
-            count(flaw);
+    for stream_fault in &stream_faults {
+        if let StreamFault::WrongContentLength(bytes) = stream_fault {
+            count(stream_fault);
             response = faulty::misstate(response, *bytes);
         }
     }
     response
 }
 
-fn judge(app: &App, headers: &HeaderMap) -> Verdict {
-    let drill = &app.service.drill;
+fn judge(app: &App, headers: &HeaderMap) -> FaultDecision {
+    let drill = &app.service.faults;
     if !drill.is_armed() {
-        return Verdict {
+        return FaultDecision {
             tuned: drill.tuned(),
             dealt: Default::default(),
         };
@@ -122,12 +128,12 @@ fn judge(app: &App, headers: &HeaderMap) -> Verdict {
 }
 
 /// What the header asks for.
-fn asked(headers: &HeaderMap) -> Result<Option<Order>, Fault> {
+fn asked(headers: &HeaderMap) -> Result<Option<FaultSpec>, Fault> {
     let Some(value) = headers.get(HEADER) else {
         return Ok(None);
     };
     let text = String::from_utf8_lossy(value.as_bytes());
-    let order: Result<Order, _> = text.parse();
+    let order: Result<FaultSpec, _> = text.parse();
     order
         .map(Some)
         .map_err(|error| Fault::bad_request(format!("Invalid X-Sim-Fault header: {error}")))
@@ -138,14 +144,14 @@ fn is_stream(response: &Response<Body>) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// The wound of this task's reply, for the one who writes it.
-pub(super) fn hurt() -> Option<Box<Hurt>> {
+/// The fault_plan of this task's reply, for the one who writes it.
+pub(super) fn hurt() -> Option<Box<FaultInjector>> {
     RULING.try_with(|ruling| ruling.hurt.take()).ok().flatten()
 }
 
 /// The settings under which this task's request is answered, when they may differ from those of
 /// the start.
-pub(super) fn tuned() -> Option<Arc<Tuned>> {
+pub(super) fn tuned() -> Option<Arc<LiveSettings>> {
     RULING.try_with(|ruling| ruling.tuned.clone()).ok()
 }
 
@@ -156,7 +162,7 @@ pub(super) fn tuned() -> Option<Arc<Tuned>> {
 pub(crate) fn inject(app: &App, headers: &HeaderMap, model: Option<&str>) -> Result<(), Fault> {
     let count = |kind| {
         let origin = tuned().map(|tuned| tuned.origin.clone());
-        app.service.drill.count(kind, &origin.unwrap_or_default());
+        app.service.faults.count(kind, &origin.unwrap_or_default());
     };
     if let Some(asked) = headers.get("x-return-error") {
         let text = String::from_utf8_lossy(asked.as_bytes());

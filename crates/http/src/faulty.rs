@@ -11,10 +11,13 @@ use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
 use super::stream::Broken;
-use vllm_sim_service::{Act, GRACE, Hurt};
+use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
 
-/// A reply whose wound lies in its middle: tokens cannot be counted in it.
-pub(super) async fn break_up(response: Response<Body>, mut hurt: Box<Hurt>) -> Response<Body> {
+/// A reply whose fault_plan lies in its middle: tokens cannot be counted in it.
+pub(super) async fn break_up(
+    response: Response<Body>,
+    mut hurt: Box<FaultInjector>,
+) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let Ok(whole) = body.collect().await else {
         return Response::from_parts(parts, Body::empty());
@@ -39,7 +42,7 @@ pub(super) async fn break_up(response: Response<Body>, mut hurt: Box<Hurt>) -> R
 struct Halves {
     first: Option<Bytes>,
     rest: Option<Bytes>,
-    hurt: Box<Hurt>,
+    hurt: Box<FaultInjector>,
 }
 
 impl http_body::Body for Halves {
@@ -57,10 +60,10 @@ impl http_body::Body for Halves {
         loop {
             match this.hurt.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Act::Break) => return Poll::Ready(Some(Err(Broken))),
+                Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(Broken))),
                 // The garbled rest is already gone.
-                Poll::Ready(Act::Garble) => {}
-                Poll::Ready(Act::Go) => {
+                Poll::Ready(InjectorAction::Garble) => {}
+                Poll::Ready(InjectorAction::Go) => {
                     let rest = this.rest.take().filter(|rest| !rest.is_empty());
                     return Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))));
                 }

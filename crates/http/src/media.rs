@@ -1,4 +1,4 @@
-//! Pictures, sounds and films in conversations.
+//! ImageOutput, sounds and films in conversations.
 //!
 //! Nothing is fetched: an item counts by the rules of `--mm-tokens-per-item`, and its content hash
 //! is that of its bytes when they came along, else that of its URL.
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::app::App;
-use vllm_sim_config::Door;
+use vllm_sim_config::CliMode;
 use vllm_sim_tokenizer::{Item, data_url, fnv1a, mark};
 use vllm_sim_tokenizer::{Media, Modality};
 use vllm_sim_wire::fault::Fault;
@@ -112,7 +112,7 @@ pub(crate) fn find(
         engine.on_mm_cache(found.marked.len() as u32, hits);
         return Ok(Some((marked, found)));
     }
-    if app.config.model.door == Door::Llmd {
+    if app.config.model.cli_mode == CliMode::Llmd {
         let parts = messages
             .iter()
             .filter_map(|message| match message.content() {

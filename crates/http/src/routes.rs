@@ -16,7 +16,7 @@ use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker,
 use super::{
     admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
 };
-use vllm_sim_config::{Config, Door, Task};
+use vllm_sim_config::{CliMode, Config, Task};
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -86,14 +86,14 @@ fn table(config: &Config) -> Vec<Route> {
         routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
     }
     // llm-d's sleep routes are always there.
-    if config.server.dev_mode || config.model.door == Door::Llmd {
+    if config.server.dev_mode || config.model.cli_mode == CliMode::Llmd {
         routes.extend(sleeping());
     }
-    if config.model.door == Door::Llmd {
+    if config.model.cli_mode == CliMode::Llmd {
         routes.push(("/query", "GET", get(transfer::query)));
     }
     let server = &config.server;
-    if config.model.door == Door::Llmd
+    if config.model.cli_mode == CliMode::Llmd
         || server.dev_mode
         || server.admin_key.is_some()
         || server.dashboard_control
@@ -145,7 +145,7 @@ fn generation() -> Vec<Route> {
 /// Routes of servers that share their work; where they are off, they say so.
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
-    let on = api.enable_scale_out || api.tokens_only || config.model.door == Door::Llmd;
+    let on = api.enable_scale_out || api.tokens_only || config.model.cli_mode == CliMode::Llmd;
     let mut routes = vec![
         (
             "/inference/v1/generate",

@@ -17,7 +17,7 @@ use super::fault;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::State;
 use vllm_sim_service::fault::Ending;
-use vllm_sim_service::{Act, Choice, Hurt, Reply};
+use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// What a poll of a body gives.
 type Polled = Poll<Option<Result<Frame<Bytes>, Broken>>>;
@@ -78,7 +78,7 @@ pub(super) struct EventStream<R> {
     ended: Vec<bool>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
     /// What goes wrong with it, when something does.
-    hurt: Option<Box<Hurt>>,
+    hurt: Option<Box<FaultInjector>>,
     _guard: Guard,
 }
 
@@ -251,13 +251,13 @@ impl<R: Render> EventStream<R> {
             Poll::Ready(act) => act,
         };
         match act {
-            Act::Go => None,
-            Act::Garble => {
+            InjectorAction::Go => None,
+            InjectorAction::Garble => {
                 let text = self.render.garbled();
                 let frame = Frame::data(Bytes::from_static(text.as_bytes()));
                 Some(Poll::Ready(Some(Ok(frame))))
             }
-            Act::Break => {
+            InjectorAction::Break => {
                 self.closed = true;
                 Some(Poll::Ready(Some(Err(Broken))))
             }

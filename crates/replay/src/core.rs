@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use vllm_sim_engine::sched::ConfigError;
-use vllm_sim_engine::{Agenda, SimTime};
 use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
+use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::outcome::{Admission, Handoff, Sink, Status};
 use super::pool::{PREFILL, Pool, SERVING};
@@ -108,7 +108,7 @@ struct Core<'a> {
     /// When workers have something to do. Entries may be out of date.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<Address>,
-    timers: Agenda<Timer>,
+    timers: TimerQueue<Timer>,
     /// Requests that have a worker but were not handed over.
     outgoing: VecDeque<(usize, u32, Choice)>,
     /// Prompts that were fetched: prefill worker and slot.
@@ -148,7 +148,7 @@ impl<'a> Core<'a> {
             way: Way::default(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
-            timers: Agenda::default(),
+            timers: TimerQueue::default(),
             outgoing: VecDeque::new(),
             fetched: Vec::new(),
             out: Outbox::new(),

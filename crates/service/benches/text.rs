@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{Brief, Stops};
+use vllm_sim_service::generate::request::{GenerateRequest, Stops};
 use vllm_sim_service::generate::{Generator, Mode};
 use vllm_sim_tokenizer::{ChatInput, Source, Tokenizer};
 
@@ -26,8 +26,8 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     println!("{name:<28} {each:>9} ns");
 }
 
-fn brief(key: u64, limit: u32, stops: Stops) -> Brief {
-    Brief {
+fn brief(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
+    GenerateRequest {
         key,
         limit,
         limited: true,

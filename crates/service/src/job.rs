@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{HandOver, Tuned};
+use super::{HandOver, LiveSettings};
 use crate::generate::request::{Bias, Prompt, Stops, Target};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
@@ -58,7 +58,7 @@ pub struct Job {
     /// When the request arrived.
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.
-    pub tuned: Option<Arc<Tuned>>,
+    pub tuned: Option<Arc<LiveSettings>>,
 }
 
 /// What a choice is made of, before chance has spoken.

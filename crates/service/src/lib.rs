@@ -2,11 +2,11 @@
 
 mod backlog;
 mod control;
-mod drill;
 mod embed;
 pub mod fault;
+mod fault_control;
+mod fault_injector;
 pub mod generate;
-mod hurt;
 mod job;
 mod leases;
 mod models;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault::Bound;
-use crate::generate::request::{Brief, Call, Form, Prompt, Target};
+use crate::generate::request::{Call, Form, GenerateRequest, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
 use vllm_sim_engine::SimTime;
@@ -28,9 +28,9 @@ use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Cache, Compiled, ConstraintError};
 
 pub use control::{Asset, Control, Halt};
-pub use drill::{Drill, Tuned, Verdict};
 pub use embed::embedding;
-pub use hurt::{Act, GRACE, Hurt};
+pub use fault_control::{FaultControl, FaultDecision, LiveSettings};
+pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use job::{Content, Job, Transfer};
 pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
@@ -161,7 +161,7 @@ pub struct Service {
     /// Whether the engines work.
     pub control: Control,
     /// What may go wrong, and what an operator may change.
-    pub drill: Drill,
+    pub faults: FaultControl,
     ranks: Vec<Live>,
     hasher: Option<Hasher>,
     schemas: Cache,
@@ -194,7 +194,7 @@ impl Service {
             models,
             generator,
             control: Control::default(),
-            drill: Drill::default(),
+            faults: FaultControl::default(),
             ranks,
             schemas: Cache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
@@ -239,8 +239,8 @@ impl Service {
     }
 
     fn admission(&self) -> Admission {
-        if self.drill.is_armed() {
-            self.drill.tuned().admission
+        if self.faults.is_armed() {
+            self.faults.tuned().admission
         } else {
             self.settings.admission
         }
@@ -256,11 +256,11 @@ impl Service {
         }
         let Admission { requests, tokens } = self.admission();
         if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
-            self.drill.refused(Bound::Requests);
+            self.faults.refused(Bound::Requests);
             return Err(ServeError::TooManyRequests);
         }
         if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
-            self.drill.refused(Bound::Tokens);
+            self.faults.refused(Bound::Tokens);
             return Err(ServeError::TooManyTokens);
         }
         Ok(())
@@ -405,7 +405,7 @@ impl Service {
                 }
             }
         };
-        Ok(self.generator.script(&Brief {
+        Ok(self.generator.script(&GenerateRequest {
             key,
             limit,
             limited: job.limited,

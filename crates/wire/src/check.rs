@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::fault::Fault;
-use super::lax::{self, Words};
+use super::lax::{self, ErrorText};
 use super::python::Py;
 use super::report::{Line, Lines, Step, fault, printed};
 use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, Wire};
@@ -46,7 +46,7 @@ fn checked_as<'a>(
 ) -> Result<Cow<'a, Value>, Fault> {
     if value.is_null() {
         let line = Line::new(
-            Words::new("missing", "Field required"),
+            ErrorText::new("missing", "Field required"),
             &[Step::Key(part)],
             value,
         );
@@ -256,11 +256,11 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn fail(&self, words: Words, value: &Value) -> Outcome {
+    fn fail(&self, words: ErrorText, value: &Value) -> Outcome {
         Err(Failed::Lines(self.line(words, value).into()))
     }
 
-    fn line(&self, words: Words, value: &Value) -> Line {
+    fn line(&self, words: ErrorText, value: &Value) -> Line {
         if self.quiet {
             Line::unread()
         } else if self.verbose {
@@ -275,7 +275,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Takes over a scalar's outcome; a changed value was a coercion.
-    fn scalar(&mut self, outcome: Result<Option<Value>, Words>, value: &Value) -> Outcome {
+    fn scalar(&mut self, outcome: Result<Option<Value>, ErrorText>, value: &Value) -> Outcome {
         match outcome {
             Ok(None) => Ok(None),
             Ok(changed) => {
@@ -311,7 +311,7 @@ impl<'a> Checker<'a> {
     fn list(&mut self, item: &Schema, length: Length, value: &'a Value) -> Outcome {
         let Py::List(items) = Py::of(value) else {
             return self.fail(
-                Words::new("list_type", "Input should be a valid list"),
+                ErrorText::new("list_type", "Input should be a valid list"),
                 value,
             );
         };
@@ -347,7 +347,7 @@ impl<'a> Checker<'a> {
     fn tuple(&mut self, schemas: &[Schema], value: &'a Value) -> Outcome {
         let Py::List(items) = Py::of(value) else {
             return self.fail(
-                Words::new("tuple_type", "Input should be a valid tuple"),
+                ErrorText::new("tuple_type", "Input should be a valid tuple"),
                 value,
             );
         };
@@ -356,7 +356,7 @@ impl<'a> Checker<'a> {
             self.path.push(Step::Index(i));
             let outcome = match items.get(i) {
                 Some(item) => self.check(schema, item),
-                None => self.fail(Words::new("missing", "Field required"), value),
+                None => self.fail(ErrorText::new("missing", "Field required"), value),
             };
             self.path.pop();
             match outcome {
@@ -378,7 +378,7 @@ impl<'a> Checker<'a> {
     fn dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> Outcome {
         let Py::Dict(map) = Py::of(value) else {
             return self.fail(
-                Words::new("dict_type", "Input should be a valid dictionary"),
+                ErrorText::new("dict_type", "Input should be a valid dictionary"),
                 value,
             );
         };
@@ -575,7 +575,7 @@ impl<'a> Checker<'a> {
             let Some((name, element)) = find(map, field.name) else {
                 if field.required {
                     self.path.push(Step::Key(field.name));
-                    lines.push(self.line(Words::new("missing", "Field required"), value));
+                    lines.push(self.line(ErrorText::new("missing", "Field required"), value));
                     self.path.pop();
                 }
                 continue;

@@ -19,7 +19,7 @@ const MAX_INT_DIGITS: usize = 4300;
 
 /// The fixed part of a schema error: what it is called and what it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct ErrorText {
     /// The `type` member.
     pub(super) kind: &'static str,
     /// The `msg` member.
@@ -28,7 +28,7 @@ pub(super) struct Words {
     pub(super) context: String,
 }
 
-impl Words {
+impl ErrorText {
     pub(super) fn new(kind: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -42,11 +42,11 @@ impl Words {
     }
 }
 
-pub(super) type Coerced = Result<Option<Value>, Words>;
+pub(super) type Coerced = Result<Option<Value>, ErrorText>;
 
 pub(super) fn bool(value: &Value) -> Coerced {
     let unreadable = || {
-        Words::new(
+        ErrorText::new(
             "bool_parsing",
             "Input should be a valid boolean, unable to interpret input",
         )
@@ -70,7 +70,7 @@ pub(super) fn bool(value: &Value) -> Coerced {
         _ => None,
     };
     read.map(|b| Some(Value::Bool(b)))
-        .ok_or_else(|| Words::new("bool_type", "Input should be a valid boolean"))
+        .ok_or_else(|| ErrorText::new("bool_type", "Input should be a valid boolean"))
 }
 
 /// Whether pydantic takes a float for a 64-bit integer.
@@ -83,11 +83,11 @@ pub(super) fn int(value: &Value) -> Coerced {
     match Py::of(value) {
         Py::Int(_) | Py::BigInt(_) => Ok(None),
         Py::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
-        Py::Float(f) if !f.is_finite() => Err(Words::new(
+        Py::Float(f) if !f.is_finite() => Err(ErrorText::new(
             "finite_number",
             "Input should be a finite number",
         )),
-        Py::Float(f) if f.fract() != 0.0 => Err(Words::new(
+        Py::Float(f) if f.fract() != 0.0 => Err(ErrorText::new(
             "int_from_float",
             "Input should be a valid integer, got a number with a fractional part",
         )),
@@ -95,12 +95,15 @@ pub(super) fn int(value: &Value) -> Coerced {
         #[expect(clippy::cast_possible_truncation, reason = "whole and within 64 bits")]
         Py::Float(f) => Ok(Some(Value::from(f as i64))),
         Py::Str(text) => int_from_text(text).map(Some),
-        _ => Err(Words::new("int_type", "Input should be a valid integer")),
+        _ => Err(ErrorText::new(
+            "int_type",
+            "Input should be a valid integer",
+        )),
     }
 }
 
-fn too_large() -> Words {
-    Words::new(
+fn too_large() -> ErrorText {
+    ErrorText::new(
         "int_parsing_size",
         "Unable to parse input string as an integer, exceeded maximum size",
     )
@@ -115,7 +118,7 @@ pub(super) fn integer(text: &str) -> Option<Value> {
     }
 }
 
-fn int_from_text(text: &str) -> Result<Value, Words> {
+fn int_from_text(text: &str) -> Result<Value, ErrorText> {
     let text = text.trim();
     if text.len() > MAX_INT_DIGITS {
         return Err(too_large());
@@ -131,7 +134,7 @@ fn int_from_text(text: &str) -> Result<Value, Words> {
         None => digits,
     };
     let plain = underscored(whole).ok_or_else(|| {
-        Words::new(
+        ErrorText::new(
             "int_parsing",
             "Input should be a valid integer, unable to parse string as an integer",
         )
@@ -163,17 +166,23 @@ pub(super) fn float(value: &Value) -> Coerced {
         Py::Int(i) => Ok(Some(python::float(i as f64))),
         Py::BigInt(digits) => match digits.parse::<f64>() {
             Ok(f) if f.is_finite() => Ok(Some(python::float(f))),
-            _ => Err(Words::new("float_type", "Input should be a valid number")),
+            _ => Err(ErrorText::new(
+                "float_type",
+                "Input should be a valid number",
+            )),
         },
         Py::Str(text) => float_from_text(text)
             .map(|f| Some(python::float(f)))
             .ok_or_else(|| {
-                Words::new(
+                ErrorText::new(
                     "float_parsing",
                     "Input should be a valid number, unable to parse string as a number",
                 )
             }),
-        _ => Err(Words::new("float_type", "Input should be a valid number")),
+        _ => Err(ErrorText::new(
+            "float_type",
+            "Input should be a valid number",
+        )),
     }
 }
 
@@ -198,7 +207,10 @@ fn float_from_text(text: &str) -> Option<f64> {
 
 pub(super) fn str(value: &Value, length: Length) -> Coerced {
     let Py::Str(text) = Py::of(value) else {
-        return Err(Words::new("string_type", "Input should be a valid string"));
+        return Err(ErrorText::new(
+            "string_type",
+            "Input should be a valid string",
+        ));
     };
     if length.min == 0 && length.max == usize::MAX {
         return Ok(None);
@@ -207,7 +219,7 @@ pub(super) fn str(value: &Value, length: Length) -> Coerced {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count < length.min {
         let n = length.min;
-        return Err(Words::new(
+        return Err(ErrorText::new(
             "string_too_short",
             format!("String should have at least {n} character{}", plural(n)),
         )
@@ -215,7 +227,7 @@ pub(super) fn str(value: &Value, length: Length) -> Coerced {
     }
     if count > length.max {
         let n = length.max;
-        return Err(Words::new(
+        return Err(ErrorText::new(
             "string_too_long",
             format!("String should have at most {n} character{}", plural(n)),
         )
@@ -228,13 +240,16 @@ pub(super) fn bytes(value: &Value) -> Coerced {
     if value.is_string() {
         return Ok(None);
     }
-    Err(Words::new("bytes_type", "Input should be a valid bytes"))
+    Err(ErrorText::new(
+        "bytes_type",
+        "Input should be a valid bytes",
+    ))
 }
 
 pub(super) fn iterable(value: &Value) -> Coerced {
     match Py::of(value) {
         Py::Str(_) | Py::List(_) | Py::Dict(_) => Ok(None),
-        _ => Err(Words::new("iterable_type", "Input should be iterable")),
+        _ => Err(ErrorText::new("iterable_type", "Input should be iterable")),
     }
 }
 
@@ -253,13 +268,13 @@ fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     Err(choice_words(kind, choices))
 }
 
-fn choice_words(kind: &'static str, choices: &[&str]) -> Words {
+fn choice_words(kind: &'static str, choices: &[&str]) -> ErrorText {
     let expected = either(
         choices.iter().map(|choice| python::repr_str(choice)),
         " or ",
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Words::new(kind, format!("Input should be {expected}")).with(context)
+    ErrorText::new(kind, format!("Input should be {expected}")).with(context)
 }
 
 pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
@@ -275,11 +290,11 @@ pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
     }
     let expected = either(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Err(Words::new("enum", format!("Input should be {expected}")).with(context))
+    Err(ErrorText::new("enum", format!("Input should be {expected}")).with(context))
 }
 
-pub(super) fn not_an_instance(class: &str) -> Words {
-    Words::new(
+pub(super) fn not_an_instance(class: &str) -> ErrorText {
+    ErrorText::new(
         "is_instance_of",
         format!("Input should be an instance of {class}"),
     )
@@ -296,7 +311,7 @@ fn either(names: impl Iterator<Item = String>, last: &str) -> String {
     }
 }
 
-pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), Words> {
+pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), ErrorText> {
     let below = |limit: i128| match Py::of(value) {
         Py::Int(i) => i < limit,
         Py::BigInt(text) => text.starts_with('-'),
@@ -319,7 +334,7 @@ pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), Word
     }
 }
 
-pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), Words> {
+pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), ErrorText> {
     let number = Py::of(value).number().unwrap_or(f64::NAN);
     // NaN is on no side of any bound.
     let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
@@ -338,39 +353,39 @@ pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), Wor
 }
 
 /// The message drops the `.0` that the context keeps.
-fn float_words(words: fn(&str) -> Words, limit: f64) -> Words {
+fn float_words(words: fn(&str) -> ErrorText, limit: f64) -> ErrorText {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
-    let Words {
+    let ErrorText {
         kind,
         message,
         context,
     } = words(&short);
-    Words {
+    ErrorText {
         kind,
         message,
         context: context.replace(&short, &full),
     }
 }
 
-fn at_most(limit: &str) -> Words {
-    Words::new(
+fn at_most(limit: &str) -> ErrorText {
+    ErrorText::new(
         "less_than_equal",
         format!("Input should be less than or equal to {limit}"),
     )
     .with(format!("'le': {limit}"))
 }
 
-fn at_least(limit: &str) -> Words {
-    Words::new(
+fn at_least(limit: &str) -> ErrorText {
+    ErrorText::new(
         "greater_than_equal",
         format!("Input should be greater than or equal to {limit}"),
     )
     .with(format!("'ge': {limit}"))
 }
 
-fn more_than(limit: &str) -> Words {
-    Words::new(
+fn more_than(limit: &str) -> ErrorText {
+    ErrorText::new(
         "greater_than",
         format!("Input should be greater than {limit}"),
     )
@@ -378,7 +393,7 @@ fn more_than(limit: &str) -> Words {
 }
 
 /// Too many items are refused at once, too few only when all of them are good.
-pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Option<Words> {
+pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Option<ErrorText> {
     if length.max == bounds::STOP_STRINGS {
         length.max = bounds::current().stop_strings;
     }
@@ -390,7 +405,7 @@ pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Optio
             plural(n)
         );
         let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
-        return Some(Words::new("too_long", text).with(context));
+        return Some(ErrorText::new("too_long", text).with(context));
     }
     if good && count < length.min {
         let n = length.min;
@@ -399,23 +414,23 @@ pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Optio
             plural(n)
         );
         let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
-        return Some(Words::new("too_short", text).with(context));
+        return Some(ErrorText::new("too_short", text).with(context));
     }
     None
 }
 
-pub(super) fn not_attributes() -> Words {
-    Words::new(
+pub(super) fn not_attributes() -> ErrorText {
+    ErrorText::new(
         "model_attributes_type",
         "Input should be a valid dictionary or object to extract fields from",
     )
 }
 
-pub(super) fn not_a_model(model: &Model) -> Words {
+pub(super) fn not_a_model(model: &Model) -> ErrorText {
     match model.shape {
         Shape::Wrapped | Shape::Plain | Shape::Strict => not_attributes(),
-        Shape::TypedDict => Words::new("dict_type", "Input should be a valid dictionary"),
-        Shape::Dataclass => Words::new(
+        Shape::TypedDict => ErrorText::new("dict_type", "Input should be a valid dictionary"),
+        Shape::Dataclass => ErrorText::new(
             "dataclass_type",
             format!(
                 "Input should be a dictionary or an instance of {}",
@@ -426,17 +441,17 @@ pub(super) fn not_a_model(model: &Model) -> Words {
     }
 }
 
-pub(super) fn extra_forbidden() -> Words {
-    Words::new("extra_forbidden", "Extra inputs are not permitted")
+pub(super) fn extra_forbidden() -> ErrorText {
+    ErrorText::new("extra_forbidden", "Extra inputs are not permitted")
 }
 
-pub(super) fn value_error(text: &str) -> Words {
+pub(super) fn value_error(text: &str) -> ErrorText {
     let context = format!("'error': ValueError({})", python::repr_str(text));
-    Words::new("value_error", format!("Value error, {text}")).with(context)
+    ErrorText::new("value_error", format!("Value error, {text}")).with(context)
 }
 
-pub(super) fn tag_missing(by: &str) -> Words {
-    Words::new(
+pub(super) fn tag_missing(by: &str) -> ErrorText {
+    ErrorText::new(
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
@@ -450,10 +465,10 @@ pub(super) fn tag_unknown<'n>(
     by: &str,
     tag: &Value,
     names: impl Iterator<Item = &'n str>,
-) -> Words {
+) -> ErrorText {
     let expected = names.map(python::repr_str).collect::<Vec<_>>().join(", ");
     let tag = python::str(tag);
-    Words::new(
+    ErrorText::new(
         "union_tag_invalid",
         format!(
             "Input tag '{tag}' found using '{by}' does not match any of the expected tags: \
@@ -468,9 +483,9 @@ pub(super) fn tag_unknown<'n>(
     ))
 }
 
-pub(super) fn tuple_too_long(most: usize, count: usize) -> Words {
+pub(super) fn tuple_too_long(most: usize, count: usize) -> ErrorText {
     let s = if most == 1 { "" } else { "s" };
-    Words::new(
+    ErrorText::new(
         "too_long",
         format!("Tuple should have at most {most} item{s} after validation, not {count}"),
     )
@@ -479,10 +494,10 @@ pub(super) fn tuple_too_long(most: usize, count: usize) -> Words {
     ))
 }
 
-pub(super) fn sequence(value: &Value) -> Result<(), Words> {
+pub(super) fn sequence(value: &Value) -> Result<(), ErrorText> {
     match Py::of(value) {
         Py::List(_) => Ok(()),
-        Py::Str(_) => Err(Words::new(
+        Py::Str(_) => Err(ErrorText::new(
             "sequence_str",
             "'str' instances are not allowed as a Sequence value",
         )
@@ -492,8 +507,8 @@ pub(super) fn sequence(value: &Value) -> Result<(), Words> {
 }
 
 /// What a validator function says of an empty collection.
-pub(super) fn value_too_short() -> Words {
-    Words::new(
+pub(super) fn value_too_short() -> ErrorText {
+    ErrorText::new(
         "too_short",
         "Value should have at least 1 item after validation, not 0",
     )

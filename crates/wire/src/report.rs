@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::fault::{Fault, Kind};
-use super::lax::Words;
+use super::lax::ErrorText;
 use super::python::{self, Py};
 
 /// Errors that are spelled out; the rest is counted.
@@ -110,13 +110,13 @@ impl Step<'_> {
 /// One schema error.
 #[derive(Debug)]
 pub(super) struct Line {
-    words: Words,
+    words: ErrorText,
     loc: String,
     input: String,
 }
 
 impl Line {
-    pub(super) fn new(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+    pub(super) fn new(words: ErrorText, path: &[Step<'_>], input: &Value) -> Self {
         Self {
             words,
             loc: clean(path),
@@ -127,14 +127,14 @@ impl Line {
     /// A line that nobody reads.
     pub(super) fn unread() -> Self {
         Self {
-            words: Words::new("", ""),
+            words: ErrorText::new("", ""),
             loc: String::new(),
             input: String::new(),
         }
     }
 
     /// A line for [`printed`].
-    pub(super) fn verbose(words: Words, path: &[Step<'_>], input: &Value) -> Self {
+    pub(super) fn verbose(words: ErrorText, path: &[Step<'_>], input: &Value) -> Self {
         let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
         let kind = Py::of(input).type_name();
         let shown = shortened(&python::repr(input));

@@ -17,7 +17,7 @@ use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 /// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` answers the same.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim record", no_binary_name = true)]
-struct Words {
+struct Args {
     /// The endpoint, like http://localhost:8000.
     #[arg(long, value_name = "URL")]
     upstream: String,
@@ -60,7 +60,7 @@ pub fn run(
     env: &dyn Fn(&str) -> Option<String>,
     ended: impl Future<Output = ()>,
 ) -> Result<String> {
-    let words = match Words::try_parse_from(words) {
+    let words = match Args::try_parse_from(words) {
         Ok(words) => words,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(error.to_string()),
         Err(error) => {
@@ -84,7 +84,7 @@ pub fn run(
     })
 }
 
-async fn start(words: Words, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
+async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
     let model = match &words.model {
         Some(model) => model.clone(),
         None if words.force_dummy_tokenizer => String::new(),
@@ -104,11 +104,7 @@ async fn start(words: Words, env: &dyn Fn(&str) -> Option<String>) -> Result<Rec
 }
 
 /// The tokenizer that a server of this model opens by itself.
-fn tokenizer(
-    words: &Words,
-    model: &str,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Tokenizer> {
+fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
     let path = Path::new(model);
     let source = if words.force_dummy_tokenizer {
         Source::Simulated

@@ -20,8 +20,8 @@ use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{EngineSpec, Pace, Settings, Totals};
 
 use super::dynamo_run;
-use options::{Mode, Words};
-pub(super) use options::{PoolWords, ReportWords, WorkloadWords, split};
+use options::{Mode, ReplayArgs};
+pub(super) use options::{PoolArgs, ReportArgs, WorkloadArgs, split};
 pub(super) use pools::{Pools, pools};
 pub(super) use workload::{limit, open};
 
@@ -49,7 +49,7 @@ pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
 /// # Errors
 /// What to tell the user.
 pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
-    let parsed = split::<Words>(words)?;
+    let parsed = split::<ReplayArgs>(words)?;
     let (flags, loose) = match parsed.wants_help() {
         true => Default::default(),
         false => sort(&parsed.others)?,
@@ -100,7 +100,7 @@ pub(super) fn play(
     source: &mut dyn Source,
     pace: Pace,
     limit: Option<SimTime>,
-    words: &ReportWords,
+    words: &ReportArgs,
 ) -> Result<Report> {
     let interval = words.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -126,7 +126,7 @@ pub(super) fn play(
 }
 
 /// Who listens; `keep` records of requests, unless the words say no.
-fn sink(words: &ReportWords, keep: bool) -> Result<Both> {
+fn sink(words: &ReportArgs, keep: bool) -> Result<Both> {
     let options = report::Options {
         slo: words.slo()?,
         per_request: keep && !words.no_per_request,
@@ -201,7 +201,7 @@ impl Sink for Both {
 /// Writes what the words ask for; returns what is to be printed.
 fn tell(
     report: &Report,
-    words: &ReportWords,
+    words: &ReportArgs,
     wall: Option<Duration>,
     about: &[(String, String)],
 ) -> Result<String> {

@@ -9,7 +9,7 @@ use vllm_sim_replay::net::Trust;
 use vllm_sim_replay::online::{self, Api, Options};
 use vllm_sim_replay::report::{Facts, Report};
 
-use super::options::{ReportWords, WorkloadWords};
+use super::options::{ReportArgs, WorkloadArgs};
 use super::{sink, workload};
 
 /// Which API of a real server is called.
@@ -24,7 +24,7 @@ pub(super) enum ApiName {
 /// Real servers instead of simulated workers.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Real servers")]
-pub(super) struct OnlineWords {
+pub(super) struct OnlineArgs {
     /// Send the workload over HTTP to these servers instead of simulated workers.
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub target: Vec<String>,
@@ -53,9 +53,9 @@ pub(super) struct OnlineWords {
 
 /// Sends a workload; gives the report, and how long it took.
 pub(super) fn run(
-    online: &OnlineWords,
-    asked: &WorkloadWords,
-    report: &ReportWords,
+    online: &OnlineArgs,
+    asked: &WorkloadArgs,
+    report: &ReportArgs,
 ) -> Result<(Report, Duration)> {
     // Shared prefixes of synthetic prompts are made of blocks of vLLM's size.
     let (mut source, pace) = workload::open(asked, 16)?;

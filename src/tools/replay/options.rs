@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
 
-use super::online::OnlineWords;
+use super::online::OnlineArgs;
 use vllm_sim_replay::load::Format;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::synth::Lengths;
@@ -19,15 +19,15 @@ use vllm_sim_replay::synth::Lengths;
     no_binary_name = true,
     args_override_self = true
 )]
-pub(super) struct Words {
+pub(super) struct ReplayArgs {
     #[command(flatten)]
-    pub workload: WorkloadWords,
+    pub workload: WorkloadArgs,
     #[command(flatten)]
-    pub pools: PoolWords,
+    pub pools: PoolArgs,
     #[command(flatten)]
-    pub report: ReportWords,
+    pub report: ReportArgs,
     #[command(flatten)]
-    pub online: OnlineWords,
+    pub online: OnlineArgs,
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR")]
     pub dynamo_run: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub(super) enum Mode {
 /// What is asked.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workload")]
-pub(in crate::tools) struct WorkloadWords {
+pub(in crate::tools) struct WorkloadArgs {
     /// Trace files; several are read as one.
     #[arg(value_name = "TRACE")]
     pub files: Vec<PathBuf>,
@@ -167,7 +167,7 @@ pub(in crate::tools) enum PolicyName {
 /// Who serves.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workers and router")]
-pub(in crate::tools) struct PoolWords {
+pub(in crate::tools) struct PoolArgs {
     /// Workers that do everything.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub num_workers: u32,
@@ -246,7 +246,7 @@ pub(in crate::tools) struct PoolWords {
 /// What is told.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Report")]
-pub(in crate::tools) struct ReportWords {
+pub(in crate::tools) struct ReportArgs {
     /// Write the report as JSON; `-`: to standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     pub report_json: Option<String>,
@@ -273,7 +273,7 @@ pub(in crate::tools) struct ReportWords {
     pub slo_e2e_ms: Option<f64>,
 }
 
-impl ReportWords {
+impl ReportArgs {
     /// The bounds of a good request.
     pub(in crate::tools) fn slo(&self) -> Result<Slo> {
         for (name, value) in [
@@ -294,7 +294,7 @@ impl ReportWords {
     }
 }
 
-/// Words of a command line: those that `T` knows, and all others in their order.
+/// Arguments of a command line: those that `T` knows, and all others in their order.
 ///
 /// # Errors
 /// What clap says of a value.
@@ -348,7 +348,7 @@ pub(in crate::tools) fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> 
 #[derive(Debug)]
 pub(in crate::tools) struct Parsed<T> {
     known: Vec<String>,
-    /// Words for somebody else.
+    /// Arguments for somebody else.
     pub others: Vec<String>,
     of: std::marker::PhantomData<T>,
 }

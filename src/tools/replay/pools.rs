@@ -12,7 +12,7 @@ use vllm_sim_replay::{
 };
 
 use super::Deploy;
-use super::options::{PolicyName, PoolWords, RouterName, json_or_file};
+use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 
 /// An engine, its GPUs, and how long prompts take from it to another pool.
 type Worker = (EngineSpec, u32, TransferTime);
@@ -31,7 +31,7 @@ pub(in crate::tools) struct Pools {
 
 /// The pools that the words describe; `flags` describe the engine.
 pub(in crate::tools) fn pools(
-    words: &PoolWords,
+    words: &PoolArgs,
     flags: &[String],
     deploy: Deploy<'_>,
 ) -> Result<Pools> {
@@ -170,7 +170,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
     duration.map_err(|_| anyhow::anyhow!("{flag} is {value}, must be 0 or more"))
 }
 
-fn scaling(words: &PoolWords) -> Result<Scaling> {
+fn scaling(words: &PoolArgs) -> Result<Scaling> {
     let mut schedule = Vec::new();
     for step in words.scale.iter().flat_map(|plan| plan.split(',')) {
         let wrong = || format!("--scale: {step:?} must be SECONDS=WORKERS");
@@ -224,7 +224,7 @@ fn scaling(words: &PoolWords) -> Result<Scaling> {
     Ok(Scaling { schedule, rule })
 }
 
-fn router(words: &PoolWords) -> Result<RouterConfig> {
+fn router(words: &PoolArgs) -> Result<RouterConfig> {
     let config = match &words.router_config {
         Some(text) => json_or_file("--router-config", text)?,
         None => Value::Object(Map::new()),

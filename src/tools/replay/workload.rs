@@ -6,11 +6,11 @@ use vllm_sim_replay::load;
 use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
 use vllm_sim_replay::workload::Source;
 
-use super::options::WorkloadWords;
+use super::options::WorkloadArgs;
 
 /// The workload that the words describe, and how it is paced.
 pub(in crate::tools) fn open(
-    words: &WorkloadWords,
+    words: &WorkloadArgs,
     block_size: u32,
 ) -> Result<(Box<dyn Source>, Pace)> {
     let arrivals = arrivals(words)?;
@@ -64,7 +64,7 @@ pub(in crate::tools) fn open(
     Ok((source, pace))
 }
 
-fn arrivals(words: &WorkloadWords) -> Result<Option<Arrivals>> {
+fn arrivals(words: &WorkloadArgs) -> Result<Option<Arrivals>> {
     let arrivals = match (words.request_rate, words.arrival_interval_ms) {
         (None, None) if words.burstiness.is_some() => bail!("--burstiness needs --request-rate"),
         (None, None) => return Ok(None),
@@ -83,7 +83,7 @@ fn arrivals(words: &WorkloadWords) -> Result<Option<Arrivals>> {
 }
 
 fn synthetic(
-    words: &WorkloadWords,
+    words: &WorkloadArgs,
     block: u32,
     arrivals: Option<Arrivals>,
 ) -> Result<Box<dyn Source>> {
@@ -129,7 +129,7 @@ fn synthetic(
 }
 
 /// The end of virtual time.
-pub(in crate::tools) fn limit(words: &WorkloadWords) -> Result<Option<SimTime>> {
+pub(in crate::tools) fn limit(words: &WorkloadArgs) -> Result<Option<SimTime>> {
     let Some(seconds) = words.max_sim_time_seconds else {
         return Ok(None);
     };

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use vllm_sim_engine::latency::Roofline;
 use vllm_sim_engine::sched::vllm::Vllm;
-use vllm_sim_engine::{Agenda, SimTime};
 use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::spec::Run;
 
@@ -26,7 +26,7 @@ pub(in crate::tools) struct Client<'a> {
     /// Most requests that the engines run at once.
     places: usize,
     /// Requests on their way through the front end.
-    arrivals: Agenda<usize>,
+    arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     /// The next request to send.
     next: usize,
@@ -44,7 +44,7 @@ impl<'a> Client<'a> {
             run,
             engines,
             front_end,
-            arrivals: Agenda::default(),
+            arrivals: TimerQueue::default(),
             timeouts: VecDeque::new(),
             next: 0,
             stage_start: SimTime::ZERO,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vllm_sim_config::{Arity, Door, Group, Kind, flags, flags_markdown, help, ignored_flags};
+use vllm_sim_config::{Arity, CliMode, Group, Kind, flags, flags_markdown, help, ignored_flags};
 
 use super::try_words;
 
@@ -38,7 +38,7 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
         );
         assert!(flag.help.len() < 200, "{} says too much", flag.name);
         if flag.kind == Kind::Switch && flag.name != "enable-prefix-caching" {
-            assert!(flag.default(Door::Llmd).is_some(), "{}", flag.name);
+            assert!(flag.default(CliMode::Llmd).is_some(), "{}", flag.name);
         }
     }
     assert!(
@@ -132,15 +132,15 @@ fn every_flag_can_be_set_by_its_variable() {
 
 #[test]
 fn help_is_grouped_and_knows_the_door() {
-    let text = help(Door::Llmd, "");
+    let text = help(CliMode::Llmd, "");
     assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
     assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));
     assert!(!text.contains("--hf-endpoint"));
-    assert!(help(Door::Vllm, "").contains("[default: 256]"));
-    assert!(help(Door::Vllm, "all").contains("--hf-endpoint"));
-    let some = help(Door::Vllm, "max-num");
+    assert!(help(CliMode::Vllm, "").contains("[default: 256]"));
+    assert!(help(CliMode::Vllm, "all").contains("--hf-endpoint"));
+    let some = help(CliMode::Vllm, "max-num");
     assert!(some.contains("--max-num-seqs") && !some.contains("--port"));
-    assert!(help(Door::Llmd, "lora").contains("--max-cpu-loras"));
+    assert!(help(CliMode::Llmd, "lora").contains("--max-cpu-loras"));
 }
 
 #[test]

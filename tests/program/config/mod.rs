@@ -6,7 +6,7 @@
 )]
 
 mod chart;
-mod doors;
+mod cli_modes;
 mod flags;
 mod layers;
 mod llmd_table;

@@ -2,7 +2,7 @@
 //! names, its environment variable. The same values are taken, and refused in the same words: the
 //! flag, what was given, what is allowed, and where it came from.
 
-use vllm_sim_config::{Door, Flag, Kind, flags};
+use vllm_sim_config::{CliMode, Flag, Kind, flags};
 
 use super::try_words;
 
@@ -60,7 +60,7 @@ fn good(flag: &Flag) -> Option<String> {
     if COMPANIONS.contains(&flag.name) {
         return None;
     }
-    if let Some(default) = flag.default(Door::Llmd) {
+    if let Some(default) = flag.default(CliMode::Llmd) {
         return Some(default.to_owned());
     }
     match flag.kind {

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use vllm_sim::server::Server;
-use vllm_sim_config::{Door, Loaded};
+use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::Tokenizer;
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
 
-/// A server behind llm-d's door whose tokens are the simulated tokenizer's.
+/// A server behind llm-d's cli_mode whose tokens are the simulated tokenizer's.
 struct Sim {
     server: Server,
     base: String,
@@ -22,7 +22,7 @@ impl Sim {
     async fn start(flags: &[&str]) -> Result<Self, String> {
         let mut all = vec!["--model", "demo", "--host", "127.0.0.1", "--seed", "1"];
         all.extend(flags);
-        let mut loaded = Loaded::from_flags(Door::Llmd, &all).map_err(|e| e.to_string())?;
+        let mut loaded = Loaded::from_flags(CliMode::Llmd, &all).map_err(|e| e.to_string())?;
         loaded.config.server.port = 0;
         let server = Server::start(loaded.config)
             .await

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use vllm_sim::server::Server;
-use vllm_sim_config::{Command, Door, Loaded, load};
+use vllm_sim_config::{CliMode, Command, Loaded, load};
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -50,7 +50,7 @@ fn exposed(page: &str) -> BTreeSet<String> {
 async fn dashboards_and_alerts_name_only_series_that_are_there() {
     // Adapters have series once one was asked for.
     let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
-    let loaded = Loaded::from_flags(Door::Vllm, &flags).unwrap();
+    let loaded = Loaded::from_flags(CliMode::Vllm, &flags).unwrap();
     let server = Server::start_loaded(loaded).await.unwrap();
     let address = server.address.unwrap();
     // The first to ask may install the provider; the answer to the others is the same.
@@ -133,8 +133,12 @@ fn latency_profiles_are_configurations() {
         let config = &loaded.config;
         let roofline = path.to_string_lossy().contains("roofline-");
         assert_eq!(
-            config.model.door,
-            if roofline { Door::Vllm } else { Door::Llmd }
+            config.model.cli_mode,
+            if roofline {
+                CliMode::Vllm
+            } else {
+                CliMode::Llmd
+            }
         );
         if roofline {
             // The weights fit into the memory of the GPUs.
@@ -146,9 +150,9 @@ fn latency_profiles_are_configurations() {
 }
 
 /// Starts a server and asks it for `path`: status, content type, body.
-async fn get(door: Door, flags: &[&str], path: &str) -> (u16, String, String) {
+async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, String) {
     let flags = [&["--model", "demo"], flags].concat();
-    let mut loaded = Loaded::from_flags(door, &flags).unwrap();
+    let mut loaded = Loaded::from_flags(cli_mode, &flags).unwrap();
     loaded.config.server.port = 0;
     let server = Server::start_loaded(loaded).await.unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -166,16 +170,16 @@ async fn get(door: Door, flags: &[&str], path: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn the_dashboard_acts_only_where_it_may() {
-    for door in [Door::Llmd, Door::Vllm] {
-        let (status, kind, page) = get(door, &[], "/dashboard").await;
+    for cli_mode in [CliMode::Llmd, CliMode::Vllm] {
+        let (status, kind, page) = get(cli_mode, &[], "/dashboard").await;
         assert_eq!((status, kind.as_str()), (200, "text/html; charset=utf-8"));
         assert!(page.contains("data-control=\"false\""));
-        let (_, _, page) = get(door, &["--dashboard-control"], "/dashboard").await;
+        let (_, _, page) = get(cli_mode, &["--dashboard-control"], "/dashboard").await;
         assert!(page.contains("data-control=\"true\""));
     }
     // Behind `serve` its switches bring the route that they call.
-    let (status, _, _) = get(Door::Vllm, &[], "/admin/config").await;
+    let (status, _, _) = get(CliMode::Vllm, &[], "/admin/config").await;
     assert_eq!(status, 404);
-    let (status, _, _) = get(Door::Vllm, &["--dashboard-control"], "/admin/config").await;
+    let (status, _, _) = get(CliMode::Vllm, &["--dashboard-control"], "/admin/config").await;
     assert_eq!(status, 200);
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::{BlockPool, BlockTable};
 use crate::SeqId;
-use crate::{Agenda, SimTime};
+use crate::{SimTime, TimerQueue};
 
 /// Blocks of ended sequences that wait for another engine to read them.
 ///
@@ -13,7 +13,7 @@ use crate::{Agenda, SimTime};
 #[derive(Debug, Default)]
 pub struct Leases {
     tables: BTreeMap<SeqId, BlockTable>,
-    ends: Agenda<SeqId>,
+    ends: TimerQueue<SeqId>,
 }
 
 impl Leases {

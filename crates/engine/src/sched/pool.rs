@@ -13,11 +13,11 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 
 use crate::kv::{BlockPool, BlockTable, KvConfig, Leases, Need};
-use crate::{Agenda, SimTime};
 use crate::{
     CachedBlock, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence,
     Stats, SubmitError, Transfer,
 };
+use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{Purpose, stream};
 
 /// Settings of the pool.
@@ -68,7 +68,7 @@ pub struct Pool {
     config: PoolConfig,
     /// Delays of sequences that come from now on; each keeps those it came under.
     delays: Arc<Delays>,
-    agenda: Agenda<Timer>,
+    timers: TimerQueue<Timer>,
     slots: Vec<Option<Running>>,
     free: Vec<u32>,
     place: HashMap<SeqId, Place>,
@@ -126,7 +126,7 @@ impl Pool {
             queries: 0,
             hits: 0,
             config,
-            agenda: Agenda::default(),
+            timers: TimerQueue::default(),
             slots: Vec::new(),
             free: Vec::new(),
             place: HashMap::new(),
@@ -267,7 +267,7 @@ impl Pool {
         if due == now {
             self.release(now, index, out);
         } else {
-            self.agenda.set(due, Timer { slot: index, epoch });
+            self.timers.set(due, Timer { slot: index, epoch });
         }
         None
     }
@@ -377,7 +377,7 @@ impl Pool {
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match due {
-            Some(at) => self.agenda.set(at, Timer { slot: index, epoch }),
+            Some(at) => self.timers.set(at, Timer { slot: index, epoch }),
             None => self.finish(now, index, End::Finished, out),
         }
     }
@@ -569,7 +569,7 @@ impl Scheduler for Pool {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        let timers = self.paused.is_none().then(|| self.agenda.next_due());
+        let timers = self.paused.is_none().then(|| self.timers.next_due());
         let due = [timers.flatten(), self.leases.next_due()];
         due.into_iter().flatten().min()
     }
@@ -579,7 +579,7 @@ impl Scheduler for Pool {
         if self.paused.is_some() {
             return;
         }
-        while let Some((due, timer)) = self.agenda.pop_due(now) {
+        while let Some((due, timer)) = self.timers.pop_due(now) {
             let slot = self.slots.get(timer.slot as usize).and_then(Option::as_ref);
             if slot.is_some_and(|running| running.epoch == timer.epoch) {
                 self.release(due, timer.slot, out);
@@ -594,7 +594,7 @@ impl Scheduler for Pool {
             }
             Command::Resume => {
                 if let Some(since) = self.paused.take() {
-                    self.agenda.postpone(now - since);
+                    self.timers.postpone(now - since);
                     self.admit(now, out);
                 }
             }

@@ -24,11 +24,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::latency::Batch;
-use crate::{Agenda, SimTime};
 use crate::{
     BlockKey, CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
+use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::{Admitted, ConfigError};
@@ -60,7 +60,7 @@ pub struct Sglang {
     plan_at: Option<SimTime>,
     paused: bool,
     /// Ends that wait for their tail: slot and generation.
-    tails: Agenda<(Slot, u32)>,
+    tails: TimerQueue<(Slot, u32)>,
     /// Of the drafts, once one was drawn.
     draws: Option<StdRng>,
     /// Share of the remaining output that admission reserves now.
@@ -121,7 +121,7 @@ impl Sglang {
             spare: Pass::default(),
             plan_at: None,
             paused: false,
-            tails: Agenda::default(),
+            tails: TimerQueue::default(),
             draws: None,
             rounds_without_prefill: 0,
             arrivals: 0,

@@ -25,11 +25,11 @@ mod waiting;
 use std::collections::VecDeque;
 
 use crate::kv::{BlockPool, KvConfig, Leases};
-use crate::{Agenda, SimTime};
 use crate::{
     CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
+use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{Purpose, stream};
 
@@ -60,7 +60,7 @@ pub struct Vllm {
     plan_at: Option<SimTime>,
     paused: bool,
     /// Fetches that end, and ends that wait for their tail: slot and generation.
-    timers: Agenda<(Slot, u32)>,
+    timers: TimerQueue<(Slot, u32)>,
     /// Blocks kept for engines that decode what was prefilled here.
     leases: Leases,
     fetching: usize,
@@ -102,7 +102,7 @@ impl Vllm {
             spare: Vec::new(),
             plan_at: None,
             paused: false,
-            timers: Agenda::default(),
+            timers: TimerQueue::default(),
             leases: Leases::default(),
             fetching: 0,
             destinations: Destinations::default(),

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use crate::json;
-use crate::openai::view::Counts;
+use crate::openai::response_shape::Counts;
 use vllm_sim_engine::End;
 use vllm_sim_service::Choice;
 use vllm_sim_service::generate::Reason;

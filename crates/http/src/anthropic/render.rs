@@ -5,7 +5,7 @@
 use super::llmd;
 use crate::json;
 use crate::openai::chat_render::ChatView;
-use crate::openai::view::{Counts, end_of};
+use crate::openai::response_shape::{Counts, end_of};
 use crate::stream::{Render, Step};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::ToolMode;

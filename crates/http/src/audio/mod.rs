@@ -25,11 +25,11 @@ use super::openai::prepare;
 use super::{error, fault};
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
-use vllm_sim_config::{Door, Listener};
+use vllm_sim_config::{CliMode, Listener};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 use vllm_sim_service::Job;
-use vllm_sim_service::generate::request::{Heard, Prompt, Target};
+use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_tokenizer::{Media, Modality};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
@@ -199,7 +199,7 @@ fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
 /// 400 for what is no sound, in vLLM's words.
 async fn measured(app: &App, sound: Bytes) -> Result<f64, Fault> {
     let limits = app.config.api.speech;
-    let any = app.config.model.door == Door::Llmd;
+    let any = app.config.model.cli_mode == CliMode::Llmd;
     let size = sound.len();
     prepare::off_thread(size, move || sound::seconds(&sound, &limits, any)).await
 }
@@ -288,7 +288,7 @@ fn prompts(
             tokens,
             echo: request.prompt.as_str().into(),
             media,
-            heard: Some(Heard {
+            heard: Some(AudioInput {
                 key,
                 tokens: (clip.seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
             }),
@@ -334,7 +334,7 @@ async fn detect(
     let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
     let prompt = Prompt {
         tokens: vec![start],
-        heard: Some(Heard { key, tokens: 1 }),
+        heard: Some(AudioInput { key, tokens: 1 }),
         ..Prompt::default()
     };
     let job = Job {

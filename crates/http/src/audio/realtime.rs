@@ -32,7 +32,7 @@ use crate::routes;
 use vllm_sim_engine::driver::State as Phase;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
-use vllm_sim_service::generate::request::{Heard, Prompt};
+use vllm_sim_service::generate::request::{AudioInput, Prompt};
 use vllm_sim_service::{Job, Reply};
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
@@ -380,7 +380,7 @@ impl Session {
         }
         let prompt = Prompt {
             tokens,
-            heard: Some(Heard {
+            heard: Some(AudioInput {
                 key,
                 tokens: (seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
             }),

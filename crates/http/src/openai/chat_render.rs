@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::logprobs::{Style, chat_entry, prompt};
-use super::view::{Counts, View, Wire, end_of};
+use super::response_shape::{Counts, ResponseShape, Wire, end_of};
+use crate::image_output::PICTURE;
 use crate::json;
-use crate::omni::PICTURE;
 use crate::stream::{Render, Step};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
@@ -16,7 +16,7 @@ use vllm_sim_service::{Choice, Reply};
 /// What only chat replies depend on.
 #[derive(Clone)]
 pub(crate) struct ChatView {
-    pub(crate) view: View,
+    pub(crate) view: ResponseShape,
     pub(crate) role: Arc<str>,
     /// Text before the answer (`echo`).
     pub(crate) echo: Option<Arc<str>>,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::logprobs::{CONTEXT, Lists, Style, prompt};
-use super::view::{Counts, View, Wire, end_of};
+use super::response_shape::{Counts, ResponseShape, Wire, end_of};
 use crate::json;
 use crate::stream::{Render, Step};
 use vllm_sim_service::generate::Channel;
@@ -21,7 +21,7 @@ pub(crate) struct ShownPrompt {
 /// What only completion replies depend on.
 #[derive(Clone)]
 pub(crate) struct CompletionView {
-    pub(crate) view: View,
+    pub(crate) view: ResponseShape,
     pub(crate) echo: bool,
     /// Only the echo is wanted (`max_tokens` 0).
     pub(crate) echo_only: bool,

@@ -11,5 +11,5 @@ pub(super) mod llmd;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;
+pub(super) mod response_shape;
 pub(super) mod responses;
-pub(super) mod view;

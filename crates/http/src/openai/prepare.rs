@@ -7,12 +7,12 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
 pub(crate) use super::ids::{call_ids, numbered, request_id, uid};
-use super::view::View;
+use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
-use vllm_sim_config::Door;
+use vllm_sim_config::CliMode;
 use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::{Constraint, compile};
 use vllm_sim_service::generate::request::{Bias, Prompt, Stops, Target};
@@ -179,7 +179,7 @@ pub(crate) fn messages(
         ContentFormat::String => WireFormat::String,
         ContentFormat::Openai => WireFormat::OpenAi,
     };
-    let shown: Vec<Value> = if app.config.model.door == Door::Llmd {
+    let shown: Vec<Value> = if app.config.model.cli_mode == CliMode::Llmd {
         // llm-d takes pictures and sound whatever the model.
         messages.iter().map(|m| m.raw().clone()).collect()
     } else {
@@ -515,11 +515,11 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
 }
 
 /// What the shape of both answers depends on.
-pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> View {
+pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> ResponseShape {
     let api = &app.config.api;
     let include = shape.usage || api.force_include_usage;
     let continuous = shape.continuous_usage || api.force_include_usage;
-    View {
+    ResponseShape {
         id: id.clone(),
         created: unix_now() as u64,
         model: app.service.models.shown(target),

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::vllm::ok;
-use vllm_sim_config::Door;
+use vllm_sim_config::CliMode;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
@@ -28,7 +28,7 @@ pub(crate) async fn create(
     let texts: Vec<String> = given.unwrap_or_else(mixed);
     let _held = hold(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
-    let unit = app.config.model.door == Door::Vllm;
+    let unit = app.config.model.cli_mode == CliMode::Vllm;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
     let vectors: Vec<Vec<f32>> = inputs

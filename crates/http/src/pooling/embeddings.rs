@@ -14,7 +14,7 @@ use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::vllm::ok;
-use vllm_sim_config::{Door, Task};
+use vllm_sim_config::{CliMode, Task};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -114,7 +114,7 @@ async fn answer(
     } else {
         vector::dimensions(app, request.dimensions)?
     };
-    let unit = app.config.model.door == Door::Vllm && request.use_activation != Some(false);
+    let unit = app.config.model.cli_mode == CliMode::Vllm && request.use_activation != Some(false);
     let vectors: Vec<Vec<f32>> = inputs
         .iter()
         .map(|tokens| vector::embed(tokens, length, unit && !classes))

@@ -50,7 +50,7 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
 /// vLLM's 400 for a model that cannot; llm-d's for less than 1.
 pub(super) fn dimensions(app: &App, asked: Option<i128>) -> Result<usize, Fault> {
     let model = app.config.model.hf_config.as_deref();
-    let simulator = app.config.model.door == vllm_sim_config::Door::Llmd;
+    let simulator = app.config.model.cli_mode == vllm_sim_config::CliMode::Llmd;
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
         .filter(|_| !simulator)

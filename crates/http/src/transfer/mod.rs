@@ -10,10 +10,10 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::omni;
-use super::openai::view::{View, Wire};
+use super::image_output;
+use super::openai::response_shape::{ResponseShape, Wire};
 use super::vllm::ok;
-use vllm_sim_config::{Connector, Door};
+use vllm_sim_config::{CliMode, Connector};
 use vllm_sim_engine::driver::Source;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{HandOver, Transfer};
@@ -46,7 +46,7 @@ pub(crate) fn streams(
 /// Without a connector vLLM takes no notice of the parameters. llm-d's command line needs none.
 pub(crate) fn terms(
     app: &App,
-    view: &mut View,
+    view: &mut ResponseShape,
     params: Option<&Map<String, Value>>,
     prompts: &[Prompt],
 ) -> Transfer {
@@ -55,13 +55,13 @@ pub(crate) fn terms(
     };
     let config = app.config.kv_transfer.as_ref();
     let connector = match config {
-        None if app.config.model.door == Door::Llmd => Some(Connector::Nixl),
+        None if app.config.model.cli_mode == CliMode::Llmd => Some(Connector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
     };
     if told(params, "do_remote_prefill") {
         return match connector {
-            _ if app.config.model.door == Door::Llmd => Transfer::FromRemote(source(params)),
+            _ if app.config.model.cli_mode == CliMode::Llmd => Transfer::FromRemote(source(params)),
             Some(connector) if names_source(connector, params) => {
                 Transfer::FromRemote(source(params))
             }
@@ -161,7 +161,7 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         .is_some_and(|value| {
             value
                 .to_str()
-                .is_ok_and(|v| omni::boolean(v.trim()) == Some(true))
+                .is_ok_and(|v| image_output::boolean(v.trim()) == Some(true))
         });
     if forced {
         // More than all of it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::json;
 use crate::openai::logprobs;
-use crate::openai::view::{Counts, View, end_of};
+use crate::openai::response_shape::{Counts, ResponseShape, end_of};
 use crate::stream::{Render, Step};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
@@ -14,7 +14,7 @@ use vllm_sim_service::{Choice, Reply};
 
 /// What the shape of a reply in tokens depends on.
 pub(super) struct GenerateView {
-    pub(super) view: View,
+    pub(super) view: ResponseShape,
     /// `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,

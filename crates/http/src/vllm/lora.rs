@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
-use vllm_sim_config::Door;
+use vllm_sim_config::CliMode;
 use vllm_sim_wire::fault::{Fault, Kind};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
@@ -84,7 +84,7 @@ fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
     if !asked.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
         return Err(lora::already_loaded(name));
     }
-    if app.config.model.door == Door::Llmd {
+    if app.config.model.cli_mode == CliMode::Llmd {
         return Ok(());
     }
     if !app.config.lora.enabled {

@@ -110,7 +110,7 @@ impl Cells {
         };
         let tokens = || of(&token_bounds);
         let latency = || of(&b.request_latency);
-        let residency = || of(&b.kv_cache_residency);
+        let lifetimes = || of(&b.kv_cache_residency);
         let positions = 0..settings.spec_positions;
         let cells = Self {
             spec_drafts: Arc::default(),
@@ -155,9 +155,9 @@ impl Cells {
             decode_time: latency(),
             request_preemptions: of(&b.request_num_preemptions),
             prefill_computed: tokens(),
-            block_lifetime: residency(),
-            block_idle: residency(),
-            block_reuse_gap: residency(),
+            block_lifetime: lifetimes(),
+            block_idle: lifetimes(),
+            block_reuse_gap: lifetimes(),
             nixl_xfer_time: of(&buckets::NIXL_TIME[1..]),
             nixl_post_time: of(buckets::NIXL_TIME),
             nixl_bytes: of(&buckets::nixl_bytes()),

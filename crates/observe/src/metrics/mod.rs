@@ -19,6 +19,7 @@
 //! Source: vLLM 0.32 and 0.33, `vllm/v1/metrics`; a recorded server's texts are in
 //! `tests/fixtures/metrics`.
 
+mod block_lifetime;
 mod buckets;
 mod cache_config;
 mod cell;
@@ -35,7 +36,6 @@ mod number;
 mod observer;
 mod page;
 mod process;
-mod residency;
 mod restart;
 mod sockets;
 #[cfg(test)]
@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use block_lifetime::BlockLifetime;
 pub use buckets::{BucketError, Buckets};
 pub use cache_config::CacheConfig;
 pub use engine::{
@@ -56,7 +57,6 @@ pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
 pub use observer::{Hearing, Observer};
-pub use residency::Residency;
 pub use work::{Model as WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};

@@ -1,25 +1,25 @@
 //! Faults on purpose: whether a request fails, how, and what its client sees of it.
 //!
 //! There are two families. A [`Failure`] is a refusal with a status, as llm-d-inference-sim injects
-//! it. A [`Flaw`] spoils a reply that is under way: it stalls, breaks off, is reset, or says
-//! something that is not its protocol. An [`Order`] names any of them for one request, a [`Plan`]
+//! it. A [`StreamFault`] spoils a reply that is under way: it stalls, breaks off, is reset, or says
+//! something that is not its protocol. An [`FaultSpec`] names any of them for one request, a [`FaultRates`]
 //! deals them out by chance.
 
+mod conn;
 mod failure;
-mod flaw;
-mod line;
-mod order;
-mod plan;
-mod wound;
+mod fault_plan;
+mod rates;
+mod spec;
+mod stream_fault;
 
 use std::sync::Arc;
 
+pub use conn::ConnHandle;
 pub use failure::Failure;
-pub use flaw::Flaw;
-pub use line::Line;
-pub use order::{Order, OrderError};
-pub use plan::{Dealt, Plan};
-pub use wound::{Ending, Incision, Wound};
+pub use fault_plan::{Ending, FaultAction, FaultPlan};
+pub use rates::{DrawnFault, FaultRates};
+pub use spec::{FaultSpec, FaultSpecError};
+pub use stream_fault::StreamFault;
 
 /// Where a fault comes from, as logs and metrics show it; empty outside a drill.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

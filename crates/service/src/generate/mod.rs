@@ -18,7 +18,7 @@ pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{Channel, Cursor, Finish, Reason, Script, StopReason, Token};
 
-use crate::generate::request::{Brief, Form};
+use crate::generate::request::{Form, GenerateRequest};
 use corpus::Line;
 use script::{Run, Source};
 use vllm_sim_random::{Draw, Purpose, stream};
@@ -131,7 +131,7 @@ impl Generator {
     }
 
     /// Writes the script of a brief.
-    pub fn script(&self, brief: &Brief) -> Script {
+    pub fn script(&self, brief: &GenerateRequest) -> Script {
         let mut rng = stream(self.seed, brief.key, Purpose::Content);
         let mut draft = Draft {
             own: Vec::new(),
@@ -185,7 +185,7 @@ impl Generator {
 
     /// Ends a text of `whole` tokens that had `room`: by itself with the end-of-sequence token,
     /// or by the limit.
-    fn end(&self, whole: u32, room: u32, brief: &Brief, draft: &mut Draft) -> Reason {
+    fn end(&self, whole: u32, room: u32, brief: &GenerateRequest, draft: &mut Draft) -> Reason {
         if whole >= room && !(whole == room && self.tokenizer.eos().is_none()) {
             return Reason::Length;
         }
@@ -202,7 +202,7 @@ impl Generator {
     }
 
     /// How many tokens a free text has, and whether it ends before its limit by itself.
-    fn length(&self, brief: &Brief, rng: &mut ChaCha8Rng) -> u32 {
+    fn length(&self, brief: &GenerateRequest, rng: &mut ChaCha8Rng) -> u32 {
         if brief.stops.ignore_eos {
             return brief.limit;
         }
@@ -221,7 +221,7 @@ impl Generator {
 
     fn text(
         &self,
-        brief: &Brief,
+        brief: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
@@ -261,7 +261,7 @@ impl Generator {
     /// The client's words: whole, or repeated to the limit when nothing may end it.
     fn echo(
         &self,
-        brief: &Brief,
+        brief: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
@@ -302,7 +302,7 @@ impl Generator {
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
         channel: Channel,
-        brief: &Brief,
+        brief: &GenerateRequest,
     ) {
         let mut first = draft.runs.last().is_none_or(|run| run.channel != channel);
         let mut tries = 0;
@@ -327,7 +327,7 @@ impl Generator {
     }
 
     /// Reasoning before an answer of its own length; the tokens left for the answer.
-    fn think(&self, brief: &Brief, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
+    fn think(&self, brief: &GenerateRequest, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
         if let Some(share) = brief.reasoning {
             let tokens = (length::free(brief.limit, rng) as f64 * share * 2.0) as u32;
             self.reason(tokens.clamp(1, brief.limit), draft, rng, brief);
@@ -336,7 +336,13 @@ impl Generator {
     }
 
     /// Reasoning as a share of a text of `words` tokens.
-    fn think_within(&self, brief: &Brief, words: u32, draft: &mut Draft, rng: &mut ChaCha8Rng) {
+    fn think_within(
+        &self,
+        brief: &GenerateRequest,
+        words: u32,
+        draft: &mut Draft,
+        rng: &mut ChaCha8Rng,
+    ) {
         let Some(share) = brief.reasoning else { return };
         let thought = (f64::from(words) * share) as u32;
         // A limit that cuts the reply cuts the shortest thought first.
@@ -349,7 +355,13 @@ impl Generator {
         self.reason(thought, draft, rng, brief);
     }
 
-    fn reason(&self, tokens: u32, draft: &mut Draft, rng: &mut ChaCha8Rng, brief: &Brief) {
+    fn reason(
+        &self,
+        tokens: u32,
+        draft: &mut Draft,
+        rng: &mut ChaCha8Rng,
+        brief: &GenerateRequest,
+    ) {
         if tokens == 0 {
             return;
         }
@@ -397,7 +409,7 @@ impl Generator {
     }
 
     /// The token that a decisive bias makes the only choice.
-    fn forced(&self, brief: &Brief) -> Option<Vec<u32>> {
+    fn forced(&self, brief: &GenerateRequest) -> Option<Vec<u32>> {
         if let Some(allowed) = brief.bias.allowed.as_ref().filter(|a| !a.is_empty()) {
             return Some(allowed.clone());
         }
@@ -413,7 +425,7 @@ impl Generator {
     /// Tokens drawn from a given set, until one of them ends the output.
     fn forced_tokens(
         &self,
-        brief: &Brief,
+        brief: &GenerateRequest,
         choices: Vec<u32>,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
@@ -487,7 +499,7 @@ impl Generator {
 }
 
 /// Whether a sentence holds a word or a token that the client banned.
-fn is_banned(fragments: &Fragments, brief: &Brief) -> bool {
+fn is_banned(fragments: &Fragments, brief: &GenerateRequest) -> bool {
     let bias = &brief.bias;
     bias.bad_words
         .iter()

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::script::{Channel, Reason, Source};
 use super::{Draft, Generator};
-use crate::generate::request::{Brief, Prompt};
+use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{Dataset, Found, Generation, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
@@ -81,7 +81,7 @@ impl Generator {
     /// A reply from the dataset; `None`: it has none for this prompt.
     pub(super) fn recorded(
         &self,
-        brief: &Brief,
+        brief: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> Option<Reason> {
@@ -121,7 +121,7 @@ impl Generator {
 
     /// Adds a recorded reply, as much of it as there is room for; whether it ends with the
     /// end-of-sequence token.
-    fn push_recorded(&self, found: Found, brief: &Brief, draft: &mut Draft) -> bool {
+    fn push_recorded(&self, found: Found, brief: &GenerateRequest, draft: &mut Draft) -> bool {
         let Found {
             mut tokens,
             mut texts,
@@ -156,7 +156,7 @@ impl Generator {
         tokens: &[u32],
         texts: &[String],
         reasoning: u32,
-        brief: &Brief,
+        brief: &GenerateRequest,
         draft: &mut Draft,
     ) {
         // Without a reasoning parser the thought is part of the text, as it is with a model.

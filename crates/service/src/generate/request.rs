@@ -32,12 +32,12 @@ pub struct Prompt {
     /// or there is no such dataset.
     pub text_hash: Option<[u8; 32]>,
     /// What is heard, when the answer writes down a sound.
-    pub heard: Option<Heard>,
+    pub heard: Option<AudioInput>,
 }
 
 /// A sound that is to be written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct AudioInput {
     /// Key of its content: what is the same sound gets the same text.
     pub key: u64,
     /// Tokens that it takes to write it down.
@@ -95,7 +95,7 @@ pub struct Call {
 
 /// One sequence to generate.
 #[derive(Debug, Clone)]
-pub struct Brief {
+pub struct GenerateRequest {
     /// Key of its random streams.
     pub key: u64,
     /// Most tokens it may have, at least one.

@@ -6,15 +6,15 @@
 //! from the scenario's seed, the round, the phase and the request's number within the phase (or
 //! its id), never from the time of day: played again, a drill faults the same requests.
 
-mod play;
 mod read;
+mod run;
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use play::{Cue, Enter, Player, Stage, Turn};
 pub use read::ScenarioError;
+pub use run::{Enter, PhaseChange, Player, ScenarioRun, Turn};
 
 /// A drill.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use crate::openai::logprobs::entries;
 use crate::openai::prepare::{call_ids, numbered, uid};
-use crate::openai::view::{Counts, View, Wire, end_of};
+use crate::openai::response_shape::{Counts, ResponseShape, Wire, end_of};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Reason};
@@ -18,7 +18,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// What all objects of one response share.
 pub(super) struct Frame {
-    pub(super) view: View,
+    pub(super) view: ResponseShape,
     pub(super) request: ResponsesRequest,
     pub(super) temperature: f64,
     pub(super) top_p: f64,

@@ -10,7 +10,7 @@ use super::object::{Frame, status, text_part};
 use super::store::Keep;
 use crate::json;
 use crate::openai::logprobs::entries;
-use crate::openai::view::Wire;
+use crate::openai::response_shape::Wire;
 use crate::stream::{Render, Step};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::ConfigError;
 use super::words::closest;
-use super::{Compat, Door};
+use super::{CliMode, Compat};
 
 /// Commands with a command line of their own.
 pub const TOOLS: [&str; 10] = [
@@ -33,12 +33,12 @@ pub(super) enum Action {
     Tool(&'static str),
 }
 
-/// A command line behind its door.
+/// A command line behind its cli_mode.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     pub(super) action: Action,
     /// `None`: the configuration may say.
-    pub(super) door: Option<Door>,
+    pub(super) cli_mode: Option<CliMode>,
     /// What the program's name says about the wire.
     pub(super) compat: Option<Compat>,
     /// Whether the first loose word is the model.
@@ -50,7 +50,7 @@ pub(super) struct Entry<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Chooses the door by the program's name and the first word.
+/// Chooses the cli_mode by the program's name and the first word.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
@@ -61,11 +61,11 @@ pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
     };
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
-    let entry = |action, door, words| Entry {
+    let entry = |action, cli_mode, words| Entry {
         action,
-        door,
+        cli_mode,
         compat,
-        takes_model: door == Some(Door::Vllm),
+        takes_model: cli_mode == Some(CliMode::Vllm),
         render: false,
         called_vllm,
         words,
@@ -73,7 +73,7 @@ pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
     if program == "dataset-tool" {
         return Ok(entry(Action::Tool("dataset"), None, words));
     }
-    let serve = |words| entry(Action::Serve, Some(Door::Vllm), words);
+    let serve = |words| entry(Action::Serve, Some(CliMode::Vllm), words);
     let Some((first, rest)) = words.split_first() else {
         let action = if called_vllm {
             Action::Help
@@ -94,7 +94,7 @@ pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
         // `python3 -m vllm.entrypoints.openai.api_server …`, with this program for python3.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
-            Ok(entry(Action::Config, Some(Door::Vllm), rest))
+            Ok(entry(Action::Config, Some(CliMode::Vllm), rest))
         }
         ("config", _) => Ok(entry(Action::Config, None, rest)),
         ("version", _) => Ok(entry(Action::Version, None, rest)),
@@ -124,16 +124,16 @@ fn name_of(program: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn enter_words(line: &str) -> (Action, Option<Door>, Vec<String>) {
+    fn enter_words(line: &str) -> (Action, Option<CliMode>, Vec<String>) {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let entry = enter(&args).unwrap();
-        (entry.action, entry.door, entry.words.to_vec())
+        (entry.action, entry.cli_mode, entry.words.to_vec())
     }
 
     #[test]
     fn the_first_word_and_the_programs_name_choose_the_door() {
-        let vllm = Some(Door::Vllm);
-        for (line, action, door, rest) in [
+        let vllm = Some(CliMode::Vllm);
+        for (line, action, cli_mode, rest) in [
             ("vllm-sim --model x", Action::Serve, None, "--model x"),
             ("/usr/bin/vllm-sim serve x", Action::Serve, vllm, "x"),
             ("vllm serve x --port 1", Action::Serve, vllm, "x --port 1"),
@@ -156,7 +156,7 @@ mod tests {
             ),
         ] {
             let (got, got_door, words) = enter_words(line);
-            assert_eq!((got, got_door), (action, door), "{line}");
+            assert_eq!((got, got_door), (action, cli_mode), "{line}");
             assert_eq!(words.join(" "), rest, "{line}");
         }
     }

@@ -7,7 +7,7 @@ use super::SimTime;
 ///
 /// A timer cannot be cancelled: its owner recognises a stale one when it fires.
 #[derive(Debug, Clone)]
-pub struct Agenda<T> {
+pub struct TimerQueue<T> {
     heap: BinaryHeap<Reverse<Entry<T>>>,
     set: u64,
 }
@@ -36,7 +36,7 @@ impl<T> Ord for Entry<T> {
     }
 }
 
-impl<T> Default for Agenda<T> {
+impl<T> Default for TimerQueue<T> {
     fn default() -> Self {
         Self {
             heap: BinaryHeap::new(),
@@ -45,7 +45,7 @@ impl<T> Default for Agenda<T> {
     }
 }
 
-impl<T> Agenda<T> {
+impl<T> TimerQueue<T> {
     /// Sets a timer.
     pub fn set(&mut self, due: SimTime, item: T) {
         let order = self.set;
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn timers_at_one_instant_fire_in_the_order_they_were_set() {
-        let mut agenda = Agenda::default();
+        let mut timers = TimerQueue::default();
         let at = SimTime::from_millis;
-        agenda.set(at(2), 'c');
-        agenda.set(at(1), 'a');
-        agenda.set(at(1), 'b');
-        assert_eq!(agenda.pop_due(at(0)), None);
-        let fired: Vec<_> = std::iter::from_fn(|| agenda.pop_due(at(2))).collect();
+        timers.set(at(2), 'c');
+        timers.set(at(1), 'a');
+        timers.set(at(1), 'b');
+        assert_eq!(timers.pop_due(at(0)), None);
+        let fired: Vec<_> = std::iter::from_fn(|| timers.pop_due(at(2))).collect();
         assert_eq!(fired, [(at(1), 'a'), (at(1), 'b'), (at(2), 'c')]);
     }
 }

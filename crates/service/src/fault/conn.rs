@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 /// The task that serves the connection waits for [`Self::broken`] beside its work and then drops
 /// the socket; [`Self::is_reset`] tells the socket to leave with a reset.
 #[derive(Debug, Default)]
-pub struct Line {
+pub struct ConnHandle {
     reset: AtomicBool,
     broken: Notify,
 }
 
-impl Line {
+impl ConnHandle {
     /// Breaks the connection with a TCP reset, whatever else is under way on it.
     pub fn reset(&self) {
         self.reset.store(true, Ordering::Release);

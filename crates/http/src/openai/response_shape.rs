@@ -21,7 +21,7 @@ pub(crate) enum Wire {
 
 /// What a reply's shape depends on.
 #[derive(Clone)]
-pub(crate) struct View {
+pub(crate) struct ResponseShape {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
@@ -92,7 +92,7 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
         .count() as u32
 }
 
-impl View {
+impl ResponseShape {
     /// Appends a unary answer's `usage` object; `full` fills the members only chat fills.
     pub(crate) fn usage(&self, out: &mut String, counts: Counts, full: bool) {
         counters(out, counts);

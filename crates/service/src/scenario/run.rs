@@ -111,7 +111,7 @@ impl Player {
 
 /// Why a phase is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cue {
+pub enum PhaseChange {
     /// It begins.
     Begin,
     /// It goes on, but what lies under it has changed.
@@ -119,18 +119,18 @@ pub enum Cue {
 }
 
 /// Told of every change of phase, in order: round and phase, or that the drill is over.
-pub type Enter = Box<dyn Fn(&Scenario, Option<(u32, usize)>, Cue) + Send + Sync>;
+pub type Enter = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
 /// A drill that is being played: all who ask see the same phase.
-pub struct Stage {
+pub struct ScenarioRun {
     player: Mutex<Player>,
     enter: Enter,
 }
 
-impl Stage {
+impl ScenarioRun {
     /// Begins: `enter` is told of the first phase before this returns.
     pub fn begin(scenario: Arc<Scenario>, now: SimTime, enter: Enter) -> Self {
-        enter(&scenario, Some((0, 0)), Cue::Begin);
+        enter(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self {
             player: Mutex::new(Player::new(scenario, now)),
             enter,
@@ -171,7 +171,7 @@ impl Stage {
     pub fn again(&self) {
         let player = self.player.lock();
         if player.place().is_some() {
-            (self.enter)(player.scenario(), player.place(), Cue::Again);
+            (self.enter)(player.scenario(), player.place(), PhaseChange::Again);
         }
     }
 
@@ -179,13 +179,13 @@ impl Stage {
     pub fn end(&self) {
         let mut player = self.player.lock();
         if !std::mem::replace(&mut player.over, true) {
-            (self.enter)(player.scenario(), None, Cue::Begin);
+            (self.enter)(player.scenario(), None, PhaseChange::Begin);
         }
     }
 
     fn catch_up(&self, player: &mut Player, now: SimTime) {
         while player.step(now) {
-            (self.enter)(player.scenario(), player.place(), Cue::Begin);
+            (self.enter)(player.scenario(), player.place(), PhaseChange::Begin);
         }
     }
 }
@@ -216,7 +216,7 @@ phases:
         let log = Arc::new(Mutex::new(Vec::new()));
         let told = log.clone();
         let enter: Enter = Box::new(move |_, place, _| told.lock().push(place));
-        let stage = Stage::begin(scenario, at(0), enter);
+        let stage = ScenarioRun::begin(scenario, at(0), enter);
         let turn = |ms| stage.arrive(at(ms), None, |_, turn| (turn.phase, turn.ordinal));
         assert_eq!([turn(1), turn(2), turn(3)], [0, 1, 2].map(|n| Some((0, n))));
         // Looked at late: the third phase began when the second was due to end.

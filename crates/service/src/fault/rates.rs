@@ -1,29 +1,29 @@
-use super::{Failure, Order};
+use super::{Failure, FaultSpec};
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 /// Which share of requests fails, and how.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Plan {
+pub struct FaultRates {
     /// Percentage of requests that are refused.
     pub rate: u8,
     /// Which failures, equally often; empty: none.
     pub failures: Vec<Failure>,
-    /// Percentage of replies that have a flaw.
+    /// Percentage of replies that have a stream_fault.
     pub stream_rate: f64,
-    /// Which flaws, equally often; empty: none.
-    pub orders: Vec<Order>,
+    /// Which stream_faults, equally often; empty: none.
+    pub orders: Vec<FaultSpec>,
 }
 
 /// What chance dealt to one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Dealt {
+pub struct DrawnFault {
     /// The refusal.
     pub failure: Option<Failure>,
     /// What goes wrong with its reply.
-    pub order: Option<Order>,
+    pub order: Option<FaultSpec>,
 }
 
-impl Plan {
+impl FaultRates {
     /// Whether nothing can ever fail.
     pub fn is_idle(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
@@ -31,9 +31,9 @@ impl Plan {
     }
 
     /// What happens to the request of this number: a function of seed and number alone.
-    pub fn deal(&self, seed: u64, request: u64) -> Dealt {
+    pub fn deal(&self, seed: u64, request: u64) -> DrawnFault {
         let failure = self.failure(seed, request);
-        Dealt {
+        DrawnFault {
             failure,
             order: match failure {
                 Some(_) => None,
@@ -54,7 +54,7 @@ impl Plan {
         self.failures.get(rng.between(0, last) as usize).copied()
     }
 
-    fn order(&self, seed: u64, request: u64) -> Option<Order> {
+    fn order(&self, seed: u64, request: u64) -> Option<FaultSpec> {
         if self.stream_rate <= 0.0 || self.orders.is_empty() {
             return None;
         }
@@ -71,8 +71,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(rate: u8) -> Plan {
-        Plan {
+    fn plan(rate: u8) -> FaultRates {
+        FaultRates {
             rate,
             failures: vec![Failure::RateLimit, Failure::ServerError],
             stream_rate: f64::from(rate),
@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn rates_are_percentages_of_requests() {
-        let count = |rate, hit: fn(&Dealt) -> bool| {
+        let count = |rate, hit: fn(&DrawnFault) -> bool| {
             let dealt = (0..2000).map(|n| plan(rate).deal(1, n));
             dealt.filter(hit).count()
         };
-        let failed: fn(&Dealt) -> bool = |dealt| dealt.failure.is_some();
-        let flawed: fn(&Dealt) -> bool = |dealt| dealt.order.is_some();
+        let failed: fn(&DrawnFault) -> bool = |dealt| dealt.failure.is_some();
+        let flawed: fn(&DrawnFault) -> bool = |dealt| dealt.order.is_some();
         assert_eq!((count(0, failed), count(100, failed)), (0, 2000));
         assert!((400..600).contains(&count(25, failed)));
         // A quarter of the three quarters that are not refused.

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// What was heard of a body.
-pub(super) struct Heard {
+/// What was tapped of a body.
+pub(super) struct TappedBody {
     /// Its first bytes, as many as were wanted.
     pub(super) head: Vec<u8>,
     /// How long it was.
@@ -21,23 +21,27 @@ pub(super) struct Heard {
     pub(super) grpc_status: Option<String>,
 }
 
-type Tell = Box<dyn FnOnce(Heard) + Send>;
+type Tell = Box<dyn FnOnce(TappedBody) + Send>;
 
 /// Passes a body on and listens to it.
-pub(super) struct Overheard {
+pub(super) struct BodyTap {
     body: Body,
     most: usize,
-    heard: Heard,
+    tapped: TappedBody,
     tell: Option<Tell>,
 }
 
-impl Overheard {
-    /// Keeps `most` bytes of it, and tells what it heard.
-    pub(super) fn body(body: Body, most: usize, tell: impl FnOnce(Heard) + Send + 'static) -> Body {
+impl BodyTap {
+    /// Keeps `most` bytes of it, and tells what it tapped.
+    pub(super) fn body(
+        body: Body,
+        most: usize,
+        tell: impl FnOnce(TappedBody) + Send + 'static,
+    ) -> Body {
         Body::new(Self {
             body,
             most,
-            heard: Heard {
+            tapped: TappedBody {
                 head: Vec::new(),
                 length: 0,
                 frames: 0,
@@ -49,31 +53,31 @@ impl Overheard {
     }
 
     fn hear(&mut self, frame: &Frame<Bytes>) {
-        let heard = &mut self.heard;
+        let tapped = &mut self.tapped;
         if let Some(data) = frame.data_ref() {
-            let room = self.most.saturating_sub(heard.head.len()).min(data.len());
-            heard.head.extend_from_slice(&data[..room]);
-            heard.length += data.len() as u64;
-            heard.frames += 1;
+            let room = self.most.saturating_sub(tapped.head.len()).min(data.len());
+            tapped.head.extend_from_slice(&data[..room]);
+            tapped.length += data.len() as u64;
+            tapped.frames += 1;
         } else if let Some(trailers) = frame.trailers_ref() {
             let status = trailers.get("grpc-status");
-            heard.grpc_status = status.and_then(|s| s.to_str().ok()).map(str::to_owned);
+            tapped.grpc_status = status.and_then(|s| s.to_str().ok()).map(str::to_owned);
         }
     }
 
     fn end(&mut self) {
         if let Some(tell) = self.tell.take() {
-            let nothing = Heard {
+            let nothing = TappedBody {
                 head: Vec::new(),
                 grpc_status: None,
-                ..self.heard
+                ..self.tapped
             };
-            tell(std::mem::replace(&mut self.heard, nothing));
+            tell(std::mem::replace(&mut self.tapped, nothing));
         }
     }
 }
 
-impl http_body::Body for Overheard {
+impl http_body::Body for BodyTap {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -86,12 +90,12 @@ impl http_body::Body for Overheard {
             Poll::Ready(Some(Ok(frame))) => {
                 self.hear(frame);
                 if self.body.is_end_stream() {
-                    self.heard.whole = true;
+                    self.tapped.whole = true;
                     self.end();
                 }
             }
             Poll::Ready(None) => {
-                self.heard.whole = true;
+                self.tapped.whole = true;
                 self.end();
             }
             Poll::Ready(Some(Err(_))) | Poll::Pending => {}
@@ -108,7 +112,7 @@ impl http_body::Body for Overheard {
     }
 }
 
-impl Drop for Overheard {
+impl Drop for BodyTap {
     fn drop(&mut self) {
         self.end();
     }

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::overheard::{Heard, Overheard};
+use super::body_tap::{BodyTap, TappedBody};
 use vllm_sim_config::{Log, LogLevel};
 
 /// Most bytes of a body that are logged.
@@ -46,11 +46,11 @@ const PROMPT: [&str; 8] = [
 
 /// What a server logs of its requests.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(super) struct RequestLog {
     log: Log,
 }
 
-impl Journal {
+impl RequestLog {
     pub(super) fn new(log: &Log) -> Self {
         Self { log: log.clone() }
     }
@@ -117,7 +117,7 @@ impl Journal {
         let method = parts.method.clone();
         let path = parts.uri.path().to_owned();
         let headers = shown(&parts.headers);
-        let body = Overheard::body(body, LONGEST, move |heard| {
+        let body = BodyTap::body(body, LONGEST, move |heard| {
             let (bytes, body) = (heard.length, told(&heard));
             tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
         });
@@ -140,7 +140,7 @@ impl Journal {
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = Overheard::body(body, 0, move |heard| {
+        let body = BodyTap::body(body, 0, move |heard| {
             let status = heard.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: broken off");
             let (bytes, frames) = (heard.length, heard.frames);
@@ -153,16 +153,16 @@ impl Journal {
     fn long_response(&self, path: &str, response: Response<Body>) -> Response<Body> {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
-        let journal = Self {
+        let request_log = Self {
             log: self.log.clone(),
         };
-        let body = Overheard::body(body, LONGEST, move |heard| {
+        let body = BodyTap::body(body, LONGEST, move |heard| {
             let (bytes, whole, body) = (heard.length, heard.whole, told(&heard));
-            if journal.log.http {
+            if request_log.log.http {
                 tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
             }
-            if journal.log.outputs {
-                let output = journal.cut(body);
+            if request_log.log.outputs {
+                let output = request_log.cut(body);
                 tracing::info!(path, status, whole, output, "request answered");
             }
         });
@@ -205,7 +205,7 @@ impl Journal {
 }
 
 /// What was heard of a body, as text.
-fn told(heard: &Heard) -> String {
+fn told(heard: &TappedBody) -> String {
     let mut text = masked(&heard.head).into_owned();
     let cut = heard.length - heard.head.len() as u64;
     if cut > 0 {

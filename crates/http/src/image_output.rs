@@ -1,4 +1,4 @@
-//! Pictures in replies (llm-d's `--omni`).
+//! ImageOutput in replies (llm-d's `--omni`).
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/` (`X-Send-Image`, `image-emission-rate`);
 //! the `modality` member of a chunk is vLLM-Omni's.
@@ -18,14 +18,14 @@ pub(crate) const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAA
 
 /// What `/admin/config` may change about pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pictures {
+pub(crate) struct ImageOutput {
     /// Percentage of chat replies with one.
     rate: u8,
     /// Time to make it, and its standard deviation.
     delay: (Duration, Duration),
 }
 
-impl Pictures {
+impl ImageOutput {
     /// What the configuration says.
     pub(crate) fn of(config: &Config) -> Self {
         Self {

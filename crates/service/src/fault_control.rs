@@ -7,16 +7,16 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::Admission;
-use crate::fault::{Bound, Dealt, Origin, Plan, Tally};
-use crate::scenario::{Stage, Turn};
+use crate::fault::{Bound, DrawnFault, FaultRates, Origin, Tally};
+use crate::scenario::{ScenarioRun, Turn};
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 
 /// Settings that may change while the server runs.
 #[derive(Debug, Clone, Default)]
-pub struct Tuned {
+pub struct LiveSettings {
     /// Which requests fail, and how.
-    pub plan: Plan,
+    pub plan: FaultRates,
     /// Delays of the pool scheduler, one per rank; a rank without any has its engine's own.
     pub delays: Vec<Arc<Delays>>,
     /// Bounds on what is in flight.
@@ -29,26 +29,26 @@ pub struct Tuned {
 
 /// What befalls one request.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct FaultDecision {
     /// The settings it is answered under.
-    pub tuned: Arc<Tuned>,
+    pub tuned: Arc<LiveSettings>,
     /// What chance dealt it.
-    pub dealt: Dealt,
+    pub dealt: DrawnFault,
 }
 
 /// Failures in force, and the drill that changes them.
 #[derive(Default)]
-pub struct Drill {
+pub struct FaultControl {
     /// Whether any request needs a verdict: otherwise all of this costs one load.
     armed: AtomicBool,
-    tuned: ArcSwap<Tuned>,
+    tuned: ArcSwap<LiveSettings>,
     /// Requests that chance looked at.
     drawn: AtomicU64,
-    stage: ArcSwapOption<Stage>,
+    stage: ArcSwapOption<ScenarioRun>,
     tally: OnceLock<Arc<dyn Tally>>,
 }
 
-impl Drill {
+impl FaultControl {
     /// Faults are reported to `tally`; the first one given counts.
     pub fn report_to(&self, tally: Arc<dyn Tally>) {
         let _ = self.tally.set(tally);
@@ -56,7 +56,7 @@ impl Drill {
 
     /// Settings from now on. With `armed` unset they are those of the start, which every request
     /// has anyway.
-    pub fn set(&self, tuned: Tuned, armed: bool) {
+    pub fn set(&self, tuned: LiveSettings, armed: bool) {
         let armed = armed || !tuned.plan.is_idle();
         self.tuned.store(Arc::new(tuned));
         if armed {
@@ -65,7 +65,7 @@ impl Drill {
     }
 
     /// The settings in force.
-    pub fn tuned(&self) -> Arc<Tuned> {
+    pub fn tuned(&self) -> Arc<LiveSettings> {
         self.tuned.load_full()
     }
 
@@ -75,14 +75,14 @@ impl Drill {
     }
 
     /// The drill that decides from now on; `None`: chance alone.
-    pub fn play(&self, stage: Option<Arc<Stage>>) {
+    pub fn play(&self, stage: Option<Arc<ScenarioRun>>) {
         self.stage.store(stage);
         self.armed.store(true, Ordering::Release);
     }
 
     /// The settings and the fate of a request that arrives now. Its id matters to drills that
     /// know requests by it.
-    pub fn judge(&self, seed: u64, now: SimTime, id: Option<&str>) -> Verdict {
+    pub fn judge(&self, seed: u64, now: SimTime, id: Option<&str>) -> FaultDecision {
         let stage = self.stage.load_full();
         let turn = stage.and_then(|stage| {
             stage.arrive(now, id, |scenario, turn: Turn| {
@@ -96,10 +96,10 @@ impl Drill {
         })
     }
 
-    fn verdict(&self, seed: u64, key: u64) -> Verdict {
+    fn verdict(&self, seed: u64, key: u64) -> FaultDecision {
         let tuned = self.tuned();
         let dealt = tuned.plan.deal(seed, key);
-        Verdict { tuned, dealt }
+        FaultDecision { tuned, dealt }
     }
 
     /// A bound on what is in flight turned a request away.

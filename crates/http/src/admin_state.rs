@@ -1,4 +1,4 @@
-//! The operator's desk: settings of all ranks of one deployment, and the drill that is played.
+//! The operator's admin_state: settings of all ranks of one deployment, and the drill that is played.
 //!
 //! A change is worked out for every rank first and put into force only if all of them take it.
 //! While a drill is played, its phases lie over what the operator set.
@@ -10,19 +10,21 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::omni::Pictures;
+use super::image_output::ImageOutput;
 use vllm_sim_config::{ConfigError, Loaded};
 use vllm_sim_engine::{Command, Reset};
 use vllm_sim_observe::metrics::Fake;
 use vllm_sim_service::fault::Origin;
-use vllm_sim_service::scenario::{Action, Cue, Player, Scenario, ScenarioError, Stage};
-use vllm_sim_service::{Admission, Tuned};
+use vllm_sim_service::scenario::{
+    Action, PhaseChange, Player, Scenario, ScenarioError, ScenarioRun,
+};
+use vllm_sim_service::{Admission, LiveSettings};
 
 /// How often a drill looks at the clock when nothing is due.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The settings of one rank behind the port of a server.
-struct Member {
+struct ManagedServer {
     app: Weak<App>,
     /// One per rank of the server.
     ranks: Vec<Loaded>,
@@ -30,42 +32,42 @@ struct Member {
 
 /// Settings of a deployment.
 #[derive(Default)]
-pub struct Desk {
-    members: Mutex<Vec<Member>>,
-    drill: Mutex<Option<Playing>>,
+pub struct AdminState {
+    servers: Mutex<Vec<ManagedServer>>,
+    scenario: Mutex<Option<ActiveScenario>>,
 }
 
-struct Playing {
-    stage: Arc<Stage>,
-    program: Arc<Program>,
+struct ActiveScenario {
+    stage: Arc<ScenarioRun>,
+    program: Arc<PhaseSettings>,
 }
 
 /// What the phases of a drill put into force.
-struct Program {
+struct PhaseSettings {
     apps: Vec<Weak<App>>,
     scenario: Arc<Scenario>,
     /// `[server][phase]`, and behind the phases what was in force before.
-    settings: Mutex<Vec<Vec<InForce>>>,
+    settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
 /// Settings of one server, ready to be put into force.
 #[derive(Clone)]
-struct InForce {
-    tuned: Tuned,
+struct AppliedSettings {
+    tuned: LiveSettings,
     speed: f64,
     /// Sequences that run and that wait, at most.
     bounds: (u32, Option<u32>),
     fake: Option<Value>,
-    pictures: Arc<Pictures>,
+    pictures: Arc<ImageOutput>,
 }
 
-impl InForce {
+impl AppliedSettings {
     fn of(ranks: &[Loaded], origin: Origin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
         let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
         Self {
-            tuned: Tuned {
+            tuned: LiveSettings {
                 plan: first.faults.plan(),
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
                 admission: Admission {
@@ -78,11 +80,11 @@ impl InForce {
             speed: engine.speed(),
             bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
             fake: first.metrics.fake.clone(),
-            pictures: Arc::new(Pictures::of(first)),
+            pictures: Arc::new(ImageOutput::of(first)),
         }
     }
 
-    fn enact(&self, app: &App) {
+    fn apply(&self, app: &App) {
         let tuned = &self.tuned;
         for (rank, live) in app.service.ranks().iter().enumerate() {
             if let Some(delays) = tuned.delays.get(rank) {
@@ -99,7 +101,7 @@ impl InForce {
             tracing::warn!(%error, "fake metrics not changed");
         }
         app.pictures.store(self.pictures.clone());
-        app.service.drill.set(tuned.clone(), true);
+        app.service.faults.set(tuned.clone(), true);
     }
 }
 
@@ -125,13 +127,13 @@ pub(super) enum Refused {
     Scenario(#[from] ScenarioError),
 }
 
-impl Desk {
+impl AdminState {
     /// A server whose settings are kept here from now on.
     pub fn join(&self, app: &Arc<App>, loaded: Loaded) {
         let ranks = vec![loaded; app.service.ranks().len()];
-        let force = InForce::of(&ranks, Origin::default());
-        app.service.drill.set(force.tuned, false);
-        self.members.lock().push(Member {
+        let force = AppliedSettings::of(&ranks, Origin::default());
+        app.service.faults.set(force.tuned, false);
+        self.servers.lock().push(ManagedServer {
             app: Arc::downgrade(app),
             ranks,
         });
@@ -139,15 +141,15 @@ impl Desk {
 
     /// The settings of a rank, those before the drill; without one those of `app` itself.
     pub(super) fn show(&self, app: &Arc<App>, rank: Ranks) -> Result<Map<String, Value>, Refused> {
-        let members = self.members.lock();
+        let servers = self.servers.lock();
         let own = Arc::downgrade(app);
-        let found = members.iter().find_map(|member| match rank {
-            Ranks::All => Weak::ptr_eq(&member.app, &own).then(|| &member.ranks[0]),
-            Ranks::One(rank) => Some(&member.ranks[place(member, rank)?]),
+        let found = servers.iter().find_map(|server| match rank {
+            Ranks::All => Weak::ptr_eq(&server.app, &own).then(|| &server.ranks[0]),
+            Ranks::One(rank) => Some(&server.ranks[place(server, rank)?]),
         });
         match (found, rank) {
             (Some(loaded), _) => Ok(loaded.to_json()),
-            (None, Ranks::One(rank)) => Err(no_rank(&members, rank)),
+            (None, Ranks::One(rank)) => Err(no_rank(&servers, rank)),
             (None, Ranks::All) => Err(Refused::Fixed),
         }
     }
@@ -160,25 +162,25 @@ impl Desk {
         update: &Map<String, Value>,
     ) -> Result<Map<String, Value>, Refused> {
         {
-            let mut members = self.members.lock();
-            if members.is_empty() {
+            let mut servers = self.servers.lock();
+            if servers.is_empty() {
                 return Err(Refused::Fixed);
             }
-            let new = changed(&members, rank, update)?;
-            let playing = self.drill.lock();
-            if let Some(playing) = playing.as_ref() {
-                let settings = programmed(&playing.program.scenario, &new)?;
-                *playing.program.settings.lock() = settings;
+            let new = changed(&servers, rank, update)?;
+            let active = self.scenario.lock();
+            if let Some(active) = active.as_ref() {
+                let settings = programmed(&active.program.scenario, &new)?;
+                *active.program.settings.lock() = settings;
             }
-            for (member, ranks) in members.iter_mut().zip(new) {
-                member.ranks = ranks;
+            for (server, ranks) in servers.iter_mut().zip(new) {
+                server.ranks = ranks;
             }
-            match playing.as_ref() {
-                Some(playing) if playing.stage.player().place().is_some() => playing.stage.again(),
+            match active.as_ref() {
+                Some(active) if active.stage.player().place().is_some() => active.stage.again(),
                 _ => {
-                    for member in members.iter() {
-                        if let Some(app) = member.app.upgrade() {
-                            InForce::of(&member.ranks, Origin::default()).enact(&app);
+                    for server in servers.iter() {
+                        if let Some(app) = server.app.upgrade() {
+                            AppliedSettings::of(&server.ranks, Origin::default()).apply(&app);
                         }
                     }
                 }
@@ -189,19 +191,19 @@ impl Desk {
 
     /// Starts a drill on all ranks, in place of one that is played.
     pub(super) fn play(&self, scenario: Scenario) -> Result<(), Refused> {
-        let members = self.members.lock();
-        let clock = members.iter().find_map(|member| member.app.upgrade());
+        let servers = self.servers.lock();
+        let clock = servers.iter().find_map(|server| server.app.upgrade());
         let clock = clock.ok_or(Refused::Fixed)?;
         let scenario = Arc::new(scenario);
-        let all: Vec<Vec<Loaded>> = members.iter().map(|m| m.ranks.clone()).collect();
-        let program = Arc::new(Program {
-            apps: members.iter().map(|m| m.app.clone()).collect(),
+        let all: Vec<Vec<Loaded>> = servers.iter().map(|m| m.ranks.clone()).collect();
+        let program = Arc::new(PhaseSettings {
+            apps: servers.iter().map(|m| m.app.clone()).collect(),
             settings: Mutex::new(programmed(&scenario, &all)?),
             scenario: scenario.clone(),
         });
-        let mut drill = self.drill.lock();
-        if let Some(playing) = drill.take() {
-            playing.stage.end();
+        let mut scenario_run = self.scenario.lock();
+        if let Some(active) = scenario_run.take() {
+            active.stage.end();
         }
         let told = program.clone();
         let now = clock.service.now();
@@ -212,16 +214,16 @@ impl Desk {
             phases = scenario.phases.len(),
             "drill begins"
         );
-        let stage = Arc::new(Stage::begin(
+        let stage = Arc::new(ScenarioRun::begin(
             scenario,
             now,
             Box::new(move |_, place, cue| told.enter(place, cue)),
         ));
         for app in program.apps.iter().filter_map(Weak::upgrade) {
-            app.service.drill.play(Some(stage.clone()));
+            app.service.faults.play(Some(stage.clone()));
         }
         tokio::spawn(keep_time(stage.clone(), Arc::downgrade(&clock)));
-        *drill = Some(Playing { stage, program });
+        *scenario_run = Some(ActiveScenario { stage, program });
         Ok(())
     }
 
@@ -235,20 +237,20 @@ impl Desk {
 
     /// Ends the drill; whether one was played.
     pub(super) fn end(&self) -> bool {
-        let Some(playing) = self.drill.lock().take() else {
+        let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let played = playing.stage.player().place().is_some();
-        playing.stage.end();
-        for app in playing.program.apps.iter().filter_map(Weak::upgrade) {
-            app.service.drill.play(None);
+        let played = active.stage.player().place().is_some();
+        active.stage.end();
+        for app in active.program.apps.iter().filter_map(Weak::upgrade) {
+            app.service.faults.play(None);
         }
         played
     }
 
     /// Where the drill is.
     pub(super) fn scene(&self) -> Value {
-        let player = self.drill.lock().as_ref().map(|p| p.stage.player());
+        let player = self.scenario.lock().as_ref().map(|p| p.stage.player());
         player.map_or(json!({"scenario": null}), |player| scene(&player))
     }
 }
@@ -271,7 +273,7 @@ fn scene(player: &Player) -> Value {
 }
 
 /// Wakes a drill when its phases are due, until it is over or nobody is left.
-async fn keep_time(stage: Arc<Stage>, app: Weak<App>) {
+async fn keep_time(stage: Arc<ScenarioRun>, app: Weak<App>) {
     while let Some(app) = app.upgrade() {
         let now = app.service.now();
         drop(app);
@@ -286,15 +288,15 @@ async fn keep_time(stage: Arc<Stage>, app: Weak<App>) {
 }
 
 /// The place of a rank within a server.
-fn place(member: &Member, rank: u32) -> Option<usize> {
-    let (first, count) = member.ranks[0].config.engine.parallel.local_ranks;
+fn place(server: &ManagedServer, rank: u32) -> Option<usize> {
+    let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
     let place = rank.checked_sub(first).filter(|place| *place < count)?;
     Some(place as usize)
 }
 
-fn no_rank(members: &[Member], rank: u32) -> Refused {
-    let ranks = members.iter().flat_map(|member| {
-        let (first, count) = member.ranks[0].config.engine.parallel.local_ranks;
+fn no_rank(servers: &[ManagedServer], rank: u32) -> Refused {
+    let ranks = servers.iter().flat_map(|server| {
+        let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
         first..first + count
     });
     let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
@@ -306,19 +308,19 @@ fn no_rank(members: &[Member], rank: u32) -> Refused {
 
 /// The settings of every server after a change.
 fn changed(
-    members: &[Member],
+    servers: &[ManagedServer],
     rank: Ranks,
     update: &Map<String, Value>,
 ) -> Result<Vec<Vec<Loaded>>, Refused> {
-    let mut all: Vec<Vec<Loaded>> = members.iter().map(|m| m.ranks.clone()).collect();
+    let mut all: Vec<Vec<Loaded>> = servers.iter().map(|m| m.ranks.clone()).collect();
     let Ranks::One(rank) = rank else {
         for loaded in all.iter_mut().flatten() {
             *loaded = loaded.tuned(update)?;
         }
         return Ok(all);
     };
-    for (member, ranks) in members.iter().zip(&mut all) {
-        let Some(place) = place(member, rank) else {
+    for (server, ranks) in servers.iter().zip(&mut all) {
+        let Some(place) = place(server, rank) else {
             continue;
         };
         if ranks.len() > 1
@@ -330,7 +332,7 @@ fn changed(
         ranks[place] = ranks[place].tuned(update)?;
         return Ok(all);
     }
-    Err(no_rank(members, rank))
+    Err(no_rank(servers, rank))
 }
 
 /// Whether a setting is an engine's own.
@@ -353,7 +355,7 @@ fn is_delay(field: &str) -> bool {
 fn programmed(
     scenario: &Scenario,
     servers: &[Vec<Loaded>],
-) -> Result<Vec<Vec<InForce>>, ScenarioError> {
+) -> Result<Vec<Vec<AppliedSettings>>, ScenarioError> {
     let one = |ranks: &Vec<Loaded>| {
         let phases = scenario.phases.iter().enumerate();
         let phases = phases.map(|(index, phase)| {
@@ -364,18 +366,18 @@ fn programmed(
                 scenario: scenario.name.as_str().into(),
                 phase: phase.name.as_str().into(),
             };
-            Ok(InForce::of(&ranks.map_err(fail)?, origin))
+            Ok(AppliedSettings::of(&ranks.map_err(fail)?, origin))
         });
-        let mut all: Vec<InForce> = phases.collect::<Result<_, ScenarioError>>()?;
-        all.push(InForce::of(ranks, Origin::default()));
+        let mut all: Vec<AppliedSettings> = phases.collect::<Result<_, ScenarioError>>()?;
+        all.push(AppliedSettings::of(ranks, Origin::default()));
         Ok(all)
     };
     servers.iter().map(one).collect()
 }
 
-impl Program {
+impl PhaseSettings {
     /// Puts a phase into force on all servers; `None`: what was in force before the drill.
-    fn enter(&self, place: Option<(u32, usize)>, cue: Cue) {
+    fn enter(&self, place: Option<(u32, usize)>, cue: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);
         let phase = phases.get(index);
@@ -384,10 +386,10 @@ impl Program {
             let Some(app) = app.upgrade() else {
                 continue;
             };
-            settings[index].enact(&app);
+            settings[index].apply(&app);
             let name = phase.map(|phase| (self.scenario.name.as_str(), phase.name.as_str()));
             app.metrics.on_phase(name);
-            if cue == Cue::Begin {
+            if cue == PhaseChange::Begin {
                 for action in phase.iter().flat_map(|phase| &phase.actions) {
                     act(&app, action);
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    Balance, Command, Compat, Door, HashAlgo, LatencyModel, Loaded, SchedulerKind, Task, load,
+    Balance, CliMode, Command, Compat, HashAlgo, LatencyModel, Loaded, SchedulerKind, Task, load,
     load_known,
 };
 
@@ -55,7 +55,10 @@ fn each_door_has_its_own_defaults() {
         ),
         (false, true)
     );
-    assert_eq!((sim.model.door, serve.model.door), (Door::Llmd, Door::Vllm));
+    assert_eq!(
+        (sim.model.cli_mode, serve.model.cli_mode),
+        (CliMode::Llmd, CliMode::Vllm)
+    );
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn tools_can_read_the_flags_they_share_and_keep_the_rest() {
         "--fast",
     ];
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let (loaded, rest) = load_known(&words, Door::Vllm, &env(&[])).unwrap();
+    let (loaded, rest) = load_known(&words, CliMode::Vllm, &env(&[])).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Sglang);
     assert_eq!(loaded.config.engine.parallel.tensor, 2);
     assert_eq!(rest, ["a.jsonl", "--report", "out.html", "--fast"]);
@@ -287,7 +290,7 @@ fn ranks_are_where_the_flags_put_them() {
 
 #[test]
 fn flags_alone_make_a_configuration_for_tests_and_tools() {
-    let loaded = Loaded::from_flags(Door::Vllm, &["--model", "m", "-dp", "2"]).unwrap();
+    let loaded = Loaded::from_flags(CliMode::Vllm, &["--model", "m", "-dp", "2"]).unwrap();
     assert_eq!(loaded.config.engine.parallel.data, 2);
-    assert!(Loaded::from_flags(Door::Llmd, &["--port", "1"]).is_err());
+    assert!(Loaded::from_flags(CliMode::Llmd, &["--port", "1"]).is_err());
 }

@@ -1,4 +1,4 @@
-//! A wound at work on the reply of one request.
+//! A fault_plan at work on the reply of one request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use super::{Service, Tuned};
-use crate::fault::{Ending, Flaw, Incision, Line, Wound};
+use super::{LiveSettings, Service};
+use crate::fault::{ConnHandle, Ending, FaultAction, FaultPlan, StreamFault};
 
 /// What was said before a break is on its way by then.
 pub const GRACE: Duration = Duration::from_millis(10);
 
 /// What the writer of a reply has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum InjectorAction {
     /// Go on.
     Go,
     /// Say something that is no event.
@@ -30,26 +30,26 @@ enum Then {
     Reset,
 }
 
-/// The wound of one reply, and the time it takes.
-pub struct Hurt {
-    wound: Wound,
+/// The fault_plan of one reply, and the time it takes.
+pub struct FaultInjector {
+    fault_plan: FaultPlan,
     hold: Option<(Pin<Box<Sleep>>, Then)>,
-    line: Option<Arc<Line>>,
+    line: Option<Arc<ConnHandle>>,
     service: Arc<Service>,
-    tuned: Arc<Tuned>,
+    tuned: Arc<LiveSettings>,
 }
 
-impl Hurt {
-    /// The wound that these flaws make on a connection; `None`: none.
+impl FaultInjector {
+    /// The fault_plan that these stream_faults make on a connection; `None`: none.
     pub fn new(
-        flaws: &[Flaw],
-        line: Option<Arc<Line>>,
+        stream_faults: &[StreamFault],
+        line: Option<Arc<ConnHandle>>,
         service: &Arc<Service>,
-        tuned: &Arc<Tuned>,
+        tuned: &Arc<LiveSettings>,
     ) -> Option<Box<Self>> {
-        let wound = Wound::new(flaws)?;
+        let fault_plan = FaultPlan::new(stream_faults)?;
         Some(Box::new(Self {
-            wound,
+            fault_plan,
             hold: None,
             line,
             service: service.clone(),
@@ -62,23 +62,23 @@ impl Hurt {
         if self.hold.is_some() {
             0
         } else {
-            self.wound.room()
+            self.fault_plan.room()
         }
     }
 
     /// `tokens` left.
     pub fn sent(&mut self, tokens: u32) {
-        self.wound.sent(tokens);
+        self.fault_plan.sent(tokens);
     }
 
     /// Whether it will be told to garble something.
     pub fn garbles(&self) -> bool {
-        self.wound.garbles()
+        self.fault_plan.garbles()
     }
 
     /// How the stream ends; counted when it is not as it should be.
     pub fn end(&self) -> Ending {
-        let ending = self.wound.ending();
+        let ending = self.fault_plan.ending();
         match ending {
             Ending::Proper => {}
             Ending::Missing => self.count("missing_done"),
@@ -88,7 +88,7 @@ impl Hurt {
     }
 
     fn count(&self, kind: &'static str) {
-        self.service.drill.count(kind, &self.tuned.origin);
+        self.service.faults.count(kind, &self.tuned.origin);
     }
 
     fn wait(&mut self, time: Duration, then: Then) {
@@ -96,16 +96,16 @@ impl Hurt {
     }
 
     /// What is due now.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Act> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
         loop {
             if let Some((sleep, then)) = &mut self.hold {
                 ready!(sleep.as_mut().poll(cx));
                 match then {
                     Then::Go => self.hold = None,
-                    Then::Break => return Poll::Ready(Act::Break),
+                    Then::Break => return Poll::Ready(InjectorAction::Break),
                     Then::Reset => {
                         let Some(line) = &self.line else {
-                            return Poll::Ready(Act::Break);
+                            return Poll::Ready(InjectorAction::Break);
                         };
                         line.reset();
                         // The connection goes and takes this reply along.
@@ -117,21 +117,21 @@ impl Hurt {
                 }
                 continue;
             }
-            match self.wound.take() {
-                None => return Poll::Ready(Act::Go),
-                Some(Incision::Malformed) => {
+            match self.fault_plan.take() {
+                None => return Poll::Ready(InjectorAction::Go),
+                Some(FaultAction::Malformed) => {
                     self.count("malformed_after");
-                    return Poll::Ready(Act::Garble);
+                    return Poll::Ready(InjectorAction::Garble);
                 }
-                Some(Incision::Stall(time)) => {
+                Some(FaultAction::Stall(time)) => {
                     self.count("stall");
                     self.wait(time, Then::Go);
                 }
-                Some(Incision::Cut) => {
+                Some(FaultAction::Cut) => {
                     self.count("cut_after");
                     self.wait(GRACE, Then::Break);
                 }
-                Some(Incision::Reset) => {
+                Some(FaultAction::Reset) => {
                     self.count("reset_after");
                     self.wait(GRACE, Then::Reset);
                 }

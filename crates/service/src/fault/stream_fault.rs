@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use vllm_sim_engine::duration;
 
-/// Longest wait that a flaw may ask for.
+/// Longest wait that a stream_fault may ask for.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// One thing that goes wrong with a reply that was accepted. Tokens are counted over all choices;
-/// a reply that has fewer of them than a flaw waits for stays whole.
+/// a reply that has fewer of them than a stream_fault waits for stays whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
+pub enum StreamFault {
     /// Nothing is said for this long, not even a status.
     SlowFirstByte(Duration),
     /// Silence within the reply.
@@ -46,7 +46,7 @@ const KINDS: [(&str, &str); 8] = [
     ("wrong_content_length", "BYTES"),
 ];
 
-impl Flaw {
+impl StreamFault {
     /// Names of all kinds.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|(name, _)| *name)
@@ -85,8 +85,8 @@ impl Flaw {
                 .parse::<u32>()
                 .map_err(|_| format!("{text:?} is not a number of tokens")),
         };
-        let alone = |flaw| match value {
-            None => Ok(flaw),
+        let alone = |stream_fault| match value {
+            None => Ok(stream_fault),
             Some(text) => Err(format!("it takes no value, not {text:?}")),
         };
         Some(match name {
@@ -111,7 +111,7 @@ impl Flaw {
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for StreamFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name();
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for Flaw {
     }
 }
 
-fn stall(value: Option<&str>) -> Result<Flaw, String> {
+fn stall(value: Option<&str>) -> Result<StreamFault, String> {
     let (after, time) = match value.and_then(|text| text.split_once(':')) {
         Some((after, time)) => {
             let after = after.trim().parse::<u32>();
@@ -137,7 +137,7 @@ fn stall(value: Option<&str>) -> Result<Flaw, String> {
         None => (1, value),
     };
     let time = wait(time)?;
-    Ok(Flaw::Stall { after, time })
+    Ok(StreamFault::Stall { after, time })
 }
 
 fn wait(value: Option<&str>) -> Result<Duration, String> {

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Failure, Flaw};
+use super::{Failure, StreamFault};
 
 /// Most faults of one order.
 const MOST: usize = 16;
@@ -9,38 +9,38 @@ const MOST: usize = 16;
 /// What is to go wrong with one request: `kind[=value][;kind=value]`, the text of the header
 /// `X-Sim-Fault` and of `--stream-faults`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Order {
-    /// The refusal; the flaws behind it then never show.
+pub struct FaultSpec {
+    /// The refusal; the stream_faults behind it then never show.
     pub failure: Option<Failure>,
     /// What goes wrong with the reply.
-    pub flaws: Vec<Flaw>,
+    pub stream_faults: Vec<StreamFault>,
 }
 
 /// A text that is no order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {part:?}: {why}; allowed are {}", allowed())]
-pub struct OrderError {
+pub struct FaultSpecError {
     part: String,
     why: String,
 }
 
 fn allowed() -> String {
     let failures = Failure::ALL.map(|f| f.name().to_owned());
-    let all: Vec<String> = Flaw::forms().chain(failures).collect();
+    let all: Vec<String> = StreamFault::forms().chain(failures).collect();
     all.join(", ")
 }
 
-impl FromStr for Order {
-    type Err = OrderError;
+impl FromStr for FaultSpec {
+    type Err = FaultSpecError;
 
-    fn from_str(text: &str) -> Result<Self, OrderError> {
-        let wrong = |part: &str, why: &str| OrderError {
+    fn from_str(text: &str) -> Result<Self, FaultSpecError> {
+        let wrong = |part: &str, why: &str| FaultSpecError {
             part: part.to_owned(),
             why: why.to_owned(),
         };
         let mut order = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
-            if order.flaws.len() == MOST {
+            if order.stream_faults.len() == MOST {
                 return Err(wrong(part, "one request takes 16 faults at most"));
             }
             let (name, value) = match part.split_once('=') {
@@ -56,8 +56,8 @@ impl FromStr for Order {
                 }
                 continue;
             }
-            match Flaw::read(name, value) {
-                Some(Ok(flaw)) => order.flaws.push(flaw),
+            match StreamFault::read(name, value) {
+                Some(Ok(stream_fault)) => order.stream_faults.push(stream_fault),
                 Some(Err(why)) => return Err(wrong(part, &why)),
                 None => return Err(wrong(part, "there is no such kind")),
             }
@@ -69,12 +69,12 @@ impl FromStr for Order {
     }
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.failure.map(|failure| failure.name().to_owned());
         let parts = failure.into_iter();
         let parts: Vec<String> = parts
-            .chain(self.flaws.iter().map(Flaw::to_string))
+            .chain(self.stream_faults.iter().map(StreamFault::to_string))
             .collect();
         f.write_str(&parts.join(";"))
     }
@@ -89,14 +89,17 @@ mod tests {
     #[test]
     fn an_order_reads_back_as_it_is_written() {
         let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7";
-        let order: Order = text.parse().unwrap();
+        let order: FaultSpec = text.parse().unwrap();
         assert_eq!(order.to_string(), text);
-        assert_eq!(order.flaws.len(), 8);
-        let short: Order = " stall = 2s ; cut_after ".parse().unwrap();
+        assert_eq!(order.stream_faults.len(), 8);
+        let short: FaultSpec = " stall = 2s ; cut_after ".parse().unwrap();
         let time = Duration::from_secs(2);
         assert_eq!(
-            short.flaws,
-            [Flaw::Stall { after: 1, time }, Flaw::CutAfter(1)]
+            short.stream_faults,
+            [
+                StreamFault::Stall { after: 1, time },
+                StreamFault::CutAfter(1)
+            ]
         );
     }
 
@@ -115,7 +118,7 @@ mod tests {
             ("wrong_content_length=0", "other than 0"),
         ];
         for (text, why) in cases {
-            let error = text.parse::<Order>().unwrap_err().to_string();
+            let error = text.parse::<FaultSpec>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
             assert!(error.contains("cut_after=TOKENS"), "{error}");
             assert!(error.contains("model_not_found"), "{error}");

@@ -15,7 +15,7 @@ use vllm_sim_random::mix;
 const REMEMBERED: usize = 4;
 
 /// Follows a share of the blocks of one engine.
-pub struct Residency {
+pub struct BlockLifetime {
     metrics: Arc<EngineMetrics>,
     share: f64,
     /// Blocks stored so far: which of them are followed must not depend on anything else.
@@ -29,7 +29,7 @@ struct Life {
     accesses: VecDeque<SimTime>,
 }
 
-impl Residency {
+impl BlockLifetime {
     /// An observer that follows this share of the blocks, more than zero.
     pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Residency {
     }
 }
 
-impl Observer for Residency {
+impl Observer for BlockLifetime {
     fn on_queued(&mut self, _: &Record) {}
 
     fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _: SimTime) {

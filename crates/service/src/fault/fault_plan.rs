@@ -1,0 +1,143 @@
+use std::time::Duration;
+
+use super::StreamFault;
+
+/// What a reply suffers at one of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultAction {
+    /// Silence for this long.
+    Stall(Duration),
+    /// The connection closes.
+    Cut,
+    /// The connection is reset.
+    Reset,
+    /// An event that is not JSON.
+    Malformed,
+}
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ending {
+    /// As it should.
+    #[default]
+    Proper,
+    /// Without its last event.
+    Missing,
+    /// With its last event twice.
+    Duplicate,
+}
+
+/// Where a reply is hurt: it may send [`Self::room`] tokens, then [`Self::take`] says what happens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FaultPlan {
+    /// By token, the next one last.
+    actions: Vec<(u32, FaultAction)>,
+    sent: u32,
+    ending: Ending,
+}
+
+impl FaultPlan {
+    /// The fault_plan of these stream_faults; `None` when they leave the tokens alone.
+    pub fn new(stream_faults: &[StreamFault]) -> Option<Self> {
+        let mut fault_plan = Self::default();
+        for stream_fault in stream_faults {
+            match *stream_fault {
+                StreamFault::Stall { after, time } => {
+                    fault_plan.actions.push((after, FaultAction::Stall(time)));
+                }
+                StreamFault::CutAfter(after) => fault_plan.actions.push((after, FaultAction::Cut)),
+                StreamFault::ResetAfter(after) => {
+                    fault_plan.actions.push((after, FaultAction::Reset))
+                }
+                StreamFault::MalformedAfter(after) => {
+                    fault_plan.actions.push((after, FaultAction::Malformed))
+                }
+                StreamFault::DuplicateDone => fault_plan.ending = Ending::Duplicate,
+                StreamFault::MissingDone => fault_plan.ending = Ending::Missing,
+                StreamFault::SlowFirstByte(_) | StreamFault::WrongContentLength(_) => {}
+            }
+        }
+        // Stable: at one token, what was named first happens first.
+        fault_plan.actions.sort_by_key(|(after, _)| *after);
+        fault_plan.actions.reverse();
+        (fault_plan != Self::default()).then_some(fault_plan)
+    }
+
+    /// How the stream ends.
+    pub fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// Tokens that may leave before the next action.
+    pub fn room(&self) -> u32 {
+        match self.actions.last() {
+            Some((after, _)) => after.saturating_sub(self.sent),
+            None => u32::MAX,
+        }
+    }
+
+    /// `tokens` left.
+    pub fn sent(&mut self, tokens: u32) {
+        self.sent = self.sent.saturating_add(tokens);
+    }
+
+    /// Whether some action garbles the reply.
+    pub fn garbles(&self) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|(_, action)| *action == FaultAction::Malformed)
+    }
+
+    /// The action that is due, once.
+    pub fn take(&mut self) -> Option<FaultAction> {
+        if self.room() > 0 {
+            return None;
+        }
+        self.actions.pop().map(|(_, action)| action)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incisions_come_at_their_tokens_in_the_order_they_were_named() {
+        let time = Duration::from_secs(1);
+        let stream_faults = [
+            StreamFault::CutAfter(5),
+            StreamFault::MalformedAfter(2),
+            StreamFault::Stall { after: 2, time },
+        ];
+        let mut fault_plan = FaultPlan::new(&stream_faults).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            while let Some(action) = fault_plan.take() {
+                seen.push((fault_plan.sent, action));
+            }
+            if fault_plan.room() > 0 {
+                fault_plan.sent(1);
+            }
+        }
+        assert_eq!(
+            seen,
+            [
+                (2, FaultAction::Malformed),
+                (2, FaultAction::Stall(time)),
+                (5, FaultAction::Cut)
+            ]
+        );
+        assert_eq!(fault_plan.room(), u32::MAX);
+    }
+
+    #[test]
+    fn flaws_outside_the_tokens_make_no_wound() {
+        let stream_faults = [
+            StreamFault::SlowFirstByte(Duration::ZERO),
+            StreamFault::WrongContentLength(3),
+        ];
+        assert_eq!(FaultPlan::new(&stream_faults), None);
+        let ending =
+            FaultPlan::new(&[StreamFault::MissingDone]).map(|fault_plan| fault_plan.ending());
+        assert_eq!(ending, Some(Ending::Missing));
+    }
+}
