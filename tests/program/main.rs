@@ -1,6 +1,7 @@
 //! The program from outside: command lines, tools, files, and what is shipped around it.
 //!
-//! - `architecture`: length of files, paths that must not be committed
+//! - `architecture`: length of files, circles of imports, paths that must not be committed; with
+//!   `imports` and `rust_tokens`, which read the sources
 //! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `online`: the tools that
 //!   predict
 //! - `compat`: command lines of other projects
@@ -16,8 +17,10 @@ mod config;
 mod dataset;
 mod engine_dynamo;
 mod engine_validate;
+mod imports;
 mod online;
 mod record;
 mod replay_command;
+mod rust_tokens;
 mod ship;
 mod wire;
