@@ -9,7 +9,7 @@ use vllm_sim_config::{
     SchedulerKind,
 };
 use vllm_sim_engine::Scheduler;
-use vllm_sim_engine::driver::{Live, Observer, Observers, Tune, unix_at};
+use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning, unix_at};
 use vllm_sim_engine::latency::{Setup, Speed};
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
@@ -32,7 +32,7 @@ pub(super) fn start(
     metrics: &Arc<Metrics>,
     port: u16,
     spans: Option<&Spans>,
-) -> Result<Vec<Live>, StartError> {
+) -> Result<Vec<LiveEngine>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let reads = config.kv_transfer.as_ref().is_some_and(|t| t.consumer);
     let reader = match reads {
@@ -65,7 +65,7 @@ pub(super) fn start(
         let scheduler = scheduler(config, seed)?;
         let name = format!("engine-{rank}");
         let observers = Box::new(Observers(observers));
-        let started = Live::start(&name, epoch, scheduler, observers, Tune::default());
+        let started = LiveEngine::start(&name, epoch, scheduler, observers, TimerTuning::default());
         live.push(started.map_err(StartError::Thread)?);
     }
     Ok(live)

@@ -31,7 +31,7 @@ use crate::tls::{Acceptor, TlsError};
 use vllm_sim_config::{Config, ConfigError, Loaded};
 use vllm_sim_dataset::DatasetError;
 use vllm_sim_engine::Command;
-use vllm_sim_engine::driver::Live;
+use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, Availability, Edge, Parts};
@@ -125,7 +125,7 @@ pub struct Server {
     /// Where it listens for gRPC besides; `None`: the address above is the only one.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
-    live: Vec<Live>,
+    live: Vec<LiveEngine>,
     spans: Option<Spans>,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
@@ -295,7 +295,7 @@ impl Server {
     }
 }
 
-fn service(config: &Config, texts: Texts, seed: u64, live: Vec<Live>) -> Service {
+fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> Service {
     let models = Models::new(
         &config.model.served_names,
         config.api.skip_model_name_validation,

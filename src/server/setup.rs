@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
-use vllm_sim_engine::kv::{Algo, HashConfig, KvConfig};
+use vllm_sim_engine::kv::{HashAlgo as EngineHashAlgo, HashConfig, KvConfig};
 use vllm_sim_observe::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
 use vllm_sim_service::Role;
 use vllm_sim_service::generate::tools::ToolSettings;
@@ -132,11 +132,11 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     (has_cache(config) && (engine.enable_prefix_caching || engine.enable_kvcache)).then(|| {
         HashConfig {
             algo: match engine.hash_algo {
-                HashAlgo::Sha256 => Algo::Sha256,
-                HashAlgo::Sha256Cbor => Algo::Sha256Cbor,
-                HashAlgo::Xxhash => Algo::Xxhash,
-                HashAlgo::XxhashCbor => Algo::XxhashCbor,
-                HashAlgo::Fnv64Cbor => Algo::LlmdFnv,
+                HashAlgo::Sha256 => EngineHashAlgo::Sha256,
+                HashAlgo::Sha256Cbor => EngineHashAlgo::Sha256Cbor,
+                HashAlgo::Xxhash => EngineHashAlgo::Xxhash,
+                HashAlgo::XxhashCbor => EngineHashAlgo::XxhashCbor,
+                HashAlgo::Fnv64Cbor => EngineHashAlgo::LlmdFnv,
             },
             seed: engine.hash_seed.clone(),
             block_size: engine.block_size,

@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::Stats;
-use vllm_sim_engine::driver::Live;
+use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_observe::metrics::{EngineMetrics, Metrics, Totals};
 
 /// One engine.
 pub(super) struct Watched {
     /// Its rank.
     number: u32,
-    live: Live,
+    live: LiveEngine,
     metrics: Arc<EngineMetrics>,
 }
 
@@ -32,7 +32,7 @@ struct Said {
 pub(super) fn watched(
     config: &Config,
     metrics: &Arc<Metrics>,
-    live: &[Live],
+    live: &[LiveEngine],
 ) -> Option<(Vec<Watched>, Duration)> {
     let every = config.metrics.log_interval;
     if config.metrics.disable_log_stats

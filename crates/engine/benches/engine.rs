@@ -11,7 +11,7 @@ use vllm_sim_engine::driver::offline::{self, Steps};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{BlockKey, Delays, Event, Outbox, Plan, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::{BlockKey, BlockPlan, Delays, Event, Outbox, Scheduler, SeqId, Sequence};
 
 /// Runs `requests` of `output` tokens through `slots` slots.
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
@@ -74,10 +74,10 @@ impl Loop {
             };
             BlockKey(name.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         });
-        let plan = Plan {
+        let plan = BlockPlan {
             keys: keys.collect(),
             block_size: self.block,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         Sequence {
             plan: Some(Arc::new(plan)),

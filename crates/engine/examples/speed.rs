@@ -6,7 +6,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Roofline, Setup, gpu, model};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{BlockKey, Event, Outbox, Plan, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::{BlockKey, BlockPlan, Event, Outbox, Scheduler, SeqId, Sequence};
 use vllm_sim_random::mix;
 
 #[expect(
@@ -19,10 +19,10 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
     let (mut next, mut tokens, mut now) = (0, 0u64, SimTime::ZERO);
     let submit = |engine: &mut dyn Scheduler, now, id: u64, out: &mut Outbox| {
         let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix(id, i)));
-        let plan = Plan {
+        let plan = BlockPlan {
             keys: keys.collect(),
             block_size: block,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         let plan = Some(Arc::new(plan));
         let seq = Sequence {

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{BlockKey, LoraId, Plan, SeqId};
+use super::{BlockKey, BlockPlan, LoraId, SeqId};
 
 /// How a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,7 +67,7 @@ pub enum Event {
     /// `from - 1` of the same plan.
     Stored {
         /// Whose blocks.
-        plan: Arc<Plan>,
+        plan: Arc<BlockPlan>,
         /// First block.
         from: u32,
         /// One past the last block.

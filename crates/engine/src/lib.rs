@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 
 pub use delays::{Calculator, Delays};
 pub use event::{CachedBlock, Command, End, Event, Reset, Stats};
-pub use sequence::{BlockKey, ExtraKey, LoraId, Plan, SeqId, Sequence, Transfer};
+pub use sequence::{BlockKey, BlockPlan, ExtraKey, LoraId, SeqId, Sequence, Transfer};
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 

@@ -19,7 +19,7 @@ pub struct BlockKey(pub u64);
 /// The script is finished before it is played, so every hash is known at submission and the
 /// engine never hashes. The engine reads `keys` only; the rest is for KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct BlockPlan {
     /// One key for each full block of prompt + output, in order.
     pub keys: Vec<BlockKey>,
     /// The whole hash of each block, when events carry bytes; otherwise empty. A shorter hash
@@ -79,7 +79,7 @@ pub struct Sequence {
     /// Where its prompt comes from.
     pub transfer: Transfer,
     /// Its blocks, when the prefix cache is on.
-    pub plan: Option<Arc<Plan>>,
+    pub plan: Option<Arc<BlockPlan>>,
     /// Whether to skip the prefix-cache look-up (vLLM does for prompt logprobs).
     pub skip_cache_read: bool,
     /// End at once with [`super::End::Threshold`] when cached / prompt is below this share.

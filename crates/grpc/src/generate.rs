@@ -9,7 +9,7 @@ use tonic::Status;
 use super::proto::generate_response::Response;
 use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
 use vllm_sim_engine::End;
-use vllm_sim_engine::driver::State;
+use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::generate::Reason;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
@@ -44,7 +44,7 @@ impl Answer {
             .reply
             .choices
             .iter()
-            .all(|c| matches!(c.state(), State::Ended(_)));
+            .all(|c| matches!(c.state(), SequenceState::Ended(_)));
         let prompt_tokens = self.reply.prompt_tokens();
         let choice = self.reply.choices.first_mut()?;
         let cached_tokens = choice.progress().cached();
@@ -86,9 +86,9 @@ impl Answer {
 /// vLLM's word for the end of a choice that has ended.
 fn finish_reason(choice: &Choice) -> &'static str {
     match choice.state() {
-        State::Ended(End::Aborted | End::Cancelled) => "abort",
-        State::Ended(End::Threshold) => "cache_threshold",
-        State::Ended(End::Finished) | State::Running | State::Waiting => {
+        SequenceState::Ended(End::Aborted | End::Cancelled) => "abort",
+        SequenceState::Ended(End::Threshold) => "cache_threshold",
+        SequenceState::Ended(End::Finished) | SequenceState::Running | SequenceState::Waiting => {
             match choice.script.finish.reason {
                 Reason::Length => "length",
                 Reason::Stop => "stop",

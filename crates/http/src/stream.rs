@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::fault;
 use vllm_sim_engine::End;
-use vllm_sim_engine::driver::State;
+use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
@@ -111,7 +111,7 @@ impl<R: Render> EventStream<R> {
     /// Writes what comes with the first token, once there is one or there will be none.
     fn begin(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
-            let over = matches!(c.state(), State::Ended(_));
+            let over = matches!(c.state(), SequenceState::Ended(_));
             over || c.released() > 0 || c.script.len() == 0
         };
         if self.reply.choices.iter().any(begins) {
@@ -194,7 +194,7 @@ impl<R: Render> EventStream<R> {
         while out.len() < FRAME && steps < most {
             let due = released - choice.sent;
             let ended = match state {
-                State::Ended(end) => Some(end),
+                SequenceState::Ended(end) => Some(end),
                 // The last token is out, so the end is certain.
                 _ if released == total => Some(End::Finished),
                 _ => None,

@@ -20,7 +20,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
 /// What vLLM calls the part of it that makes spans.
@@ -85,9 +85,9 @@ impl SpanObserver {
         self.started + Duration::from_nanos(at.nanos())
     }
 
-    fn span(&self, at: SimTime, record: &Record) {
-        let tag = &record.tag;
-        let Some(traced) = &tag.traced else {
+    fn span(&self, at: SimTime, record: &SequenceRecord) {
+        let request = &record.request;
+        let Some(span) = &request.span else {
             return;
         };
         let seconds = |from: SimTime, to: SimTime| to.since(from).as_secs_f64();
@@ -115,7 +115,7 @@ impl SpanObserver {
                 "gen_ai.latency.time_in_model_inference",
                 seconds(record.scheduled, record.last.max(record.scheduled)),
             ),
-            KeyValue::new("gen_ai.request.id", tag.request.to_string()),
+            KeyValue::new("gen_ai.request.id", request.id.to_string()),
         ];
         // vLLM leaves out what is zero.
         let mut number = |name: &'static str, value: f64| {
@@ -123,14 +123,14 @@ impl SpanObserver {
                 attributes.push(KeyValue::new(name, value));
             }
         };
-        number("gen_ai.request.top_p", traced.top_p);
-        number("gen_ai.request.temperature", traced.temperature);
+        number("gen_ai.request.top_p", span.top_p);
+        number("gen_ai.request.temperature", span.temperature);
         attributes.push(KeyValue::new(
             "gen_ai.request.max_tokens",
-            i64::from(tag.max_tokens),
+            i64::from(request.max_tokens),
         ));
-        attributes.push(KeyValue::new("gen_ai.request.n", i64::from(traced.n)));
-        let parent = traced
+        attributes.push(KeyValue::new("gen_ai.request.n", i64::from(span.n)));
+        let parent = span
             .headers
             .as_ref()
             .and_then(|(parent, state)| parent_of(parent, state.as_deref()));
@@ -149,9 +149,9 @@ impl SpanObserver {
 }
 
 impl Observer for SpanObserver {
-    fn on_queued(&mut self, _record: &Record) {}
+    fn on_queued(&mut self, _record: &SequenceRecord) {}
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _since: SimTime) {
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _since: SimTime) {
         if matches!(event, Event::Ended { .. }) {
             self.span(at, record);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::mix;
 
 use super::workload::{Prompt, Run};
@@ -25,7 +25,7 @@ impl Content {
         output: Output,
         block_size: u32,
         grows: bool,
-    ) -> (u32, Arc<Plan>) {
+    ) -> (u32, Arc<BlockPlan>) {
         let runs = match prompt {
             Prompt::Whole(runs) => {
                 self.history.clear();
@@ -45,10 +45,10 @@ impl Content {
         } else {
             self.history = Vec::new();
         }
-        let plan = Plan {
+        let plan = BlockPlan {
             keys: keys.keys,
             block_size,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         (u32::try_from(tokens).unwrap_or(u32::MAX), Arc::new(plan))
     }

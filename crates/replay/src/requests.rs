@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use vllm_sim_engine::Plan;
+use vllm_sim_engine::BlockPlan;
 use vllm_sim_engine::SimTime;
 
 use super::outcome::{Admission, Handoff, Status};
@@ -20,7 +20,7 @@ pub(super) struct Request {
     pub queued_ns: u64,
     pub input: u32,
     pub output: u32,
-    pub plan: Arc<Plan>,
+    pub plan: Arc<BlockPlan>,
     pub priority: i32,
     pub strict_priority: u32,
     pub worker: Option<u32>,

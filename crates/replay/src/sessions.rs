@@ -40,7 +40,7 @@ impl Open {
         &mut self,
         turn: u32,
         block_size: u32,
-    ) -> (u32, std::sync::Arc<vllm_sim_engine::Plan>) {
+    ) -> (u32, std::sync::Arc<vllm_sim_engine::BlockPlan>) {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);

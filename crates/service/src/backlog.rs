@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use vllm_sim_engine::driver::{Progress, State};
+use vllm_sim_engine::driver::{Progress, SequenceState};
 
 /// Sequences whose prompt is still being computed, or waits for it.
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Prefill {
 impl Prefill {
     fn is_open(&self) -> bool {
         self.progress.upgrade().is_some_and(|progress| {
-            progress.released() == 0 && !matches!(progress.state(), State::Ended(_))
+            progress.released() == 0 && !matches!(progress.state(), SequenceState::Ended(_))
         })
     }
 }

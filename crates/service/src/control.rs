@@ -164,10 +164,10 @@ impl Service {
     pub fn abort(&self, ids: Option<&[String]>) -> usize {
         let found = Mutex::new(BTreeSet::new());
         for rank in self.ranks() {
-            rank.cancel_where(|tag| {
-                let hit = ids.is_none_or(|ids| ids.iter().any(|id| **id == *tag.request));
+            rank.cancel_where(|request| {
+                let hit = ids.is_none_or(|ids| ids.iter().any(|id| **id == *request.id));
                 if hit {
-                    found.lock().insert(tag.request.clone());
+                    found.lock().insert(request.id.clone());
                 }
                 hit
             });

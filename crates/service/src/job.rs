@@ -5,7 +5,7 @@ use super::{HandOver, LiveSettings};
 use crate::generate::request::{Bias, Prompt, Stops, Target};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::Source;
+use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
 
 /// A request: prompts times choices, each one sequence.
@@ -89,7 +89,7 @@ pub enum Transfer {
     #[default]
     Local,
     /// Fetched from another server, which may wait to hear of it.
-    FromRemote(Option<Arc<Source>>),
+    FromRemote(Option<Arc<KvSource>>),
     /// Computed for another server.
     ForRemote(Arc<HandOver>),
 }

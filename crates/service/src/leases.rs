@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::Service;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Progress, State};
+use vllm_sim_engine::driver::{Progress, SequenceState};
 use vllm_sim_engine::{Command, End, SeqId};
 
 /// A name that nobody asked for is forgotten after this long at the earliest: longer than any
@@ -38,7 +38,7 @@ impl HandOver {
     /// Its blocks, once it has finished, and the output tokens it has.
     pub fn outcome(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
-        let finished = progress.state() == State::Ended(End::Finished);
+        let finished = progress.state() == SequenceState::Ended(End::Finished);
         finished.then(|| (progress.leased().unwrap_or_default(), progress.released()))
     }
 

@@ -21,9 +21,13 @@ use crate::generate::request::{Call, Form, GenerateRequest, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Group, Live, Planned, Tag, Ticket, Traced};
+use vllm_sim_engine::driver::{
+    LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
+};
 use vllm_sim_engine::kv::{self, Extras, HashConfig, Hasher, Lora};
-use vllm_sim_engine::{LoraId, Plan, SeqId, Sequence, SubmitError, Transfer as EngineTransfer};
+use vllm_sim_engine::{
+    BlockPlan, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
+};
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Cache, Compiled, ConstraintError};
 
@@ -162,7 +166,7 @@ pub struct Service {
     pub control: Control,
     /// What may go wrong, and what an operator may change.
     pub faults: FaultControl,
-    ranks: Vec<Live>,
+    ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
     schemas: Cache,
     settings: Settings,
@@ -189,7 +193,12 @@ impl Drop for Held {
 
 impl Service {
     /// A service over started engines, one per data-parallel rank (at least one).
-    pub fn new(models: Models, generator: Generator, ranks: Vec<Live>, settings: Settings) -> Self {
+    pub fn new(
+        models: Models,
+        generator: Generator,
+        ranks: Vec<LiveEngine>,
+        settings: Settings,
+    ) -> Self {
         Self {
             models,
             generator,
@@ -214,7 +223,7 @@ impl Service {
     }
 
     /// Its engines.
-    pub fn ranks(&self) -> &[Live] {
+    pub fn ranks(&self) -> &[LiveEngine] {
         &self.ranks
     }
 
@@ -302,27 +311,27 @@ impl Service {
         }
         let rank = self.rank(job.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        let group = Arc::new(Group {
+        let parent = Arc::new(ParentRequest {
             n: job.n,
             open: sequences.into(),
             longest: AtomicU32::new(0),
         });
         let mut scripts = Vec::with_capacity(sequences as usize);
-        let mut tickets = Vec::with_capacity(sequences as usize);
+        let mut submissions = Vec::with_capacity(sequences as usize);
         for prompt in &job.prompts {
             let key = self.key(job, prompt, arrival);
             for choice in 0..job.n {
                 let key = mix(key, u64::from(choice));
                 let script = self.script(job, prompt, key)?;
-                let mut ticket = self.ticket(job, prompt, key, &script, group.clone());
+                let mut submission = self.submission(job, prompt, key, &script, parent.clone());
                 let tuned = job.tuned.as_ref();
-                ticket.sequence.delays = tuned.and_then(|t| t.delays.get(rank).cloned());
-                tickets.push(ticket);
+                submission.sequence.delays = tuned.and_then(|t| t.delays.get(rank).cloned());
+                submissions.push(submission);
                 scripts.push(script);
             }
         }
         let handles = self.ranks[rank]
-            .submit(tickets)
+            .submit(submissions)
             .map_err(|error| match error {
                 SubmitError::QueueFull { .. } => ServeError::QueueFull,
                 SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
@@ -426,14 +435,14 @@ impl Service {
         Ok(compiled.sample(&mut rng, &Default::default())?.into())
     }
 
-    fn ticket(
+    fn submission(
         &self,
         job: &Job,
         prompt: &Prompt,
         key: u64,
         script: &Script,
-        group: Arc<Group>,
-    ) -> Ticket {
+        parent: Arc<ParentRequest>,
+    ) -> Submission {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
@@ -447,7 +456,7 @@ impl Service {
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.hit_threshold;
         sequence.tail = job.tail;
-        let (transfer, source) = match &job.transfer {
+        let (transfer, kv_source) = match &job.transfer {
             Transfer::Local if self.settings.role == Role::Decode => {
                 (EngineTransfer::RemotePrefill, None)
             }
@@ -463,27 +472,27 @@ impl Service {
                 Some(name.clone())
             }
         };
-        let planned = match (script.finish.reason, transfer) {
-            (_, EngineTransfer::RemoteDecode) => Planned::RemoteDecode,
-            (Reason::Length, _) => Planned::Length,
-            (Reason::Stop, _) if !script.calls.is_empty() => Planned::ToolCalls,
-            (Reason::Stop, _) => Planned::Stop,
+        let finish = match (script.finish.reason, transfer) {
+            (_, EngineTransfer::RemoteDecode) => PlannedFinish::RemoteDecode,
+            (Reason::Length, _) => PlannedFinish::Length,
+            (Reason::Stop, _) if !script.calls.is_empty() => PlannedFinish::ToolCalls,
+            (Reason::Stop, _) => PlannedFinish::Stop,
         };
         let room = self.room(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
-        Ticket {
+        Submission {
             sequence,
             arrived: job.arrived,
-            tag: Tag {
-                request: job.id.clone(),
+            request: RequestInfo {
+                id: job.id.clone(),
                 max_tokens,
-                planned,
+                finish,
                 lora,
-                group: Some(group),
-                source,
+                parent: Some(parent),
+                kv_source,
                 plan: followed.flatten(),
-                traced: self.settings.traced.then(|| {
-                    Arc::new(Traced {
+                span: self.settings.traced.then(|| {
+                    Arc::new(SpanAttributes {
                         headers: job.trace.clone(),
                         temperature: job.sampling.0,
                         top_p: job.sampling.1,
@@ -495,7 +504,7 @@ impl Service {
     }
 
     /// Names of the blocks of a prompt and its answer, when somebody looks for them.
-    fn plan(&self, job: &Job, prompt: &Prompt, script: &Script) -> Option<Arc<Plan>> {
+    fn plan(&self, job: &Job, prompt: &Prompt, script: &Script) -> Option<Arc<BlockPlan>> {
         let hasher = self.hasher.as_ref()?;
         let lora = match &job.target {
             Target::Base => None,

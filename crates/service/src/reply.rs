@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use crate::generate::{Cursor, Script};
-use vllm_sim_engine::driver::{Handle, State};
+use vllm_sim_engine::driver::{Handle, SequenceState};
 
 /// A job being played. Dropping it gives up what has not ended.
 pub struct Reply {
@@ -74,7 +74,10 @@ impl Reply {
             for choice in &self.choices {
                 choice.register(cx);
             }
-            let waiting = self.choices.iter().all(|c| c.state() == State::Waiting);
+            let waiting = self
+                .choices
+                .iter()
+                .all(|c| c.state() == SequenceState::Waiting);
             if waiting {
                 Poll::Pending
             } else {
@@ -99,7 +102,7 @@ impl Drop for Reply {
 
 impl Choice {
     /// Where the sequence is. Read it before [`Self::released`].
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SequenceState {
         self.handle.progress().state()
     }
 
@@ -119,11 +122,11 @@ impl Choice {
     }
 
     fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
-        if matches!(self.state(), State::Ended(_)) {
+        if matches!(self.state(), SequenceState::Ended(_)) {
             return Poll::Ready(());
         }
         self.register(cx);
-        if matches!(self.state(), State::Ended(_)) {
+        if matches!(self.state(), SequenceState::Ended(_)) {
             Poll::Ready(())
         } else {
             Poll::Pending

@@ -8,7 +8,7 @@ use crate::tools::validate::{Client, Latencies, Prediction, Request, Run};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::mix;
 use vllm_sim_replay::load::{BenchRun, Load, Measured, Stats};
 
@@ -415,7 +415,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
 }
 
 /// Keys of the blocks: those within the cached prefix are shared.
-fn plan(request: &Measured, number: u64, block: u32) -> Arc<Plan> {
+fn plan(request: &Measured, number: u64, block: u32) -> Arc<BlockPlan> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,
         // Whatever was cached was some other request's: take them all to share it.
@@ -433,9 +433,9 @@ fn plan(request: &Measured, number: u64, block: u32) -> Arc<Plan> {
         };
         BlockKey(mix(owner, i.into()))
     });
-    Arc::new(Plan {
+    Arc::new(BlockPlan {
         keys: keys.collect(),
         block_size: block,
-        ..Plan::default()
+        ..BlockPlan::default()
     })
 }

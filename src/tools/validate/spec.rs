@@ -8,7 +8,7 @@ use vllm_sim_engine::latency::{
     Coefficients, Memory, ModelShape, Moe, Quantization, Scheme, Setup, gpu,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_engine::{BlockKey, Plan};
+use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
 use super::ValidateError;
@@ -37,7 +37,7 @@ pub(in crate::tools) struct Request {
     pub stage: usize,
     pub prompt: u32,
     pub output: u32,
-    pub plan: Arc<Plan>,
+    pub plan: Arc<BlockPlan>,
 }
 
 /// A front end in another cluster behind its own load generator (vLLM 0.11 on GKE).
@@ -338,10 +338,10 @@ fn trace(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
         .collect()
 }
 
-fn plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<Plan> {
-    Arc::new(Plan {
+fn plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
+    Arc::new(BlockPlan {
         keys,
         block_size,
-        ..Plan::default()
+        ..BlockPlan::default()
     })
 }

@@ -3,189 +3,37 @@
 //! Whoever submits runs the engine himself, under the lock, so a request without delays is
 //! answered without a thread switch. The timer thread only serves deadlines: an OS thread, so that
 //! its precision does not depend on HTTP load. Under load it looks at most once per
-//! [`Tune::quantum`], on a fixed grid, and releases all that became due together: instants are
+//! [`TimerTuning::quantum`], on a fixed grid, and releases all that became due together: instants are
 //! the engine's, so nothing drifts.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::progress::{Progress, State};
+use super::observer::Observer;
+use super::progress::{Progress, SequenceState};
+use super::record::{RequestInfo, SequenceRecord, Submission};
 use super::slack::wake_promptly;
 use crate::SimTime;
-use crate::{
-    CachedBlock, Command, End, Event, Outbox, Plan, Scheduler, SeqId, Sequence, Stats, SubmitError,
-};
+use crate::{CachedBlock, Command, End, Event, Outbox, Scheduler, SeqId, Stats, SubmitError};
 
 /// How eagerly the timer thread wakes.
 #[derive(Debug, Clone, Copy)]
-pub struct Tune {
+pub struct TimerTuning {
     /// Grid on which deadlines are served while many fall due; zero serves each one exactly.
     pub quantum: Duration,
     /// Events per look from which on the grid is used.
     pub busy: usize,
 }
 
-impl Default for Tune {
+impl Default for TimerTuning {
     fn default() -> Self {
         Self {
             quantum: Duration::from_micros(250),
             busy: 3,
         }
-    }
-}
-
-/// A sequence to play, with what the observer is told about it.
-#[derive(Debug)]
-pub struct Ticket {
-    /// What the engine plays; its id is set by the driver.
-    pub sequence: Sequence,
-    /// When the request arrived.
-    pub arrived: SimTime,
-    /// What observers are told about it.
-    pub tag: Tag,
-}
-
-/// How a sequence will end if nothing interferes; what it counts as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Planned {
-    /// By itself or by a stop condition.
-    Stop,
-    /// By its limit.
-    Length,
-    /// With calls of tools (counted apart by llm-d only).
-    ToolCalls,
-    /// Prefilled for somebody else (counted apart by llm-d only).
-    RemoteDecode,
-}
-
-/// What observers are told about a sequence, besides its lengths and instants.
-#[derive(Debug, Clone)]
-pub struct Tag {
-    /// The request's id, as the client knows it.
-    pub request: Arc<str>,
-    /// Its token limit.
-    pub max_tokens: u32,
-    /// How it is planned to end.
-    pub planned: Planned,
-    /// Its adapter.
-    pub lora: Option<Arc<str>>,
-    /// The request it is one of several sequences of.
-    pub group: Option<Arc<Group>>,
-    /// Who keeps the blocks of its prompt until they are read.
-    pub source: Option<Arc<Source>>,
-    /// What its span shows; `None`: nobody traces.
-    pub traced: Option<Arc<Traced>>,
-    /// Names of its blocks, when somebody follows them.
-    pub plan: Option<Arc<Plan>>,
-}
-
-/// Where blocks of a prompt lie that another server computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    /// Its ZeroMQ endpoint.
-    pub endpoint: String,
-    /// What the request is called there.
-    pub request: String,
-}
-
-/// What the span of a request shows besides lengths and instants.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Traced {
-    /// `traceparent` and `tracestate` of the request (W3C trace context).
-    pub headers: Option<(Box<str>, Option<Box<str>>)>,
-    /// As the sampler is told.
-    pub temperature: f64,
-    /// As the sampler is told.
-    pub top_p: f64,
-    /// Choices asked for.
-    pub n: u32,
-}
-
-/// A request of several sequences, counted when the last one ends.
-#[derive(Debug)]
-pub struct Group {
-    /// Choices asked for.
-    pub n: u32,
-    /// Sequences that have not ended.
-    pub open: AtomicU32,
-    /// Output tokens of the longest sequence so far.
-    pub longest: AtomicU32,
-}
-
-/// What is known about a live sequence.
-#[derive(Debug)]
-pub struct Record {
-    id: SeqId,
-    /// Prompt tokens.
-    pub prompt: u32,
-    /// Released tokens.
-    pub output: u32,
-    /// When the request arrived, was queued, left the queue, gave its first and latest token.
-    pub arrived: SimTime,
-    /// When it entered the engine.
-    pub queued: SimTime,
-    /// When it left the queue.
-    pub scheduled: SimTime,
-    /// When its first token came out.
-    pub first: SimTime,
-    /// When its latest token came out.
-    pub last: SimTime,
-    /// Prompt tokens from the prefix cache.
-    pub cached: u32,
-    /// Prompt tokens from another engine.
-    pub external: u32,
-    /// How often it was preempted.
-    pub preemptions: u32,
-    /// Whether it may read the prefix cache.
-    pub looked_up: bool,
-    /// What came with it.
-    pub tag: Tag,
-    progress: Arc<Progress>,
-}
-
-/// Hears everything an engine does, on the thread that runs it. It must not block.
-pub trait Observer: Send {
-    /// A sequence entered the engine; called before its first event.
-    fn on_queued(&mut self, record: &Record);
-    /// An event of a sequence, after its record was brought up to date. For tokens, `since` is the
-    /// instant of the previous output.
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime);
-    /// An event of no sequence (cache, steps).
-    fn on_engine(&mut self, at: SimTime, event: &Event);
-    /// Gauges, after each look at the engine that changed anything.
-    fn on_stats(&mut self, stats: &Stats);
-    /// The engine has said all it has to say for now.
-    fn on_rest(&mut self) {}
-}
-
-/// Several observers, told in order.
-pub struct Observers(pub Vec<Box<dyn Observer>>);
-
-impl Observer for Observers {
-    fn on_queued(&mut self, record: &Record) {
-        self.0.iter_mut().for_each(|o| o.on_queued(record));
-    }
-
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime) {
-        self.0
-            .iter_mut()
-            .for_each(|o| o.on_event(at, event, record, since));
-    }
-
-    fn on_engine(&mut self, at: SimTime, event: &Event) {
-        self.0.iter_mut().for_each(|o| o.on_engine(at, event));
-    }
-
-    fn on_stats(&mut self, stats: &Stats) {
-        self.0.iter_mut().for_each(|o| o.on_stats(stats));
-    }
-
-    fn on_rest(&mut self) {
-        self.0.iter_mut().for_each(|o| o.on_rest());
     }
 }
 
@@ -212,7 +60,7 @@ struct Core {
     engine: Box<dyn Scheduler + Send>,
     observer: Box<dyn Observer>,
     outbox: Outbox,
-    records: Vec<Option<Record>>,
+    records: Vec<Option<SequenceRecord>>,
     free: Vec<u32>,
     generation: u64,
     stats: Stats,
@@ -225,17 +73,17 @@ struct Shared {
     core: Mutex<Core>,
     wake: Condvar,
     epoch: Instant,
-    tune: Tune,
+    tune: TimerTuning,
 }
 
-/// A live engine. Clones share it; the thread ends with [`Live::stop`] or the last clone.
+/// A live engine. Clones share it; the thread ends with [`LiveEngine::stop`] or the last clone.
 #[derive(Clone)]
-pub struct Live {
+pub struct LiveEngine {
     shared: Arc<Shared>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-impl Live {
+impl LiveEngine {
     /// Starts an engine and its timer thread.
     ///
     /// # Errors
@@ -245,7 +93,7 @@ impl Live {
         epoch: Instant,
         engine: Box<dyn Scheduler + Send>,
         observer: Box<dyn Observer>,
-        tune: Tune,
+        tune: TimerTuning,
     ) -> std::io::Result<Self> {
         let core = Core {
             engine,
@@ -284,14 +132,14 @@ impl Live {
     ///
     /// # Errors
     /// The engine's refusal of the first one that does not fit.
-    pub fn submit(&self, tickets: Vec<Ticket>) -> Result<Vec<Handle>, SubmitError> {
+    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<Handle>, SubmitError> {
         let mut core = self.shared.core.lock();
         let now = self.shared.now();
         core.advance(now);
-        let mut handles = Vec::with_capacity(tickets.len());
+        let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
-        for ticket in tickets {
-            match core.submit(now, ticket) {
+        for submission in submissions {
+            match core.submit(now, submission) {
                 Ok((id, progress)) => {
                     let live: Arc<dyn Abort> = self.shared.clone();
                     handles.push(Handle { id, progress, live });
@@ -340,15 +188,15 @@ impl Live {
         core.engine.stats()
     }
 
-    /// Ends every sequence whose tag matches, as the engine's own doing; how many.
-    pub fn cancel_where(&self, matches: impl Fn(&Tag) -> bool) -> usize {
+    /// Ends every sequence whose request matches, as the engine's own doing; how many.
+    pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut core = self.shared.core.lock();
         let now = self.shared.now();
         let ids: Vec<SeqId> = core
             .records
             .iter()
             .flatten()
-            .filter(|record| matches(&record.tag))
+            .filter(|record| matches(&record.request))
             .map(|record| record.id)
             .collect();
         for id in &ids {
@@ -432,7 +280,7 @@ impl Core {
     fn submit(
         &mut self,
         now: SimTime,
-        ticket: Ticket,
+        submission: Submission,
     ) -> Result<(SeqId, Arc<Progress>), SubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
@@ -440,15 +288,15 @@ impl Core {
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let progress = Arc::new(Progress::new(ticket.arrived));
-        let mut sequence = ticket.sequence;
+        let progress = Arc::new(Progress::new(submission.arrived));
+        let mut sequence = submission.sequence;
         sequence.id = id;
-        sequence.spent = now.since(ticket.arrived);
-        self.records[slot as usize] = Some(Record {
+        sequence.spent = now.since(submission.arrived);
+        self.records[slot as usize] = Some(SequenceRecord {
             id,
             prompt: sequence.prompt,
             output: 0,
-            arrived: ticket.arrived,
+            arrived: submission.arrived,
             queued: now,
             scheduled: now,
             first: now,
@@ -457,7 +305,7 @@ impl Core {
             external: 0,
             preemptions: 0,
             looked_up: !sequence.skip_cache_read,
-            tag: ticket.tag,
+            request: submission.request,
             progress: progress.clone(),
         });
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {
@@ -508,9 +356,9 @@ impl Core {
         events
     }
 
-    fn record(&mut self, id: SeqId) -> Option<&mut Record> {
+    fn record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
         self.records
-            .get_mut(id.slot())?
+            .get_mut(slot_of(id))?
             .as_mut()
             .filter(|record| record.id == id)
     }
@@ -522,7 +370,7 @@ impl Core {
                 self.observer.on_engine(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(id.slot()) else {
+            let Some(Some(record)) = self.records.get_mut(slot_of(id)) else {
                 continue;
             };
             let since = record.last;
@@ -533,8 +381,8 @@ impl Core {
                 Event::Ended { end, .. } => {
                     record.progress.end(end);
                     record.progress.wake();
-                    self.records[id.slot()] = None;
-                    self.free.push(id.slot() as u32);
+                    self.records[slot_of(id)] = None;
+                    self.free.push(slot_of(id) as u32);
                 }
                 _ => {}
             }
@@ -548,36 +396,9 @@ impl Core {
     }
 }
 
-impl Record {
-    fn apply(&mut self, at: SimTime, event: &Event) {
-        match event {
-            Event::Scheduled {
-                cached, external, ..
-            } => {
-                self.scheduled = at;
-                (self.cached, self.external) = (*cached, *external);
-                self.progress.schedule(at, *cached, *external);
-            }
-            Event::Tokens { n, .. } => {
-                let first = self.output == 0;
-                if first {
-                    self.first = at;
-                }
-                self.output += n;
-                self.last = at;
-                self.progress.release(at, self.output, first);
-            }
-            Event::Preempted { .. } => self.preemptions += 1,
-            Event::Leased { blocks, .. } => self.progress.lease(blocks),
-            _ => {}
-        }
-    }
-}
-
-impl SeqId {
-    fn slot(self) -> usize {
-        (self.0 & 0xffff_ffff) as usize
-    }
+/// Where the record of a sequence lies: the low half of its id.
+fn slot_of(id: SeqId) -> usize {
+    (id.0 & 0xffff_ffff) as usize
 }
 
 /// Gives sequences up.
@@ -617,7 +438,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if !matches!(self.progress.state(), State::Ended(_)) {
+        if !matches!(self.progress.state(), SequenceState::Ended(_)) {
             self.live.abort(self.id);
         }
     }

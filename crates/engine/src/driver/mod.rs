@@ -1,13 +1,16 @@
 //! Loops around an engine: in real time behind a server, or jumping through virtual time.
 
 pub mod live;
+mod observer;
 pub mod offline;
 mod progress;
+mod record;
 mod slack;
 
-pub use live::{
-    Group, Handle, Live, Observer, Observers, Planned, Record, Source, Tag, Ticket, Traced, Tune,
-    unix_at, unix_now,
+pub use live::{Handle, LiveEngine, TimerTuning, unix_at, unix_now};
+pub use observer::{Observer, Observers};
+pub use progress::{Progress, SequenceState};
+pub use record::{
+    KvSource, ParentRequest, PlannedFinish, RequestInfo, SequenceRecord, SpanAttributes, Submission,
 };
-pub use progress::{Progress, State};
 pub use slack::wake_promptly;

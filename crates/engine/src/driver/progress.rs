@@ -29,7 +29,7 @@ pub struct Progress {
 
 /// Where a sequence is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum SequenceState {
     /// In the queue.
     Waiting,
     /// Running.
@@ -68,14 +68,14 @@ impl Progress {
     }
 
     /// Where the sequence is. Read it before [`Self::released`] to see every token of an ended one.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
-            WAITING => State::Waiting,
-            RUNNING => State::Running,
-            FINISHED => State::Ended(End::Finished),
-            ABORTED => State::Ended(End::Aborted),
-            CANCELLED => State::Ended(End::Cancelled),
-            _ => State::Ended(End::Threshold),
+            WAITING => SequenceState::Waiting,
+            RUNNING => SequenceState::Running,
+            FINISHED => SequenceState::Ended(End::Finished),
+            ABORTED => SequenceState::Ended(End::Aborted),
+            CANCELLED => SequenceState::Ended(End::Cancelled),
+            _ => SequenceState::Ended(End::Threshold),
         }
     }
 

@@ -7,14 +7,14 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::cbor::Cbor;
 use super::pickle::Pickle;
-use crate::{BlockKey, ExtraKey, LoraId, Plan};
+use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
 /// How a block is hashed.
 ///
 /// Sources: `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
 /// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Algo {
+pub enum HashAlgo {
     /// SHA-256 over a pickle (vLLM's default).
     #[default]
     Sha256,
@@ -36,16 +36,16 @@ pub enum Algo {
 #[error(
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
-pub struct UnknownAlgo {
+pub struct UnknownHashAlgo {
     /// What was given.
     pub given: String,
 }
 
-impl FromStr for Algo {
-    type Err = UnknownAlgo;
+impl FromStr for HashAlgo {
+    type Err = UnknownHashAlgo;
 
     /// The four names that vLLM knows.
-    fn from_str(name: &str) -> Result<Self, UnknownAlgo> {
+    fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
         let all = [
             Self::Sha256,
             Self::Sha256Cbor,
@@ -53,13 +53,13 @@ impl FromStr for Algo {
             Self::XxhashCbor,
         ];
         let found = all.into_iter().find(|algo| algo.to_string() == name);
-        found.ok_or_else(|| UnknownAlgo {
+        found.ok_or_else(|| UnknownHashAlgo {
             given: name.to_owned(),
         })
     }
 }
 
-impl fmt::Display for Algo {
+impl fmt::Display for HashAlgo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sha256 => "sha256",
@@ -72,7 +72,7 @@ impl fmt::Display for Algo {
     }
 }
 
-impl Algo {
+impl HashAlgo {
     /// Bytes of a whole hash.
     pub const fn hash_len(self) -> usize {
         match self {
@@ -87,7 +87,7 @@ impl Algo {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HashConfig {
     /// The algorithm.
-    pub algo: Algo,
+    pub algo: HashAlgo,
     /// The text of PYTHONHASHSEED or `--hash-seed`.
     ///
     /// Without one: `vllm-none-hash`, as vLLM for its SHA forms. For its XXH3 forms vLLM draws a
@@ -165,7 +165,7 @@ impl Hash {
     }
 }
 
-/// Makes the [`Plan`] of a sequence; one per model, shared by all requests.
+/// Makes the [`BlockPlan`] of a sequence; one per model, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct Hasher {
     config: HashConfig,
@@ -178,18 +178,18 @@ impl Hasher {
     pub fn new(config: HashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {
-            Algo::LlmdFnv => {
+            HashAlgo::LlmdFnv => {
                 let seed = config.seed.as_deref().unwrap_or_default();
                 Hash::new(&fnv1a(seed.as_bytes()).to_be_bytes())
             }
-            Algo::LlmdSha256 => {
+            HashAlgo::LlmdSha256 => {
                 Cbor(&mut buf).text(config.seed.as_deref().unwrap_or_default());
                 digest(config.algo, &buf)
             }
             algo => {
                 let seed = config.seed.as_deref().unwrap_or("vllm-none-hash");
                 match algo {
-                    Algo::Sha256 | Algo::Xxhash => {
+                    HashAlgo::Sha256 | HashAlgo::Xxhash => {
                         let mut pickle = Pickle::new(&mut buf);
                         pickle.text(seed);
                         pickle.finish();
@@ -217,7 +217,7 @@ impl Hasher {
     }
 
     /// The plan of a sequence whose prompt and output are `tokens`.
-    pub fn plan(&self, tokens: &[u32], extras: &Extras) -> Plan {
+    pub fn plan(&self, tokens: &[u32], extras: &Extras) -> BlockPlan {
         let mut chain = self.chain(extras);
         chain.extend(tokens);
         chain.finish()
@@ -231,17 +231,17 @@ impl Hasher {
             hasher: self,
             extras,
             parent: self.none,
-            plan: Plan {
+            plan: BlockPlan {
                 block_size: self.config.block_size,
                 lora: extras
                     .lora
                     .as_ref()
                     .map(|lora| (lora.id, Arc::clone(&lora.name))),
-                ..Plan::default()
+                ..BlockPlan::default()
             },
             buf: Vec::new(),
         };
-        if self.config.algo == Algo::LlmdFnv {
+        if self.config.algo == HashAlgo::LlmdFnv {
             let model = extras
                 .lora
                 .as_ref()
@@ -263,7 +263,7 @@ pub struct Chain<'a> {
     hasher: &'a Hasher,
     extras: &'a Extras,
     parent: Hash,
-    plan: Plan,
+    plan: BlockPlan,
     buf: Vec<u8>,
 }
 
@@ -295,7 +295,7 @@ impl Chain<'_> {
     }
 
     /// The plan, as far as it has come.
-    pub fn finish(mut self) -> Plan {
+    pub fn finish(mut self) -> BlockPlan {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
         }
@@ -351,12 +351,12 @@ fn tags(extras: &Extras, start: usize, size: usize) -> Vec<Tag<'_>> {
 }
 
 /// What is hashed for one block: parent, tokens, extra keys.
-fn encode(algo: Algo, parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+fn encode(algo: HashAlgo, parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
     match algo {
-        Algo::Sha256 | Algo::Xxhash => pickle_block(parent, tokens, tags, buf),
-        Algo::Sha256Cbor | Algo::XxhashCbor => cbor_block(parent, tokens, tags, buf),
-        Algo::LlmdFnv => llmd_block(parent, tokens, tags, buf),
-        Algo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
+        HashAlgo::Sha256 | HashAlgo::Xxhash => pickle_block(parent, tokens, tags, buf),
+        HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => cbor_block(parent, tokens, tags, buf),
+        HashAlgo::LlmdFnv => llmd_block(parent, tokens, tags, buf),
+        HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
     }
 }
 
@@ -458,12 +458,12 @@ fn llmd_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>
     }
 }
 
-fn digest(algo: Algo, bytes: &[u8]) -> Hash {
+fn digest(algo: HashAlgo, bytes: &[u8]) -> Hash {
     match algo {
-        Algo::Sha256 | Algo::Sha256Cbor => Hash::new(&Sha256::digest(bytes)),
-        Algo::Xxhash | Algo::XxhashCbor => Hash::new(&xxh3_128(bytes).to_be_bytes()),
-        Algo::LlmdFnv => Hash::new(&fnv1a(bytes).to_be_bytes()),
-        Algo::LlmdSha256 => Hash::new(&Sha256::digest(bytes)[24..]),
+        HashAlgo::Sha256 | HashAlgo::Sha256Cbor => Hash::new(&Sha256::digest(bytes)),
+        HashAlgo::Xxhash | HashAlgo::XxhashCbor => Hash::new(&xxh3_128(bytes).to_be_bytes()),
+        HashAlgo::LlmdFnv => Hash::new(&fnv1a(bytes).to_be_bytes()),
+        HashAlgo::LlmdSha256 => Hash::new(&Sha256::digest(bytes)[24..]),
     }
 }
 

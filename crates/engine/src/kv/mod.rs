@@ -2,7 +2,7 @@
 //!
 //! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
 //! eviction order, and a map from a block's key to the blocks that hold it. It never hashes;
-//! keys come in the [`Plan`](super::Plan), which a [`Hasher`] made before submission.
+//! keys come in the [`BlockPlan`](super::BlockPlan), which a [`Hasher`] made before submission.
 
 mod cache;
 mod cbor;
@@ -16,6 +16,6 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 
-pub use hash::{Algo, Chain, Extras, HashConfig, Hasher, Lora, Media, UnknownAlgo};
+pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, Media, UnknownHashAlgo};
 pub use lease::Leases;
 pub use pool::{BlockPool, BlockTable, Counts, KvConfig, Need};

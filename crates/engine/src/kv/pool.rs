@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::queue::FreeQueue;
-use crate::{CachedBlock, Event, Plan};
+use crate::{BlockPlan, CachedBlock, Event};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl BlockPool {
     ///
     /// `tokens` is what the sequence has (prompt, and after a preemption also output); the last of
     /// them must always be computed, so at most `tokens - 1` are found.
-    pub fn cached_prefix(&self, plan: &Plan, tokens: u32) -> u32 {
+    pub fn cached_prefix(&self, plan: &BlockPlan, tokens: u32) -> u32 {
         if !self.config.prefix_caching {
             return 0;
         }
@@ -152,7 +152,7 @@ impl BlockPool {
     }
 
     /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.
-    pub fn held_prefix(&self, plan: &Plan, blocks: u32) -> u32 {
+    pub fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
             let found = self.cache.find(key);
@@ -169,7 +169,7 @@ impl BlockPool {
     pub fn allocate(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<Plan>>,
+        plan: Option<&Arc<BlockPlan>>,
         need: &Need,
         out: &mut impl FnMut(Event),
     ) -> bool {
@@ -191,7 +191,12 @@ impl BlockPool {
     }
 
     /// Puts the cached prefix into an empty table, if all else that is needed will fit too.
-    fn admit(&mut self, table: &mut BlockTable, plan: Option<&Arc<Plan>>, need: &Need) -> bool {
+    fn admit(
+        &mut self,
+        table: &mut BlockTable,
+        plan: Option<&Arc<BlockPlan>>,
+        need: &Need,
+    ) -> bool {
         let hits = match plan {
             Some(plan) if self.config.prefix_caching => {
                 let hits = need.prefix / self.config.block_size;
@@ -266,7 +271,7 @@ impl BlockPool {
     pub fn cache_full(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<Plan>>,
+        plan: Option<&Arc<BlockPlan>>,
         upto: u32,
         out: &mut impl FnMut(Event),
     ) {
@@ -309,7 +314,7 @@ impl BlockPool {
     }
 
     /// Enters one block of a table as block `i` of `plan`.
-    fn remember(&mut self, id: u32, plan: &Plan, i: usize) {
+    fn remember(&mut self, id: u32, plan: &BlockPlan, i: usize) {
         let key = plan.keys[i];
         self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);

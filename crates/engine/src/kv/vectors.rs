@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{Algo, Extras, HashConfig, Hasher, Lora, Media};
-use crate::{BlockKey, ExtraKey, LoraId, Plan};
+use super::{Extras, HashAlgo, HashConfig, Hasher, Lora, Media};
+use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
-fn hasher(algo: Algo, seed: Option<&str>, block_size: u32) -> Hasher {
+fn hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> Hasher {
     Hasher::new(HashConfig {
         algo,
         seed: seed.map(str::to_owned),
@@ -39,7 +39,7 @@ fn media(identifier: &str, start: u32, len: u32) -> Media {
 }
 
 /// Both forms of each block's hash, the whole one in hex.
-fn blocks(plan: &Plan, len: usize) -> Vec<(String, u64)> {
+fn blocks(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes
         .iter()
@@ -49,7 +49,7 @@ fn blocks(plan: &Plan, len: usize) -> Vec<(String, u64)> {
 }
 
 struct Published {
-    algo: Algo,
+    algo: HashAlgo,
     seed: Option<&'static str>,
     block_size: u32,
     extras: Extras,
@@ -100,29 +100,37 @@ const CBOR_UNSET: &str = "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b27
 fn a_root_is_the_hash_of_the_seed_as_text() {
     let root = |algo, seed| hex(hasher(algo, seed, 16).none_hash());
     for (algo, seed, expected) in [
-        (Algo::Sha256, Some("0"), SHA_ZERO),
-        (Algo::Sha256, None, SHA_UNSET),
-        (Algo::Sha256Cbor, Some("0"), CBOR_ZERO),
-        (Algo::Sha256Cbor, None, CBOR_UNSET),
+        (HashAlgo::Sha256, Some("0"), SHA_ZERO),
+        (HashAlgo::Sha256, None, SHA_UNSET),
+        (HashAlgo::Sha256Cbor, Some("0"), CBOR_ZERO),
+        (HashAlgo::Sha256Cbor, None, CBOR_UNSET),
         (
-            Algo::Sha256,
+            HashAlgo::Sha256,
             Some("42"),
             "c0bc02c9fc92a4944335649961b9e55cc41b194bece4801e8c6ef0f0f3f5884a",
         ),
         (
-            Algo::Sha256Cbor,
+            HashAlgo::Sha256Cbor,
             Some("42"),
             "9fa6eb003f14425eb9c8e6baacfbcaab26257357b829c7bfa74ffcc4f31c1780",
         ),
-        (Algo::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
-        (Algo::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
         (
-            Algo::XxhashCbor,
+            HashAlgo::Xxhash,
+            Some("0"),
+            "6fb31cc38bba6066183f7f2104b9c051",
+        ),
+        (
+            HashAlgo::Xxhash,
+            Some("42"),
+            "b6cdd80ea04b31ad0b9fc22fff500882",
+        ),
+        (
+            HashAlgo::XxhashCbor,
             Some("0"),
             "1ebe36576dcb573f26b99533a20aaeca",
         ),
         (
-            Algo::XxhashCbor,
+            HashAlgo::XxhashCbor,
             Some("42"),
             "a9d2e63407fce1a26c9dc9d7fa2d7caf",
         ),
@@ -134,7 +142,7 @@ fn a_root_is_the_hash_of_the_seed_as_text() {
 #[test]
 fn v1_cbor() {
     Published {
-        algo: Algo::Sha256Cbor,
+        algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 4,
         extras: Extras::default(),
@@ -161,7 +169,7 @@ fn v1_cbor() {
 #[test]
 fn v2_pickle() {
     Published {
-        algo: Algo::Sha256,
+        algo: HashAlgo::Sha256,
         seed: Some("0"),
         block_size: 4,
         extras: Extras::default(),
@@ -188,7 +196,7 @@ fn v2_pickle() {
 #[test]
 fn v3_and_v4_tokens_of_every_width() {
     Published {
-        algo: Algo::Sha256Cbor,
+        algo: HashAlgo::Sha256Cbor,
         seed: None,
         block_size: 16,
         extras: Extras::default(),
@@ -201,7 +209,7 @@ fn v3_and_v4_tokens_of_every_width() {
     }
     .check();
     Published {
-        algo: Algo::Sha256,
+        algo: HashAlgo::Sha256,
         seed: None,
         block_size: 16,
         extras: Extras::default(),
@@ -218,7 +226,7 @@ fn v3_and_v4_tokens_of_every_width() {
 #[test]
 fn v5_blocks_of_32() {
     Published {
-        algo: Algo::Sha256Cbor,
+        algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
         extras: Extras::default(),
@@ -245,7 +253,7 @@ fn v5_blocks_of_32() {
 #[test]
 fn v6_a_salt_changes_every_block() {
     Published {
-        algo: Algo::Sha256,
+        algo: HashAlgo::Sha256,
         seed: None,
         block_size: 32,
         extras: salt("pepper"),
@@ -272,7 +280,7 @@ fn v6_a_salt_changes_every_block() {
 #[test]
 fn v7_an_adapter_and_a_salt() {
     Published {
-        algo: Algo::Sha256Cbor,
+        algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
         extras: Extras {
@@ -302,7 +310,7 @@ fn v7_an_adapter_and_a_salt() {
 #[test]
 fn v8_xxhash_over_cbor() {
     Published {
-        algo: Algo::XxhashCbor,
+        algo: HashAlgo::XxhashCbor,
         seed: Some("0"),
         block_size: 4,
         extras: Extras::default(),
@@ -329,7 +337,7 @@ fn v8_xxhash_over_cbor() {
 #[test]
 fn v9_xxhash_over_pickle() {
     Published {
-        algo: Algo::Xxhash,
+        algo: HashAlgo::Xxhash,
         seed: Some("42"),
         block_size: 4,
         extras: Extras::default(),
@@ -361,7 +369,7 @@ fn v10_pictures() {
         128_007, 271, 40,
     ];
     Published {
-        algo: Algo::Sha256Cbor,
+        algo: HashAlgo::Sha256Cbor,
         seed: Some("random"),
         block_size: 16,
         extras: Extras {
@@ -393,7 +401,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
     };
     let keys = |seed, size, extras: &Extras| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = hasher(Algo::LlmdFnv, Some(seed), size).plan(&tokens, extras);
+        let plan = hasher(HashAlgo::LlmdFnv, Some(seed), size).plan(&tokens, extras);
         plan.keys.iter().map(|key| key.0).collect()
     };
     let plain = extras(vec![]);
@@ -418,7 +426,7 @@ fn llmd_v06_blocks_know_no_model() {
     // From fxamacker/cbor, as llm-d-kv-cache-manager v0.3.0 uses it.
     let keys = |seed| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = hasher(Algo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());
+        let plan = hasher(HashAlgo::LlmdSha256, Some(seed), 8).plan(&tokens, &Extras::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
     assert_eq!(
@@ -443,7 +451,7 @@ fn events_are_shown_untagged_extra_keys() {
         identifier: "img".into(),
         offset,
     };
-    let shown = hasher(Algo::Sha256, None, 4)
+    let shown = hasher(HashAlgo::Sha256, None, 4)
         .plan(&twelve(), &extras)
         .extra_keys;
     let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
@@ -452,7 +460,7 @@ fn events_are_shown_untagged_extra_keys() {
         Some([text("sql-lora")].into()),
     ];
     assert_eq!(shown, expected);
-    let salted = hasher(Algo::Sha256, None, 4)
+    let salted = hasher(HashAlgo::Sha256, None, 4)
         .plan(&twelve(), &salt("s"))
         .extra_keys;
     assert_eq!(salted, [Some([text("s")].into()), None, None]);
@@ -460,7 +468,7 @@ fn events_are_shown_untagged_extra_keys() {
 
 #[test]
 fn a_plan_made_in_pieces_is_the_same() {
-    let hasher = hasher(Algo::Sha256Cbor, None, 4);
+    let hasher = hasher(HashAlgo::Sha256Cbor, None, 4);
     let extras = salt("s");
     let whole = hasher.plan(&formula(), &extras);
     let mut prompt = hasher.chain(&extras);
@@ -489,12 +497,12 @@ fn what_nobody_wants_is_not_kept() {
 
 #[test]
 fn an_unknown_algorithm_is_refused_with_the_known_ones() {
-    assert_eq!("xxhash_cbor".parse(), Ok(Algo::XxhashCbor));
+    assert_eq!("xxhash_cbor".parse(), Ok(HashAlgo::XxhashCbor));
     assert_eq!(
-        "md5".parse::<Algo>().unwrap_err().to_string(),
+        "md5".parse::<HashAlgo>().unwrap_err().to_string(),
         "prefix-caching-hash-algo: \"md5\" is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
     );
-    assert!("llm-d-fnv".parse::<Algo>().is_err());
+    assert!("llm-d-fnv".parse::<HashAlgo>().is_err());
 }
 
 #[derive(Deserialize)]
@@ -547,8 +555,8 @@ fn python_agrees_on_random_prompts() {
     for (line, case) in cases.lines().enumerate() {
         let case: Case = serde_json::from_str(case).unwrap();
         let algo = match case.algo.as_str() {
-            "llm-d-fnv" => Algo::LlmdFnv,
-            "llm-d-sha256" => Algo::LlmdSha256,
+            "llm-d-fnv" => HashAlgo::LlmdFnv,
+            "llm-d-sha256" => HashAlgo::LlmdSha256,
             name => name.parse().unwrap(),
         };
         let extras = Extras {

@@ -15,8 +15,8 @@ use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, Command, Delays, End, Event, LoraId, Outbox, Plan, Reset, Scheduler, SeqId, Sequence,
-    Transfer,
+    BlockKey, BlockPlan, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId,
+    Sequence, Transfer,
 };
 
 /// What happens from outside, and when.
@@ -116,10 +116,10 @@ fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
         })
     });
     let keys = keys.collect();
-    let plan = Plan {
+    let plan = BlockPlan {
         keys,
         block_size: block,
-        ..Plan::default()
+        ..BlockPlan::default()
     };
     Sequence {
         priority: request.priority,

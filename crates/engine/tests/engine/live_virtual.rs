@@ -12,7 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Live, Observer, Planned, Record, Tag, Ticket, Tune, offline};
+use vllm_sim_engine::driver::{
+    LiveEngine, Observer, PlannedFinish, RequestInfo, SequenceRecord, Submission, TimerTuning,
+    offline,
+};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
@@ -38,17 +41,17 @@ struct Ear {
     ended: Sender<()>,
 }
 
-fn number(record: &Record) -> u64 {
-    record.tag.request.parse().unwrap()
+fn number(record: &SequenceRecord) -> u64 {
+    record.request.id.parse().unwrap()
 }
 
 impl Observer for Ear {
-    fn on_queued(&mut self, record: &Record) {
+    fn on_queued(&mut self, record: &SequenceRecord) {
         let arrival = (record.queued, number(record));
         self.heard.lock().unwrap().arrivals.push(arrival);
     }
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _: SimTime) {
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
         match event {
             Event::Tokens { n, .. } => {
                 let now = self.epoch.elapsed();
@@ -73,22 +76,22 @@ fn sequence(number: u64) -> Sequence {
     Sequence::new(SeqId(number), prompt, output)
 }
 
-fn ticket(number: u64, now: SimTime) -> Ticket {
+fn submission(number: u64, now: SimTime) -> Submission {
     let sequence = sequence(number);
-    let tag = Tag {
-        request: number.to_string().into(),
+    let request = RequestInfo {
+        id: number.to_string().into(),
         max_tokens: sequence.output,
-        planned: Planned::Length,
+        finish: PlannedFinish::Length,
         lora: None,
-        group: None,
-        source: None,
-        traced: None,
+        parent: None,
+        kv_source: None,
+        span: None,
         plan: None,
     };
-    Ticket {
+    Submission {
         sequence,
         arrived: now,
-        tag,
+        request,
     }
 }
 
@@ -102,10 +105,11 @@ fn play_live(engine: Box<dyn Scheduler + Send>) -> Heard {
         heard: heard.clone(),
         ended,
     };
-    let live = Live::start("test", epoch, engine, Box::new(ear), Tune::default()).unwrap();
+    let live =
+        LiveEngine::start("test", epoch, engine, Box::new(ear), TimerTuning::default()).unwrap();
     for wave in 0..WAVES {
         let wave: Vec<_> = (wave * AT_ONCE..(wave + 1) * AT_ONCE)
-            .flat_map(|number| live.submit(vec![ticket(number, live.now())]).unwrap())
+            .flat_map(|number| live.submit(vec![submission(number, live.now())]).unwrap())
             .collect();
         for _ in &wave {
             ends.recv_timeout(Duration::from_secs(60)).unwrap();

@@ -12,7 +12,7 @@ use vllm_sim_engine::driver::offline::Steps;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::vllm::{Policy, Recompute, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
-    BlockKey, Command, Event, Outbox, Plan, Reset, Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, Command, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Transfer,
 };
 
 #[derive(Debug, Clone)]
@@ -124,10 +124,10 @@ fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
             1_000_000 + id * 1000 + i
         })
     });
-    let plan = Plan {
+    let plan = BlockPlan {
         keys: keys.collect(),
         block_size: block,
-        ..Plan::default()
+        ..BlockPlan::default()
     };
     Some(Sequence {
         priority,

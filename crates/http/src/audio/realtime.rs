@@ -29,7 +29,7 @@ use crate::app::{App, unix_now};
 use crate::error;
 use crate::openai::prepare;
 use crate::routes;
-use vllm_sim_engine::driver::State as Phase;
+use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::generate::request::{AudioInput, Prompt};
@@ -322,7 +322,7 @@ impl Session {
         if let Some(reply) = &mut utterance.reply {
             let choice = &mut reply.choices[0];
             // The state first: an ended sequence has released all it ever will.
-            let ended = matches!(choice.state(), Phase::Ended(_));
+            let ended = matches!(choice.state(), SequenceState::Ended(_));
             while choice.sent < choice.released() {
                 let Some(token) = choice.script.next(&mut choice.cursor) else {
                     break;
@@ -440,7 +440,8 @@ async fn progress(utterance: Option<&Utterance>) {
         return pending().await;
     };
     let choice = &reply.choices[0];
-    let due = || choice.released() > choice.sent || matches!(choice.state(), Phase::Ended(_));
+    let due =
+        || choice.released() > choice.sent || matches!(choice.state(), SequenceState::Ended(_));
     poll_fn(|cx| {
         if due() {
             return Poll::Ready(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::json;
 use crate::transfer::Offer;
 use vllm_sim_engine::End;
-use vllm_sim_engine::driver::{Progress, State};
+use vllm_sim_engine::driver::{Progress, SequenceState};
 use vllm_sim_service::generate::{Reason, StopReason};
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::Tokenizer;
@@ -294,7 +294,7 @@ fn counters(out: &mut String, counts: Counts) {
 /// How a choice that has ended did so.
 pub(crate) fn end_of(choice: &Choice) -> End {
     match choice.state() {
-        State::Ended(end) => end,
+        SequenceState::Ended(end) => end,
         _ => End::Finished,
     }
 }

@@ -14,7 +14,7 @@ use super::image_output;
 use super::openai::response_shape::{ResponseShape, Wire};
 use super::vllm::ok;
 use vllm_sim_config::{CliMode, Connector};
-use vllm_sim_engine::driver::Source;
+use vllm_sim_engine::driver::KvSource;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{HandOver, Transfer};
 use vllm_sim_wire::fault::Fault;
@@ -134,7 +134,7 @@ fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
 }
 
 /// Who waits to hear that the blocks were read.
-fn source(params: &Map<String, Value>) -> Option<Arc<Source>> {
+fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     let host = text("remote_host")?;
     let port = ["remote_port", "remote_notify_port"]
@@ -147,7 +147,7 @@ fn source(params: &Map<String, Value>) -> Option<Arc<Source>> {
     } else {
         host.to_owned()
     };
-    Some(Arc::new(Source {
+    Some(Arc::new(KvSource {
         endpoint: format!("tcp://{host}:{port}"),
         request: request.to_owned(),
     }))

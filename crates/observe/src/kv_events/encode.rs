@@ -1,6 +1,6 @@
 use crate::kv_events::message as wire;
 use crate::kv_events::message::{BlockHash, BlockStored, Form, KvEvent, KvEventBatch};
-use vllm_sim_engine::{Event, ExtraKey, Plan};
+use vllm_sim_engine::{BlockPlan, Event, ExtraKey};
 
 /// How events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +18,7 @@ pub enum HashForm {
     #[default]
     Int,
     /// All of their bytes, of which there are this many
-    /// ([`Algo::hash_len`](vllm_sim_engine::kv::Algo::hash_len)).
+    /// ([`HashAlgo::hash_len`](vllm_sim_engine::kv::HashAlgo::hash_len)).
     Bytes(usize),
 }
 
@@ -59,7 +59,7 @@ fn show<'a>(event: &'a Event, hashes: HashForm, shown: &mut Vec<KvEvent<'a>>) {
     }
 }
 
-fn stored(plan: &Plan, from: u32, to: u32, hashes: HashForm) -> BlockStored<'_> {
+fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashForm) -> BlockStored<'_> {
     let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
     let hash = |i: usize| block_hash(plan.keys[i].0, plan.hashes.get(i), hashes);
     let size = plan.block_size as usize;
@@ -81,7 +81,7 @@ fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, form: HashForm) -> Block
     }
 }
 
-fn extra_keys(plan: &Plan, block: usize) -> Option<Vec<wire::ExtraKey<'_>>> {
+fn extra_keys(plan: &BlockPlan, block: usize) -> Option<Vec<wire::ExtraKey<'_>>> {
     let keys = plan.extra_keys.get(block)?.as_deref()?;
     let keys = keys.iter().map(|key| match key {
         ExtraKey::Text(text) => wire::ExtraKey::Text(text),
@@ -108,7 +108,7 @@ mod tests {
             identifier: "img".into(),
             offset,
         };
-        let adapted = Plan {
+        let adapted = BlockPlan {
             keys: vec![BlockKey(7), BlockKey(1 << 40)],
             tokens: vec![1, 200, 300, 70_000],
             block_size: 2,
@@ -117,13 +117,13 @@ mod tests {
                 Some([text("sql-lora"), img(3), text("pepper")].into()),
                 Some([text("sql-lora"), img(-1)].into()),
             ],
-            ..Plan::default()
+            ..BlockPlan::default()
         };
-        let plain = Plan {
+        let plain = BlockPlan {
             keys: vec![BlockKey(1 << 40), BlockKey(9)],
             tokens: vec![3, 4, 5, 6, 7],
             block_size: 2,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         let stored = |plan, from, to| Event::Stored {
             plan: Arc::new(plan),
@@ -230,12 +230,12 @@ mod tests {
     #[test]
     fn hashes_can_be_bytes() {
         let counting = std::array::from_fn(|i| i as u8);
-        let plan = Plan {
+        let plan = BlockPlan {
             keys: vec![BlockKey(1), BlockKey(2)],
             hashes: vec![[0x22; 32], [0x11; 32]],
             tokens: vec![9, 1],
             block_size: 1,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         let events = [
             Event::Removed {
@@ -270,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_plan_without_tokens_still_has_its_hashes() {
-        let plan = Plan {
+        let plan = BlockPlan {
             keys: vec![BlockKey(5)],
             block_size: 16,
-            ..Plan::default()
+            ..BlockPlan::default()
         };
         let event = Event::Stored {
             plan: Arc::new(plan),

@@ -1,6 +1,6 @@
 use super::{Publisher, is_kv};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
 /// Hands what an engine says of its cache to a [`Publisher`], one batch per step.
@@ -33,9 +33,9 @@ impl KvObserver {
 }
 
 impl Observer for KvObserver {
-    fn on_queued(&mut self, _: &Record) {}
+    fn on_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, _: &Event, _: &Record, _: SimTime) {}
+    fn on_event(&mut self, _: SimTime, _: &Event, _: &SequenceRecord, _: SimTime) {}
 
     fn on_engine(&mut self, _: SimTime, event: &Event) {
         if is_kv(event) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Batching, Encoding, Form, Publisher, PublisherConfig, encode_batch};
-use vllm_sim_engine::{BlockKey, Event, Plan};
+use vllm_sim_engine::{BlockKey, BlockPlan, Event};
 
 /// The longest a test waits for a message that must come.
 const PATIENCE_MS: i32 = 20_000;
@@ -14,11 +14,11 @@ const ANY_PORT: &str = "tcp://127.0.0.1:*";
 
 fn stored(key: u64) -> Event {
     Event::Stored {
-        plan: Arc::new(Plan {
+        plan: Arc::new(BlockPlan {
             keys: vec![BlockKey(key)],
             tokens: vec![1, 2],
             block_size: 2,
-            ..Plan::default()
+            ..BlockPlan::default()
         }),
         from: 0,
         to: 1,

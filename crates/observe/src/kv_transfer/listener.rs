@@ -74,7 +74,7 @@ mod tests {
 
     use super::super::Reader;
     use super::*;
-    use vllm_sim_engine::driver::Source;
+    use vllm_sim_engine::driver::KvSource;
 
     #[test]
     fn what_was_read_is_heard_and_the_rest_is_not() {
@@ -93,7 +93,7 @@ mod tests {
         stranger.send("x", 0).unwrap();
         let reader = Reader::start().unwrap();
         for request in ["a", "b"] {
-            reader.read(&Source {
+            reader.read(&KvSource {
                 endpoint: endpoint.clone(),
                 request: request.to_owned(),
             });

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::READ;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, Record, Source};
+use vllm_sim_engine::driver::{KvSource, Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
 /// Messages that may wait for the thread; more are dropped, and the lease runs out instead.
@@ -17,7 +17,7 @@ const PEERS: usize = 256;
 /// Tells prefilling servers that their blocks were read, as soon as a first token shows it.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    queue: SyncSender<Source>,
+    queue: SyncSender<KvSource>,
 }
 
 impl Reader {
@@ -34,12 +34,12 @@ impl Reader {
     }
 
     /// Says that the blocks of a request were read; never waits.
-    pub fn read(&self, source: &Source) {
+    pub fn read(&self, source: &KvSource) {
         let _ = self.queue.try_send(source.clone());
     }
 }
 
-fn send_all(waiting: &Receiver<Source>) {
+fn send_all(waiting: &Receiver<KvSource>) {
     let context = zmq::Context::new();
     let mut peers: HashMap<String, zmq::Socket> = HashMap::new();
     for source in waiting {
@@ -73,10 +73,10 @@ fn connect(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
 }
 
 impl Observer for Reader {
-    fn on_queued(&mut self, _: &Record) {}
+    fn on_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, event: &Event, record: &Record, _: SimTime) {
-        let Some(source) = &record.tag.source else {
+    fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
+        let Some(source) = &record.request.kv_source else {
             return;
         };
         let first = match event {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::EngineMetrics;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{BlockKey, Event, Stats};
 use vllm_sim_random::mix;
 
@@ -59,10 +59,10 @@ impl BlockLifetime {
 }
 
 impl Observer for BlockLifetime {
-    fn on_queued(&mut self, _: &Record) {}
+    fn on_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, _: SimTime) {
-        let (Event::Scheduled { cached, .. }, Some(plan)) = (event, &record.tag.plan) else {
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
+        let (Event::Scheduled { cached, .. }, Some(plan)) = (event, &record.request.plan) else {
             return;
         };
         let hit = cached / plan.block_size.max(1);

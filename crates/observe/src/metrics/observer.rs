@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{EngineMetrics, Finished, LoraLoad, Reason};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer as Hears, Planned, Record};
+use vllm_sim_engine::driver::{Observer as Hears, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{End, Event, Stats};
 
 /// Turns what an engine does into what `/metrics` shows, when vLLM would.
@@ -44,8 +44,8 @@ impl Observer {
         }
     }
 
-    fn lora(&mut self, record: &Record, change: impl FnOnce(&mut Use)) {
-        if let Some(name) = &record.tag.lora {
+    fn lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut Use)) {
+        if let Some(name) = &record.request.lora {
             change(self.loras.entry(name.clone()).or_default());
             self.show_loras();
         }
@@ -67,7 +67,7 @@ impl Observer {
         }
     }
 
-    fn finish(&self, record: &Record, reason: Reason) {
+    fn finish(&self, record: &SequenceRecord, reason: Reason) {
         let seconds = |d: std::time::Duration| d.as_secs_f64();
         let has_token = record.output > 0;
         let last = if has_token {
@@ -84,7 +84,7 @@ impl Observer {
             reason,
             prompt_tokens: record.prompt,
             output_tokens: record.output,
-            max_tokens: Some(record.tag.max_tokens),
+            max_tokens: Some(record.request.max_tokens),
             e2e_s: seconds(last - record.arrived),
             queue_s: seconds(record.scheduled - record.queued),
             inference_s: seconds(last - record.scheduled),
@@ -96,24 +96,24 @@ impl Observer {
     }
 
     /// The last sequence of a request tells of the request.
-    fn close_group(&self, record: &Record) {
-        let Some(group) = &record.tag.group else {
+    fn close_parent(&self, record: &SequenceRecord) {
+        let Some(parent) = &record.request.parent else {
             return;
         };
-        group.longest.fetch_max(record.output, Ordering::Relaxed);
-        if group.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+        parent.longest.fetch_max(record.output, Ordering::Relaxed);
+        if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.metrics
-                .on_request_done(group.n, group.longest.load(Ordering::Relaxed));
+                .on_request_done(parent.n, parent.longest.load(Ordering::Relaxed));
         }
     }
 }
 
 impl Hears for Observer {
-    fn on_queued(&mut self, record: &Record) {
+    fn on_queued(&mut self, record: &SequenceRecord) {
         self.lora(record, |u| u.waiting += 1);
     }
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &Record, since: SimTime) {
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime) {
         match event {
             Event::Scheduled {
                 cached, external, ..
@@ -165,21 +165,21 @@ impl Hears for Observer {
                 self.lora(record, |u| {
                     u.running = u.running.saturating_sub(1);
                 });
-                match (end, record.tag.planned) {
+                match (end, record.request.finish) {
                     (End::Aborted, _) => {}
                     (End::Cancelled, _) => self.finish(record, Reason::Abort),
                     (End::Threshold, _) => self.finish(record, Reason::CacheThreshold),
-                    (End::Finished, Planned::Stop) => self.finish(record, Reason::Stop),
-                    (End::Finished, Planned::Length) => self.finish(record, Reason::Length),
-                    (End::Finished, Planned::ToolCalls) => {
+                    (End::Finished, PlannedFinish::Stop) => self.finish(record, Reason::Stop),
+                    (End::Finished, PlannedFinish::Length) => self.finish(record, Reason::Length),
+                    (End::Finished, PlannedFinish::ToolCalls) => {
                         self.finish(record, Reason::ToolCalls);
                     }
-                    (End::Finished, Planned::RemoteDecode) => {
+                    (End::Finished, PlannedFinish::RemoteDecode) => {
                         self.finish(record, Reason::RemoteDecode);
                     }
                 }
                 if *end != End::Aborted {
-                    self.close_group(record);
+                    self.close_parent(record);
                 }
             }
             _ => {}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::EngineMetrics;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, Record};
+use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_engine::{Event, Stats};
 
@@ -170,9 +170,9 @@ impl WorkObserver {
 }
 
 impl Observer for WorkObserver {
-    fn on_queued(&mut self, _: &Record) {}
+    fn on_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, event: &Event, record: &Record, _: SimTime) {
+    fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
         let Event::Tokens { n, .. } = event else {
             return;
         };

@@ -292,7 +292,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::Plan;
+    use vllm_sim_engine::BlockPlan;
 
     fn keys(of: &[u64]) -> Vec<BlockKey> {
         of.iter().copied().map(BlockKey).collect()
@@ -300,9 +300,9 @@ mod tests {
 
     fn stored(of: &[u64]) -> Event {
         Event::Stored {
-            plan: Arc::new(Plan {
+            plan: Arc::new(BlockPlan {
                 keys: keys(of),
-                ..Plan::default()
+                ..BlockPlan::default()
             }),
             from: 0,
             to: of.len() as u32,

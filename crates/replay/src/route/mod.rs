@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::{Event, Plan, Stats};
+use vllm_sim_engine::{BlockPlan, Event, Stats};
 use vllm_sim_random::{Draw, Purpose, stream};
 
 use index::Index;
@@ -67,7 +67,7 @@ pub(super) struct Ask {
     pub slot: u32,
     /// Its place in the order of dispatch, for draws.
     pub number: u64,
-    pub plan: Arc<Plan>,
+    pub plan: Arc<BlockPlan>,
     /// Prompt tokens.
     pub prompt: u32,
     pub priority: i32,

@@ -5,24 +5,24 @@ mod model;
 use std::sync::Arc;
 
 use super::{BlockPool, BlockTable, Counts, KvConfig, Need};
-use crate::{BlockKey, Event, Plan};
+use crate::{BlockKey, BlockPlan, Event};
 use vllm_sim_random::mix;
 
 /// A plan whose block `i` is told apart by `path[..=i]`.
-fn plan(path: &[u64], block_size: u32) -> Arc<Plan> {
+fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
     let chain = path.iter().scan(0, |parent, &own| {
         *parent = mix(*parent, own);
         Some(BlockKey(*parent))
     });
-    Arc::new(Plan {
+    Arc::new(BlockPlan {
         keys: chain.collect(),
         block_size,
-        ..Plan::default()
+        ..BlockPlan::default()
     })
 }
 
 /// A plan that shares nothing with those of other names.
-fn own(name: u64, blocks: u64) -> Arc<Plan> {
+fn own(name: u64, blocks: u64) -> Arc<BlockPlan> {
     let path: Vec<u64> = (0..blocks).map(|i| if i == 0 { name } else { i }).collect();
     plan(&path, 32)
 }
@@ -50,12 +50,12 @@ fn said(event: Event) -> Said {
     }
 }
 
-fn stored(plan: &Plan, from: usize, to: usize) -> Said {
+fn stored(plan: &BlockPlan, from: usize, to: usize) -> Said {
     let keys = plan.keys[from..to].iter().map(|key| key.0).collect();
     Said::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
 }
 
-fn removed(blocks: &[(&Plan, usize)]) -> Said {
+fn removed(blocks: &[(&BlockPlan, usize)]) -> Said {
     Said::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
 }
 
@@ -67,7 +67,7 @@ struct Measured {
 
 struct Running {
     table: BlockTable,
-    plan: Arc<Plan>,
+    plan: Arc<BlockPlan>,
     computed: u32,
 }
 
@@ -83,7 +83,7 @@ impl Measured {
     }
 
     /// Admits a sequence of `tokens` tokens so far; also how many of them were cached.
-    fn admit(&mut self, plan: &Arc<Plan>, tokens: u32) -> (Running, u32) {
+    fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (Running, u32) {
         let prefix = self.pool.cached_prefix(plan, tokens);
         let mut running = Running {
             table: BlockTable::default(),
@@ -113,7 +113,7 @@ impl Measured {
     }
 
     /// Plays a whole request: the last output token is never computed.
-    fn play(&mut self, plan: &Arc<Plan>, prompt: u32, output: u32) -> u32 {
+    fn play(&mut self, plan: &Arc<BlockPlan>, prompt: u32, output: u32) -> u32 {
         let (mut running, cached) = self.admit(plan, prompt);
         for computed in prompt + 1..prompt + output {
             assert!(self.step(&mut running, 0, computed));
@@ -436,11 +436,11 @@ fn whole_hashes_leave_with_their_blocks() {
         events: true,
     });
     let hashed = |key: u64| {
-        Arc::new(Plan {
+        Arc::new(BlockPlan {
             keys: vec![BlockKey(key)],
             hashes: vec![[key as u8; 32]],
             block_size: 1,
-            ..Plan::default()
+            ..BlockPlan::default()
         })
     };
     let need = Need {

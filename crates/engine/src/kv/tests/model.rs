@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::{BlockPool, BlockTable, KvConfig, Need};
 use super::{Said, plan, said, stored};
-use crate::{BlockKey, Plan};
+use crate::{BlockKey, BlockPlan};
 
 /// vLLM's pool, told in plain collections (`block_pool.py`, `kv_cache_manager.py`).
 struct Model {
@@ -37,14 +37,20 @@ impl Model {
         }
     }
 
-    fn prefix(&self, plan: &Plan, tokens: u32) -> Vec<u32> {
+    fn prefix(&self, plan: &BlockPlan, tokens: u32) -> Vec<u32> {
         let most = (tokens - 1) / self.size;
         let keys = plan.keys.iter().take(most as usize);
         keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0]))
             .collect()
     }
 
-    fn allocate(&mut self, table: &mut ModelTable, hits: &[u32], plan: &Plan, tokens: u32) -> bool {
+    fn allocate(
+        &mut self,
+        table: &mut ModelTable,
+        hits: &[u32],
+        plan: &BlockPlan,
+        tokens: u32,
+    ) -> bool {
         let held = (table.ids.len() + hits.len()) as u32;
         let fresh = tokens.div_ceil(self.size).saturating_sub(held) as usize;
         let idle = hits
@@ -164,7 +170,7 @@ proptest! {
         let mut pool = BlockPool::new(config);
         let mut model = Model::new(num_blocks, size);
         let mut subscriber = Subscriber::default();
-        let mut running: Vec<(Arc<Plan>, u32, BlockTable, ModelTable)> = vec![];
+        let mut running: Vec<(Arc<BlockPlan>, u32, BlockTable, ModelTable)> = vec![];
         for op in ops {
             let mut events = vec![];
             let out = &mut |event| events.push(said(event));
@@ -232,10 +238,10 @@ proptest! {
     fn repeated_keys_do_no_harm(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
         let config = KvConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
         let mut pool = BlockPool::new(config);
-        let plan = Arc::new(Plan {
+        let plan = Arc::new(BlockPlan {
             keys: keys.iter().map(|&key| BlockKey(key)).collect(),
             block_size: 2,
-            ..Plan::default()
+            ..BlockPlan::default()
         });
         let tokens = keys.len() as u32 * 2 + 1;
         for _ in 0..rounds {

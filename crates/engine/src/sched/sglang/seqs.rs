@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{BlockKey, Plan, SeqId, Sequence};
+use crate::{BlockKey, BlockPlan, SeqId, Sequence};
 
 use super::radix::{NodeId, Radix};
 
@@ -44,7 +44,7 @@ pub(super) struct Seq {
     /// The cache's epoch when its path was locked.
     pub epoch: u32,
     pub arrival: u64,
-    pub plan: Option<Arc<Plan>>,
+    pub plan: Option<Arc<BlockPlan>>,
     pub tail: Duration,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::Plan;
+use crate::BlockPlan;
 use crate::latency::LatencyModel;
 
 use super::*;
@@ -32,10 +32,10 @@ fn seq(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
             (id + 50) * 1000 + i
         })
     });
-    let plan = Plan {
+    let plan = BlockPlan {
         keys: keys.collect(),
         block_size: 4,
-        ..Plan::default()
+        ..BlockPlan::default()
     };
     Sequence {
         plan: Some(Arc::new(plan)),

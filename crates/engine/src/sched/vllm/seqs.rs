@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 
 use crate::kv::BlockTable;
-use crate::{LoraId, Plan, SeqId, Sequence, Transfer};
+use crate::{BlockPlan, LoraId, SeqId, Sequence, Transfer};
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ pub(super) struct Seq {
     /// Number of its submission.
     pub arrival: u64,
     pub table: BlockTable,
-    pub plan: Option<Arc<Plan>>,
+    pub plan: Option<Arc<BlockPlan>>,
     /// Place in the waiting queue.
     pub rank: (i64, i64),
     pub lora: Option<LoraId>,

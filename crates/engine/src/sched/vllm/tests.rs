@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::latency::LatencyModel;
-use crate::{BlockKey, LoraId, Plan, Transfer};
+use crate::{BlockKey, BlockPlan, LoraId, Transfer};
 
 use super::*;
 
@@ -48,10 +48,10 @@ fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
             (id + 50) * 1000 + i
         })
     });
-    let plan = Plan {
+    let plan = BlockPlan {
         keys: keys.collect(),
         block_size: 16,
-        ..Plan::default()
+        ..BlockPlan::default()
     };
     Sequence {
         plan: Some(Arc::new(plan)),
