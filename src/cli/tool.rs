@@ -8,7 +8,7 @@ use super::shell;
 use crate::server;
 use crate::tools::replay::Deployment;
 use crate::tools::{dataset, explain, record, replay, sweep, validate};
-use vllm_sim_config::{CliMode, LatencyModel, SchedulerKind, Source, TOOLS, load_known};
+use vllm_sim_config::{CliMode, LatencySource, SchedulerKind, Source, TOOLS, load_known};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -102,7 +102,7 @@ fn sort(
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
     let (mut loaded, _) = load_known(words, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
-    let timeless = engine.latency_model == LatencyModel::Delays
+    let timeless = engine.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
         && engine.delays.ttft.0.is_zero()
         && engine.delays.itl.0.is_zero()

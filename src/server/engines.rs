@@ -4,18 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{StartError, setup, timing};
-use vllm_sim_config::{
-    Config, EventForm, HashForm as ConfigHashForm, Policy as ChosenPolicy, Preemption,
-    SchedulerKind,
-};
+use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning, unix_at};
 use vllm_sim_engine::latency::{Setup, Speed};
 use vllm_sim_engine::sched::pool::PoolConfig;
-use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Policy, Speculation, Victim, VllmConfig};
+use vllm_sim_engine::sched::sglang::SglangConfig;
+use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
 use vllm_sim_observe::kv_events::{
-    Batching, Encoding, Form, HashForm, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
+    Batching, Form, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
 };
 use vllm_sim_observe::kv_transfer::Reader;
 use vllm_sim_observe::metrics::{
@@ -116,11 +113,7 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
         max_num_seqs: shared.max_num_seqs,
         max_model_len: shared.max_model_len,
         enable_prefix_caching: shared.enable_prefix_caching,
-        schedule_policy: if chosen.longest_prefix_first {
-            SchedulePolicy::Lpm
-        } else {
-            SchedulePolicy::Fifo
-        },
+        schedule_policy: chosen.schedule_policy,
         max_prefill_tokens: chosen.max_prefill_tokens,
         chunked_prefill_size: chosen.chunked_prefill_size,
         clip_max_new_tokens: chosen.clip_max_new_tokens,
@@ -153,15 +146,9 @@ pub(super) fn modelled(
         enable_chunked_prefill: engine.enable_chunked_prefill,
         enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
         long_prefill_token_threshold: engine.long_prefill_token_threshold,
-        policy: match engine.policy {
-            ChosenPolicy::Fcfs => Policy::Fcfs,
-            ChosenPolicy::Priority => Policy::Priority,
-        },
+        policy: engine.policy,
         async_scheduling: engine.async_scheduling,
-        victim: match engine.preemption_mode {
-            Preemption::Lifo => Victim::Last,
-            Preemption::Fifo => Victim::First,
-        },
+        victim: engine.victim,
         watermark: engine.watermark,
         speculation: engine.speculative.as_ref().map(|s| Speculation {
             accept: s.acceptance.clone(),
@@ -201,7 +188,7 @@ fn fetch(config: &Config) -> (Duration, Duration) {
 
 fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {
     let events = &config.kv_events;
-    let vllm = events.form == EventForm::Vllm;
+    let vllm = events.encoding.form == Form::Vllm;
     let topic = Topic {
         pod_ip: config
             .server
@@ -220,7 +207,6 @@ fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartEr
         rank,
     };
     let replay = events.replay_endpoint.as_deref();
-    let algo = setup::hashes(config).map(|h| h.algo).unwrap_or_default();
     Publisher::start(PublisherConfig {
         endpoint: for_rank(&events.endpoint, rank).map_err(wrong)?,
         replay_endpoint: replay
@@ -233,17 +219,7 @@ fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartEr
         topic: topic.render(&events.topic).map_err(wrong)?,
         first_sequence: u64::from(!vllm),
         rank,
-        encoding: Encoding {
-            form: match events.form {
-                EventForm::Vllm => Form::Vllm,
-                EventForm::LlmdArray => Form::Llmd,
-                EventForm::LlmdMap => Form::LlmdMap,
-            },
-            hashes: match events.hash_form {
-                ConfigHashForm::Int => HashForm::Int,
-                ConfigHashForm::Bytes => HashForm::Bytes(algo.hash_len()),
-            },
-        },
+        encoding: events.encoding,
         batching: if vllm {
             Batching::PerCall
         } else {

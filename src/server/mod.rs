@@ -40,8 +40,8 @@ use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_observe::otel::Spans;
 use vllm_sim_replay::EngineSpec;
 use vllm_sim_service::fault::ConnHandle;
-use vllm_sim_service::generate::{Generator, Mode};
-use vllm_sim_service::{Admission, Models, Service, Settings};
+use vllm_sim_service::generate::Generator;
+use vllm_sim_service::{Models, Service, Settings};
 use vllm_sim_tokenizer::TokenizerError;
 
 use texts::Texts;
@@ -306,27 +306,18 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> S
             tracing::warn!(%error, "adapter not loaded");
         }
     }
-    let mode = match config.content.mode {
-        _ if config.content.mm_encoder_only => Mode::Encoder,
-        vllm_sim_config::Mode::Random => Mode::Random,
-        vllm_sim_config::Mode::Echo => Mode::Echo,
-    };
-    let admission = Admission {
-        requests: config.engine.max_num_queued_reqs,
-        tokens: config.engine.max_num_queued_tokens,
-    };
     let settings = Settings {
         max_model_len: config.model.max_model_len,
         seed,
         repeatable: config.content.seed_given,
-        admission,
-        tools: setup::tools(config),
+        admission: config.engine.admission,
+        tools: config.content.tools.clone(),
         hashes: setup::hashes(config),
         traced: config.server.otlp_traces_endpoint.is_some(),
         followed: config.metrics.kv_cache,
-        role: setup::role(config),
+        role: config.engine.role,
     };
-    let mut generator = Generator::new(mode, seed, texts.tokenizer)
+    let mut generator = Generator::new(config.content.mode, seed, texts.tokenizer)
         .with_whole_echo(!config.content.echo_cut)
         .with_mute(config.model.tokenizer.skip_init);
     if let Some(recordings) = texts.recordings {

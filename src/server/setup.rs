@@ -4,12 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use vllm_sim_config::{Compat, Config, Connector, HashAlgo, KvTransfer, SchedulerKind, Task};
-use vllm_sim_engine::kv::{HashAlgo as EngineHashAlgo, HashConfig, KvConfig};
-use vllm_sim_observe::metrics::{CacheConfig, Dialect, Fake, Hearing, Settings};
-use vllm_sim_service::Role;
-use vllm_sim_service::generate::tools::ToolSettings;
-use vllm_sim_service::{Admission, LiveSettings};
+use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
+use vllm_sim_engine::kv::{HashConfig, KvConfig};
+use vllm_sim_observe::kv_events::HashForm;
+use vllm_sim_observe::metrics::{CacheConfig, Fake, Hearing, Settings};
+use vllm_sim_service::LiveSettings;
 use vllm_sim_tokenizer::{Hub, Source};
 
 /// Blocks of the KV cache when nothing says how many.
@@ -56,28 +55,10 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 /// The settings of the start, of a server that cannot be tuned.
 pub(super) fn tuned(config: &Config) -> LiveSettings {
     LiveSettings {
-        plan: config.faults.plan(),
-        admission: Admission {
-            requests: config.engine.max_num_queued_reqs,
-            tokens: config.engine.max_num_queued_tokens,
-        },
+        plan: config.faults.rates.clone(),
+        admission: config.engine.admission,
         health: config.faults.health_status,
         ..LiveSettings::default()
-    }
-}
-
-/// How tools are called.
-pub(super) fn tools(config: &Config) -> ToolSettings {
-    let tools = &config.content.tools;
-    ToolSettings {
-        integer: Some(tools.integer).filter(|range| *range != (0, 100)),
-        number: Some(tools.number).filter(|range| *range != (0.0, 100.0)),
-        array: (tools.array_length.0.into(), tools.array_length.1.into()),
-        not_required_probability: tools.optional_param_probability.into(),
-        object_not_required_probability: tools.optional_field_probability.into(),
-        extra_call_probability: tools.extra_call_probability.into(),
-        strict_whitelist: tools.strict_validation,
-        ..ToolSettings::default()
     }
 }
 
@@ -94,15 +75,6 @@ pub(super) fn has_cache(config: &Config) -> bool {
 pub(super) fn blocks(config: &Config) -> u32 {
     let told = config.engine.num_blocks;
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
-}
-
-/// What this server does of a request.
-pub(super) fn role(config: &Config) -> Role {
-    match config.engine.role {
-        vllm_sim_config::Role::Whole => Role::Whole,
-        vllm_sim_config::Role::Prefill => Role::Prefill,
-        vllm_sim_config::Role::Decode => Role::Decode,
-    }
 }
 
 /// The KV cache of the pool scheduler.
@@ -131,17 +103,11 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
     (has_cache(config) && (engine.enable_prefix_caching || engine.enable_kvcache)).then(|| {
         HashConfig {
-            algo: match engine.hash_algo {
-                HashAlgo::Sha256 => EngineHashAlgo::Sha256,
-                HashAlgo::Sha256Cbor => EngineHashAlgo::Sha256Cbor,
-                HashAlgo::Xxhash => EngineHashAlgo::Xxhash,
-                HashAlgo::XxhashCbor => EngineHashAlgo::XxhashCbor,
-                HashAlgo::Fnv64Cbor => EngineHashAlgo::LlmdFnv,
-            },
+            algo: engine.hash_algo,
             seed: engine.hash_seed.clone(),
             block_size: engine.block_size,
             keep_hashes: config.kv_events.enabled
-                && config.kv_events.hash_form == vllm_sim_config::HashForm::Bytes,
+                && matches!(config.kv_events.encoding.hashes, HashForm::Bytes(_)),
             keep_tokens: config.kv_events.enabled,
         }
     })
@@ -192,17 +158,14 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
             .collect(),
         max_model_len: config.model.max_model_len,
         lora: config.lora.enabled.then_some(config.lora.max_loras),
-        dialect: match config.model.compat {
-            Compat::Vllm => Dialect::Vllm,
-            Compat::Llmd => Dialect::LlmD,
-        },
+        compat: config.model.compat,
         legacy: config.metrics.legacy,
         finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         // A server that only renders has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
-        // The first cli_mode has every route, so that these would be nothing but noise there.
+        // llm-d's command line has every route, so that these would be nothing but noise there.
         sockets: config.api.speech.realtime && config.api.task != Task::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),

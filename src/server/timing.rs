@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::engines::wrong;
 use super::{StartError, setup};
-use vllm_sim_config::{Config, LatencyModel as Chosen};
+use vllm_sim_config::{Config, LatencySource};
 use vllm_sim_engine::latency::{
     Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,
     Roofline, Scheme, Setup, gpu, model,
@@ -17,20 +17,20 @@ const GPU: &str = "H100";
 /// Step times, and the deployment that they follow from, if they do.
 pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
     let engine = &config.engine;
-    Ok(match &engine.latency_model {
-        Chosen::Delays => {
+    Ok(match &engine.latency_source {
+        LatencySource::Delays => {
             let delays = engine.delays.clone();
             (LatencyModel::Delays(Box::new(delays)), None)
         }
-        Chosen::Polynomial => {
+        LatencySource::Polynomial => {
             let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
             (LatencyModel::Polynomial(Polynomial::new(capacity)), None)
         }
-        Chosen::Profile(path) => {
+        LatencySource::Profile(path) => {
             let grid = Grid::open(path).map_err(wrong)?;
             (LatencyModel::Grid(Box::new(grid)), None)
         }
-        Chosen::Roofline { coefficients } => {
+        LatencySource::Roofline { coefficients } => {
             let setup = deployment(config, coefficients.as_deref())?;
             let roofline = Roofline::new(&setup).map_err(wrong)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
@@ -149,7 +149,7 @@ fn kv_bytes(config: &Config) -> u32 {
 /// GPU. `None`: nobody named a GPU or bytes, or the model's shape is not known.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
     let engine = &config.engine;
-    let roofline = matches!(engine.latency_model, Chosen::Roofline { .. });
+    let roofline = matches!(engine.latency_source, LatencySource::Roofline { .. });
     if engine.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }

@@ -55,8 +55,6 @@ pub struct Api {
     pub legacy_guided: bool,
     /// Any model name is accepted (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,
-    /// Whether forced tool calls are bound to their schema: `auto`, `parameter`, ….
-    pub tool_strict_level: String,
     /// Whether `/start_profile` and `/stop_profile` exist.
     pub profiler: bool,
     /// Whether `/fault_tolerance/*` exists.
@@ -149,6 +147,7 @@ impl Api {
                 "--enable-log-outputs requires --enable-log-requests".to_owned(),
             ));
         }
+        v.choice("tool-strict-level")?;
         let (task, speech) = Speech::from_values(v, model, task(v)?)?;
         Ok(Self {
             task,
@@ -195,7 +194,6 @@ impl Api {
             responses_store: v.switch("responses-store")?,
             legacy_guided: v.switch("legacy-guided-fields")?,
             skip_model_name_validation: v.switch("skip-model-name-validation")?,
-            tool_strict_level: v.choice("tool-strict-level")?.unwrap_or("auto").to_owned(),
             profiler: profiler::configured(v)?,
             fault_tolerance: profiler::tolerates_faults(v)?,
             limits: limits(v)?,

@@ -1,10 +1,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Compat;
 use super::engine::with_std_dev;
 use super::error::ConfigError;
 use super::values::Values;
+use vllm_sim_observe::metrics::Compat;
+use vllm_sim_service::generate::Mode;
+use vllm_sim_service::generate::tools::ToolSettings;
 use vllm_sim_tokenizer::MediaRules;
 
 /// What replies say.
@@ -17,7 +19,9 @@ pub struct Content {
     /// Whether somebody chose the seed.
     pub seed_given: bool,
     /// Arguments of tool calls.
-    pub tools: Tools,
+    pub tools: ToolSettings,
+    /// Take any tool definition unchecked.
+    pub skip_tool_validation: bool,
     /// Whether an echo is cut to the token limit [no, as llm-d].
     pub echo_cut: bool,
     /// Recorded replies.
@@ -30,41 +34,8 @@ pub struct Content {
     pub default_embedding_dimensions: u32,
     /// Text and images (llm-d).
     pub omni: bool,
-    /// Encoder only (llm-d).
-    pub mm_encoder_only: bool,
-    /// Tokens of pictures, sounds and films; `None`: the model decides whether it takes any.
+    /// Tokens of images, audio and video; `None`: the model decides whether it takes any.
     pub media: Option<MediaRules>,
-}
-
-/// Where text comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Built-in sentences, or the dataset.
-    #[default]
-    Random,
-    /// The prompt.
-    Echo,
-}
-
-/// Arguments of tool calls. All probabilities are percentages.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tools {
-    /// Least and greatest integer [0, 100].
-    pub integer: (i64, i64),
-    /// Least and greatest number [0, 100].
-    pub number: (f64, f64),
-    /// Shortest and longest array [1, 5].
-    pub array_length: (u32, u32),
-    /// Chance that an optional parameter is there [50].
-    pub optional_param_probability: u8,
-    /// Chance that an optional field of a nested object is there [50].
-    pub optional_field_probability: u8,
-    /// Chance of one more call [45].
-    pub extra_call_probability: u8,
-    /// Take any tool definition unchecked.
-    pub skip_validation: bool,
-    /// Refuse what llm-d's own schema check refuses.
-    pub strict_validation: bool,
 }
 
 /// Recorded replies.
@@ -90,10 +61,14 @@ impl Content {
     pub(super) fn from_values(v: &Values, compat: Compat) -> Result<Self, ConfigError> {
         let mode = mode(v)?;
         Ok(Self {
-            mode,
+            mode: match v.switch("mm-encoder-only")? {
+                true => Mode::Encoder,
+                false => mode,
+            },
             seed: v.opt_int("seed")?.map(|seed| seed as u64),
             seed_given: v.given("seed"),
             tools: tools(v)?,
+            skip_tool_validation: v.switch("skip-tool-validation")?,
             echo_cut: echo_cut(v, compat)?,
             dataset: dataset(v, mode)?,
             image_emission_rate: v.ranged(
@@ -114,7 +89,6 @@ impl Content {
                 "default embedding dimensions must be at least 1",
             )?,
             omni: v.switch("omni")?,
-            mm_encoder_only: v.switch("mm-encoder-only")?,
             media: media(v)?,
         })
     }
@@ -192,7 +166,7 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
     }))
 }
 
-fn tools(v: &Values) -> Result<Tools, ConfigError> {
+fn tools(v: &Values) -> Result<ToolSettings, ConfigError> {
     let percent = |name: &str, field: &str| {
         let words = format!("{field} should be between 0 and 100");
         v.ranged(name, 0..=100, &words)
@@ -229,18 +203,19 @@ fn tools(v: &Values) -> Result<Tools, ConfigError> {
     }
     let negative = "MinToolCallArrayParamLength cannot be negative";
     let long = "MaxToolCallArrayParamLength cannot be more than 100000";
-    Ok(Tools {
-        integer,
-        number,
-        array_length: (
+    Ok(ToolSettings {
+        // The defaults leave the choice to the names of fields.
+        integer: Some(integer).filter(|range| *range != (0, 100)),
+        number: Some(number).filter(|range| *range != (0.0, 100.0)),
+        array: (
             v.ranged(shortest, 0..=100_000, negative)?,
             v.ranged(longest, 0..=100_000, long)?,
         ),
-        optional_param_probability: percent(
+        not_required_probability: percent(
             "tool-call-not-required-param-probability",
             "ToolCallNotRequiredParamProbability",
         )?,
-        optional_field_probability: percent(
+        object_not_required_probability: percent(
             "object-tool-call-not-required-field-probability",
             "ObjectToolCallNotRequiredParamProbability",
         )?,
@@ -248,7 +223,7 @@ fn tools(v: &Values) -> Result<Tools, ConfigError> {
             "tool-call-extra-call-probability",
             "ToolCallExtraCallProbability",
         )?,
-        skip_validation: v.switch("skip-tool-validation")?,
-        strict_validation: v.switch("strict-tool-validation")?,
+        strict_whitelist: v.switch("strict-tool-validation")?,
+        ..ToolSettings::default()
     })
 }

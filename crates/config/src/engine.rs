@@ -1,7 +1,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::sched::sglang::SchedulePolicy;
+use vllm_sim_engine::sched::vllm::{Policy, Victim};
 use vllm_sim_engine::{Calculator, Delays};
+use vllm_sim_service::{Admission, Role};
 
 use super::error::ConfigError;
 use super::parallel::Parallel;
@@ -20,16 +24,14 @@ pub struct Engine {
     pub max_num_batched_tokens: u32,
     /// llm-d's bound of the queue [1000; behind `serve` none]: beyond it 429.
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's bound of the queue in requests: beyond it 503.
-    pub max_num_queued_reqs: Option<u32>,
-    /// vLLM's bound of the queue in prompt tokens: beyond it 503.
-    pub max_num_queued_tokens: Option<u64>,
+    /// vLLM's bounds of the queue, in requests and in prompt tokens: beyond them 503.
+    pub admission: Admission,
     /// Delays of the pool scheduler, speed-up included.
     pub delays: Delays,
     /// Everything takes so many times as long [1]; the delays above know it already.
     pub latency_factor: f64,
     /// Where step times of the batching schedulers come from.
-    pub latency_model: LatencyModel,
+    pub latency_source: LatencySource,
     /// GPU whose constants the roofline uses.
     pub gpu: Option<String>,
     /// Share of GPU memory that is used [0.92].
@@ -55,7 +57,7 @@ pub struct Engine {
     /// Longest piece of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
     /// Who gives way when blocks run out [the youngest].
-    pub preemption_mode: Preemption,
+    pub victim: Victim,
     /// Order of the waiting queue.
     pub policy: Policy,
     /// Two steps in flight instead of one [yes].
@@ -88,18 +90,6 @@ pub struct Engine {
     pub quantization: Option<String>,
 }
 
-/// What an engine does of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Role {
-    /// All of it.
-    #[default]
-    Whole,
-    /// Its prompt, and one token.
-    Prefill,
-    /// Its answer: every prompt is fetched.
-    Decode,
-}
-
 /// Who decides which sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
@@ -114,7 +104,7 @@ pub enum SchedulerKind {
 
 /// Where step times of the batching schedulers come from.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub enum LatencyModel {
+pub enum LatencySource {
     /// The delays of the pool: a prefill takes the first-token delay, a decode step the gap.
     #[default]
     Delays,
@@ -129,47 +119,11 @@ pub enum LatencyModel {
     },
 }
 
-/// How blocks are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HashAlgo {
-    /// SHA-256 over Python's pickle.
-    #[default]
-    Sha256,
-    /// SHA-256 over canonical CBOR.
-    Sha256Cbor,
-    /// XXH3-128 over Python's pickle.
-    Xxhash,
-    /// XXH3-128 over canonical CBOR.
-    XxhashCbor,
-    /// FNV-1a 64 over canonical CBOR: llm-d-inference-sim.
-    Fnv64Cbor,
-}
-
-/// Who gives way when blocks run out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Preemption {
-    /// The youngest.
-    #[default]
-    Lifo,
-    /// The oldest.
-    Fifo,
-}
-
-/// Order of the waiting queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// By arrival.
-    #[default]
-    Fcfs,
-    /// By the request's priority, then arrival.
-    Priority,
-}
-
 /// Settings of the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sglang {
-    /// Longest matching prefix first, instead of arrival.
-    pub longest_prefix_first: bool,
+    /// Order of the waiting queue [by arrival].
+    pub schedule_policy: SchedulePolicy,
     /// Prompt tokens of one prefill batch [16384].
     pub max_prefill_tokens: u32,
     /// Longest piece of one prompt [8192].
@@ -186,8 +140,8 @@ const BLOCK_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
 impl Engine {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
         let many = i64::from(u32::MAX);
-        let latency_model = latency_model(v)?;
-        let scheduler = scheduler(v, &latency_model)?;
+        let latency_source = latency_source(v)?;
+        let scheduler = scheduler(v, &latency_source)?;
         let seqs: u32 = v.ranged(
             "max-num-seqs",
             1..=many,
@@ -206,15 +160,17 @@ impl Engine {
                 0..=many,
                 "max waiting queue size cannot be less than 0",
             )?,
-            max_num_queued_reqs: v.opt_ranged(
-                "max-num-queued-reqs",
-                0..=many,
-                "max-num-queued-reqs cannot be less than 0",
-            )?,
-            max_num_queued_tokens: queued_tokens(v)?,
+            admission: Admission {
+                requests: v.opt_ranged(
+                    "max-num-queued-reqs",
+                    0..=many,
+                    "max-num-queued-reqs cannot be less than 0",
+                )?,
+                tokens: queued_tokens(v)?,
+            },
             delays: delays(v)?,
             latency_factor: latency_factor(v)?,
-            latency_model,
+            latency_source,
             gpu: v.owned("gpu"),
             gpu_memory_utilization: v.ranged_float(
                 "gpu-memory-utilization",
@@ -243,9 +199,9 @@ impl Engine {
                 0..=many,
                 "long-prefill-token-threshold cannot be less than 0",
             )?,
-            preemption_mode: match v.choice("preemption-mode")? {
-                Some("fifo") => Preemption::Fifo,
-                _ => Preemption::Lifo,
+            victim: match v.choice("preemption-mode")? {
+                Some("fifo") => Victim::First,
+                _ => Victim::Last,
             },
             policy: match v.choice("scheduling-policy")? {
                 Some("priority") => Policy::Priority,
@@ -392,13 +348,13 @@ fn batched_tokens(v: &Values, seqs: u32, chunked: bool, context: u32) -> Result<
     }))
 }
 
-fn latency_model(v: &Values) -> Result<LatencyModel, ConfigError> {
+fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     let profile = v.path("latency-profile");
     let coefficients = v.path("latency-coefficients");
-    let roofline = LatencyModel::Roofline { coefficients };
+    let roofline = LatencySource::Roofline { coefficients };
     match (v.choice("latency-model")?, profile) {
-        (Some("delays"), _) => Ok(LatencyModel::Delays),
-        (Some("polynomial"), _) => Ok(LatencyModel::Polynomial),
+        (Some("delays"), _) => Ok(LatencySource::Delays),
+        (Some("polynomial"), _) => Ok(LatencySource::Polynomial),
         (Some("roofline"), _) if v.text("gpu").is_none() => Err(ConfigError::Invalid(
             "--latency-model roofline requires --gpu".to_owned(),
         )),
@@ -406,9 +362,9 @@ fn latency_model(v: &Values) -> Result<LatencyModel, ConfigError> {
         (Some("profile"), None) => Err(ConfigError::Invalid(
             "--latency-model profile requires --latency-profile".to_owned(),
         )),
-        (_, Some(profile)) => Ok(LatencyModel::Profile(profile)),
+        (_, Some(profile)) => Ok(LatencySource::Profile(profile)),
         (_, None) if v.text("gpu").is_some() => Ok(roofline),
-        (_, None) => Ok(LatencyModel::Delays),
+        (_, None) => Ok(LatencySource::Delays),
     }
 }
 
@@ -428,7 +384,7 @@ fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind,
 }
 
 /// Step times need steps: naming a model of them asks for a scheduler that has some.
-fn scheduler(v: &Values, latency: &LatencyModel) -> Result<SchedulerKind, ConfigError> {
+fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, ConfigError> {
     let typed = match v.choice("scheduler")? {
         Some("vllm") => SchedulerKind::Vllm,
         Some("sglang") => SchedulerKind::Sglang,
@@ -437,7 +393,7 @@ fn scheduler(v: &Values, latency: &LatencyModel) -> Result<SchedulerKind, Config
     if v.switch("replay-timing")? {
         return timeline_scheduler(v, typed);
     }
-    if typed != SchedulerKind::Pool || *latency == LatencyModel::Delays {
+    if typed != SchedulerKind::Pool || *latency == LatencySource::Delays {
         return Ok(typed);
     }
     if v.given("scheduler") {
@@ -478,8 +434,8 @@ fn hash_algo(v: &Values, enable_kvcache: bool) -> Result<HashAlgo, ConfigError> 
         Some("sha256_cbor") => HashAlgo::Sha256Cbor,
         Some("xxhash") => HashAlgo::Xxhash,
         Some("xxhash_cbor") => HashAlgo::XxhashCbor,
-        Some("fnv64_cbor") => HashAlgo::Fnv64Cbor,
-        _ if enable_kvcache => HashAlgo::Fnv64Cbor,
+        Some("fnv64_cbor") => HashAlgo::LlmdFnv,
+        _ if enable_kvcache => HashAlgo::LlmdFnv,
         _ => HashAlgo::Sha256,
     })
 }
@@ -579,7 +535,10 @@ impl Sglang {
             )
         };
         Ok(Self {
-            longest_prefix_first: v.choice("sglang-schedule-policy")? == Some("lpm"),
+            schedule_policy: match v.choice("sglang-schedule-policy")? {
+                Some("lpm") => SchedulePolicy::Lpm,
+                _ => SchedulePolicy::Fifo,
+            },
             max_prefill_tokens: size("sglang-max-prefill-tokens")?,
             chunked_prefill_size: size("sglang-chunked-prefill-size")?,
             clip_max_new_tokens: size("sglang-clip-max-new-tokens")?,

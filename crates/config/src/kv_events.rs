@@ -4,18 +4,17 @@ use super::Engine;
 use super::error::ConfigError;
 use super::values::Values;
 use super::words::closest;
+use vllm_sim_observe::kv_events::{Encoding, Form, HashForm, LLMD_TOPIC, for_rank};
 
 /// Events about cached blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvEvents {
     /// Whether they are published.
     pub enabled: bool,
-    /// How an event looks: vLLM's when `--kv-events-config` switched them on, else llm-d's.
-    pub form: EventForm,
+    /// How an event is written: vLLM's way when `--kv-events-config` switched them on, else llm-d's.
+    pub encoding: Encoding,
     /// Socket of rank 0; rank r adds r to its port.
     pub endpoint: String,
-    /// Whether the publisher binds; it connects otherwise (vLLM's rule: `*`, `::`, ipc, inproc).
-    pub bind: bool,
     /// Replay socket of rank 0; `None`: none.
     pub replay_endpoint: Option<String>,
     /// Batches kept for replay [10000; llm-d 1024].
@@ -29,30 +28,6 @@ pub struct KvEvents {
     pub topic: String,
     /// Events per batch; vLLM's form sends one batch per step instead [16].
     pub batch_size: usize,
-    /// How block names travel.
-    pub hash_form: HashForm,
-}
-
-/// How an event looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EventForm {
-    /// vLLM 0.33: maps, sequence from 0.
-    #[default]
-    Vllm,
-    /// llm-d: positional arrays, sequence from 1.
-    LlmdArray,
-    /// llm-d: maps, sequence from 1.
-    LlmdMap,
-}
-
-/// How block names travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HashForm {
-    /// The last 64 bits as a number.
-    #[default]
-    Int,
-    /// The whole digest.
-    Bytes,
 }
 
 /// Keys of `--kv-events-config`.
@@ -69,16 +44,11 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-/// llm-d's topic (HEAD of 2026-08).
-const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
-
 impl KvEvents {
     /// Event and replay socket of a rank, as vLLM numbers them; one that cannot be moved stays.
     pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
-        let moved = |endpoint: &String| {
-            vllm_sim_observe::kv_events::for_rank(endpoint, rank)
-                .unwrap_or_else(|_| endpoint.clone())
-        };
+        let moved =
+            |endpoint: &String| for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone());
         (
             moved(&self.endpoint),
             self.replay_endpoint.as_ref().map(moved),
@@ -87,14 +57,10 @@ impl KvEvents {
 
     pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let own = Self::llmd(v, engine)?;
-        let int_hashes = v.switch("kv-events-int-hashes")?;
         let Some(config) = v.object("kv-events-config")? else {
             return Ok(own);
         };
-        let mut events = Self::vllm(v, &config, &own)?;
-        if !int_hashes {
-            events.hash_form = HashForm::Bytes;
-        }
+        let events = Self::vllm(v, &config, &own)?;
         if events.enabled && v.given("zmq-endpoint") {
             v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
         }
@@ -115,12 +81,10 @@ impl KvEvents {
         }
         Ok(Self {
             enabled,
-            form: if map {
-                EventForm::LlmdMap
-            } else {
-                EventForm::LlmdArray
+            encoding: Encoding {
+                form: if map { Form::LlmdMap } else { Form::Llmd },
+                hashes: HashForm::Int,
             },
-            bind: binds(&endpoint),
             buffer_steps: match (v.int(queue)?, &replay_endpoint) {
                 (_, Some(_)) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,
                 (_, None) => 0,
@@ -135,7 +99,6 @@ impl KvEvents {
                 1..=1_000_000,
                 "event batch size cannot less than 1",
             )?,
-            hash_form: HashForm::Int,
         })
     }
 
@@ -166,8 +129,7 @@ impl KvEvents {
         let topic = field.text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
-            form: EventForm::Vllm,
-            bind: binds(&endpoint),
+            encoding: Encoding::default(),
             endpoint,
             replay_endpoint: field.text("replay_endpoint")?,
             buffer_steps: field.count("buffer_steps", 10_000)?,
@@ -177,7 +139,6 @@ impl KvEvents {
                 .or_else(|| v.owned("kv-event-topic"))
                 .unwrap_or_default(),
             batch_size: own.batch_size,
-            hash_form: HashForm::Int,
         })
     }
 }
@@ -228,16 +189,6 @@ impl Fields<'_> {
     }
 }
 
-/// vLLM's rule: which endpoints are bound, the rest being connected to.
-///
-/// **Source:** vLLM `vllm/distributed/kv_events.py`, `ZmqEventPublisher`.
-fn binds(endpoint: &str) -> bool {
-    endpoint.contains('*')
-        || endpoint.contains("::")
-        || endpoint.starts_with("ipc://")
-        || endpoint.starts_with("inproc://")
-}
-
 /// The port at the end of `tcp://host:port`.
 fn port_of(endpoint: &str) -> Option<u32> {
     endpoint
@@ -268,19 +219,5 @@ mod tests {
         assert!(ports_apart(a, b, 2).is_ok());
         assert!(ports_apart(a, b, 3).is_err());
         assert!(ports_apart("ipc:///tmp/a", b, 8).is_ok());
-    }
-
-    #[test]
-    fn endpoints_bind_by_their_form() {
-        for (endpoint, bind) in [
-            ("tcp://*:5557", true),
-            ("tcp://[::]:5557", true),
-            ("ipc:///tmp/x", true),
-            ("inproc://x", true),
-            ("tcp://127.0.0.1:5557", false),
-            ("tcp://localhost:5557", false),
-        ] {
-            assert_eq!(binds(endpoint), bind, "{endpoint}");
-        }
     }
 }

@@ -36,28 +36,32 @@ mod yaml;
 
 pub use api::{Api, Fingerprint, Limits, Task};
 pub use cli_mode::TOOLS;
-pub use content::{Content, Dataset, Mode, Tools};
-pub use engine::{Engine, HashAlgo, LatencyModel, Policy, Preemption, Role, SchedulerKind, Sglang};
+pub use content::{Content, Dataset};
+pub use engine::{Engine, LatencySource, SchedulerKind, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
 pub use faults::Faults;
 pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
-pub use kv_events::{EventForm, HashForm, KvEvents};
+pub use kv_events::KvEvents;
 pub use kv_transfer::{Connector, KvTransfer, SideChannel};
 pub use layers::Source;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
 pub use metrics::Metrics;
-pub use model::{CliMode, Compat, Model, TokenizerSource};
+pub use model::{CliMode, Model, TokenizerSource};
 pub use parallel::{Balance, Parallel};
 pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 pub use registry::{Flag, Group, Kind, flags};
 pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
 pub use speculative::Speculative;
 pub use speech::{Listener, Speech};
+pub use vllm_sim_observe::metrics::Compat;
 
 use values::Values;
+use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_observe::kv_events::{Form, HashForm};
+use vllm_sim_service::Role;
 
 /// All that can be chosen at start, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,13 +95,17 @@ impl Config {
         let mut kv_events = KvEvents::from_values(v, &engine)?;
         // What a decode worker holds is of no use to the next prompt.
         kv_events.enabled &= engine.role != Role::Decode;
-        if kv_events.enabled && kv_events.form == EventForm::Vllm {
+        let vllm_form = kv_events.encoding.form == Form::Vllm;
+        if kv_events.enabled && vllm_form {
             // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
             // its block names are not llm-d's.
             engine.enable_prefix_caching |= !v.given("enable-prefix-caching");
             if !v.given("prefix-caching-hash-algo") {
                 engine.hash_algo = HashAlgo::Sha256;
             }
+        }
+        if !v.switch("kv-events-int-hashes")? && vllm_form {
+            kv_events.encoding.hashes = HashForm::Bytes(engine.hash_algo.hash_len());
         }
         let config = Self {
             server: Server::from_values(v)?,
@@ -129,7 +137,7 @@ impl Config {
                 self.server.port
             )));
         }
-        let roofline = matches!(self.engine.latency_model, LatencyModel::Roofline { .. });
+        let roofline = matches!(self.engine.latency_source, LatencySource::Roofline { .. });
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::model(&self.model.name).is_some();
         if roofline && !shaped {
@@ -149,7 +157,7 @@ impl Config {
             }
         }
         if self.kv_events.enabled
-            && self.kv_events.form != EventForm::Vllm
+            && self.kv_events.encoding.form != Form::Vllm
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {

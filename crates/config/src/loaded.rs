@@ -302,8 +302,7 @@ impl Loaded {
         new.config.engine.latency_factor = fresh.engine.latency_factor;
         new.config.engine.max_num_seqs = fresh.engine.max_num_seqs;
         new.config.engine.max_waiting_queue_length = fresh.engine.max_waiting_queue_length;
-        new.config.engine.max_num_queued_reqs = fresh.engine.max_num_queued_reqs;
-        new.config.engine.max_num_queued_tokens = fresh.engine.max_num_queued_tokens;
+        new.config.engine.admission = fresh.engine.admission;
         new.config.faults = fresh.faults;
         new.config.metrics = fresh.metrics;
         new.config.content.image_delay = fresh.content.image_delay;

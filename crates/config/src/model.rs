@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 use super::error::ConfigError;
 use super::values::Values;
+use vllm_sim_observe::metrics::Compat;
+use vllm_sim_tokenizer::ContentFormat;
 
 /// Which model is imitated, and how the program was called.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +26,8 @@ pub struct Model {
     pub tokenizer: TokenizerSource,
     /// A template file, or the template itself.
     pub chat_template: Option<String>,
-    /// How message content reaches the template: `auto`, `string` or `openai`.
-    pub chat_template_content_format: String,
+    /// How message content reaches the template; `None`: as the template wants it.
+    pub chat_template_content_format: Option<ContentFormat>,
     /// Arguments of every chat template call.
     pub chat_template_kwargs: Map<String, Value>,
     /// Role of answers [assistant].
@@ -63,16 +65,6 @@ pub struct TokenizerSource {
     pub skip_init: bool,
 }
 
-/// Whose wire, where the two projects contradict each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Compat {
-    /// vLLM's.
-    #[default]
-    Vllm,
-    /// llm-d-inference-sim's.
-    Llmd,
-}
-
 /// Whose command line, and so whose defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CliMode {
@@ -83,7 +75,7 @@ pub enum CliMode {
     Vllm,
 }
 
-/// Context length behind vLLM's cli_mode when no config.json says one.
+/// Context length behind vLLM's command line when no config.json says one.
 const UNKNOWN_CONTEXT: u32 = 32768;
 /// vLLM's assumption for a config.json without any of [`CONTEXT_KEYS`].
 const SILENT_CONTEXT: f64 = 2048.0;
@@ -140,10 +132,11 @@ impl Model {
             revision: v.owned("revision"),
             tokenizer: tokenizer(v, &name)?,
             chat_template: v.owned("chat-template"),
-            chat_template_content_format: v
-                .choice("chat-template-content-format")?
-                .unwrap_or("auto")
-                .to_owned(),
+            chat_template_content_format: match v.choice("chat-template-content-format")? {
+                Some("string") => Some(ContentFormat::String),
+                Some("openai") => Some(ContentFormat::Openai),
+                _ => None,
+            },
             chat_template_kwargs: v
                 .object("default-chat-template-kwargs")?
                 .unwrap_or_default(),

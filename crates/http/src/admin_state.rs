@@ -14,11 +14,11 @@ use super::image_output::ImageOutput;
 use vllm_sim_config::{ConfigError, Loaded};
 use vllm_sim_engine::{Command, Reset};
 use vllm_sim_observe::metrics::Fake;
+use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::Origin;
 use vllm_sim_service::scenario::{
     Action, PhaseChange, Player, Scenario, ScenarioError, ScenarioRun,
 };
-use vllm_sim_service::{Admission, LiveSettings};
 
 /// How often a drill looks at the clock when nothing is due.
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,12 +68,9 @@ impl AppliedSettings {
         let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
         Self {
             tuned: LiveSettings {
-                plan: first.faults.plan(),
+                plan: first.faults.rates.clone(),
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
-                admission: Admission {
-                    requests: engine.max_num_queued_reqs,
-                    tokens: engine.max_num_queued_tokens,
-                },
+                admission: engine.admission,
                 health: first.faults.health_status,
                 origin,
             },

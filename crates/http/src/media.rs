@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::app::App;
 use vllm_sim_config::CliMode;
+use vllm_sim_service::generate::Mode;
 use vllm_sim_tokenizer::{Item, data_url, fnv1a, mark};
 use vllm_sim_tokenizer::{Media, Modality};
 use vllm_sim_wire::fault::Fault;
@@ -368,7 +369,7 @@ pub(crate) fn counts(media: &[Media]) -> Option<Arc<str>> {
 /// What a server that only encodes media tells the one that uses them (llm-d's
 /// `--mm-encoder-only`), as JSON: where each item waits, by its name.
 pub(crate) fn encoded(app: &App, media: &[Media]) -> Option<Arc<str>> {
-    if !app.config.content.mm_encoder_only {
+    if app.config.content.mode != Mode::Encoder {
         return None;
     }
     let metadata = STANDARD.encode("NIXL_METADATA_PLACEHOLDER");

@@ -17,6 +17,7 @@ use super::{
     admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
 };
 use vllm_sim_config::{CliMode, Config, Task};
+use vllm_sim_service::generate::Mode;
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -192,7 +193,7 @@ fn pooled(config: &Config) -> Vec<Route> {
     let task = config.api.task;
     let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
     let mut routes = Vec::new();
-    if one(&[Task::Embed]) && !config.content.mm_encoder_only {
+    if one(&[Task::Embed]) && config.content.mode != Mode::Encoder {
         routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
         routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
     }

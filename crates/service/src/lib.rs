@@ -113,7 +113,7 @@ impl ServeError {
 }
 
 /// Bounds on what is in flight.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Admission {
     /// Sequences, waiting and running.
     pub requests: Option<u32>,

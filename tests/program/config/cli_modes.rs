@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    Balance, CliMode, Command, Compat, HashAlgo, LatencyModel, Loaded, SchedulerKind, Task, load,
-    load_known,
+    Balance, CliMode, Command, Compat, LatencySource, Loaded, SchedulerKind, Task, load, load_known,
 };
+use vllm_sim_engine::kv::HashAlgo;
 
 use super::{env, serve, sim, try_words};
 
@@ -222,21 +222,25 @@ fn a_gpu_asks_for_a_scheduler_with_steps() {
     let path = dir.path().to_str().unwrap();
     let loaded = try_words(&["vllm-sim", "--model", path, "--gpu", "h100"], &[]).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Vllm);
-    let roofline = LatencyModel::Roofline { coefficients: None };
-    assert_eq!(loaded.config.engine.latency_model, roofline);
+    let roofline = LatencySource::Roofline { coefficients: None };
+    assert_eq!(loaded.config.engine.latency_source, roofline);
 }
 
 #[test]
 fn events_take_the_form_of_the_flag_that_switches_them_on() {
-    use vllm_sim_config::EventForm::{LlmdArray, LlmdMap, Vllm};
+    use vllm_sim_observe::kv_events::Form::{Llmd, LlmdMap, Vllm};
+    use vllm_sim_observe::kv_events::binds;
     let on = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","topic":"kv@x"}"#;
     let config = sim(&["--kv-events-config", on, "--enable-kvcache"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.form),
+        (config.kv_events.enabled, config.kv_events.encoding.form),
         (true, Vllm)
     );
     assert_eq!(
-        (config.kv_events.bind, config.kv_events.topic.as_str()),
+        (
+            binds(&config.kv_events.endpoint),
+            config.kv_events.topic.as_str()
+        ),
         (true, "kv@x")
     );
     assert_eq!(config.engine.hash_algo, HashAlgo::Sha256);
@@ -247,14 +251,14 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
     );
     let config = sim(&["--enable-kvcache"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.form),
-        (true, LlmdArray)
+        (config.kv_events.enabled, config.kv_events.encoding.form),
+        (true, Llmd)
     );
-    assert_eq!(config.engine.hash_algo, HashAlgo::Fnv64Cbor);
-    assert!(!config.kv_events.bind && config.engine.enable_prefix_caching);
+    assert_eq!(config.engine.hash_algo, HashAlgo::LlmdFnv);
+    assert!(!binds(&config.kv_events.endpoint) && config.engine.enable_prefix_caching);
     let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.form),
+        (config.kv_events.enabled, config.kv_events.encoding.form),
         (true, LlmdMap)
     );
     assert!(!sim(&["--zmq-endpoint", "tcp://h:1"]).kv_events.enabled);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 use vllm_sim_config::{Connector, Loaded};
+use vllm_sim_observe::kv_events::HashForm;
 
 use super::try_words;
 
@@ -155,7 +156,7 @@ fn vllms_variables_are_read() {
     let limits = config.api.limits;
     assert_eq!((limits.n, limits.prompts, limits.stop_strings), (3, 4, 5));
     assert!(config.api.skip_model_name_validation);
-    assert_eq!(config.kv_events.hash_form, vllm_sim_config::HashForm::Bytes);
+    assert_eq!(config.kv_events.encoding.hashes, HashForm::Bytes(32));
     assert_eq!(config.server.pod.ip.as_deref(), Some("10.0.0.1"));
     assert_eq!(
         config.server.otlp_traces_protocol,
@@ -167,7 +168,10 @@ fn vllms_variables_are_read() {
         Some("/cache/hub")
     );
     assert_eq!(
-        (config.lora.modules.len(), config.faults.types.len()),
+        (
+            config.lora.modules.len(),
+            config.faults.rates.failures.len()
+        ),
         (1, 2)
     );
     assert_eq!(config.engine.delays.ttft.0, Duration::from_micros(1500));

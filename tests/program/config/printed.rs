@@ -104,8 +104,11 @@ fn an_operator_changes_what_may_be_changed() {
     let new = loaded.tuned(&update).unwrap().config;
     assert_eq!(new.engine.delays.ttft.0, Duration::from_millis(250));
     assert_eq!(new.engine.delays.itl.0, Duration::from_millis(500));
-    assert_eq!((new.faults.rate, new.faults.types.len()), (42, 1));
-    assert_eq!(loaded.config.faults.rate, 0);
+    assert_eq!(
+        (new.faults.rates.rate, new.faults.rates.failures.len()),
+        (42, 1)
+    );
+    assert_eq!(loaded.config.faults.rates.rate, 0);
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn failure_types_may_be_separated_by_words_or_commas() {
         &["--failure-types", "rate_limit,context_length"],
         &["--failure-types", r#"["rate_limit","context_length"]"#],
     ] {
-        assert_eq!(sim(words).faults.types, expected, "{words:?}");
+        assert_eq!(sim(words).faults.rates.failures, expected, "{words:?}");
     }
 }
 

@@ -151,11 +151,7 @@ pub(crate) fn has_tokenizer(app: &App) -> Result<(), Fault> {
 
 /// The form of content that the server was told to give to templates.
 pub(crate) fn content_format(app: &App) -> Option<ContentFormat> {
-    match app.config.model.chat_template_content_format.as_str() {
-        "string" => Some(ContentFormat::String),
-        "openai" => Some(ContentFormat::Openai),
-        _ => None,
-    }
+    app.config.model.chat_template_content_format
 }
 
 /// A conversation as the template sees it. Source: vLLM 0.33 `renderers/hf.py`.
@@ -418,7 +414,8 @@ pub(crate) fn content(
             strict: tool.function.strict,
         })
         .collect();
-    if app.config.content.tools.strict_validation && !app.config.content.tools.skip_validation {
+    let content = &app.config.content;
+    if content.tools.strict_whitelist && !content.skip_tool_validation {
         for tool in &defs {
             let parameters = tool.parameters.clone().unwrap_or_default();
             validate_llmd_whitelist(&parameters)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cell::Counter;
 use super::cells::{Cells, TIER_DEVICE, TIER_EXTERNAL, TIER_P2P, VLLM_REASONS};
 use super::lora::{LoraInfo, LoraLoad, LoraWriter};
-use super::{Clock, Dialect};
+use super::{Clock, Compat};
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +31,15 @@ pub enum Reason {
 
 impl Reason {
     /// Index into the values of the label.
-    fn index(self, dialect: Dialect) -> usize {
-        match (self, dialect) {
-            (Self::Stop, _) | (Self::ToolCalls, Dialect::Vllm) => 0,
-            (Self::Length, _) | (Self::RemoteDecode, Dialect::Vllm) => 1,
+    fn index(self, compat: Compat) -> usize {
+        match (self, compat) {
+            (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
+            (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm) => 1,
             (Self::Abort, _) => 2,
             (Self::Error, _) => 3,
             (Self::Repetition, _) => 4,
-            (Self::ToolCalls, Dialect::LlmD) => 5,
-            (Self::RemoteDecode, Dialect::LlmD) => 6,
+            (Self::ToolCalls, Compat::Llmd) => 5,
+            (Self::RemoteDecode, Compat::Llmd) => 6,
             (Self::CacheThreshold, _) => 7,
         }
     }
@@ -147,7 +147,7 @@ pub struct EngineMetrics {
     cells: Cells,
     rejections: [Arc<Counter>; 2],
     lora: LoraWriter,
-    dialect: Dialect,
+    compat: Compat,
     /// Which tier supplied tokens that came through a connector.
     external_tier: usize,
     clock: Clock,
@@ -164,7 +164,7 @@ impl EngineMetrics {
             cells,
             rejections,
             lora: LoraWriter::new(lora),
-            dialect: settings.dialect,
+            compat: settings.compat,
             external_tier: if settings.nixl {
                 TIER_P2P
             } else {
@@ -234,7 +234,7 @@ impl EngineMetrics {
     /// A sequence ended with a reason; each choice of a request is one.
     pub fn on_finished(&self, f: &Finished) {
         let c = &self.cells;
-        let reason = f.reason.index(self.dialect);
+        let reason = f.reason.index(self.compat);
         c.success[reason].add(1);
         if reason >= VLLM_REASONS {
             c.success_shown[reason].show((self.clock)());
@@ -369,6 +369,6 @@ impl EngineMetrics {
     /// The adapters that have requests, in the order they got their first one; every step, also
     /// with an empty list. Shown with [`super::Settings::lora`].
     pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
-        self.lora.set(adapters, self.dialect, (self.clock)());
+        self.lora.set(adapters, self.compat, (self.clock)());
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::Dialect;
+use super::Compat;
 use super::cell::Gauge;
 use super::families::LORA_INFO;
 use super::number::push_float;
@@ -174,18 +174,18 @@ impl LoraWriter {
         }
     }
 
-    pub(super) fn set(&self, adapters: &[LoraLoad<'_>], dialect: Dialect, now_unix: f64) {
-        let now = match dialect {
-            Dialect::Vllm => now_unix,
-            Dialect::LlmD => now_unix.trunc(),
+    pub(super) fn set(&self, adapters: &[LoraLoad<'_>], compat: Compat, now_unix: f64) {
+        let now = match compat {
+            Compat::Vllm => now_unix,
+            Compat::Llmd => now_unix.trunc(),
         };
         let last = &mut *self.last.lock();
         last.running.clear();
         last.waiting.clear();
         for a in adapters {
-            let (runs, waits) = match dialect {
-                Dialect::Vllm => (true, true),
-                Dialect::LlmD => (a.running > 0, a.waiting > 0),
+            let (runs, waits) = match compat {
+                Compat::Vllm => (true, true),
+                Compat::Llmd => (a.running > 0, a.waiting > 0),
             };
             list(&mut last.running, a.name, runs);
             list(&mut last.waiting, a.name, waits);
@@ -230,9 +230,9 @@ mod tests {
         let info = Arc::new(LoraInfo::new(2, false));
         let writer = LoraWriter::new(info.clone());
         assert!(text(&info).is_empty());
-        writer.set(&[load("sql-lora", 1, 0)], Dialect::Vllm, 10.5);
-        writer.set(&[], Dialect::Vllm, 11.5);
-        writer.set(&[load("sql-lora", 0, 1)], Dialect::Vllm, 12.5);
+        writer.set(&[load("sql-lora", 1, 0)], Compat::Vllm, 10.5);
+        writer.set(&[], Compat::Vllm, 11.5);
+        writer.set(&[load("sql-lora", 0, 1)], Compat::Vllm, 12.5);
         assert_eq!(
             text(&info),
             [
@@ -246,7 +246,7 @@ mod tests {
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
         let info = Arc::new(LoraInfo::new(1, false));
         let writer = LoraWriter::new(info.clone());
-        writer.set(&[load("a", 2, 0), load("b", 1, 3)], Dialect::LlmD, 10.5);
+        writer.set(&[load("a", 2, 0), load("b", 1, 3)], Compat::Llmd, 10.5);
         assert_eq!(
             text(&info),
             [
@@ -259,8 +259,8 @@ mod tests {
     fn engines_share_a_series_and_the_list_is_bounded() {
         let info = Arc::new(LoraInfo::new(1, true));
         let (one, two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
-        one.set(&[], Dialect::Vllm, 1.0);
-        two.set(&[], Dialect::Vllm, 2.0);
+        one.set(&[], Compat::Vllm, 1.0);
+        two.set(&[], Compat::Vllm, 2.0);
         assert_eq!(text(&info).len(), 1);
         for i in 0..MAX_SERIES {
             info.set(&i.to_string(), "", 3.0 + i as f64);

@@ -83,13 +83,13 @@ pub fn wall_clock() -> f64 {
 
 /// Whose habits decide where the two projects differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
+pub enum Compat {
     /// vLLM: an adapter with requests is listed as running and waiting; tool calls and remote
     /// decodes count as `stop` and `length`.
     #[default]
     Vllm,
     /// llm-d's simulator: an adapter is listed where it is; those reasons count by name.
-    LlmD,
+    Llmd,
 }
 
 /// What decides which series there are.
@@ -106,7 +106,7 @@ pub struct Settings {
     /// `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
     /// Whose habits.
-    pub dialect: Dialect,
+    pub compat: Compat,
     /// Retired names beside the new ones.
     pub legacy: bool,
     /// The label `finish_reason` beside `finished_reason`.
@@ -151,7 +151,7 @@ impl Default for Settings {
             engine_label: true,
             max_model_len: 1024,
             lora: None,
-            dialect: Dialect::Vllm,
+            compat: Compat::Vllm,
             legacy: false,
             finish_reason_label: false,
             tool_parser: false,
@@ -240,7 +240,7 @@ impl Metrics {
         let mut idle_lora = None;
         if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(Group::SummedGauge, shown_lora.clone());
-            if settings.dialect == Dialect::LlmD {
+            if settings.compat == Compat::Llmd {
                 shown_lora.set("", "", born.trunc());
                 idle_lora = Some(shown_lora.clone());
             }

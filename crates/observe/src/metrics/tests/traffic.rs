@@ -221,8 +221,8 @@ fn reasons_that_only_one_project_has_follow_the_dialect() {
         Reason::RemoteDecode,
         Reason::CacheThreshold,
     ];
-    let shown = |dialect| {
-        let m = metrics(Settings { dialect, ..base() });
+    let shown = |compat| {
+        let m = metrics(Settings { compat, ..base() });
         for reason in ended {
             m.engine(0).on_finished(&finished(reason));
         }
@@ -232,7 +232,7 @@ fn reasons_that_only_one_project_has_follow_the_dialect() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        shown(Dialect::Vllm),
+        shown(Compat::Vllm),
         [
             "request_success_total{stop} 1",
             "request_success_total{length} 1",
@@ -240,7 +240,7 @@ fn reasons_that_only_one_project_has_follow_the_dialect() {
         ]
     );
     assert_eq!(
-        shown(Dialect::LlmD),
+        shown(Compat::Llmd),
         [
             "request_success_total{tool_calls} 1",
             "request_success_total{remote_decode} 1",
@@ -358,7 +358,7 @@ fn adapters_show_under_the_settings_of_each_project() {
     );
 
     let m = metrics(Settings {
-        dialect: Dialect::LlmD,
+        compat: Compat::Llmd,
         ..config_a()
     });
     let shown = series(&m, &["lora_requests_info"]);
