@@ -8,6 +8,7 @@ use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning, unix_at};
 use vllm_sim_engine::latency::{Setup, Speed};
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
@@ -19,7 +20,6 @@ use vllm_sim_observe::metrics::{
     BlockLifetime, Metrics, Observer as MetricsObserver, WorkObserver,
 };
 use vllm_sim_observe::otel::Spans;
-use vllm_sim_replay::EngineSpec;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(

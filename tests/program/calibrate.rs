@@ -8,11 +8,12 @@ use vllm_sim::tools::validate;
 use vllm_sim_engine::latency::{
     Coefficients, LatencyModel, ModelShape, Roofline, Setup, gpu, model,
 };
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{BenchRun, Load, Measured};
 use vllm_sim_replay::outcome::{Outcome, Sink};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings, run};
 
 fn setup(coefficients: Coefficients) -> Setup {
     let shape: ModelShape = model("meta-llama/Llama-3.1-8B-Instruct").expect("is known");

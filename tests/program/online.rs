@@ -5,13 +5,14 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_replay::net::Trust;
 use vllm_sim_replay::online::{Api, OnlineError, Options, Sent, run};
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{self, Collector, Facts, Report};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings};
+use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const DELAYS: [&str; 4] = [

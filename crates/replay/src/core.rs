@@ -17,13 +17,14 @@ use vllm_sim_engine::sched::ConfigError;
 use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
+use super::disaggregation::handoff_order;
 use super::outcome::{Admission, Handoff, Sink, Status};
 use super::pool::{PREFILL, Pool, SERVING};
 use super::requests::Requests;
 use super::route::{Ask, Choice};
 use super::sessions::{Due, Sessions};
 use super::settings::Settings;
-use super::worker::{EngineSpec, Phase};
+use super::worker::Phase;
 use super::workload::{Source, WorkloadError};
 use split::Way;
 
@@ -159,8 +160,8 @@ impl<'a> Core<'a> {
             now: SimTime::ZERO,
             totals: Totals::default(),
         };
-        core.way.order = prefill.and_then(|spec| spec.engines.first()?.handoff());
-        let order = settings.pool.engines.first().and_then(EngineSpec::handoff);
+        core.way.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
+        let order = settings.pool.engines.first().and_then(handoff_order);
         if core.way.order != order {
             core.way.order = None;
         }

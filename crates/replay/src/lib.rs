@@ -19,6 +19,7 @@ pub mod workload;
 
 mod content;
 mod core;
+mod disaggregation;
 mod pool;
 mod requests;
 mod route;
@@ -33,4 +34,3 @@ pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
 pub use scale::{ScaleRule, Scaling};
 pub use sessions::Pace;
 pub use settings::{PoolSpec, Settings, TransferTime};
-pub use worker::EngineSpec;

@@ -1,6 +1,7 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::ConfigError;
 
+use super::disaggregation::{make_decode, reseed, set_cache_duties};
 use super::route::{Router, RouterConfig};
 use super::scale::Observed;
 use super::settings::PoolSpec;
@@ -53,16 +54,17 @@ impl Pool {
     pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
         let engines = self.spec.iter().flat_map(|spec| &spec.engines);
         let engines: Vec<_> = engines.collect();
-        let mut spec = engines[self.started % engines.len()].in_pool(self.events, self.lends);
+        let mut spec = engines[self.started % engines.len()].clone();
+        set_cache_duties(&mut spec, self.events, self.lends);
         if self.fetches {
-            spec = spec.for_output();
+            make_decode(&mut spec);
         }
         self.started += 1;
         self.changed = now;
         let gone = |worker: &Worker| worker.phase == Phase::Gone;
         let free = self.workers.iter().position(gone);
-        let spec = spec.at(free.unwrap_or(self.workers.len()));
-        let worker = Worker::new(&spec, log_limit, now)?;
+        reseed(&mut spec, free.unwrap_or(self.workers.len()));
+        let worker = Worker::new(spec, log_limit, now)?;
         let at = match free {
             Some(at) => {
                 self.workers[at] = worker;

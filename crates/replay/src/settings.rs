@@ -5,7 +5,7 @@ use vllm_sim_engine::SimTime;
 use super::route::RouterConfig;
 use super::scale::Scaling;
 use super::sessions::Pace;
-use super::worker::EngineSpec;
+use vllm_sim_engine::sched::EngineSpec;
 
 /// What a workload is played against, and how.
 #[derive(Debug, Clone)]

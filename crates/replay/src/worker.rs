@@ -1,151 +1,33 @@
-use std::time::Duration;
-
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
+use vllm_sim_engine::sched::pool::Pool;
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Admission, Recompute, Vllm, VllmConfig};
-use vllm_sim_engine::sched::{Admitted, ConfigError};
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::{Admitted, ConfigError, EngineSpec};
 use vllm_sim_engine::{Command, Outbox, Scheduler, SeqId, Sequence, Stats, SubmitError};
 
 use super::steps::StepLog;
-
-/// Who is ready first when a prompt moves from one pool to the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// The prompt is computed, then the other side finds room (vLLM).
-    SourceFirst,
-    /// The other side finds room, then the prompt is computed (SGLang).
-    DestinationFirst,
-}
-
-/// The engine of a worker.
-#[derive(Debug, Clone)]
-pub enum EngineSpec {
-    /// llm-d's pool of slots.
-    Pool(Box<PoolConfig>),
-    /// vLLM's scheduler.
-    Vllm(Box<VllmConfig>),
-    /// SGLang's scheduler.
-    Sglang(Box<SglangConfig>),
-}
-
-impl EngineSpec {
-    /// Tokens per block; 0 without a cache.
-    pub fn block_size(&self) -> u32 {
-        match self {
-            Self::Pool(config) => config.kv.as_ref().map_or(0, |kv| kv.block_size),
-            Self::Vllm(config) => config.block_size,
-            Self::Sglang(config) => config.page_size,
-        }
-    }
-
-    /// Prompt tokens that one step may compute.
-    pub fn batched_tokens(&self) -> u32 {
-        match self {
-            Self::Pool(_) => u32::MAX,
-            Self::Vllm(config) => config.max_num_batched_tokens,
-            Self::Sglang(config) => config.max_prefill_tokens,
-        }
-    }
-
-    /// How prompts get from engines like this one to those that make output, if somebody has to
-    /// look after it; else they fetch them.
-    pub(super) fn handoff(&self) -> Option<Order> {
-        match self {
-            Self::Vllm(config) if config.admission == Admission::Mocker => Some(Order::SourceFirst),
-            Self::Sglang(_) => Some(Order::DestinationFirst),
-            Self::Vllm(_) | Self::Pool(_) => None,
-        }
-    }
-
-    /// An engine that makes output for prompts that others computed.
-    pub(super) fn for_output(&self) -> Self {
-        let mut spec = self.clone();
-        match &mut spec {
-            Self::Vllm(config) if config.admission == Admission::Mocker => {
-                config.handoff = true;
-                config.recompute = Recompute::AllFree;
-            }
-            Self::Sglang(config) => (config.handoff, config.free_prompts) = (true, true),
-            Self::Vllm(_) | Self::Pool(_) => {}
-        }
-        spec
-    }
-
-    /// The worker at this place: its draws are its own.
-    pub(super) fn at(&self, place: usize) -> Self {
-        let mut spec = self.clone();
-        match &mut spec {
-            Self::Vllm(config) if config.speculation.as_ref().is_some_and(|s| s.free) => {
-                config.seed = config.seed.wrapping_add(place as u64);
-            }
-            Self::Sglang(config) => config.seed = config.seed.wrapping_add(place as u64),
-            Self::Vllm(_) | Self::Pool(_) => {}
-        }
-        spec
-    }
-
-    /// Tells about its blocks, or does not; keeps those of prompts that others fetch, or does not.
-    pub(super) fn in_pool(&self, events: bool, lends: bool) -> Self {
-        let mut spec = self.clone();
-        match &mut spec {
-            Self::Pool(config) => {
-                if let Some(kv) = &mut config.kv {
-                    kv.events = events;
-                }
-            }
-            Self::Vllm(config) => {
-                config.kv_events = events;
-                // Until they are fetched, however long that takes.
-                config.lease = lends.then_some(Duration::MAX);
-                config.handoff |= lends && config.admission == Admission::Mocker;
-            }
-            Self::Sglang(config) => {
-                config.kv_events = events;
-                config.handoff |= lends;
-            }
-        }
-        spec
-    }
-
-    /// The scheduler alone, to be driven by somebody else.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the setting that cannot work.
-    pub fn scheduler(self) -> Result<Box<dyn Scheduler + Send>, ConfigError> {
-        Ok(match self {
-            Self::Pool(config) => Box::new(Pool::new(*config)),
-            Self::Vllm(config) => Box::new(Vllm::new(*config)?),
-            Self::Sglang(config) => Box::new(Sglang::new(*config)?),
-        })
-    }
-
-    fn build(&self) -> Result<Engine, ConfigError> {
-        Ok(match self {
-            Self::Pool(config) => Engine::Pool(Box::new(Pool::new((**config).clone()))),
-            Self::Vllm(config) => {
-                let config = VllmConfig {
-                    log_admissions: true,
-                    run_lengths: true,
-                    ..(**config).clone()
-                };
-                Engine::Vllm(Box::new(Vllm::new(config)?))
-            }
-            Self::Sglang(config) => {
-                let config = SglangConfig {
-                    log_admissions: true,
-                    ..(**config).clone()
-                };
-                Engine::Sglang(Box::new(Sglang::new(config)?))
-            }
-        })
-    }
-}
 
 enum Engine {
     Pool(Box<Pool>),
     Vllm(Box<Vllm>),
     Sglang(Box<Sglang>),
+}
+
+impl Engine {
+    fn new(spec: EngineSpec) -> Result<Self, ConfigError> {
+        Ok(match spec {
+            EngineSpec::Pool(config) => Self::Pool(Box::new(Pool::new(*config))),
+            EngineSpec::Vllm(config) => Self::Vllm(Box::new(Vllm::new(VllmConfig {
+                log_admissions: true,
+                run_lengths: true,
+                ..*config
+            })?)),
+            EngineSpec::Sglang(config) => Self::Sglang(Box::new(Sglang::new(SglangConfig {
+                log_admissions: true,
+                ..*config
+            })?)),
+        })
+    }
 }
 
 /// Whether a worker serves.
@@ -180,12 +62,13 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(
-        spec: &EngineSpec,
+        spec: EngineSpec,
         log_limit: usize,
         now: SimTime,
     ) -> Result<Self, ConfigError> {
+        let batched_tokens = spec.batched_tokens();
         Ok(Self {
-            engine: spec.build()?,
+            engine: Engine::new(spec)?,
             log: StepLog::default(),
             phase: Phase::Starting,
             load: 0,
@@ -193,7 +76,7 @@ impl Worker {
             held: false,
             since: now,
             log_limit,
-            batched_tokens: spec.batched_tokens(),
+            batched_tokens,
         })
     }
 

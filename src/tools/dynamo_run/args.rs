@@ -4,11 +4,12 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{Grid, LatencyModel, Polynomial, Speed};
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Speculation, Victim, VllmConfig};
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::workload::Source;
-use vllm_sim_replay::{EngineSpec, KvConfig, RouterConfig, TransferTime};
+use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
 use super::tables::{self, Measured};

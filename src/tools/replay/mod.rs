@@ -13,11 +13,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::{Change, Outcome, Sample, Sink};
 use vllm_sim_replay::report::{self, Collector, Facts, Report, RowForm, Rows};
 use vllm_sim_replay::workload::Source;
-use vllm_sim_replay::{EngineSpec, Pace, Settings, Totals};
+use vllm_sim_replay::{Pace, Settings, Totals};
 
 use super::dynamo_run;
 use options::{Mode, ReplayArgs};

@@ -6,9 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::tools::dynamo_run;
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::{
-    EngineSpec, KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer,
-    ScorersConfig, TransferTime,
+    KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScaleRule, Scaling, Scorer, ScorersConfig,
+    TransferTime,
 };
 
 use super::Deploy;

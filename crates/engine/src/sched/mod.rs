@@ -5,7 +5,10 @@
 
 pub mod pool;
 pub mod sglang;
+mod spec;
 pub mod vllm;
+
+pub use spec::EngineSpec;
 
 use crate::SeqId;
 use crate::SimTime;

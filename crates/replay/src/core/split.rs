@@ -9,9 +9,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Handoff, Status};
 use crate::pool::{PREFILL, SERVING};
-use crate::worker::Order;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Event, Outbox, SeqId};
 
@@ -34,7 +34,7 @@ pub(super) enum Action {
 #[derive(Debug, Default)]
 pub(super) struct Way {
     /// `None`: the engines look after it themselves.
-    pub order: Option<Order>,
+    pub order: Option<HandoffOrder>,
     actions: VecDeque<Action>,
     deferred: HashMap<Address, VecDeque<Action>>,
     /// Prompts that are neither here nor there.
@@ -67,7 +67,7 @@ impl Core<'_> {
     /// A request of split pools has arrived.
     pub(super) fn set_out(&mut self, slot: u32) {
         self.way.push(match self.way.order {
-            Some(Order::DestinationFirst) => Action::Reserve(slot),
+            Some(HandoffOrder::DestinationFirst) => Action::Reserve(slot),
             _ => Action::Compute(slot),
         });
     }
@@ -105,7 +105,7 @@ impl Core<'_> {
         let handoff = request.handoff.get_or_insert_with(Handoff::default);
         handoff.held = Some(when);
         match self.way.order {
-            Some(Order::DestinationFirst) => self.travel(slot),
+            Some(HandoffOrder::DestinationFirst) => self.travel(slot),
             _ => self.way.push(Action::Reserve(slot)),
         }
     }
@@ -122,7 +122,7 @@ impl Core<'_> {
             let handoff = request.handoff.get_or_insert_with(Handoff::default);
             handoff.reserved = Some(self.now);
             match self.way.order {
-                Some(Order::DestinationFirst) => self.way.push(Action::Compute(slot)),
+                Some(HandoffOrder::DestinationFirst) => self.way.push(Action::Compute(slot)),
                 _ => self.travel(slot),
             }
         }

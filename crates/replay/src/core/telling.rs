@@ -1,8 +1,8 @@
 //! What the sink is told of requests.
 
+use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Outcome, Status};
 use crate::pool::{PREFILL, SERVING};
-use crate::worker::Order;
 use vllm_sim_engine::SimTime;
 
 use super::{Core, Totals};
@@ -58,7 +58,7 @@ impl Core<'_> {
             best_overlap: request.best_overlap,
             block_size: self.pools[SERVING].block_size,
             ranks: self.pools[SERVING].ranks,
-            decode_first: self.way.order == Some(Order::DestinationFirst),
+            decode_first: self.way.order == Some(HandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
             error: None,
         });

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
 use vllm_sim_replay::report::{Collector, Facts, Options, Report, Slo};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{EngineSpec, Pace, PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings, run};
 
 /// A run with queues and preemptions.
 fn report(sessions: u64, workers: u32) -> Report {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;
@@ -18,8 +19,8 @@ use vllm_sim_replay::outcome::{Change, Outcome, Sink, Status};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::workload::{Dependency, Prompt, Run, Session, Source, Turn, WorkloadError};
 use vllm_sim_replay::{
-    EngineSpec, KvConfig, Pace, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings,
-    Totals, TransferTime, run,
+    KvConfig, Pace, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals,
+    TransferTime, run,
 };
 
 /// What became of a request.
