@@ -9,7 +9,6 @@ use std::time::Duration;
 use vllm_sim::server::{Server, modelled};
 use vllm_sim_config::{CliMode, Config, Loaded};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::offline;
 use vllm_sim_engine::latency::{Batch, Speed};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{End, Event, Outbox, Scheduler, SeqId, Sequence};
@@ -142,6 +141,13 @@ fn coefficients_come_from_a_file() {
     );
 }
 
+/// Lets everything happen that is due at or before `at`.
+fn advance_to(engine: &mut Vllm, at: SimTime, out: &mut Outbox) {
+    while let Some(due) = engine.next_wakeup().filter(|due| *due <= at) {
+        engine.advance(due, out);
+    }
+}
+
 /// Arrivals at `rate` per second for `seconds`, then none: how long the queue was when they
 /// ended, how many finished, and when the last did.
 fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
@@ -165,13 +171,13 @@ fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
     let requests = (rate * seconds) as u64;
     for id in 0..requests {
         let at = SimTime::from_nanos((id as f64 / rate * 1e9) as u64);
-        offline::advance_to(&mut engine, at, &mut out);
+        advance_to(&mut engine, at, &mut out);
         let sequence = Sequence::new(SeqId(id), 512, 128);
         engine.submit(at, sequence, &mut out).unwrap();
         count(&mut out);
     }
     let waiting = engine.stats().waiting;
-    offline::advance_to(&mut engine, SimTime::MAX, &mut out);
+    advance_to(&mut engine, SimTime::MAX, &mut out);
     count(&mut out);
     let stats = engine.stats();
     assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));

@@ -7,11 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::offline::{self, Steps};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, Delays, Event, Outbox, Scheduler, SeqId, Sequence};
+
+use offline::Steps;
+
+#[expect(dead_code, reason = "the tests use more of it")]
+#[path = "../tests/engine/offline.rs"]
+mod offline;
 
 /// Runs `requests` of `output` tokens through `slots` slots.
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]

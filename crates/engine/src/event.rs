@@ -36,8 +36,11 @@ pub enum Event {
     },
     /// One output token came out at the end of each of the last `n` steps.
     ///
-    /// Only from an engine that was asked for run lengths. It comes after the [`Event::Step`] of
-    /// the last of these steps and before the next one; its own instant says nothing else.
+    /// Only from an engine that was asked for run lengths (`VllmConfig::run_lengths`). It comes after
+    /// the [`Event::Step`] of the last of these steps and before the next one; its own instant says
+    /// nothing else. Within one step all [`Event::Tokens`] come before its step. A token before a
+    /// run came out in the step before the run, so the gap in front of each token of a run is that
+    /// step's own.
     Decoded {
         /// Whose.
         id: SeqId,

@@ -40,7 +40,7 @@ pub struct BlockPlan {
 pub enum ExtraKey {
     /// The name of an adapter, or a cache salt.
     Text(Arc<str>),
-    /// A picture, sound or film that overlaps the block.
+    /// An image, audio clip or video that overlaps the block.
     Media {
         /// Its content hash.
         identifier: Arc<str>,

@@ -8,29 +8,29 @@ use super::SimTime;
 /// A timer cannot be cancelled: its owner recognises a stale one when it fires.
 #[derive(Debug, Clone)]
 pub struct TimerQueue<T> {
-    heap: BinaryHeap<Reverse<Entry<T>>>,
+    heap: BinaryHeap<Reverse<TimerEntry<T>>>,
     set: u64,
 }
 
 #[derive(Debug, Clone)]
-struct Entry<T> {
+struct TimerEntry<T> {
     due: SimTime,
     order: u64,
     item: T,
 }
 
-impl<T> PartialEq for Entry<T> {
+impl<T> PartialEq for TimerEntry<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.due, self.order) == (other.due, other.order)
     }
 }
-impl<T> Eq for Entry<T> {}
-impl<T> PartialOrd for Entry<T> {
+impl<T> Eq for TimerEntry<T> {}
+impl<T> PartialOrd for TimerEntry<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl<T> Ord for Entry<T> {
+impl<T> Ord for TimerEntry<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.order).cmp(&(other.due, other.order))
     }
@@ -50,7 +50,7 @@ impl<T> TimerQueue<T> {
     pub fn set(&mut self, due: SimTime, item: T) {
         let order = self.set;
         self.set += 1;
-        self.heap.push(Reverse(Entry { due, order, item }));
+        self.heap.push(Reverse(TimerEntry { due, order, item }));
     }
 
     /// When the next timer is due.
@@ -72,7 +72,7 @@ impl<T> TimerQueue<T> {
         self.heap = entries
             .into_iter()
             .map(|Reverse(e)| {
-                Reverse(Entry {
+                Reverse(TimerEntry {
                     due: e.due + by,
                     ..e
                 })

@@ -1,8 +1,7 @@
-//! Loops around an engine: in real time behind a server, or jumping through virtual time.
+//! The loop around an engine in real time, behind a server.
 
-pub mod live;
+mod live;
 mod observer;
-pub mod offline;
 mod progress;
 mod record;
 mod slack;

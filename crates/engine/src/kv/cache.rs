@@ -7,56 +7,56 @@ use crate::BlockKey;
 /// they were cached; a look-up gives the oldest, as vLLM's dict does.
 /// Source: `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
 ///
-/// An open-addressing table of eight bytes per place, at most half full and without tombstones:
+/// An open-addressing table of eight bytes per slot, at most half full and without tombstones:
 /// blocks come and go all the time, and this is the engine's largest random access.
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
-    /// The oldest block of each key. A power of two of places.
-    places: Vec<Place>,
-    /// Bits of a hash that do not name a place.
+    /// The oldest block of each key. A power of two of slots.
+    slots: Vec<HashSlot>,
+    /// Bits of a hash that do not name a slot.
     shift: u32,
     /// By block.
     keys: Vec<BlockKey>,
-    /// By block, for keys that several blocks hold; others have [`Twins::NONE`].
-    twins: Vec<Twins>,
-    /// Blocks that have twins.
-    twinned: usize,
+    /// By block, for keys that several blocks hold; others have [`Duplicates::NONE`].
+    duplicates: Vec<Duplicates>,
+    /// Blocks that have duplicates.
+    duplicated: usize,
 }
 
 /// An entry of the table; the null block stands for none.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct HashSlot {
     hash: u32,
     id: u32,
 }
 
 /// Neighbours of a block in the ring of its key: the newest is older than the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Twins {
+struct Duplicates {
     older: u32,
     newer: u32,
 }
 
-impl Twins {
+impl Duplicates {
     const NONE: Self = Self { older: 0, newer: 0 };
 }
 
 impl CachedBlocks {
     pub(super) fn new(num_blocks: usize) -> Self {
-        let places = (2 * num_blocks).next_power_of_two().clamp(2, 1 << 31);
+        let slots = (2 * num_blocks).next_power_of_two().clamp(2, 1 << 31);
         Self {
-            places: vec![Place::default(); places],
-            shift: 32 - places.trailing_zeros(),
+            slots: vec![HashSlot::default(); slots],
+            shift: 32 - slots.trailing_zeros(),
             keys: vec![BlockKey(0); num_blocks],
-            twins: vec![Twins::NONE; num_blocks],
-            twinned: 0,
+            duplicates: vec![Duplicates::NONE; num_blocks],
+            duplicated: 0,
         }
     }
 
     /// The oldest block that holds `key`.
     pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
         let at = self.seek(key, hash(key));
-        Some(self.places[at].id).filter(|&id| id != 0)
+        Some(self.slots[at].id).filter(|&id| id != 0)
     }
 
     /// The key that a block was last inserted under.
@@ -68,8 +68,8 @@ impl CachedBlocks {
         let hash = hash(key);
         let at = self.seek(key, hash);
         self.keys[id as usize] = key;
-        match self.places[at].id {
-            0 => self.places[at] = Place { hash, id },
+        match self.slots[at].id {
+            0 => self.slots[at] = HashSlot { hash, id },
             oldest => self.join(oldest, id),
         }
     }
@@ -77,19 +77,19 @@ impl CachedBlocks {
     /// Takes out a block that was inserted; its key.
     pub(super) fn remove(&mut self, id: u32) -> BlockKey {
         let key = self.keys[id as usize];
-        let heir = match self.twinned {
+        let heir = match self.duplicated {
             0 => None,
             _ => self.part(id),
         };
-        let mask = self.places.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut at = (hash(key) >> self.shift) as usize;
         loop {
-            match self.places[at].id {
-                // A twin that is not the oldest.
+            match self.slots[at].id {
+                // A duplicate that is not the oldest.
                 0 => break,
                 found if found == id => {
                     match heir {
-                        Some(next) => self.places[at].id = next,
+                        Some(next) => self.slots[at].id = next,
                         None => self.vacate(at),
                     }
                     break;
@@ -100,83 +100,83 @@ impl CachedBlocks {
         key
     }
 
-    /// Reads the places of many keys in advance: the processor waits for all of them at once.
+    /// Reads the slots of many keys in advance: the processor waits for all of them at once.
     pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
-        let read = keys.map(|key| self.places[(hash(key) >> self.shift) as usize].id);
+        let read = keys.map(|key| self.slots[(hash(key) >> self.shift) as usize].id);
         std::hint::black_box(read.fold(0, |all, id| all ^ id));
     }
 
     pub(super) fn clear(&mut self) {
-        self.places.fill(Place::default());
-        self.twins.fill(Twins::NONE);
-        self.twinned = 0;
+        self.slots.fill(HashSlot::default());
+        self.duplicates.fill(Duplicates::NONE);
+        self.duplicated = 0;
     }
 
-    /// Where `key` stands, or the empty place where it would.
+    /// Where `key` stands, or the empty slot where it would.
     fn seek(&self, key: BlockKey, hash: u32) -> usize {
-        let mask = self.places.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut at = (hash >> self.shift) as usize;
         loop {
-            let place = self.places[at];
-            if place.id == 0 || (place.hash == hash && self.keys[place.id as usize] == key) {
+            let slot = self.slots[at];
+            if slot.id == 0 || (slot.hash == hash && self.keys[slot.id as usize] == key) {
                 return at;
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Empties a place; those behind it that would not be found any more move up.
+    /// Empties a slot; those behind it that would not be found any more move up.
     fn vacate(&mut self, mut hole: usize) {
-        let mask = self.places.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let place = self.places[at];
-            if place.id == 0 {
+            let slot = self.slots[at];
+            if slot.id == 0 {
                 break;
             }
-            let home = (place.hash >> self.shift) as usize;
+            let home = (slot.hash >> self.shift) as usize;
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                self.places[hole] = place;
+                self.slots[hole] = slot;
                 hole = at;
             }
         }
-        self.places[hole] = Place::default();
+        self.slots[hole] = HashSlot::default();
     }
 
     /// Puts a block behind the newest of its key.
     fn join(&mut self, oldest: u32, id: u32) {
-        let ring = self.twins[oldest as usize];
+        let ring = self.duplicates[oldest as usize];
         let newest = match ring {
-            Twins::NONE => {
-                self.twinned += 1;
+            Duplicates::NONE => {
+                self.duplicated += 1;
                 oldest
             }
             ring => ring.older,
         };
-        self.twinned += 1;
-        self.twins[id as usize] = Twins {
+        self.duplicated += 1;
+        self.duplicates[id as usize] = Duplicates {
             older: newest,
             newer: oldest,
         };
-        self.twins[newest as usize].newer = id;
-        self.twins[oldest as usize].older = id;
+        self.duplicates[newest as usize].newer = id;
+        self.duplicates[oldest as usize].older = id;
     }
 
     /// Takes a block out of its ring, if it is in one; the next newer one.
     fn part(&mut self, id: u32) -> Option<u32> {
-        let ring = std::mem::replace(&mut self.twins[id as usize], Twins::NONE);
-        if ring == Twins::NONE {
+        let ring = std::mem::replace(&mut self.duplicates[id as usize], Duplicates::NONE);
+        if ring == Duplicates::NONE {
             return None;
         }
-        let Twins { older, newer } = ring;
-        self.twinned -= 1;
+        let Duplicates { older, newer } = ring;
+        self.duplicated -= 1;
         if older == newer {
-            self.twinned -= 1;
-            self.twins[older as usize] = Twins::NONE;
+            self.duplicated -= 1;
+            self.duplicates[older as usize] = Duplicates::NONE;
         } else {
-            self.twins[older as usize].newer = newer;
-            self.twins[newer as usize].older = older;
+            self.duplicates[older as usize].newer = newer;
+            self.duplicates[newer as usize].older = older;
         }
         Some(newer)
     }

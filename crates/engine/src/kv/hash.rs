@@ -112,7 +112,7 @@ pub struct Lora {
     pub path: Arc<str>,
 }
 
-/// A picture, sound or film in a prompt.
+/// An image, audio clip or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Media {
     /// Its content hash.
@@ -273,14 +273,14 @@ impl Chain<'_> {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
         for block in self.plan.keys.len()..self.plan.tokens.len() / size {
-            let tags = tags(self.extras, block * size, size);
+            let extra_keys = extra_keys(self.extras, block * size, size);
             self.buf.clear();
             let tokens = &self.plan.tokens[block * size..(block + 1) * size];
             encode(
                 self.hasher.config.algo,
                 &self.parent,
                 tokens,
-                &tags,
+                &extra_keys,
                 &mut self.buf,
             );
             self.parent = digest(self.hasher.config.algo, &self.buf);
@@ -289,7 +289,7 @@ impl Chain<'_> {
                 self.plan.hashes.push(self.parent.bytes);
             }
             if self.hasher.config.keep_tokens {
-                self.show(block, &tags);
+                self.show(block, &extra_keys);
             }
         }
     }
@@ -303,8 +303,8 @@ impl Chain<'_> {
     }
 
     /// Keeps what events show of a block's extra keys.
-    fn show(&mut self, block: usize, tags: &[Tag<'_>]) {
-        if tags.is_empty() {
+    fn show(&mut self, block: usize, extra_keys: &[BlockExtraKey<'_>]) {
+        if extra_keys.is_empty() {
             // The list stays empty until there is something to show.
             if !self.plan.extra_keys.is_empty() {
                 self.plan.extra_keys.push(None);
@@ -312,20 +312,20 @@ impl Chain<'_> {
             return;
         }
         self.plan.extra_keys.resize(block, None);
-        let shown = tags.iter().map(Tag::shown).collect();
+        let shown = extra_keys.iter().map(BlockExtraKey::shown).collect();
         self.plan.extra_keys.push(Some(shown));
     }
 }
 
 /// One of the extra keys of a block.
 #[derive(Debug, Clone, Copy)]
-enum Tag<'a> {
+enum BlockExtraKey<'a> {
     Lora(&'a Lora),
     Media(&'a Arc<str>, i64),
     Salt(&'a Arc<str>),
 }
 
-impl Tag<'_> {
+impl BlockExtraKey<'_> {
     fn shown(&self) -> ExtraKey {
         match *self {
             Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
@@ -339,28 +339,43 @@ impl Tag<'_> {
 }
 
 /// The extra keys of the block at `start`, in vLLM's order (`generate_block_hash_extra_keys`).
-fn tags(extras: &Extras, start: usize, size: usize) -> Vec<Tag<'_>> {
-    let lora = extras.lora.iter().map(Tag::Lora);
+fn extra_keys(extras: &Extras, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
+    let lora = extras.lora.iter().map(BlockExtraKey::Lora);
     let media = extras.media.iter().filter_map(|item| {
         let offset = i64::from(item.start) - start as i64;
         let overlaps = offset < size as i64 && offset + i64::from(item.len) > 0;
-        overlaps.then_some(Tag::Media(&item.identifier, offset))
+        overlaps.then_some(BlockExtraKey::Media(&item.identifier, offset))
     });
-    let salt = extras.salt.iter().filter(|_| start == 0).map(Tag::Salt);
+    let salt = extras
+        .salt
+        .iter()
+        .filter(|_| start == 0)
+        .map(BlockExtraKey::Salt);
     lora.chain(media).chain(salt).collect()
 }
 
 /// What is hashed for one block: parent, tokens, extra keys.
-fn encode(algo: HashAlgo, parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+fn encode(
+    algo: HashAlgo,
+    parent: &Hash,
+    tokens: &[u32],
+    extra_keys: &[BlockExtraKey<'_>],
+    buf: &mut Vec<u8>,
+) {
     match algo {
-        HashAlgo::Sha256 | HashAlgo::Xxhash => pickle_block(parent, tokens, tags, buf),
-        HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => cbor_block(parent, tokens, tags, buf),
-        HashAlgo::LlmdFnv => llmd_block(parent, tokens, tags, buf),
+        HashAlgo::Sha256 | HashAlgo::Xxhash => pickle_block(parent, tokens, extra_keys, buf),
+        HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => cbor_block(parent, tokens, extra_keys, buf),
+        HashAlgo::LlmdFnv => llmd_block(parent, tokens, extra_keys, buf),
         HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
     }
 }
 
-fn pickle_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+fn pickle_block(
+    parent: &Hash,
+    tokens: &[u32],
+    extra_keys: &[BlockExtraKey<'_>],
+    buf: &mut Vec<u8>,
+) {
     let mut pickle = Pickle::new(buf);
     pickle.tuple(3, |p| {
         p.bytes(parent.as_slice());
@@ -369,21 +384,21 @@ fn pickle_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u
                 p.integer(i64::from(token));
             }
         });
-        if tags.is_empty() {
+        if extra_keys.is_empty() {
             p.none();
             return;
         }
         // Python's literal "mm" is one object, so its second use is a reference.
         let mut mm = None;
-        p.tuple(tags.len(), |p| {
-            for tag in tags {
-                match tag {
-                    Tag::Lora(lora) => p.tuple(3, |p| {
+        p.tuple(extra_keys.len(), |p| {
+            for extra in extra_keys {
+                match extra {
+                    BlockExtraKey::Lora(lora) => p.tuple(3, |p| {
                         p.text("lora");
                         p.text(&lora.name);
                         p.text(&lora.path);
                     }),
-                    Tag::Media(identifier, offset) => p.tuple(3, |p| {
+                    BlockExtraKey::Media(identifier, offset) => p.tuple(3, |p| {
                         match mm {
                             Some(mm) => p.again(mm),
                             None => mm = Some(p.text("mm")),
@@ -391,7 +406,7 @@ fn pickle_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u
                         p.text(identifier);
                         p.integer(*offset);
                     }),
-                    Tag::Salt(salt) => p.tuple(2, |p| {
+                    BlockExtraKey::Salt(salt) => p.tuple(2, |p| {
                         p.text("cache_salt");
                         p.text(salt);
                     }),
@@ -402,31 +417,31 @@ fn pickle_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u
     pickle.finish();
 }
 
-fn cbor_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
+fn cbor_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
     let mut cbor = Cbor(buf);
     cbor.array(3);
     cbor.bytes(parent.as_slice());
     cbor.tokens(tokens);
-    if tags.is_empty() {
+    if extra_keys.is_empty() {
         cbor.null();
         return;
     }
-    cbor.array(tags.len());
-    for tag in tags {
-        match tag {
-            Tag::Lora(lora) => {
+    cbor.array(extra_keys.len());
+    for extra in extra_keys {
+        match extra {
+            BlockExtraKey::Lora(lora) => {
                 cbor.array(3);
                 cbor.text("lora");
                 cbor.text(&lora.name);
                 cbor.text(&lora.path);
             }
-            Tag::Media(identifier, offset) => {
+            BlockExtraKey::Media(identifier, offset) => {
                 cbor.array(3);
                 cbor.text("mm");
                 cbor.text(identifier);
                 cbor.integer(*offset);
             }
-            Tag::Salt(salt) => {
+            BlockExtraKey::Salt(salt) => {
                 cbor.array(2);
                 cbor.text("cache_salt");
                 cbor.text(salt);
@@ -436,9 +451,9 @@ fn cbor_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>
 }
 
 /// llm-d's form: the parent is a number, and only media count as extra keys.
-fn llmd_block(parent: &Hash, tokens: &[u32], tags: &[Tag<'_>], buf: &mut Vec<u8>) {
-    let media = tags.iter().filter_map(|tag| match tag {
-        Tag::Media(identifier, _) => Some(identifier),
+fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
+    let media = extra_keys.iter().filter_map(|extra| match extra {
+        BlockExtraKey::Media(identifier, _) => Some(identifier),
         _ => None,
     });
     let mut cbor = Cbor(buf);

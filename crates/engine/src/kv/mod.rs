@@ -18,4 +18,4 @@ mod vectors;
 
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, Media, UnknownHashAlgo};
 pub use lease::Leases;
-pub use pool::{BlockPool, BlockTable, Counts, KvConfig, Need};
+pub use pool::{BlockCounts, BlockPool, BlockRequest, BlockTable, KvConfig};

@@ -55,7 +55,7 @@ impl BlockTable {
 
 /// What [`BlockPool::allocate`] is asked for; all in tokens but `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Need {
+pub struct BlockRequest {
     /// What [`BlockPool::cached_prefix`] found; counts while the table is empty.
     pub prefix: u32,
     /// What the table must cover: computed + new (+ look-ahead).
@@ -72,7 +72,7 @@ pub struct Need {
 
 /// Every usable block is in exactly one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct BlockCounts {
     /// Free and empty.
     pub unused: u32,
     /// Free, but still in the prefix cache.
@@ -170,7 +170,7 @@ impl BlockPool {
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &Need,
+        need: &BlockRequest,
         out: &mut impl FnMut(Event),
     ) -> bool {
         if need.tokens <= table.settled {
@@ -195,7 +195,7 @@ impl BlockPool {
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &Need,
+        need: &BlockRequest,
     ) -> bool {
         let hits = match plan {
             Some(plan) if self.config.prefix_caching => {
@@ -427,8 +427,8 @@ impl BlockPool {
     }
 
     /// Blocks by class; their sum is [`BlockPool::usable`].
-    pub const fn counts(&self) -> Counts {
-        Counts {
+    pub const fn counts(&self) -> BlockCounts {
+        BlockCounts {
             unused: self.free.len() - self.idle,
             idle: self.idle,
             used: self.used(),

@@ -4,12 +4,12 @@
 /// anchor: its `next` is the front, its `prev` the back.
 #[derive(Debug)]
 pub(super) struct FreeQueue {
-    links: Vec<Link>,
+    links: Vec<FreeLink>,
     len: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct FreeLink {
     prev: u32,
     next: u32,
 }
@@ -20,7 +20,7 @@ impl FreeQueue {
     /// Blocks `1..=last`, the lowest in front.
     pub(super) fn full(last: u32) -> Self {
         let links = (0..=last)
-            .map(|id| Link {
+            .map(|id| FreeLink {
                 prev: if id == ANCHOR { last } else { id - 1 },
                 next: if id == last { ANCHOR } else { id + 1 },
             })
@@ -56,14 +56,14 @@ impl FreeQueue {
 
     /// Takes out a block that is in the queue.
     pub(super) fn remove(&mut self, id: u32) {
-        let Link { prev, next } = self.links[id as usize];
+        let FreeLink { prev, next } = self.links[id as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
         self.len -= 1;
     }
 
     fn insert(&mut self, id: u32, prev: u32, next: u32) {
-        self.links[id as usize] = Link { prev, next };
+        self.links[id as usize] = FreeLink { prev, next };
         self.links[prev as usize].next = id;
         self.links[next as usize].prev = id;
         self.len += 1;

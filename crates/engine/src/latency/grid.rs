@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Batch;
-use super::npz::{self, Array};
+use super::npz::{self, NpyArray};
 use super::polynomial::mean_tokens;
 
 /// Measured tables: prompt work over tokens, decode work over (tokens in cache, context length).
@@ -74,7 +74,7 @@ impl Grid {
         })
     }
 
-    fn from_arrays(mut arrays: BTreeMap<String, Array>) -> Result<Self, String> {
+    fn from_arrays(mut arrays: BTreeMap<String, NpyArray>) -> Result<Self, String> {
         let mut take = |key: &str| {
             arrays
                 .remove(key)
@@ -163,7 +163,7 @@ fn between(values: &[f64], i: usize, t: f64) -> f64 {
     }
 }
 
-fn load_npz(path: &Path) -> Result<BTreeMap<String, Array>, GridError> {
+fn load_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, GridError> {
     let bytes = std::fs::read(path).map_err(|error| GridError::Io {
         path: path.to_owned(),
         error,
@@ -175,7 +175,7 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, Array>, GridError> {
 }
 
 /// One half of a profiler's folder: `<name>/raw_data.npz`, or a JSON file beside it.
-fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, Array>, GridError> {
+fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, NpyArray>, GridError> {
     let packed = folder.join(name).join("raw_data.npz");
     if packed.exists() {
         return load_npz(&packed);
@@ -200,7 +200,7 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, Array>,
     };
     let array = |value: &Value| {
         let values = flat(value);
-        Array {
+        NpyArray {
             shape: vec![values.len()],
             values,
         }
@@ -215,10 +215,10 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, Array>,
 ///
 /// Source: `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
 fn from_profile(
-    prefill: &BTreeMap<String, Array>,
-    decode: &BTreeMap<String, Array>,
+    prefill: &BTreeMap<String, NpyArray>,
+    decode: &BTreeMap<String, NpyArray>,
 ) -> Result<Grid, String> {
-    let take = |arrays: &BTreeMap<String, Array>, key: &str| match arrays.get(key) {
+    let take = |arrays: &BTreeMap<String, NpyArray>, key: &str| match arrays.get(key) {
         Some(array) if !array.values.is_empty() => Ok(array.values.clone()),
         _ => Err(format!("no numbers under {key:?}")),
     };
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_profile_becomes_straight_lines() {
-        let list = |values: &[f64]| Array {
+        let list = |values: &[f64]| NpyArray {
             shape: vec![values.len()],
             values: values.to_vec(),
         };

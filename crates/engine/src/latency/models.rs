@@ -1,7 +1,7 @@
 use super::{Mla, ModelShape, Moe, Quantization, Scheme, Window};
 
 /// A family member: how its repository is called, and its sizes.
-struct Known {
+struct KnownModel {
     /// Found in the last part of a repository name, lower case, between word ends.
     name: &'static str,
     shape: ModelShape,
@@ -13,8 +13,8 @@ const fn dense(
     (heads, kv_heads, head_dim): (u32, u32, u32),
     (intermediate, vocab): (u32, u32),
     max_context: u32,
-) -> Known {
-    Known {
+) -> KnownModel {
+    KnownModel {
         name,
         shape: ModelShape {
             hidden,
@@ -35,33 +35,33 @@ const fn dense(
     }
 }
 
-const fn tied(mut known: Known) -> Known {
+const fn tied(mut known: KnownModel) -> KnownModel {
     known.shape.tied = true;
     known
 }
 
-const fn plain_mlp(mut known: Known) -> Known {
+const fn plain_mlp(mut known: KnownModel) -> KnownModel {
     known.shape.gated = false;
     known
 }
 
-const fn window(mut known: Known, tokens: u32, layers: u32) -> Known {
+const fn window(mut known: KnownModel, tokens: u32, layers: u32) -> KnownModel {
     known.shape.window = Some(Window { tokens, layers });
     known
 }
 
-const fn stored(mut known: Known, quantization: Quantization) -> Known {
+const fn stored(mut known: KnownModel, quantization: Quantization) -> KnownModel {
     known.shape.quantization = quantization;
     known
 }
 
 /// (experts, per token), (width of an expert, of the shared one), layers that have them.
 const fn moe(
-    mut known: Known,
+    mut known: KnownModel,
     (experts, per_token): (u32, u32),
     (intermediate, shared): (u32, u32),
     layers: u32,
-) -> Known {
+) -> KnownModel {
     known.shape.moe = Some(Moe {
         experts,
         per_token,
@@ -72,7 +72,7 @@ const fn moe(
     known
 }
 
-const fn mla(mut known: Known, q_rank: u32) -> Known {
+const fn mla(mut known: KnownModel, q_rank: u32) -> KnownModel {
     known.shape.mla = Some(Mla {
         q_rank,
         kv_rank: 512,
@@ -85,7 +85,7 @@ const fn mla(mut known: Known, q_rank: u32) -> Known {
 
 /// Sizes as in the `config.json` of each repository.
 #[rustfmt::skip]
-static KNOWN: &[Known] = &[
+static KNOWN: &[KnownModel] = &[
     // Llama
     dense("llama-7b", (4096, 32), (32, 32, 128), (11008, 32000), 2048),
     dense("llama-13b", (5120, 40), (40, 40, 128), (13824, 32000), 2048),

@@ -7,7 +7,7 @@ use flate2::read::DeflateDecoder;
 
 /// One array, flat, with its shape.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Array {
+pub(super) struct NpyArray {
     pub shape: Vec<usize>,
     pub values: Vec<f64>,
 }
@@ -19,13 +19,13 @@ const MAX_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// What is wrong with the bytes.
-pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, Array>, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, NpyArray>, String> {
     let mut arrays = BTreeMap::new();
     let end = find_end(bytes).ok_or("not a zip archive")?;
     let entries = u16_at(bytes, end + 10).ok_or("the zip directory is cut short")?;
     let mut at = u32_at(bytes, end + 16).ok_or("the zip directory is cut short")? as usize;
     for _ in 0..entries {
-        let entry = Entry::at(bytes, at).ok_or("a zip directory entry is cut short")?;
+        let entry = ZipEntry::at(bytes, at).ok_or("a zip directory entry is cut short")?;
         at = entry.next;
         let data = entry.data(bytes)?;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
@@ -43,7 +43,7 @@ fn find_end(bytes: &[u8]) -> Option<usize> {
         .find(|&at| bytes[at..].starts_with(b"PK\x05\x06"))
 }
 
-struct Entry {
+struct ZipEntry {
     name: String,
     method: u16,
     packed: u64,
@@ -52,7 +52,7 @@ struct Entry {
     next: usize,
 }
 
-impl Entry {
+impl ZipEntry {
     fn at(bytes: &[u8], at: usize) -> Option<Self> {
         if !bytes.get(at..)?.starts_with(b"PK\x01\x02") {
             return None;
@@ -108,7 +108,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn npy(bytes: &[u8]) -> Result<Array, String> {
+fn npy(bytes: &[u8]) -> Result<NpyArray, String> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("not a .npy array")?;
     let (header_len, start) = match rest.first() {
         Some(1) => (u16_at(rest, 2).map(usize::from), 4),
@@ -146,7 +146,7 @@ fn npy(bytes: &[u8]) -> Result<Array, String> {
             values.len()
         ));
     }
-    Ok(Array { shape, values })
+    Ok(NpyArray { shape, values })
 }
 
 fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
@@ -223,7 +223,7 @@ pub(super) mod tests {
         let arrays = read(&file).unwrap();
         assert_eq!(
             arrays["a"],
-            Array {
+            NpyArray {
                 shape: vec![2, 2],
                 values: vec![1.0, 2.0, 3.0, 4.5]
             }

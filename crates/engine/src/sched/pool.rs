@@ -6,58 +6,25 @@
 //! drawn. Source of the semantics: llm-d-inference-sim `simulator.go`, `worker.go`,
 //! `latencies.go`, `lora.go`.
 
+mod adapters;
+mod config;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::kv::{BlockPool, BlockTable, KvConfig, Leases, Need};
+use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
 use crate::{
-    CachedBlock, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId, Sequence,
-    Stats, SubmitError, Transfer,
+    CachedBlock, Command, Delays, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    SubmitError, Transfer,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{Purpose, stream};
 
-/// Settings of the pool.
-#[derive(Debug, Clone)]
-pub struct PoolConfig {
-    /// Sequences that run at once, at least one.
-    pub slots: usize,
-    /// Sequences that may wait; `None`: any number.
-    pub queue: Option<usize>,
-    /// Delays.
-    pub delays: Delays,
-    /// Seed of the random delays.
-    pub seed: u64,
-    /// Adapters that may be loaded at once; `None`: any number.
-    pub max_loras: Option<usize>,
-    /// Time to load an adapter that holds no slot.
-    pub lora_load: Duration,
-    /// KV cache; `None`: not simulated.
-    pub kv: Option<KvConfig>,
-    /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
-    pub caches_whole_prompts: bool,
-    /// How long blocks are kept for another engine that decodes; `None`: not at all.
-    pub lease: Option<Duration>,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        Self {
-            slots: 5,
-            queue: Some(1000),
-            delays: Delays::default(),
-            seed: 0,
-            max_loras: None,
-            lora_load: Duration::ZERO,
-            kv: None,
-            caches_whole_prompts: false,
-            lease: None,
-        }
-    }
-}
+use adapters::{AdapterFit, AdapterSlots};
+pub use config::PoolConfig;
 
 /// How often a waiting sequence may be passed by later ones whose adapter is ready, before it
 /// gets the next adapter slot.
@@ -68,12 +35,12 @@ pub struct Pool {
     config: PoolConfig,
     /// Delays of sequences that come from now on; each keeps those it came under.
     delays: Arc<Delays>,
-    timers: TimerQueue<Timer>,
-    slots: Vec<Option<Running>>,
+    timers: TimerQueue<SlotTimer>,
+    slots: Vec<Option<RunningSeq>>,
     free: Vec<u32>,
-    place: HashMap<SeqId, Place>,
-    waiting: VecDeque<Waiting>,
-    loras: HashMap<LoraId, Adapter>,
+    locations: HashMap<SeqId, SeqLocation>,
+    waiting: VecDeque<WaitingSeq>,
+    adapters: AdapterSlots,
     epoch: u32,
     paused: Option<SimTime>,
     /// Whether [`Self::admit`] is at work.
@@ -85,23 +52,23 @@ pub struct Pool {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Timer {
+struct SlotTimer {
     slot: u32,
     epoch: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SeqLocation {
     Waiting,
     Slot(u32),
 }
 
-struct Waiting {
+struct WaitingSeq {
     seq: Sequence,
     passed: u32,
 }
 
-struct Running {
+struct RunningSeq {
     seq: Sequence,
     released: u32,
     next_no_gap: u32,
@@ -110,17 +77,12 @@ struct Running {
     table: BlockTable,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Adapter {
-    users: u32,
-    last_used: SimTime,
-}
-
 impl Pool {
     /// An idle pool.
     pub fn new(config: PoolConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
+            adapters: AdapterSlots::new(config.max_loras, config.lora_load),
             leases: Leases::default(),
             delays: Arc::new(config.delays.clone()),
             queries: 0,
@@ -129,9 +91,8 @@ impl Pool {
             timers: TimerQueue::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            place: HashMap::new(),
+            locations: HashMap::new(),
             waiting: VecDeque::new(),
-            loras: HashMap::new(),
             epoch: 0,
             paused: None,
             admitting: false,
@@ -144,48 +105,6 @@ impl Pool {
 
     fn has_slot(&self) -> bool {
         self.running() < self.config.slots
-    }
-
-    /// Whether the adapter of a sequence is ready, or can be made so by dropping an idle one.
-    fn lora_fits(&self, lora: Option<LoraId>) -> Fit {
-        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
-            return Fit::Ready;
-        };
-        if self.loras.contains_key(&lora) {
-            return Fit::Ready;
-        }
-        if self.loras.len() < max || self.loras.values().any(|a| a.users == 0) {
-            return Fit::Loadable;
-        }
-        Fit::No
-    }
-
-    /// Takes a place for the adapter; the time until it is loaded.
-    fn take_lora(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
-        let (Some(lora), Some(max)) = (lora, self.config.max_loras) else {
-            return Duration::ZERO;
-        };
-        if let Some(adapter) = self.loras.get_mut(&lora) {
-            adapter.users += 1;
-            return Duration::ZERO;
-        }
-        if self.loras.len() >= max {
-            let idle = self.loras.iter().filter(|(_, a)| a.users == 0);
-            if let Some(oldest) = idle
-                .min_by_key(|(id, a)| (a.last_used, **id))
-                .map(|(id, _)| *id)
-            {
-                self.loras.remove(&oldest);
-            }
-        }
-        self.loras.insert(
-            lora,
-            Adapter {
-                users: 1,
-                last_used: now,
-            },
-        );
-        self.config.lora_load
     }
 
     /// Starts a sequence, or gives it back when its prompt finds no free blocks.
@@ -205,11 +124,11 @@ impl Pool {
                 self.refuse(now, id, cached, out);
                 return None;
             }
-            let need = Need {
+            let need = BlockRequest {
                 prefix: cached,
                 tokens: seq.prompt,
                 cache: seq.prompt,
-                ..Need::default()
+                ..BlockRequest::default()
             };
             if !blocks.allocate(&mut table, plan, &need, &mut |event| {
                 out.push_back((now, event))
@@ -224,7 +143,7 @@ impl Pool {
             self.refuse(now, id, 0, out);
             return None;
         }
-        let load_time = self.take_lora(now, seq.lora);
+        let load_time = self.adapters.take(now, seq.lora);
         let external = match seq.transfer {
             Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
             _ => 0,
@@ -241,9 +160,9 @@ impl Pool {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
-        self.place.insert(id, Place::Slot(index));
+        self.locations.insert(id, SeqLocation::Slot(index));
         self.epoch = self.epoch.wrapping_add(1);
-        let mut running = Running {
+        let mut running = RunningSeq {
             released: 0,
             next_no_gap: 0,
             epoch: self.epoch,
@@ -267,14 +186,14 @@ impl Pool {
         if due == now {
             self.release(now, index, out);
         } else {
-            self.timers.set(due, Timer { slot: index, epoch });
+            self.timers.set(due, SlotTimer { slot: index, epoch });
         }
         None
     }
 
     /// Ends a sequence of whose prompt too little is cached.
     fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
-        self.place.remove(&id);
+        self.locations.remove(&id);
         out.push_back((
             now,
             Event::Scheduled {
@@ -308,16 +227,16 @@ impl Pool {
 
     /// Blocks for the tokens that a sequence has now. A full cache does not stop it: it goes on
     /// without (there is no preemption in a pool).
-    fn grow(&mut self, now: SimTime, running: &mut Running, out: &mut Outbox) {
+    fn grow(&mut self, now: SimTime, running: &mut RunningSeq, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
         };
         let tokens = running.seq.prompt + running.released;
         // The last token's own cache entry is written by the step that follows it.
-        let need = Need {
+        let need = BlockRequest {
             tokens,
             cache: tokens - 1,
-            ..Need::default()
+            ..BlockRequest::default()
         };
         let plan = running.seq.plan.as_ref();
         let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |e| {
@@ -328,7 +247,7 @@ impl Pool {
     /// Draws a delay; a random stream exists only where some delay is random.
     fn draw(
         &self,
-        running: &mut Running,
+        running: &mut RunningSeq,
         f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
     ) -> Duration {
         let (seed, key) = (self.config.seed, running.seq.key);
@@ -377,13 +296,13 @@ impl Pool {
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match due {
-            Some(at) => self.timers.set(at, Timer { slot: index, epoch }),
+            Some(at) => self.timers.set(at, SlotTimer { slot: index, epoch }),
             None => self.finish(now, index, End::Finished, out),
         }
     }
 
     /// Time from the token before to the next one, where it was recorded.
-    fn recorded_gap(&self, running: &Running) -> Option<Duration> {
+    fn recorded_gap(&self, running: &RunningSeq) -> Option<Duration> {
         let timeline = running.seq.timeline.as_ref()?;
         let next = running.released as usize;
         let at = *timeline.get(next)?;
@@ -391,7 +310,7 @@ impl Pool {
         Some(self.delays(&running.seq).hasten(at.saturating_sub(before)))
     }
 
-    fn gap(&mut self, running: &mut Running) -> Duration {
+    fn gap(&mut self, running: &mut RunningSeq) -> Duration {
         let no_gap = &running.seq.no_gap;
         if no_gap.get(running.next_no_gap as usize) == Some(&running.released) {
             running.next_no_gap += 1;
@@ -417,7 +336,7 @@ impl Pool {
             return;
         };
         self.free.push(index);
-        self.place.remove(&running.seq.id);
+        self.locations.remove(&running.seq.id);
         let hands_over = running.seq.transfer == Transfer::RemoteDecode && end == End::Finished;
         if let Some(blocks) = &mut self.blocks {
             match self.config.lease {
@@ -429,10 +348,7 @@ impl Pool {
                 _ => blocks.release(&mut running.table),
             }
         }
-        if let Some(adapter) = running.seq.lora.and_then(|l| self.loras.get_mut(&l)) {
-            adapter.users = adapter.users.saturating_sub(1);
-            adapter.last_used = now;
-        }
+        self.adapters.release(now, running.seq.lora);
         out.push_back((
             now,
             Event::Ended {
@@ -481,15 +397,16 @@ impl Pool {
     fn next_waiting(&self) -> Option<usize> {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
-            let fit = self.lora_fits(waiting.seq.lora);
-            if fit == Fit::Ready || (fit == Fit::Loadable && waiting.passed >= PASSES) {
+            let fit = self.adapters.fit(waiting.seq.lora);
+            if fit == AdapterFit::Ready || (fit == AdapterFit::Loadable && waiting.passed >= PASSES)
+            {
                 return Some(index);
             }
             if waiting.passed >= PASSES {
                 // Nobody passes it any more: the adapters in use drain until it fits.
                 return loadable;
             }
-            if fit == Fit::Loadable {
+            if fit == AdapterFit::Loadable {
                 loadable = loadable.or(Some(index));
             }
         }
@@ -502,19 +419,12 @@ fn share(cached: u32, prompt: u32) -> f64 {
     f64::from(cached) / f64::from(prompt.max(1))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    Ready,
-    Loadable,
-    No,
-}
-
 impl Scheduler for Pool {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         let startable = self.paused.is_none()
             && self.has_slot()
             && self.waiting.is_empty()
-            && self.lora_fits(seq.lora) != Fit::No;
+            && self.adapters.fit(seq.lora) != AdapterFit::No;
         if let Some(blocks) = &self.blocks {
             let (needed, total) = (
                 blocks.blocks_for(seq.prompt),
@@ -543,18 +453,18 @@ impl Scheduler for Pool {
         }
         // A slot is given later than its arrival anyway.
         seq.spent = Duration::ZERO;
-        self.place.insert(seq.id, Place::Waiting);
-        self.waiting.push_back(Waiting { seq, passed: 0 });
+        self.locations.insert(seq.id, SeqLocation::Waiting);
+        self.waiting.push_back(WaitingSeq { seq, passed: 0 });
         self.admit(now, out);
         Ok(())
     }
 
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
-        match self.place.get(&id).copied() {
+        match self.locations.get(&id).copied() {
             None => {}
-            Some(Place::Slot(index)) => self.finish(now, index, End::Aborted, out),
-            Some(Place::Waiting) => {
-                self.place.remove(&id);
+            Some(SeqLocation::Slot(index)) => self.finish(now, index, End::Aborted, out),
+            Some(SeqLocation::Waiting) => {
+                self.locations.remove(&id);
                 self.waiting.retain(|w| w.seq.id != id);
                 out.push_back((
                     now,
@@ -600,7 +510,7 @@ impl Scheduler for Pool {
             }
             Command::CancelAll => {
                 for waiting in std::mem::take(&mut self.waiting) {
-                    self.place.remove(&waiting.seq.id);
+                    self.locations.remove(&waiting.seq.id);
                     let id = waiting.seq.id;
                     out.push_back((
                         now,

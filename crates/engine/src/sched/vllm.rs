@@ -12,8 +12,9 @@
 //! Source: `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod adapters;
+mod bulk_decode;
 mod config;
-mod cruise;
+
 mod handoff;
 mod plan;
 mod seqs;
@@ -35,12 +36,12 @@ use vllm_sim_random::{Purpose, stream};
 
 use super::{Admitted, ConfigError};
 use adapters::Adapters;
+use bulk_decode::BulkDecode;
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
-use cruise::Cruise;
 use handoff::Destinations;
-use seqs::{Seqs, Slot, State};
+use seqs::{SeqState, Seqs, Slot};
 use step::Step;
-use waiting::Waiting;
+use waiting::WaitingQueue;
 
 /// vLLM's scheduler.
 #[derive(Debug)]
@@ -48,10 +49,10 @@ pub struct Vllm {
     config: VllmConfig,
     pool: BlockPool,
     seqs: Seqs,
-    waiting: Waiting,
+    waiting: WaitingQueue,
     /// The running batch, in order of admission.
     running: Vec<Slot>,
-    cruise: Cruise,
+    bulk: BulkDecode,
     /// Steps in flight; the first one runs.
     flight: VecDeque<Step>,
     /// Steps to use again.
@@ -91,12 +92,12 @@ impl Vllm {
         });
         Ok(Self {
             window: config.latency.window(),
-            cruise: Cruise::new(&config),
+            bulk: BulkDecode::new(&config),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
             config,
             pool,
             seqs: Seqs::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingQueue::default(),
             running: Vec::new(),
             flight: VecDeque::new(),
             spare: Vec::new(),
@@ -162,10 +163,10 @@ impl Vllm {
             if self.flight.is_empty() {
                 self.start(&mut step, now);
             }
-            self.cruise.scheduled(&mut step);
+            self.bulk.scheduled(&mut step);
             let short = step.short;
             self.flight.push_back(step);
-            self.join(short);
+            self.enter_all(short);
         }
     }
 
@@ -193,16 +194,16 @@ impl Vllm {
             return;
         };
         let now = step.end;
-        self.cruise.finished(&step);
+        self.bulk.finished(&step);
         out.extend(step.events.drain(..).map(|event| (now, event)));
         out.reserve(step.entries.len() + 1);
-        let mut output_tokens = step.cruising;
+        let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
         for entry in &step.entries {
             let seq = &mut self.seqs[entry.slot];
             seq.in_flight -= 1;
-            if seq.state == State::Dead {
-                self.seqs.bury(entry.slot);
+            if seq.state == SeqState::Dead {
+                self.seqs.free_dead(entry.slot);
                 continue;
             }
             if entry.emit > 0 {
@@ -219,7 +220,7 @@ impl Vllm {
         if ended {
             let seqs = &self.seqs;
             self.running
-                .retain(|&slot| matches!(seqs[slot].state, State::Running | State::Draining));
+                .retain(|&slot| matches!(seqs[slot].state, SeqState::Running | SeqState::Draining));
         }
         report_rejected(&mut step, now, out);
         let prompt_tokens = step.prompt_tokens;
@@ -244,10 +245,10 @@ impl Vllm {
 
     /// All tokens of a sequence are out. The caller takes it off the running batch.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        if self.seqs[slot].state == State::Waiting {
+        if self.seqs[slot].state == SeqState::Waiting {
             // Preempted while its last token was in flight.
             self.waiting.remove(&self.seqs, slot);
-            self.seqs[slot].state = State::Resting;
+            self.seqs[slot].state = SeqState::Resting;
         }
         self.lease(slot, now, out);
         let seq = &self.seqs[slot];
@@ -305,18 +306,18 @@ impl Vllm {
     /// Takes a sequence out of whatever queue it is in, and ends it.
     fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         match self.seqs[slot].state {
-            State::Waiting => self.waiting.remove(&self.seqs, slot),
-            State::Fetching => {
+            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
+            SeqState::Fetching => {
                 self.fetching -= 1;
                 self.destinations.forget(slot);
             }
-            State::Running | State::Draining => {
-                self.land(slot, now, out);
-                self.cruise.left(slot);
+            SeqState::Running | SeqState::Draining => {
+                self.flush(slot, now, out);
+                self.bulk.left(slot);
                 self.running.retain(|&other| other != slot);
             }
-            State::Resting => {}
-            State::Free | State::Dead => return,
+            SeqState::Resting => {}
+            SeqState::Free | SeqState::Dead => return,
         }
         self.end(slot, end, now, out);
     }
@@ -327,20 +328,20 @@ impl Vllm {
             return;
         }
         match seq.state {
-            State::Fetching => {
+            SeqState::Fetching => {
                 self.fetching -= 1;
-                seq.state = State::Waiting;
+                seq.state = SeqState::Waiting;
                 seq.fetched = true;
                 // The last prompt token is computed here, for its logits.
                 seq.computed = seq.prompt - 1;
                 self.waiting.insert(&self.seqs, slot);
                 self.wake(now);
             }
-            State::Draining | State::Resting => {
+            SeqState::Draining | SeqState::Resting => {
                 self.stop(slot, End::Finished, now, out);
                 self.wake(now);
             }
-            State::Free | State::Waiting | State::Running | State::Dead => {}
+            SeqState::Free | SeqState::Waiting | SeqState::Running | SeqState::Dead => {}
         }
     }
 

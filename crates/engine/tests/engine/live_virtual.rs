@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, Observer, PlannedFinish, RequestInfo, SequenceRecord, Submission, TimerTuning,
-    offline,
 };
 use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats};
+
+use crate::offline;
 
 const WAVES: u64 = 4;
 const AT_ONCE: u64 = 8;

@@ -3,9 +3,12 @@
 //! - `invariants`: the engine's nine invariants over random workloads, for every scheduler
 //! - `pool`: exact instants of the pool of slots
 //! - `runs`: tokens told as runs equal tokens told one by one
-//! - `live_virtual`: the live driver releases what the offline one computed
+//! - `live_virtual`: the live driver releases what virtual time computed
+//!
+//! `offline` plays arrivals to a log; the bench shares it.
 
 mod invariants;
 mod live_virtual;
+mod offline;
 mod pool;
 mod runs;

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::offline;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::{
     Calculator, Command, Delays, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence,
     SubmitError, Transfer,
 };
+
+use crate::offline;
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::offline::Steps;
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::vllm::{Policy, Recompute, Victim, Vllm, VllmConfig};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Transfer,
 };
+
+use crate::offline::{self, Steps};
 
 #[derive(Debug, Clone)]
 enum Input {
@@ -226,7 +227,7 @@ fn a_quiet_batch_is_told_in_runs() {
     };
     let mut engine = Vllm::new(config).unwrap();
     let arrivals = (0..8).map(|id| (SimTime::ZERO, Sequence::new(SeqId(id), 100, 500)));
-    let log = vllm_sim_engine::driver::offline::run(&mut engine, arrivals).unwrap();
+    let log = offline::run(&mut engine, arrivals).unwrap();
     let runs: Vec<u32> = log
         .iter()
         .filter_map(|(_, event)| match event {

@@ -4,7 +4,7 @@ mod model;
 
 use std::sync::Arc;
 
-use super::{BlockPool, BlockTable, Counts, KvConfig, Need};
+use super::{BlockCounts, BlockPool, BlockRequest, BlockTable, KvConfig};
 use crate::{BlockKey, BlockPlan, Event};
 use vllm_sim_random::mix;
 
@@ -96,11 +96,11 @@ impl Measured {
 
     /// One step that ends with `computed` computed tokens.
     fn step(&mut self, running: &mut Running, prefix: u32, computed: u32) -> bool {
-        let need = Need {
+        let need = BlockRequest {
             prefix,
             tokens: computed,
             cache: computed,
-            ..Need::default()
+            ..BlockRequest::default()
         };
         let out = &mut |event| self.said.push(said(event));
         let fits = self
@@ -189,7 +189,7 @@ fn the_oldest_prefix_loses_its_tail_first() {
         kv.play(&own(name, 6), 192, 1);
     }
     let idle = 3 + 7 * 6;
-    let counts = Counts {
+    let counts = BlockCounts {
         unused: 49 - idle,
         idle,
         used: 0,
@@ -262,9 +262,9 @@ fn a_reset_clears_an_unheld_cache_only() {
     assert_eq!(kv.pool.cached_prefix(&a, 65), 0);
     assert_eq!(
         kv.pool.counts(),
-        Counts {
+        BlockCounts {
             unused: 49,
-            ..Counts::default()
+            ..BlockCounts::default()
         }
     );
 }
@@ -282,9 +282,9 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     kv.pool.release(&mut held.table);
     assert_eq!(
         kv.pool.counts(),
-        Counts {
+        BlockCounts {
             unused: 49,
-            ..Counts::default()
+            ..BlockCounts::default()
         }
     );
     assert_eq!(kv.play(&a, 64, 1), 0);
@@ -307,36 +307,36 @@ fn what_does_not_fit_waits_and_changes_nothing() {
     let (mut held, _) = kv.admit(&a, 40 * 32);
     kv.take();
     let before = kv.pool.counts();
-    let refused = |pool: &mut BlockPool, need: Need| {
+    let refused = |pool: &mut BlockPool, need: BlockRequest| {
         let mut table = BlockTable::default();
         let fits = pool.allocate(&mut table, Some(&own(2, 20)), &need, &mut |_| ());
         (!fits, table.len())
     };
     for need in [
-        Need {
+        BlockRequest {
             tokens: 10 * 32,
-            ..Need::default()
+            ..BlockRequest::default()
         },
-        Need {
+        BlockRequest {
             tokens: 32,
             whole: 10 * 32,
-            ..Need::default()
+            ..BlockRequest::default()
         },
-        Need {
+        BlockRequest {
             tokens: 8 * 32,
             spare: 2,
-            ..Need::default()
+            ..BlockRequest::default()
         },
-        Need {
+        BlockRequest {
             tokens: u32::MAX,
             spare: u32::MAX,
-            ..Need::default()
+            ..BlockRequest::default()
         },
         // A prefix that is not there any more.
-        Need {
+        BlockRequest {
             tokens: 64,
             prefix: 32,
-            ..Need::default()
+            ..BlockRequest::default()
         },
     ] {
         assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
@@ -344,10 +344,10 @@ fn what_does_not_fit_waits_and_changes_nothing() {
     assert_eq!(kv.pool.counts(), before);
     // 9 of the hit blocks would be free, but then they are not free for the rest.
     kv.pool.release(&mut held.table);
-    let hit = Need {
+    let hit = BlockRequest {
         tokens: 50 * 32,
         prefix: 9 * 32,
-        ..Need::default()
+        ..BlockRequest::default()
     };
     let fits = kv
         .pool
@@ -369,10 +369,10 @@ fn nothing_happens_up_to_the_settled_length() {
     assert_eq!((running.table.len(), running.table.settled()), (2, 64));
     // Without a plan only room counts.
     let mut plain = BlockTable::default();
-    let need = Need {
+    let need = BlockRequest {
         tokens: 40,
         cache: 40,
-        ..Need::default()
+        ..BlockRequest::default()
     };
     assert!(kv.pool.allocate(&mut plain, None, &need, &mut |_| ()));
     assert_eq!(plain.settled(), 64);
@@ -383,10 +383,10 @@ fn tokens_from_elsewhere_enter_the_cache_when_they_have_come() {
     let mut kv = Measured::new();
     let a = own(1, 3);
     let mut table = BlockTable::default();
-    let need = Need {
+    let need = BlockRequest {
         tokens: 96,
         cache: 0,
-        ..Need::default()
+        ..BlockRequest::default()
     };
     assert!(
         kv.pool
@@ -410,19 +410,19 @@ fn without_prefix_caching_blocks_are_only_counted() {
     });
     let a = plan(&[1, 2, 3], 4);
     let mut table = BlockTable::default();
-    let need = Need {
+    let need = BlockRequest {
         tokens: 12,
         cache: 12,
-        ..Need::default()
+        ..BlockRequest::default()
     };
     assert!(pool.allocate(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
     assert_eq!((pool.used(), pool.cached_prefix(&a, 12)), (3, 0));
     pool.release(&mut table);
     assert_eq!(
         pool.counts(),
-        Counts {
+        BlockCounts {
             unused: 4,
-            ..Counts::default()
+            ..BlockCounts::default()
         }
     );
 }
@@ -443,10 +443,10 @@ fn whole_hashes_leave_with_their_blocks() {
             ..BlockPlan::default()
         })
     };
-    let need = Need {
+    let need = BlockRequest {
         tokens: 1,
         cache: 1,
-        ..Need::default()
+        ..BlockRequest::default()
     };
     let mut gone = Vec::new();
     for key in [7, 8, 9] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{BlockPool, BlockTable, KvConfig, Need};
+use super::super::{BlockPool, BlockRequest, BlockTable, KvConfig};
 use super::{Said, plan, said, stored};
 use crate::{BlockKey, BlockPlan};
 
@@ -181,7 +181,7 @@ proptest! {
                     let hits = model.prefix(&plan, prompt);
                     prop_assert_eq!(prefix, hits.len() as u32 * size);
                     let (mut table, mut same) = Default::default();
-                    let need = Need { prefix, tokens: prompt, cache: prompt, ..Need::default() };
+                    let need = BlockRequest { prefix, tokens: prompt, cache: prompt, ..BlockRequest::default() };
                     let fits = pool.allocate(&mut table, Some(&plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(&mut same, &hits, &plan, prompt));
                     if fits {
@@ -192,7 +192,7 @@ proptest! {
                     let which = which.index(running.len());
                     let (plan, computed, table, same) = &mut running[which];
                     let tokens = *computed + more;
-                    let need = Need { tokens, cache: tokens, ..Need::default() };
+                    let need = BlockRequest { tokens, cache: tokens, ..BlockRequest::default() };
                     let settled = tokens <= table.settled();
                     let fits = pool.allocate(table, Some(&*plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(same, &[], plan, tokens));
@@ -247,7 +247,7 @@ proptest! {
         for _ in 0..rounds {
             let mut table = BlockTable::default();
             let prefix = pool.cached_prefix(&plan, tokens);
-            let need = Need { prefix, tokens, cache: tokens, ..Need::default() };
+            let need = BlockRequest { prefix, tokens, cache: tokens, ..BlockRequest::default() };
             if pool.allocate(&mut table, Some(&plan), &need, &mut |_| ()) {
                 pool.release(&mut table);
             }

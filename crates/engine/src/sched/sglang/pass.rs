@@ -19,7 +19,7 @@ const SAME_BEGINNING_TOKENS: u32 = 32;
 const RETRACT_DECODE_STEPS: u64 = 20;
 
 /// What is left of the limits of one prefill pass, in tokens.
-struct Room {
+struct PassLimits {
     total: f64,
     input: u32,
     chunk: u32,
@@ -109,7 +109,7 @@ impl Sglang {
             .map(|&slot| f64::from(self.seqs[slot].left().min(clip)) * self.ratio)
             .sum();
         let page = self.config.page_size;
-        let mut room = Room {
+        let mut room = PassLimits {
             total: f64::from(self.radix.available()) * f64::from(page) - reserved,
             input: self.config.max_prefill_tokens,
             chunk: self.config.chunked_prefill_size,
@@ -131,7 +131,7 @@ impl Sglang {
     fn admit(
         &mut self,
         slot: Slot,
-        room: &mut Room,
+        room: &mut PassLimits,
         now: SimTime,
         pass: &mut Pass,
         out: &mut Outbox,
@@ -349,7 +349,7 @@ impl Sglang {
         let slots = std::mem::take(&mut pass.slots);
         let (mut ready, mut unfinished) = (Vec::new(), Vec::new());
         for &slot in &slots {
-            self.seqs.landed(slot);
+            self.seqs.pass_ended(slot);
             if self.seqs[slot].dead {
                 continue;
             }
@@ -429,7 +429,7 @@ impl Sglang {
         let slots = std::mem::take(&mut pass.slots);
         let (mut made, mut ended) = (0, false);
         for &slot in &slots {
-            self.seqs.landed(slot);
+            self.seqs.pass_ended(slot);
             if self.seqs[slot].dead {
                 continue;
             }

@@ -20,7 +20,7 @@ const ROOT: NodeId = 0;
 /// one before.
 #[derive(Debug)]
 pub(super) struct Radix {
-    nodes: Vec<Node>,
+    nodes: Vec<RadixNode>,
     unused: Vec<NodeId>,
     /// Unlocked leaves by last use.
     leaves: BTreeSet<(u64, NodeId)>,
@@ -34,7 +34,7 @@ pub(super) struct Radix {
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct RadixNode {
     parent: NodeId,
     children: HashMap<BlockKey, NodeId>,
     pages: Vec<BlockKey>,
@@ -47,7 +47,7 @@ struct Node {
 impl Radix {
     pub(super) fn new(pages: u32) -> Self {
         Self {
-            nodes: vec![Node::default()],
+            nodes: vec![RadixNode::default()],
             unused: Vec::new(),
             leaves: BTreeSet::new(),
             clock: 0,
@@ -215,7 +215,7 @@ impl Radix {
                 continue;
             }
             let parent = self.node(leaf).parent;
-            *self.node_mut(leaf) = Node::default();
+            *self.node_mut(leaf) = RadixNode::default();
             self.unused.push(leaf);
             let children = &mut self.node_mut(parent).children;
             if let Some(first) = first.filter(|first| children.get(first) == Some(&leaf)) {
@@ -263,11 +263,11 @@ impl Radix {
 
     fn branch(&mut self, parent: NodeId, keys: &[BlockKey]) -> NodeId {
         let used = self.now();
-        let child = self.add(Node {
+        let child = self.add(RadixNode {
             parent,
             pages: keys.to_vec(),
             used,
-            ..Node::default()
+            ..RadixNode::default()
         });
         self.unindex(parent);
         self.node_mut(parent).children.insert(keys[0], child);
@@ -284,7 +284,7 @@ impl Radix {
         let (parent, locks, used, ghost) = (node.parent, node.locks, node.used, node.ghost);
         let (first, next) = (front[0], node.pages[0]);
         let children = HashMap::from([(next, child)]);
-        let middle = self.add(Node {
+        let middle = self.add(RadixNode {
             parent,
             children,
             pages: front,
@@ -297,7 +297,7 @@ impl Radix {
         middle
     }
 
-    fn add(&mut self, node: Node) -> NodeId {
+    fn add(&mut self, node: RadixNode) -> NodeId {
         if let Some(id) = self.unused.pop() {
             *self.node_mut(id) = node;
             return id;
@@ -334,11 +334,11 @@ impl Radix {
         self.leaves.remove(&(used, at))
     }
 
-    fn node(&self, id: NodeId) -> &Node {
+    fn node(&self, id: NodeId) -> &RadixNode {
         &self.nodes[id as usize]
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    fn node_mut(&mut self, id: NodeId) -> &mut RadixNode {
         &mut self.nodes[id as usize]
     }
 }

@@ -134,7 +134,7 @@ impl Seqs {
     }
 
     /// The pass that referred to the slot is over.
-    pub(super) fn landed(&mut self, slot: Slot) {
+    pub(super) fn pass_ended(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         seq.in_flight = false;
         if seq.dead {

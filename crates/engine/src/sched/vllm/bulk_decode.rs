@@ -1,34 +1,35 @@
 //! Steps in bulk, for those who want no event per token ([`VllmConfig::run_lengths`]).
 //!
 //! A sequence that decodes does the same in every step: one token, and one more token of context.
-//! It *cruises*: nothing of it is written down, its numbers follow from the number of steps since
-//! it joined, and what it will need (a block, an entry in the prefix cache, its end) is noted under
-//! the step that needs it. A step then costs what is due in it, whatever the size of the batch.
+//! It is decoded *in bulk*: nothing of it is written down, its numbers follow from the number of
+//! steps since it joined, and what it will need (a block, an entry in the prefix cache, its end) is
+//! noted under the step that needs it. A step then costs what is due in it, whatever the size of the
+//! batch.
 //!
-//! Whenever it is not certain that everybody gets what it needs (tokens, blocks), all land, and the
-//! step is made sequence by sequence. So cruising never decides anything.
+//! Whenever it is not certain that everybody gets what it needs (tokens, blocks), all are flushed:
+//! written down again, and the step is made sequence by sequence. So the bulk never decides anything.
 //!
 //! [`VllmConfig::run_lengths`]: super::VllmConfig::run_lengths
 
 use crate::SimTime;
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::{Event, Outbox};
 
 use super::Vllm;
 use super::config::VllmConfig;
 use super::plan::Pass;
-use super::seqs::{Slot, State};
-use super::step::{Entry, Step};
+use super::seqs::{SeqState, Slot};
+use super::step::{Step, StepEntry};
 
 /// Steps that are noted ahead, a power of two. What is due later is looked at once in between.
 const AHEAD: u64 = 256;
 
-/// Passes without cruising after one that ran short, so that pressure does not cost twice.
-const CALM: u8 = 16;
+/// Passes without a bulk after one that ran short, so that pressure does not cost twice.
+const COOLDOWN: u8 = 16;
 
-/// Who cruises, and what the next step costs for them.
+/// Who is decoded in bulk, and what the next step costs for them.
 #[derive(Debug)]
-pub(super) struct Cruise {
+pub(super) struct BulkDecode {
     /// Whether any sequence may.
     allowed: bool,
     count: u32,
@@ -45,16 +46,16 @@ pub(super) struct Cruise {
     ended: u64,
     /// Who is to be looked at, by number of step modulo [`AHEAD`]. Old notes may stand among them.
     due: Vec<Vec<Slot>>,
-    /// Running sequences that do not cruise; those whose last token is scheduled may be among them.
+    /// Running sequences outside the bulk; those whose last token is scheduled may be among them.
     active: Vec<Slot>,
-    /// No cruising sequence was admitted after this one.
+    /// No sequence of the bulk was admitted after this one.
     last_place: u64,
-    /// Passes until somebody may cruise again.
-    calm: u8,
+    /// Passes until somebody may enter the bulk again.
+    cooldown: u8,
     todo: Vec<Slot>,
 }
 
-impl Cruise {
+impl BulkDecode {
     pub(super) fn new(config: &VllmConfig) -> Self {
         Self {
             allowed: config.run_lengths && config.drafts() == 0 && config.max_loras == 0,
@@ -68,7 +69,7 @@ impl Cruise {
             due: Vec::new(),
             active: Vec::new(),
             last_place: 0,
-            calm: 0,
+            cooldown: 0,
             todo: Vec::new(),
         }
     }
@@ -80,7 +81,7 @@ impl Cruise {
         }
     }
 
-    /// A sequence that does not cruise leaves the running batch before its last token is scheduled.
+    /// A sequence outside the bulk leaves the running batch before its last token is scheduled.
     pub(super) fn left(&mut self, slot: Slot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)
@@ -93,7 +94,7 @@ impl Cruise {
     pub(super) fn scheduled(&mut self, step: &mut Step) {
         self.planned += 1;
         step.number = self.planned;
-        if step.cruising > 0 {
+        if step.bulk_decodes > 0 {
             self.context += u64::from(self.count);
             self.clipped += u64::from(self.growing);
         }
@@ -114,18 +115,18 @@ impl Cruise {
 
 impl Vllm {
     /// The running part of a pass, if it is certain that everybody gets what it needs. Otherwise
-    /// false: nobody cruises any more, and nothing else has happened.
-    pub(super) fn schedule_cruising(&mut self, pass: &mut Pass) -> bool {
-        if self.cruise.count == 0 {
+    /// false: the bulk is flushed, and nothing else has happened.
+    pub(super) fn schedule_bulk(&mut self, pass: &mut Pass) -> bool {
+        if self.bulk.count == 0 {
             return false;
         }
-        let number = self.cruise.planned + 1;
-        let mut todo = std::mem::take(&mut self.cruise.todo);
+        let number = self.bulk.planned + 1;
+        let mut todo = std::mem::take(&mut self.bulk.todo);
         todo.clear();
-        let due = &mut self.cruise.due[(number % AHEAD) as usize];
+        let due = &mut self.bulk.due[(number % AHEAD) as usize];
         for slot in due.drain(..) {
             let seq = &mut self.seqs[slot];
-            if seq.cruising && seq.due == number {
+            if seq.in_bulk && seq.due == number {
                 // An old note of the same slot may follow.
                 seq.due = 0;
                 todo.push(slot);
@@ -133,34 +134,34 @@ impl Vllm {
         }
         let enough = self.is_enough(&todo, pass.budget);
         if enough {
-            let running = |&&slot: &&Slot| self.seqs[slot].state == State::Running;
-            todo.extend(self.cruise.active.iter().filter(running));
+            let running = |&&slot: &&Slot| self.seqs[slot].state == SeqState::Running;
+            todo.extend(self.bulk.active.iter().filter(running));
             todo.sort_unstable_by_key(|&slot| self.seqs[slot].place);
-            // Those that land here take their token as actives do.
-            pass.budget -= self.cruise.count;
+            // Those that are flushed here take their token as actives do.
+            pass.budget -= self.bulk.count;
             for &slot in &todo {
-                self.attend(slot, pass);
+                self.step_one(slot, pass);
             }
-            let (cruise, batch) = (&self.cruise, &mut pass.step.batch);
-            batch.decodes += cruise.count;
-            batch.decode_tokens += cruise.count;
-            batch.context += cruise.context;
-            batch.clipped += cruise.clipped;
-            pass.step.cruising = cruise.count;
+            let (bulk, batch) = (&self.bulk, &mut pass.step.batch);
+            batch.decodes += bulk.count;
+            batch.decode_tokens += bulk.count;
+            batch.context += bulk.context;
+            batch.clipped += bulk.clipped;
+            pass.step.bulk_decodes = bulk.count;
         } else {
-            self.land_all(pass.now, pass.out);
+            self.flush_all(pass.now, pass.out);
         }
-        self.cruise.todo = todo;
+        self.bulk.todo = todo;
         enough
     }
 
     /// Whether the tokens and blocks of a step suffice for all that run.
     fn is_enough(&self, due: &[Slot], budget: u32) -> bool {
-        let cruise = &self.cruise;
-        let Some(mut rest) = budget.checked_sub(cruise.count) else {
+        let bulk = &self.bulk;
+        let Some(mut rest) = budget.checked_sub(bulk.count) else {
             return false;
         };
-        let age = |joined| (cruise.planned - joined) as u32;
+        let age = |joined| (bulk.planned - joined) as u32;
         let missing = |tokens, slot| {
             self.pool
                 .blocks_for(tokens)
@@ -171,15 +172,15 @@ impl Vllm {
             missing(seq.computed + age(seq.joined) + 1, slot)
         });
         let mut blocks: u32 = blocks.sum();
-        for &slot in &cruise.active {
+        for &slot in &bulk.active {
             let seq = &self.seqs[slot];
-            if seq.state != State::Running {
+            if seq.state != SeqState::Running {
                 continue;
             }
             let whole = self.wanted(slot, seq.computed, u32::MAX);
             let new = whole.min(rest);
             // Who comes after it would get less.
-            if new < whole && seq.place < cruise.last_place {
+            if new < whole && seq.place < bulk.last_place {
                 return false;
             }
             rest -= new;
@@ -188,10 +189,10 @@ impl Vllm {
         blocks <= self.pool.free()
     }
 
-    /// Does what a step does for one sequence that cruises or has joined not yet.
-    fn attend(&mut self, slot: Slot, pass: &mut Pass) {
+    /// Does what a step does for one sequence of the bulk, or one that has not joined yet.
+    fn step_one(&mut self, slot: Slot, pass: &mut Pass) {
         let seq = &self.seqs[slot];
-        if !seq.cruising {
+        if !seq.in_bulk {
             pass.step.short |= pass.budget == 0;
             if pass.budget > 0 {
                 let (past, new) = (seq.computed, self.wanted(slot, seq.computed, pass.budget));
@@ -201,10 +202,10 @@ impl Vllm {
             }
             return;
         }
-        let age = (self.cruise.planned - seq.joined) as u32;
+        let age = (self.bulk.planned - seq.joined) as u32;
         let (past, known) = (seq.computed + age, seq.known + age);
         if known + 1 == seq.total {
-            self.land(slot, pass.now, pass.out);
+            self.flush(slot, pass.now, pass.out);
             self.take_blocks(slot, past + 1, known, pass.step);
             self.emit(slot, past, 1, pass.step);
             return;
@@ -212,110 +213,110 @@ impl Vllm {
         if past >= seq.settled {
             self.take_blocks(slot, past + 1, known, pass.step);
         }
-        if known == self.cruise.window {
-            self.cruise.growing -= 1;
+        if known == self.bulk.window {
+            self.bulk.growing -= 1;
         }
-        self.expect(slot, self.cruise.planned + 1);
+        self.note_next_need(slot, self.bulk.planned + 1);
     }
 
     fn take_blocks(&mut self, slot: Slot, tokens: u32, known: u32, step: &mut Step) {
-        let need = Need {
+        let need = BlockRequest {
             tokens,
             cache: tokens.min(known),
-            ..Need::default()
+            ..BlockRequest::default()
         };
         let done = self.allocate(slot, &need, step);
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Notes when a cruising sequence needs something next, after step `number`.
-    fn expect(&mut self, slot: Slot, number: u64) {
+    /// Notes when a sequence of the bulk needs something next, after step `number`.
+    fn note_next_need(&mut self, slot: Slot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.joined) as u32;
         let (computed, known) = (seq.computed + age, seq.known + age);
         // Steps that it can take before; each computes one token.
         let settled = seq.settled.saturating_sub(computed);
         let last = (seq.total - known).saturating_sub(1);
-        let window = match self.cruise.window.checked_sub(known) {
+        let window = match self.bulk.window.checked_sub(known) {
             Some(rest) if rest > 0 => rest,
             _ => u32::MAX,
         };
         let free = u64::from(settled.min(last).min(window));
         seq.due = number + 1 + free.min(AHEAD - 2);
         let due = seq.due;
-        self.cruise.note(slot, due);
+        self.bulk.note(slot, due);
     }
 
     /// After a pass that is in flight, and gave everybody tokens: those that do nothing but decode
-    /// from here on cruise. So the token before a run came out in the step before it.
-    pub(super) fn join(&mut self, step_was_short: bool) {
-        if !self.cruise.allowed || step_was_short || self.cruise.active.is_empty() {
+    /// from here on enter the bulk. So the token before a run came out in the step before it.
+    pub(super) fn enter_all(&mut self, step_was_short: bool) {
+        if !self.bulk.allowed || step_was_short || self.bulk.active.is_empty() {
             return;
         }
-        self.cruise.calm = self.cruise.calm.saturating_sub(1);
-        let mut active = std::mem::take(&mut self.cruise.active);
+        self.bulk.cooldown = self.bulk.cooldown.saturating_sub(1);
+        let mut active = std::mem::take(&mut self.bulk.active);
         active.retain(|&slot| {
             let seq = &self.seqs[slot];
-            if seq.state != State::Running {
+            if seq.state != SeqState::Running {
                 return false;
             }
             // One that computes lost tokens again may lack one without having made one here.
-            let made_one = seq.robbed == 0 && seq.computed >= seq.prompt;
+            let made_one = seq.recent_preemptions == 0 && seq.computed >= seq.prompt;
             let decodes = made_one && seq.computed + 1 == seq.known;
-            if !decodes || self.cruise.calm > 0 || seq.known >= seq.total {
+            if !decodes || self.bulk.cooldown > 0 || seq.known >= seq.total {
                 return true;
             }
-            self.take_off(slot);
+            self.enter_bulk(slot);
             false
         });
-        self.cruise.active = active;
+        self.bulk.active = active;
     }
 
-    fn take_off(&mut self, slot: Slot) {
-        let cruise = &mut self.cruise;
-        if cruise.count == 0 {
-            cruise.last_place = 0;
+    fn enter_bulk(&mut self, slot: Slot) {
+        let bulk = &mut self.bulk;
+        if bulk.count == 0 {
+            bulk.last_place = 0;
         }
         let seq = &mut self.seqs[slot];
-        seq.cruising = true;
-        seq.joined = cruise.planned;
-        cruise.last_place = cruise.last_place.max(seq.place);
-        cruise.count += 1;
-        cruise.context += u64::from(seq.known);
-        cruise.clipped += u64::from(seq.known.min(cruise.window));
-        cruise.growing += u32::from(seq.known < cruise.window);
-        let number = cruise.planned;
-        self.expect(slot, number);
+        seq.in_bulk = true;
+        seq.joined = bulk.planned;
+        bulk.last_place = bulk.last_place.max(seq.place);
+        bulk.count += 1;
+        bulk.context += u64::from(seq.known);
+        bulk.clipped += u64::from(seq.known.min(bulk.window));
+        bulk.growing += u32::from(seq.known < bulk.window);
+        let number = bulk.planned;
+        self.note_next_need(slot, number);
     }
 
-    /// Everybody lands, and stays on the ground for a while.
-    fn land_all(&mut self, now: SimTime, out: &mut Outbox) {
+    /// Everybody leaves the bulk, which stays empty for a while.
+    fn flush_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
-            self.land(self.running[at], now, out);
+            self.flush(self.running[at], now, out);
         }
-        self.cruise.calm = CALM;
+        self.bulk.cooldown = COOLDOWN;
     }
 
-    /// Writes down what a sequence has become, and tells its tokens. It must run, but may have
-    /// landed already.
-    pub(super) fn land(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        let cruise = &mut self.cruise;
+    /// Takes a sequence out of the bulk: writes down what it has become, and reports its tokens. It
+    /// must run, but may be outside already.
+    pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+        let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];
-        if !std::mem::take(&mut seq.cruising) {
+        if !std::mem::take(&mut seq.in_bulk) {
             return;
         }
-        let age = (cruise.planned - seq.joined) as u32;
+        let age = (bulk.planned - seq.joined) as u32;
         seq.known += age;
         seq.computed += age;
-        cruise.count -= 1;
-        cruise.context -= u64::from(seq.known);
-        cruise.clipped -= u64::from(seq.known.min(cruise.window));
-        cruise.growing -= u32::from(seq.known < cruise.window);
-        cruise.active.push(slot);
+        bulk.count -= 1;
+        bulk.context -= u64::from(seq.known);
+        bulk.clipped -= u64::from(seq.known.min(bulk.window));
+        bulk.growing -= u32::from(seq.known < bulk.window);
+        bulk.active.push(slot);
         for step in &mut self.flight {
             if step.number > seq.joined {
-                step.cruising -= 1;
-                step.entries.push(Entry {
+                step.bulk_decodes -= 1;
+                step.entries.push(StepEntry {
                     slot,
                     emit: 1,
                     last: false,
@@ -323,7 +324,7 @@ impl Vllm {
                 seq.in_flight += 1;
             }
         }
-        let n = cruise.ended.saturating_sub(seq.joined) as u32;
+        let n = bulk.ended.saturating_sub(seq.joined) as u32;
         if n > 0 {
             seq.released += n;
             out.push_back((now, Event::Decoded { id: seq.id, n }));

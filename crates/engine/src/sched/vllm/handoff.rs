@@ -9,11 +9,11 @@
 use std::collections::VecDeque;
 
 use crate::SimTime;
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::{Outbox, SeqId};
 
 use super::Vllm;
-use super::seqs::{Slot, State};
+use super::seqs::{SeqState, Slot};
 
 /// Sequences whose prompts come from elsewhere.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Vllm {
 
     /// A sequence is announced.
     pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        self.seqs[slot].state = State::Fetching;
+        self.seqs[slot].state = SeqState::Fetching;
         self.fetching += 1;
         self.destinations.pending.push_back(slot);
         if self.flight.is_empty() {
@@ -89,10 +89,10 @@ impl Vllm {
         let cached = seq.plan.as_ref().map_or(0, |plan| {
             self.pool.cached_prefix(plan, prompt.saturating_add(1))
         });
-        let need = Need {
+        let need = BlockRequest {
             prefix: cached,
             tokens: prompt,
-            ..Need::default()
+            ..BlockRequest::default()
         };
         let plan = seq.plan.as_ref();
         let done = self
@@ -115,11 +115,11 @@ impl Vllm {
             return false;
         };
         let seq = &mut self.seqs[slot];
-        if seq.state != State::Fetching || seq.table.is_empty() {
+        if seq.state != SeqState::Fetching || seq.table.is_empty() {
             return false;
         }
         self.fetching -= 1;
-        (seq.state, seq.fetched) = (State::Waiting, true);
+        (seq.state, seq.fetched) = (SeqState::Waiting, true);
         (seq.computed, seq.cached) = (seq.prompt, 0);
         let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
         self.pool

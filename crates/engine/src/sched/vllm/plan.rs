@@ -5,14 +5,14 @@ mod drafts;
 mod running;
 
 use crate::SimTime;
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::{Outbox, Transfer};
 use vllm_sim_random::Draw;
 
 use super::Vllm;
 use super::config::Speculation;
-use super::seqs::{Seq, Slot, State};
-use super::step::{Entry, Step, Work};
+use super::seqs::{Seq, SeqState, Slot};
+use super::step::{Step, StepEntry, StepWork};
 
 /// A step in the making.
 pub(super) struct Pass<'a> {
@@ -40,7 +40,7 @@ impl Vllm {
             out,
         };
         self.loras.begin();
-        if !self.schedule_cruising(&mut pass) {
+        if !self.schedule_bulk(&mut pass) {
             self.schedule_running(&mut pass);
         }
         if !pass.preempted {
@@ -66,7 +66,7 @@ impl Vllm {
     }
 
     /// Takes the blocks a sequence needs; what that does to the cache is told with the step.
-    pub(super) fn allocate(&mut self, slot: Slot, need: &Need, step: &mut Step) -> bool {
+    pub(super) fn allocate(&mut self, slot: Slot, need: &BlockRequest, step: &mut Step) -> bool {
         let seq = &mut self.seqs[slot];
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done = self
@@ -88,8 +88,9 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
-        let fetched =
-            seq.transfer == Transfer::RemotePrefill && seq.robbed == 0 && past + 1 == prompt;
+        let fetched = seq.transfer == Transfer::RemotePrefill
+            && seq.recent_preemptions == 0
+            && past + 1 == prompt;
         let complete = past + new >= known;
         // What the mocker draws is drawn when the pass is complete.
         let later = self.config.speculation.as_ref().is_some_and(|s| s.free);
@@ -109,13 +110,13 @@ impl Vllm {
         seq.known = known + emit;
         seq.in_flight += 1;
         if emit > 0 {
-            seq.robbed = 0;
+            seq.recent_preemptions = 0;
         }
         let last = complete && !later && seq.known == seq.total;
         if last {
-            seq.state = State::Draining;
+            seq.state = SeqState::Draining;
         }
-        let work = Work {
+        let work = StepWork {
             slot,
             past,
             new,
@@ -124,7 +125,7 @@ impl Vllm {
             later,
             fetched,
         };
-        let entry = Entry { slot, emit, last };
+        let entry = StepEntry { slot, emit, last };
         step.push(entry, work, self.config.recompute, self.window);
     }
 

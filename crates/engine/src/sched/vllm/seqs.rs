@@ -9,7 +9,7 @@ use crate::{BlockPlan, LoraId, SeqId, Sequence, Transfer};
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum State {
+pub(super) enum SeqState {
     /// The slot is empty.
     #[default]
     Free,
@@ -43,11 +43,11 @@ pub(super) struct Seq {
     pub prompt: u32,
     /// [`BlockTable::settled`] of its blocks.
     pub settled: u32,
-    pub state: State,
+    pub state: SeqState,
     /// Steps in flight that compute it.
     pub in_flight: u8,
     /// Preemptions since it last made a token.
-    pub robbed: u8,
+    pub recent_preemptions: u8,
     /// It left the waiting queue before.
     pub admitted: bool,
     /// Its remote prompt is here (or lost again).
@@ -55,12 +55,12 @@ pub(super) struct Seq {
     pub skip_cache_read: bool,
     pub transfer: Transfer,
     /// It is in every step, and `known` and `computed` are those at step `joined`.
-    pub cruising: bool,
-    /// Number of the last step before it cruised.
+    pub in_bulk: bool,
+    /// Number of the last step before it was decoded in bulk.
     pub joined: u64,
     /// Number of the step in which it needs something.
     pub due: u64,
-    /// Counts the admissions: the order of the running batch.
+    /// BlockCounts the admissions: the order of the running batch.
     pub place: u64,
     /// Told apart from earlier sequences in the same slot.
     pub generation: u32,
@@ -89,14 +89,14 @@ impl Seq {
             released: 0,
             prompt: 0,
             settled: 0,
-            state: State::Free,
+            state: SeqState::Free,
             in_flight: 0,
-            robbed: 0,
+            recent_preemptions: 0,
             admitted: false,
             fetched: false,
             skip_cache_read: false,
             transfer: Transfer::Local,
-            cruising: false,
+            in_bulk: false,
             joined: 0,
             due: 0,
             place: 0,
@@ -144,7 +144,7 @@ impl Seqs {
                 .min(max_len.max(seq.prompt)),
             released: seq.prompt,
             prompt: seq.prompt,
-            state: State::Waiting,
+            state: SeqState::Waiting,
             skip_cache_read: seq.skip_cache_read,
             transfer: seq.transfer,
             generation: old.generation.wrapping_add(1),
@@ -171,18 +171,18 @@ impl Seqs {
         seq.plan = None;
         seq.draws = None;
         if seq.in_flight == 0 {
-            seq.state = State::Free;
+            seq.state = SeqState::Free;
             self.free.push(slot);
         } else {
-            seq.state = State::Dead;
+            seq.state = SeqState::Dead;
         }
     }
 
     /// A step that referred to the slot is over: a dead one becomes free with the last.
-    pub(super) fn bury(&mut self, slot: Slot) {
+    pub(super) fn free_dead(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
-        if seq.state == State::Dead && seq.in_flight == 0 {
-            seq.state = State::Free;
+        if seq.state == SeqState::Dead && seq.in_flight == 0 {
+            seq.state = SeqState::Free;
             self.free.push(slot);
         }
     }

@@ -9,7 +9,7 @@ use super::seqs::Slot;
 
 /// A sequence of a step, and what comes out for it at the end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct StepEntry {
     pub slot: Slot,
     /// Tokens that come out.
     pub emit: u32,
@@ -19,7 +19,7 @@ pub(super) struct Entry {
 
 /// What a sequence computes in a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
+pub(super) struct StepWork {
     pub slot: Slot,
     /// Tokens before it, computed or cached.
     pub past: u32,
@@ -38,19 +38,19 @@ pub(super) struct Work {
 /// One scheduled batch.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StepEntry>,
     /// The work of all entries but those that compute their newest token and nothing else.
-    pub work: Vec<Work>,
+    pub work: Vec<StepWork>,
     /// Block events that it causes.
     pub events: Vec<Event>,
     /// Sequences that were found impossible when it was made.
     pub rejected: Vec<SeqId>,
     pub batch: Batch,
     /// Sequences that take part without an entry: one token comes out for each.
-    pub cruising: u32,
+    pub bulk_decodes: u32,
     /// Some running sequence got no token of the budget, or no block.
     pub short: bool,
-    /// Counts the steps; set when it goes into flight.
+    /// BlockCounts the steps; set when it goes into flight.
     pub number: u64,
     /// How long adapters load before it computes.
     pub loading: Duration,
@@ -70,7 +70,7 @@ impl Step {
         self.events.clear();
         self.rejected.clear();
         self.batch = Batch::default();
-        self.cruising = 0;
+        self.bulk_decodes = 0;
         self.short = false;
         self.loading = Duration::ZERO;
         self.prompt_tokens = 0;
@@ -78,10 +78,16 @@ impl Step {
 
     /// Whether nobody takes part.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.cruising == 0
+        self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    pub(super) fn push(&mut self, entry: Entry, work: Work, rule: Recompute, window: Option<u32>) {
+    pub(super) fn push(
+        &mut self,
+        entry: StepEntry,
+        work: StepWork,
+        rule: Recompute,
+        window: Option<u32>,
+    ) {
         self.entries.push(entry);
         self.work.push(work);
         self.batch += work.cost(rule, window);
@@ -93,7 +99,7 @@ impl Step {
     pub(super) fn remove(
         &mut self,
         slot: Slot,
-        plain: Work,
+        plain: StepWork,
         rule: Recompute,
         window: Option<u32>,
     ) -> Option<(u32, u32)> {
@@ -107,7 +113,7 @@ impl Step {
     }
 }
 
-impl Work {
+impl StepWork {
     /// A sequence decodes when all that it had but its newest token was there.
     fn decodes(&self) -> bool {
         self.past >= self.ready() && self.past + 1 == self.known

@@ -5,13 +5,13 @@ use super::seqs::{Seqs, Slot};
 
 /// Sequences that wait to run, in the order they are tried.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingQueue {
     queue: BTreeSet<((i64, i64), Slot)>,
     /// Places before all arrivals, for those that ran before.
     front: i64,
 }
 
-impl Waiting {
+impl WaitingQueue {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -1,14 +1,14 @@
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::{End, Event, Transfer};
 
 use super::Pass;
 use crate::sched::Admitted;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Victim};
-use crate::sched::vllm::seqs::{Slot, State};
+use crate::sched::vllm::seqs::{SeqState, Slot};
 
 /// What became of a waiting sequence.
-enum Head {
+enum AdmissionTurn {
     /// It runs, or is gone: try the next.
     Next,
     /// It stays where it is; those behind it may be tried.
@@ -19,7 +19,7 @@ enum Head {
 
 /// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
-struct Candidate {
+struct AdmissionCandidate {
     slot: Slot,
     /// Tokens that need no computation.
     past: u32,
@@ -40,23 +40,23 @@ impl Vllm {
                 break;
             };
             match self.try_head(head.1, pass) {
-                Head::Next => {}
-                Head::Skip => last = Some(head),
+                AdmissionTurn::Next => {}
+                AdmissionTurn::Skip => last = Some(head),
                 // When nothing runs, only those whose fetched prompts hold the blocks can go on.
-                Head::Stop if self.running.is_empty() => last = Some(head),
-                Head::Stop => break,
+                AdmissionTurn::Stop if self.running.is_empty() => last = Some(head),
+                AdmissionTurn::Stop => break,
             }
         }
     }
 
-    fn try_head(&mut self, slot: Slot, pass: &mut Pass) -> Head {
+    fn try_head(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
         if self.must_cancel(slot) {
             self.reject(slot, pass);
-            return Head::Next;
+            return AdmissionTurn::Next;
         }
         // Prompts that are expected come before those that are computed here.
         if self.destinations.is_pending() && self.seqs[slot].table.is_empty() {
-            return Head::Skip;
+            return AdmissionTurn::Skip;
         }
         if let Some(lora) = self.seqs[slot].lora
             && self.config.max_loras > 0
@@ -64,12 +64,12 @@ impl Vllm {
                 .loras
                 .admits(lora, self.seqs[slot].id, self.config.max_loras as usize)
         {
-            return Head::Skip;
+            return AdmissionTurn::Skip;
         }
         let cached = self.look_up(slot);
         if self.misses_threshold(slot, cached) {
             self.stop(slot, End::Threshold, pass.now, pass.out);
-            return Head::Next;
+            return AdmissionTurn::Next;
         }
         let seq = &self.seqs[slot];
         if seq.transfer == Transfer::RemotePrefill && !seq.fetched {
@@ -80,24 +80,24 @@ impl Vllm {
             false => seq.computed,
         };
         let Some(new) = self.first_chunk(slot, past, pass) else {
-            return Head::Stop;
+            return AdmissionTurn::Stop;
         };
-        let candidate = Candidate {
+        let candidate = AdmissionCandidate {
             slot,
             past,
             cached,
             new,
         };
         if !self.allocate_first(candidate, pass) {
-            return Head::Stop;
+            return AdmissionTurn::Stop;
         }
         self.admit(candidate, pass);
         self.emit(slot, past, new, pass.step);
         pass.budget = pass.budget.saturating_sub(new);
         if new == 0 && pass.budget == 0 {
-            return Head::Stop;
+            return AdmissionTurn::Stop;
         }
-        Head::Next
+        AdmissionTurn::Next
     }
 
     /// Cached tokens at the front of a sequence that holds no blocks.
@@ -143,8 +143,8 @@ impl Vllm {
     }
 
     /// Blocks for a sequence that joins: all of its prompt must fit, its first chunk is taken.
-    fn allocate_first(&mut self, candidate: Candidate, pass: &mut Pass) -> bool {
-        let Candidate {
+    fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
+        let AdmissionCandidate {
             slot,
             past,
             cached,
@@ -168,7 +168,7 @@ impl Vllm {
             return false;
         }
         let tokens = past + new;
-        let need = Need {
+        let need = BlockRequest {
             prefix: cached,
             tokens,
             cache: tokens.min(seq.known),
@@ -201,19 +201,19 @@ impl Vllm {
     }
 
     /// Moves a sequence from waiting to running.
-    fn admit(&mut self, candidate: Candidate, pass: &mut Pass) {
-        let Candidate { slot, cached, .. } = candidate;
+    fn admit(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) {
+        let AdmissionCandidate { slot, cached, .. } = candidate;
         self.loras
             .admitted(self.seqs[slot].lora, self.seqs[slot].id);
         self.waiting.remove(&self.seqs, slot);
         self.running.push(slot);
-        self.cruise.admitted(slot);
+        self.bulk.admitted(slot);
         self.places += 1;
         self.seqs[slot].place = self.places;
         self.note_lora(slot, pass.step);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];
-        seq.state = State::Running;
+        seq.state = SeqState::Running;
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
         if !again {
@@ -244,10 +244,10 @@ impl Vllm {
     }
 
     /// Starts fetching a remote prompt into blocks of its own; the queue goes on without it.
-    fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> Head {
+    fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> AdmissionTurn {
         let new = self.seqs[slot].prompt - cached;
         if !self.allocate_first(
-            Candidate {
+            AdmissionCandidate {
                 slot,
                 past: cached,
                 cached,
@@ -255,7 +255,7 @@ impl Vllm {
             },
             pass,
         ) {
-            return Head::Stop;
+            return AdmissionTurn::Stop;
         }
         self.waiting.remove(&self.seqs, slot);
         let (fixed, per_token) = self.config.fetch;
@@ -265,11 +265,11 @@ impl Vllm {
         };
         let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
         let seq = &mut self.seqs[slot];
-        seq.state = State::Fetching;
+        seq.state = SeqState::Fetching;
         seq.cached = cached;
         self.fetching += 1;
         self.timers.set(pass.now + delay, (slot, seq.generation));
-        Head::Next
+        AdmissionTurn::Next
     }
 
     /// Drops a waiting sequence; the world learns of it when the step ends.

@@ -7,9 +7,9 @@
 //! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (`emit_speculative_ready_tokens`),
 //! `common/speculative.rs`.
 
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::sched::vllm::Vllm;
-use crate::sched::vllm::seqs::{Slot, State};
+use crate::sched::vllm::seqs::{SeqState, Slot};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::Pass;
@@ -44,9 +44,9 @@ impl Vllm {
         };
         for &slot in &ready {
             let tokens = self.seqs[slot].known + self.most_drawn(slot);
-            let need = Need {
+            let need = BlockRequest {
                 tokens,
-                ..Need::default()
+                ..BlockRequest::default()
             };
             let done = self.allocate(slot, &need, pass.step);
             debug_assert!(done, "there were enough blocks for all");
@@ -70,7 +70,7 @@ impl Vllm {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);
         let ready = slots.filter(|&slot| {
             let seq = &self.seqs[slot];
-            seq.state == State::Running && seq.computed >= seq.known && seq.known < seq.total
+            seq.state == SeqState::Running && seq.computed >= seq.known && seq.known < seq.total
         });
         ready.collect()
     }
@@ -99,10 +99,10 @@ impl Vllm {
         let emit = drawn.min(seq.total - seq.known);
         seq.known += emit;
         seq.computed = seq.known - 1;
-        seq.robbed = 0;
+        seq.recent_preemptions = 0;
         let last = seq.known == seq.total;
         if last {
-            seq.state = State::Draining;
+            seq.state = SeqState::Draining;
         }
         let (plan, events) = (seq.plan.as_ref(), &mut pass.step.events);
         self.pool

@@ -1,15 +1,15 @@
 use crate::SimTime;
-use crate::kv::Need;
+use crate::kv::BlockRequest;
 use crate::{Event, Outbox};
 
 use super::Pass;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Policy, Victim};
-use crate::sched::vllm::seqs::{Slot, State};
-use crate::sched::vllm::step::{Entry, Work};
+use crate::sched::vllm::seqs::{SeqState, Slot};
+use crate::sched::vllm::step::{StepEntry, StepWork};
 
 /// After so many preemptions without a token, a sequence is no first victim any more.
-const MOST_ROBBED: u8 = 3;
+const MAX_RECENT_PREEMPTIONS: u8 = 3;
 
 impl Vllm {
     /// A token, or the next chunk of its prompt, for every running sequence.
@@ -24,7 +24,7 @@ impl Vllm {
             let slot = self.running[pass.at];
             let seq = &self.seqs[slot];
             let past = seq.computed;
-            if seq.state == State::Draining {
+            if seq.state == SeqState::Draining {
                 pass.at += 1;
                 continue;
             }
@@ -55,20 +55,20 @@ impl Vllm {
             let seq = &mut self.seqs[slot];
             let known = seq.known;
             let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
-            if !decodes || seq.computed >= seq.settled || seq.state != State::Running {
+            if !decodes || seq.computed >= seq.settled || seq.state != SeqState::Running {
                 break;
             }
             seq.computed = known;
             seq.known = known + 1;
             seq.in_flight += 1;
-            seq.robbed = 0;
+            seq.recent_preemptions = 0;
             let last = seq.known == seq.total;
             if last {
-                seq.state = State::Draining;
+                seq.state = SeqState::Draining;
             }
             batch.context += u64::from(known);
             batch.clipped += u64::from(known.min(window));
-            pass.step.entries.push(Entry {
+            pass.step.entries.push(StepEntry {
                 slot,
                 emit: 1,
                 last,
@@ -88,10 +88,10 @@ impl Vllm {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + new;
             let cache = tokens.min(seq.known);
-            let need = Need {
+            let need = BlockRequest {
                 tokens,
                 cache,
-                ..Need::default()
+                ..BlockRequest::default()
             };
             if self.allocate(slot, &need, pass.step) {
                 return true;
@@ -122,7 +122,7 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));
         let past = known.saturating_sub(1);
-        let plain = Work {
+        let plain = StepWork {
             slot,
             past,
             new: 1,
@@ -159,7 +159,7 @@ impl Vllm {
         // One that only waits for its tail has nothing to give.
         let gives = |&at: &usize| {
             let seq = &self.seqs[self.running[at]];
-            seq.state == State::Running || seq.in_flight > 0
+            seq.state == SeqState::Running || seq.in_flight > 0
         };
         let mut victims = (0..self.running.len()).filter(gives);
         match (self.config.policy, self.config.victim) {
@@ -170,7 +170,10 @@ impl Vllm {
             (Policy::Fcfs, Victim::Last) => victims.next_back(),
             (Policy::Fcfs, Victim::First) => {
                 let mocker = self.config.admission == Admission::Mocker;
-                let may = |&at: &usize| mocker || self.seqs[self.running[at]].robbed < MOST_ROBBED;
+                let may = |&at: &usize| {
+                    let seq = &self.seqs[self.running[at]];
+                    mocker || seq.recent_preemptions < MAX_RECENT_PREEMPTIONS
+                };
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }
@@ -181,14 +184,15 @@ impl Vllm {
     pub(in crate::sched::vllm) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             let slot = self.running[at];
-            self.land(slot, now, out);
-            self.cruise.left(slot);
+            self.flush(slot, now, out);
+            self.bulk.left(slot);
         }
         let seqs = &self.seqs;
-        let gives = |&slot: &Slot| seqs[slot].state == State::Running || seqs[slot].in_flight > 0;
-        let (robbed, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
+        let gives =
+            |&slot: &Slot| seqs[slot].state == SeqState::Running || seqs[slot].in_flight > 0;
+        let (victims, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
         self.running = rest;
-        for slot in robbed.into_iter().rev() {
+        for slot in victims.into_iter().rev() {
             self.preempt(slot, now, out);
         }
     }
@@ -199,11 +203,11 @@ impl Vllm {
             Policy::Priority => None,
         };
         self.free_blocks(slot);
-        self.cruise.left(slot);
+        self.bulk.left(slot);
         let seq = &mut self.seqs[slot];
         seq.computed = 0;
-        seq.robbed = seq.robbed.saturating_add(1);
-        seq.state = State::Waiting;
+        seq.recent_preemptions = seq.recent_preemptions.saturating_add(1);
+        seq.state = SeqState::Waiting;
         // What was fetched is lost; it is computed again here.
         seq.fetched = true;
         seq.rank = rank.unwrap_or(seq.rank);

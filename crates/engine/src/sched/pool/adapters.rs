@@ -1,0 +1,84 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::{LoraId, SimTime};
+
+/// Whether the adapter of a sequence can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AdapterFit {
+    Ready,
+    /// It can be loaded, in the place of an idle one if need be.
+    Loadable,
+    No,
+}
+
+/// The adapters that are loaded, and who uses them.
+#[derive(Debug)]
+pub(super) struct AdapterSlots {
+    /// `None`: any number, and none takes time to load.
+    max: Option<usize>,
+    load_time: Duration,
+    loaded: HashMap<LoraId, LoadedAdapter>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LoadedAdapter {
+    users: u32,
+    last_used: SimTime,
+}
+
+impl AdapterSlots {
+    pub(super) fn new(max: Option<usize>, load_time: Duration) -> Self {
+        Self {
+            max,
+            load_time,
+            loaded: HashMap::new(),
+        }
+    }
+
+    /// Whether the adapter of a sequence is ready, or can be made so by dropping an idle one.
+    pub(super) fn fit(&self, lora: Option<LoraId>) -> AdapterFit {
+        let (Some(lora), Some(max)) = (lora, self.max) else {
+            return AdapterFit::Ready;
+        };
+        if self.loaded.contains_key(&lora) {
+            return AdapterFit::Ready;
+        }
+        if self.loaded.len() < max || self.loaded.values().any(|a| a.users == 0) {
+            return AdapterFit::Loadable;
+        }
+        AdapterFit::No
+    }
+
+    /// Takes a slot for the adapter; the time until it is loaded.
+    pub(super) fn take(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
+        let (Some(lora), Some(max)) = (lora, self.max) else {
+            return Duration::ZERO;
+        };
+        if let Some(adapter) = self.loaded.get_mut(&lora) {
+            adapter.users += 1;
+            return Duration::ZERO;
+        }
+        if self.loaded.len() >= max {
+            let idle = self.loaded.iter().filter(|(_, a)| a.users == 0);
+            let oldest = idle.min_by_key(|(id, a)| (a.last_used, **id));
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                self.loaded.remove(&oldest);
+            }
+        }
+        let adapter = LoadedAdapter {
+            users: 1,
+            last_used: now,
+        };
+        self.loaded.insert(lora, adapter);
+        self.load_time
+    }
+
+    /// A sequence does not use its adapter any more.
+    pub(super) fn release(&mut self, now: SimTime, lora: Option<LoraId>) {
+        if let Some(adapter) = lora.and_then(|lora| self.loaded.get_mut(&lora)) {
+            adapter.users = adapter.users.saturating_sub(1);
+            adapter.last_used = now;
+        }
+    }
+}

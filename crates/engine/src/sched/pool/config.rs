@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use crate::Delays;
+use crate::kv::KvConfig;
+
+/// Settings of the pool.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// Sequences that run at once, at least one.
+    pub slots: usize,
+    /// Sequences that may wait; `None`: any number.
+    pub queue: Option<usize>,
+    /// Delays.
+    pub delays: Delays,
+    /// Seed of the random delays.
+    pub seed: u64,
+    /// Adapters that may be loaded at once; `None`: any number.
+    pub max_loras: Option<usize>,
+    /// Time to load an adapter that holds no slot.
+    pub lora_load: Duration,
+    /// KV cache; `None`: not simulated.
+    pub kv: Option<KvConfig>,
+    /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
+    pub caches_whole_prompts: bool,
+    /// How long blocks are kept for another engine that decodes; `None`: not at all.
+    pub lease: Option<Duration>,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            slots: 5,
+            queue: Some(1000),
+            delays: Delays::default(),
+            seed: 0,
+            max_loras: None,
+            lora_load: Duration::ZERO,
+            kv: None,
+            caches_whole_prompts: false,
+            lease: None,
+        }
+    }
+}
