@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::EmbedRequest;
 use vllm_sim_wire::limits::Limits;
 use vllm_sim_wire::openai::completion::Prompt;
@@ -44,10 +45,12 @@ fn json() -> Option<String> {
 /// What the schema says of a body, or `None` for a route that is not checked here.
 fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
     Some(match path {
-        "/v1/chat/completions" => ChatRequest::parse(value).map(drop),
-        "/v1/completions" => CompletionRequest::parse(value).map(drop),
-        "/v1/responses" => ResponsesRequest::parse(value).map(drop),
-        "/v1/chat/completions/batch" => BatchChatRequest::parse(value).map(drop),
+        "/v1/chat/completions" => ChatRequest::parse(value, &RequestBounds::default()).map(drop),
+        "/v1/completions" => CompletionRequest::parse(value, &RequestBounds::default()).map(drop),
+        "/v1/responses" => ResponsesRequest::parse(value, &RequestBounds::default()).map(drop),
+        "/v1/chat/completions/batch" => {
+            BatchChatRequest::parse(value, &RequestBounds::default()).map(drop)
+        }
         "/v1/embeddings" => PoolingRequest::parse_embedding(value).map(drop),
         "/pooling" => PoolingRequest::parse_pooling(value).map(drop),
         "/classify" => PoolingRequest::parse_classify(value).map(drop),
@@ -55,13 +58,15 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
         "/rerank" => PoolingRequest::parse_rerank(value).map(drop),
         "/v2/embed" => EmbedRequest::parse(value).map(drop),
         "/generative_scoring" => GenerativeScoringRequest::parse(value).map(drop),
-        "/v1/messages" => MessagesRequest::parse(value).map(drop),
+        "/v1/messages" => MessagesRequest::parse(value, &RequestBounds::default()).map(drop),
         "/v1/messages/count_tokens" => CountTokensRequest::parse(value).map(drop),
         "/tokenize" => TokenizeRequest::parse(value).map(drop),
         "/detokenize" => DetokenizeRequest::parse(value).map(drop),
         "/v1/load_lora_adapter" => LoadLoraRequest::parse(value).and_then(|r| r.validate()),
         "/v1/unload_lora_adapter" => UnloadLoraRequest::parse(value).and_then(|r| r.validate()),
-        "/inference/v1/generate" => GenerateRequest::parse(value).map(drop),
+        "/inference/v1/generate" => {
+            GenerateRequest::parse(value, &RequestBounds::default()).map(drop)
+        }
         _ => return None,
     })
 }
@@ -77,7 +82,7 @@ fn said(case: &Case) -> Option<String> {
             "string" => ContentFormat::String,
             _ => ContentFormat::OpenAi,
         };
-        let rendered = ChatRequest::parse(&value)
+        let rendered = ChatRequest::parse(&value, &RequestBounds::default())
             .and_then(|request| conversation(&request.messages, format, "tiny-llama"));
         return Some(match rendered {
             Ok(messages) => Value::Array(messages).to_string(),
@@ -193,7 +198,7 @@ fn generate(
 }
 
 fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
-    let request = ChatRequest::parse(value)?;
+    let request = ChatRequest::parse(value, &RequestBounds::default())?;
     known(request.model.as_deref())?;
     request.validate_early(limits)?;
     let said = conversation(
@@ -216,7 +221,7 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
 }
 
 fn completion(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
-    let request = CompletionRequest::parse(value)?;
+    let request = CompletionRequest::parse(value, &RequestBounds::default())?;
     request.validate_first()?;
     known(request.model.as_deref())?;
     request.validate_early(limits)?;
@@ -244,7 +249,7 @@ fn completion(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> 
 }
 
 fn messages(case: &Case, value: &Value, limits: &Limits) -> Result<String, Fault> {
-    let request = MessagesRequest::parse(value)?;
+    let request = MessagesRequest::parse(value, &RequestBounds::default())?;
     let text = serde_json::to_string(&case.body).expect("a string");
     match limits.prompt_tokens(tokens(&text, limits)) {
         Ok(()) => Ok(format!("{} messages", request.messages.len())),
@@ -262,9 +267,8 @@ fn served(case: &Case) -> Option<String> {
     let outcome = match case.path.as_str() {
         "/v1/chat/completions" => chat(case, &value, &limits),
         "/v1/completions" => completion(case, &value, &limits),
-        "/v1/responses" => {
-            ResponsesRequest::parse(&value).and_then(|request| known(request.model.as_deref()))
-        }
+        "/v1/responses" => ResponsesRequest::parse(&value, &RequestBounds::default())
+            .and_then(|request| known(request.model.as_deref())),
         "/v1/messages" => match messages(case, &value, &limits) {
             Ok(text) => return Some(text),
             Err(fault) => Err(fault),

@@ -12,6 +12,7 @@ use vllm_sim_schema_sampler::{Constraint, compile};
 use vllm_sim_service::generate::request::{Bias, Prompt, Stops, Target};
 use vllm_sim_service::{Content, Job, Transfer};
 use vllm_sim_tokenizer::Tokenizer;
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::sampling::{GREEDY, Texts, TokenBias, output_budget};
 use vllm_sim_wire::{Fault, Limits, SamplingDefaults, SamplingParams, Version};
 
@@ -36,6 +37,10 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
     let (mut tokens, echo) = tokens(parts, input).await;
     let refuse = |fault: Fault| status::fault(&fault);
     let limits = limits(parts);
+    let bounds = RequestBounds {
+        n: parts.config.api.limits.n.into(),
+        ..RequestBounds::default()
+    };
     let mut params = params(&asked);
     let truncate = asked.truncate_prompt_tokens.map(i64::from);
     limits
@@ -50,7 +55,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         &SamplingDefaults::default(),
     );
     params.max_tokens = Some(budget);
-    params.verify().map_err(refuse)?;
+    params.verify(&bounds).map_err(refuse)?;
     params.verify_engine(&limits).map_err(refuse)?;
     limits
         .prompt_ids(&tokens.iter().map(|id| i64::from(*id)).collect::<Vec<_>>())

@@ -17,7 +17,7 @@ use vllm_sim_config::{CliMode, Compat, Config, Fingerprint};
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::Service;
 use vllm_sim_tokenizer::Tokenizer;
-use vllm_sim_wire::bounds::Bounds;
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::{Limits, SamplingDefaults, Version};
 
 /// What the server is made of.
@@ -287,9 +287,9 @@ fn defaults(config: &Config, service: &Service) -> SamplingDefaults {
 }
 
 /// What single requests may have.
-fn bounds(config: &Config) -> Bounds {
+fn bounds(config: &Config) -> RequestBounds {
     let limits = &config.api.limits;
-    Bounds {
+    RequestBounds {
         n: limits.n.into(),
         prompts: limits.prompts as usize,
         stop_strings: limits.stop_strings as usize,

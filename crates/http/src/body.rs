@@ -45,13 +45,11 @@ impl Received {
         named.to_str().ok()
     }
 
-    /// The body as JSON, the way FastAPI reads it. What parses it without waiting in between
-    /// checks it against this server's bounds.
+    /// The body as JSON, the way FastAPI reads it.
     ///
     /// # Errors
     /// vLLM's 400 for another media type, for what is not JSON and for an empty body.
-    pub(super) fn json(&self, app: &App) -> Result<Value, Fault> {
-        vllm_sim_wire::bounds::enter(app.defaults.bounds);
+    pub(super) fn json(&self) -> Result<Value, Fault> {
         vllm_sim_wire::body::read(self.media_type(), &self.bytes)
     }
 }
@@ -68,8 +66,7 @@ impl FromRequest<Arc<App>> for Received {
     }
 }
 
-/// A request's headers and its body as JSON ([`Received::json`]). The handler has to parse it
-/// before it waits for anything.
+/// A request's headers and its body as JSON ([`Received::json`]).
 pub(super) struct Posted {
     pub(super) headers: HeaderMap,
     pub(super) value: Value,
@@ -81,7 +78,7 @@ impl FromRequest<Arc<App>> for Posted {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
-            value: received.json(app).map_err(|fault| unread(app, fault))?,
+            value: received.json().map_err(|fault| unread(app, fault))?,
             headers: received.headers,
         })
     }

@@ -19,7 +19,7 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
     let value = python_json::parse(&received.bytes)
         .map_err(|error| decode_fault(error, &received.bytes))?;
-    match ChatRequest::parse(&value) {
+    match ChatRequest::parse(&value, &app.defaults.bounds) {
         Err(fault) if fault.kind == Kind::BadRequestPhrase => {
             completion::answer(&app, &received.headers, &value).await
         }

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::bounds;
+use super::bounds::{self, RequestBounds};
 use super::check;
 use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
@@ -382,12 +382,12 @@ fn thinking_budget(map: &Map<String, Value>) -> Result<(), Refusal> {
 }
 
 impl MessagesRequest {
-    /// Reads a body.
+    /// Reads a body within the bounds of a server.
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take, in OpenAI's envelope.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        check::body_within(value, bounds)
     }
 }
 

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
+use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
 use super::lax::{self, ErrorText};
 use super::python::Py;
@@ -22,7 +23,15 @@ use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, W
 /// # Errors
 /// The 400 that vLLM answers: a validator's own refusal, else all schema errors in one text.
 pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
-    let checked = checked(&T::SCHEMA, value)?;
+    body_within(value, &RequestBounds::default())
+}
+
+/// As [`body`], within the bounds of a server.
+///
+/// # Errors
+/// As [`body`].
+pub fn body_within<T: Wire>(value: &Value, bounds: &RequestBounds) -> Result<T, Fault> {
+    let checked = checked_within(&T::SCHEMA, value, bounds)?;
     T::read(&checked).ok_or_else(unread)
 }
 
@@ -36,24 +45,22 @@ fn unread() -> Fault {
 /// # Errors
 /// As [`body`].
 pub fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
-    checked_as("body", schema, value)
+    checked_within(schema, value, &RequestBounds::default())
 }
 
-fn checked_as<'a>(
-    part: &'static str,
+fn checked_within<'a>(
     schema: &Schema,
     value: &'a Value,
+    bounds: &RequestBounds,
 ) -> Result<Cow<'a, Value>, Fault> {
+    const BODY: Step<'_> = Step::Key("body");
     if value.is_null() {
-        let line = Line::new(
-            ErrorText::new("missing", "Field required"),
-            &[Step::Key(part)],
-            value,
-        );
+        let line = Line::new(ErrorText::new("missing", "Field required"), &[BODY], value);
         return Err(fault(&line.into()));
     }
     let mut checker = Checker {
-        path: vec![Step::Key(part)],
+        path: vec![BODY],
+        bounds: *bounds,
         ..Checker::default()
     };
     match checker.check(schema, value) {
@@ -188,6 +195,8 @@ type Outcome = Result<Option<Value>, Failed>;
 #[derive(Default)]
 struct Checker<'a> {
     path: Vec<Step<'a>>,
+    /// What the server allows one request.
+    bounds: RequestBounds,
     exactness: Exactness,
     fields_set: Option<usize>,
     /// Whether a `TypedDict` comes out with its own keys first.
@@ -328,6 +337,13 @@ impl<'a> Checker<'a> {
                 Err(raised) => return Err(raised),
             }
         }
+        let length = match length.max {
+            bounds::STOP_STRINGS => Length {
+                max: self.bounds.stop_strings,
+                ..length
+            },
+            _ => length,
+        };
         if let Some(words) = lax::list_length(items.len(), length, lines.is_empty()) {
             return self.fail(words, value);
         }
@@ -538,6 +554,7 @@ impl<'a> Checker<'a> {
     {
         Checker {
             path: self.path.clone(),
+            bounds: self.bounds,
             exactness: self.exactness,
             fields_set: self.fields_set,
             shaping: self.shaping,
@@ -557,6 +574,7 @@ impl<'a> Checker<'a> {
                 value,
             } => {
                 let mut inner = Checker {
+                    bounds: self.bounds,
                     quiet: self.quiet,
                     ..Checker::default()
                 };
@@ -612,7 +630,7 @@ impl<'a> Checker<'a> {
         };
         if let Some(after) = model.after {
             let map = new.as_ref().and_then(Value::as_object).unwrap_or(map);
-            if let Err(refusal) = after(map) {
+            if let Err(refusal) = after.check(map, &self.bounds) {
                 return self.refused(refusal, value);
             }
         }

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::bounds;
 use super::python::{self, Py};
 use super::schema::{Bounds, Length, Model, Shape};
 
@@ -393,10 +392,7 @@ fn more_than(limit: &str) -> ErrorText {
 }
 
 /// Too many items are refused at once, too few only when all of them are good.
-pub(super) fn list_length(count: usize, mut length: Length, good: bool) -> Option<ErrorText> {
-    if length.max == bounds::STOP_STRINGS {
-        length.max = bounds::current().stop_strings;
-    }
+pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<ErrorText> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
         let n = length.max;

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::bounds::Bounds;
+use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
@@ -49,7 +49,7 @@ wire_model! {
     default
     /// What the sampler is asked to do for one prompt. As part of a request body it is vLLM's
     /// own class, so its checks run while the body is read.
-    pub struct SamplingParams: TypedDict "SamplingParams" after verified {
+    pub struct SamplingParams: TypedDict "SamplingParams" within verified {
         /// Choices.
         n: i128 = 1,
         /// -2 to 2.
@@ -155,7 +155,7 @@ pub struct SamplingDefaults {
     /// Further tokens that end a reply.
     pub stop_token_ids: Vec<i128>,
     /// What single requests may have.
-    pub bounds: Bounds,
+    pub bounds: RequestBounds,
 }
 
 /// Tokens that may be generated: what the context leaves, at most what is asked.
@@ -212,14 +212,14 @@ pub(crate) fn token_bias<'b>(
 }
 
 /// `SamplingParams.__post_init__`, where the parameters are part of a body.
-fn verified(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn verified(map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), Refusal> {
     if let Some(budget) = map.get("thinking_token_budget")
         && let Schema::Before(check, _) = THINKING_BUDGET
     {
         check(budget)?;
     }
     match SamplingParams::read(&Value::Object(map.clone())) {
-        Some(mut params) => params.verify().map_err(Refusal::Fault),
+        Some(mut params) => params.verify(bounds).map_err(Refusal::Fault),
         None => Ok(()),
     }
 }

@@ -8,11 +8,12 @@
 
 use serde_json::Value;
 
+use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::python::{self, Py};
 use super::sampling::{GREEDY, SamplingParams};
-use super::{bounds, structured};
+use super::structured;
 
 /// Temperatures above 0 are raised to this.
 const LOWEST_TEMPERATURE: f64 = 1e-2;
@@ -24,15 +25,7 @@ impl SamplingParams {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn verify(&mut self) -> Result<(), Fault> {
-        self.verify_within(bounds::current().n)
-    }
-
-    /// As [`Self::verify`], with at most `most` choices.
-    ///
-    /// # Errors
-    /// The first 400 in vLLM's order.
-    pub fn verify_within(&mut self, most: i128) -> Result<(), Fault> {
+    pub fn verify(&mut self, bounds: &RequestBounds) -> Result<(), Fault> {
         if 0.0 < self.temperature && self.temperature < LOWEST_TEMPERATURE {
             self.temperature = LOWEST_TEMPERATURE;
         }
@@ -42,7 +35,7 @@ impl SamplingParams {
             let mut seen = std::collections::HashSet::new();
             list.retain(|id| seen.insert(*id));
         }
-        self.verify_counts(most)?;
+        self.verify_counts(bounds.n)?;
         self.verify_shape()?;
         self.verify_length()?;
         self.verify_texts()?;
@@ -379,7 +372,11 @@ mod tests {
             top_p: 2.0,
             ..SamplingParams::default()
         };
-        let text = |mut params: SamplingParams| params.verify().map_err(|fault| fault.message);
+        let text = |mut params: SamplingParams| {
+            params
+                .verify(&RequestBounds::default())
+                .map_err(|fault| fault.message)
+        };
         assert_eq!(
             text(bad.clone()),
             Err("top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)".to_owned())
@@ -407,11 +404,13 @@ mod tests {
             top_k: 3,
             ..Default::default()
         };
-        assert_eq!(params.verify(), Ok(()));
+        assert_eq!(params.verify(&RequestBounds::default()), Ok(()));
         assert_eq!(params.top_k, 0);
         params.n = 2;
         assert_eq!(
-            params.verify().map_err(|fault| fault.message),
+            params
+                .verify(&RequestBounds::default())
+                .map_err(|fault| fault.message),
             Err("n must be 1 when using greedy sampling, got 2.".to_owned())
         );
     }

@@ -7,6 +7,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
+use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::python::Py;
 
@@ -183,7 +184,26 @@ pub struct Model {
 pub type Before = fn(&mut Map<String, Value>) -> Result<(), Refusal>;
 
 /// A validator over the checked object.
-pub type After = fn(&Map<String, Value>) -> Result<(), Refusal>;
+#[derive(Debug, Clone, Copy)]
+pub enum After {
+    /// One that looks at the object alone.
+    Alone(fn(&Map<String, Value>) -> Result<(), Refusal>),
+    /// One that looks at what the server allows too.
+    Within(fn(&Map<String, Value>, &RequestBounds) -> Result<(), Refusal>),
+}
+
+impl After {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Its refusal.
+    pub fn check(self, map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), Refusal> {
+        match self {
+            Self::Alone(check) => check(map),
+            Self::Within(check) => check(map, bounds),
+        }
+    }
+}
 
 /// Why a validator function refuses.
 #[derive(Debug)]
@@ -390,7 +410,7 @@ macro_rules! wire_model {
         default
         $(#[$meta:meta])*
         $vis:vis struct $name:ident: $shape:ident $python:literal
-            $(before [$($before:path),* $(,)?])? $(after $after:path)?
+            $(before [$($before:path),* $(,)?])? $(after $after:ident)? $(within $within:ident)?
         {
             $(
                 $(#[$field_meta:meta])*
@@ -400,7 +420,7 @@ macro_rules! wire_model {
     ) => {
         wire_model! {
             $(#[$meta])*
-            $vis struct $name: $shape $python $(before [$($before),*])? $(after $after)? {
+            $vis struct $name: $shape $python $(before [$($before),*])? $(after $after)? $(within $within)? {
                 $(
                     $(#[$field_meta])*
                     $field: $type $([$schema])? $(as $wire)? = $default,
@@ -417,7 +437,7 @@ macro_rules! wire_model {
     (
         $(#[$meta:meta])*
         $vis:vis struct $name:ident: $shape:ident $python:literal
-            $(before [$($before:path),* $(,)?])? $(after $after:path)?
+            $(before [$($before:path),* $(,)?])? $(after $after:ident)? $(within $within:ident)?
         {
             $(
                 $(#[$field_meta:meta])*
@@ -445,7 +465,7 @@ macro_rules! wire_model {
                         },
                     )*],
                     before: &[$($($before),*)?],
-                    after: wire_model!(@after $($after)?),
+                    after: wire_model!(@after $($after)? $(, $within)?),
                 };
         }
 
@@ -471,7 +491,8 @@ macro_rules! wire_model {
     (@schema $type:ty) => { <$type as $crate::schema::Wire>::SCHEMA };
     (@schema $type:ty, $schema:expr) => { $schema };
     (@after) => { None };
-    (@after $after:path) => { Some($after) };
+    (@after $after:ident) => { Some($crate::schema::After::Alone($after)) };
+    (@after , $within:ident) => { Some($crate::schema::After::Within($within)) };
     (@default) => { return None };
     (@default $default:expr) => { $default };
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::exchange::{Api, Piece, Said};
 use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
 use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
@@ -178,7 +179,8 @@ pub(in crate::tools) fn prompts(
     }
     match api {
         Api::Completions => {
-            let parsed = CompletionRequest::parse(request).map_err(|fault| fault.message)?;
+            let parsed = CompletionRequest::parse(request, &RequestBounds::default())
+                .map_err(|fault| fault.message)?;
             if parsed.echo.unwrap_or(false) {
                 return Err("the answer repeats its prompt".to_owned());
             }
@@ -198,7 +200,8 @@ pub(in crate::tools) fn prompts(
 }
 
 fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
-    let request = ChatRequest::parse(request).map_err(|fault| fault.message)?;
+    let request =
+        ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
     let format = match tokenizer.content_format(template, request.tools.is_some()) {
         ContentFormat::String => WireFormat::String,

@@ -35,7 +35,7 @@ pub(super) async fn create(
         llmd::check(&value)?;
         openai::llmd::check(&app, &headers, &value, openai::llmd::Api::Messages)?;
     }
-    let request = MessagesRequest::parse(&value);
+    let request = MessagesRequest::parse(&value, &app.defaults.bounds);
     let request = request.map_err(|fault| openai::llmd::unread(&app, fault))?;
     let answer = answer(&app, &headers, &request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))

@@ -83,6 +83,7 @@ mod tests {
 
     use super::*;
     use vllm_sim_wire::anthropic::MessagesRequest;
+    use vllm_sim_wire::bounds::RequestBounds;
 
     fn left(changes: Value) -> Result<Vec<String>, String> {
         let body = json!({
@@ -90,7 +91,8 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}, {"role": "system", "content": changes}],
             "tools": [{"name": "f", "input_schema": {}}, {"name": "g", "input_schema": {}}],
         });
-        let request = MessagesRequest::parse(&body).map_err(|fault| fault.message)?;
+        let request = MessagesRequest::parse(&body, &RequestBounds::default())
+            .map_err(|fault| fault.message)?;
         let tools = effective(request.tools.as_deref(), &request.messages);
         let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();
         Ok(tools.into_iter().map(|tool| tool.name).collect())

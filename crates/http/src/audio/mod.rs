@@ -60,7 +60,6 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let arrived = app.service.now();
     let headers = &received.headers;
     let mut form = Form::read(received).await?;
-    vllm_sim_wire::bounds::enter(app.defaults.bounds);
     let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
     let sound = form.files.get(request.file.0).cloned().unwrap_or_default();
     fits(app, &sound)?;
@@ -82,7 +81,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let prompts = prompts(app, &request, &clips, key)?;
     let asked = request.max_completion_tokens;
     let budget = output_budget(&app.limits, asked, 0, &app.defaults);
-    let params = request.sampling_params(budget)?;
+    let params = request.sampling_params(budget, &app.defaults.bounds)?;
     let job = Job {
         id: id.clone(),
         target: target.clone(),

@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::transfer;
+use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{Fault, Kind};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
@@ -34,7 +35,7 @@ async fn answer(
     value: Value,
 ) -> Result<Response<Body>, Fault> {
     let threshold = transfer::hit_threshold(app, headers, &value);
-    let requests = conversations(value)?;
+    let requests = conversations(value, &app.defaults.bounds)?;
     let id = prepare::request_id("chatcmpl-", headers, requests[0].request_id.as_deref());
     let mut playing = match chat::start(app, headers, &requests, id, threshold).await {
         Ok(playing) => playing,
@@ -49,9 +50,9 @@ async fn answer(
 }
 
 /// One chat request per conversation.
-fn conversations(value: Value) -> Result<Vec<ChatRequest>, Fault> {
+fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     let Value::Object(body) = value else {
-        return ChatRequest::parse(&value).map(|one| vec![one]);
+        return ChatRequest::parse(&value, bounds).map(|one| vec![one]);
     };
     let refuse = |text: &str, parameter: &str| Err(Fault::parameter(text, parameter));
     let truthy = |key: &str| {
@@ -80,7 +81,7 @@ fn conversations(value: Value) -> Result<Vec<ChatRequest>, Fault> {
                 ..Fault::new(400, Kind::BadRequestPhrase, text)
             });
         }
-        _ => return ChatRequest::parse(&Value::Object(body)).map(|one| vec![one]),
+        _ => return ChatRequest::parse(&Value::Object(body), bounds).map(|one| vec![one]),
     };
     if lists.len() > MOST {
         let text = format!(
@@ -94,7 +95,7 @@ fn conversations(value: Value) -> Result<Vec<ChatRequest>, Fault> {
         one.shift_remove("stream");
         one.shift_remove("tool_choice");
         one.insert("messages".to_owned(), messages);
-        ChatRequest::parse(&Value::Object(one))
+        ChatRequest::parse(&Value::Object(one), bounds)
     };
     lists.into_iter().map(parse).collect()
 }

@@ -37,7 +37,8 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     llmd::check(app, headers, value, llmd::Api::Chat)?;
     let body = llmd::body(app, legacy::body(app, value));
-    let request = ChatRequest::parse(&body).map_err(|fault| llmd::unread(app, fault))?;
+    let request = ChatRequest::parse(&body, &app.defaults.bounds)
+        .map_err(|fault| llmd::unread(app, fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());

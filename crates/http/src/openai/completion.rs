@@ -35,7 +35,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     llmd::check(app, headers, value, llmd::Api::Completions)?;
-    let request = CompletionRequest::parse(&legacy::body(app, value));
+    let request = CompletionRequest::parse(&legacy::body(app, value), &app.defaults.bounds);
     let request = request.map_err(|fault| llmd::unread(app, fault))?;
     fault::inject(app, headers, request.model.as_deref())?;
     request.validate_first()?;

@@ -74,7 +74,7 @@ async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    let request = GenerateRequest::parse(value)?;
+    let request = GenerateRequest::parse(value, &app.defaults.bounds)?;
     fault::inject(app, headers, request.model.as_deref())?;
     let stream = request.stream.unwrap_or(false);
     if stream && request.output_mode == "derender" {
@@ -103,7 +103,7 @@ async fn answer(
         tokens.len(),
         &app.defaults,
     ));
-    params.verify_within(app.defaults.bounds.n)?;
+    params.verify(&app.defaults.bounds)?;
     let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
     let prompt = Prompt {
         tokens,

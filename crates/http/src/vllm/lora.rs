@@ -28,7 +28,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Ans
             .load(word("lora_name"), word("lora_path"), None, true);
         return Ok(error::empty(StatusCode::OK));
     }
-    let value = received.json(&app)?;
+    let value = received.json()?;
     let name = add(&app, &value)?;
     Ok(bare_text(format!(
         "Success: LoRA adapter '{name}' added successfully."
@@ -66,7 +66,7 @@ pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> A
         app.service.models.unload(name.unwrap_or_default());
         return Ok(error::empty(StatusCode::OK));
     }
-    let value = received.json(&app)?;
+    let value = received.json()?;
     let name = remove(&app, &value)?;
     Ok(bare_text(format!(
         "Success: LoRA adapter '{name}' removed successfully."

@@ -42,7 +42,7 @@ pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Posted { headers, value }: Posted,
 ) -> Answer {
-    let request = MessagesRequest::parse(&value)?;
+    let request = MessagesRequest::parse(&value, &app.defaults.bounds)?;
     let chat = convert_messages::body(&app, &request)?;
     rendered_chat(&app, &headers, &chat, "chatcmpl-").await
 }
@@ -57,7 +57,7 @@ pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { headers, value }: Posted,
 ) -> Answer {
-    let request = CompletionRequest::parse(&value)?;
+    let request = CompletionRequest::parse(&value, &app.defaults.bounds)?;
     request.validate_first()?;
     base_only(&app, request.model.as_deref())?;
     request.validate_early(&app.limits)?;
@@ -96,7 +96,7 @@ async fn rendered_chat(
     value: &Value,
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(value)?;
+    let request = ChatRequest::parse(value, &app.defaults.bounds)?;
     base_only(app, request.model.as_deref())?;
     request.validate_early(&app.limits)?;
     let prompt = chat::prompt(app, &request).await?;
@@ -115,7 +115,7 @@ async fn rendered_chat(
 
 /// A response's prompt; its id does not follow the header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
-    let request = ResponsesRequest::parse(value)?;
+    let request = ResponsesRequest::parse(value, &app.defaults.bounds)?;
     base_only(app, request.model.as_deref())?;
     request.validate_early(&app.limits)?;
     let messages = convert_responses::messages(&request, None)?;

@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::validators::{Body, Verdict, truthy};
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::{Fault, Kind};
 use crate::python_json;
@@ -287,12 +288,16 @@ impl SpeechRequest {
     ///
     /// # Errors
     /// vLLM's 400 for values that it does not take.
-    pub fn sampling_params(&self, budget: i128) -> Result<SamplingParams, Fault> {
+    pub fn sampling_params(
+        &self,
+        budget: i128,
+        bounds: &RequestBounds,
+    ) -> Result<SamplingParams, Fault> {
         let mut params = SamplingParams {
             max_tokens: Some(budget),
             ..self.sampling.clone()
         };
-        params.verify()?;
+        params.verify(bounds)?;
         Ok(params)
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::message::Message;
 use super::shared::{LogitBias, Stop, StructuredOutputs, TOP_LOGPROBS};
 use super::validators::{self, Body, Verdict, given, truthy};
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::python::{self, Py};
@@ -149,11 +150,11 @@ fn batch_mode(body: &mut Body) -> Verdict {
 }
 
 impl BatchChatRequest {
-    /// Reads a body.
+    /// Reads a body within the bounds of a server.
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        check::body_within(value, bounds)
     }
 }

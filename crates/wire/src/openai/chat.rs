@@ -12,6 +12,7 @@ use super::shared::{
     ToolChoice,
 };
 use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::python::{self, Py};
@@ -179,12 +180,12 @@ wire_model! {
 }
 
 impl ChatRequest {
-    /// Reads a body.
+    /// Reads a body within the bounds of a server.
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        check::body_within(value, bounds)
     }
 }
 

@@ -9,7 +9,7 @@ use super::shared::{
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
 };
 use super::validators::{self, Body, Verdict, given, truthy};
-use crate::bounds;
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::python::Py;
@@ -83,7 +83,6 @@ impl Wire for Prompts {
 wire_model! {
     /// A completion request. Absent fields have upstream's defaults; unknown ones are ignored.
     pub struct CompletionRequest: Wrapped "CompletionRequest" before [
-        prompt_count,
         prompt_given,
         validators::stream_options,
         logprobs,
@@ -212,18 +211,19 @@ wire_model! {
 }
 
 impl CompletionRequest {
-    /// Reads a body.
+    /// Reads a body within the bounds of a server.
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        prompt_count(value, bounds)?;
+        check::body_within(value, bounds)
     }
 }
 
-/// `validate_prompt_list_length`.
-fn prompt_count(body: &mut Body) -> Verdict {
-    let most = bounds::current().prompts;
+/// `validate_prompt_list_length`, the first of the class's validators.
+fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
+    let most = bounds.prompts;
     let too_many = |key: &str, count: usize| {
         Fault::parameter(
             format_args!(
@@ -241,11 +241,11 @@ fn prompt_count(body: &mut Body) -> Verdict {
             Py::Int(_) | Py::BigInt(_) | Py::Bool(_)
         )
     {
-        return Err(too_many("prompt", prompts.len()).into());
+        return Err(too_many("prompt", prompts.len()));
     }
     match body.get("prompt_embeds") {
         Some(Value::Array(embeds)) if embeds.len() > most => {
-            Err(too_many("prompt_embeds", embeds.len()).into())
+            Err(too_many("prompt_embeds", embeds.len()))
         }
         _ => Ok(()),
     }

@@ -10,6 +10,7 @@ use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, Stop, StructuredOutputs, TOP_LOGPROBS,
 };
 use super::validators::{self, Body, Verdict, truthy};
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::python::Py;
@@ -202,12 +203,12 @@ wire_model! {
 }
 
 impl ResponsesRequest {
-    /// Reads a body.
+    /// Reads a body within the bounds of a server.
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        check::body_within(value, bounds)
     }
 }
 

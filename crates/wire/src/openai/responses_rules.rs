@@ -121,7 +121,7 @@ impl ResponsesRequest {
             watermarking: self.watermarking,
             ..SamplingParams::default()
         };
-        params.verify()?;
+        params.verify(&defaults.bounds)?;
         Ok(params)
     }
 

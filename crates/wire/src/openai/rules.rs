@@ -351,7 +351,7 @@ fn verified(
     mut params: SamplingParams,
     defaults: &SamplingDefaults,
 ) -> Result<SamplingParams, Fault> {
-    params.verify_within(defaults.bounds.n)?;
+    params.verify(&defaults.bounds)?;
     Ok(params)
 }
 

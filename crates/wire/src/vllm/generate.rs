@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::openai::completion::TokenIds;
@@ -205,10 +206,10 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// vLLM's 400 for a body it does not take.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        let mut request: Self = check::body(value)?;
+    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+        let mut request: Self = check::body_within(value, bounds)?;
         let params = &mut request.sampling_params;
-        params.verify()?;
+        params.verify(bounds)?;
         let named = |key: &str| {
             value
                 .get("sampling_params")

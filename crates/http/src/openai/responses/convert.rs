@@ -253,9 +253,11 @@ pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<Cha
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_sim_wire::bounds::RequestBounds;
 
     fn converted(items: Value) -> Vec<Value> {
-        let request = ResponsesRequest::parse(&json!({"input": items})).expect("it is good");
+        let request = ResponsesRequest::parse(&json!({"input": items}), &RequestBounds::default())
+            .expect("it is good");
         messages(&request, None).expect("it converts")
     }
 
@@ -282,7 +284,8 @@ mod tests {
     #[test]
     fn items_of_tools_that_nobody_has_are_refused() {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
-        let request = ResponsesRequest::parse(&request).expect("it is good");
+        let request =
+            ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
         let fault = messages(&request, None).expect_err("it is no message");
         assert_eq!(
             fault.message,
@@ -293,7 +296,8 @@ mod tests {
     #[test]
     fn instructions_come_first_and_old_ones_are_dropped() {
         let request = json!({"input": "b", "instructions": "new"});
-        let request = ResponsesRequest::parse(&request).expect("it is good");
+        let request =
+            ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
         let previous = Previous {
             messages: vec![
                 json!({"role": "system", "content": "old"}),

@@ -51,7 +51,7 @@ pub(crate) async fn create(
     } else {
         value
     };
-    let request = ResponsesRequest::parse(&value);
+    let request = ResponsesRequest::parse(&value, &app.defaults.bounds);
     let request = request.map_err(|fault| rules::unread(&app, fault))?;
     answer(&app, &headers, request, threshold).await
 }
