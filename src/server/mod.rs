@@ -180,7 +180,8 @@ impl Server {
             None => None,
         };
         let port = bound.address().map_or(config.server.port, |a| a.port());
-        let metrics = Metrics::new(setup::metrics(&config, vllm_sim_http::routes(&config)))
+        let routes = vllm_sim_http::routes(&config);
+        let metrics = Metrics::new(setup::metrics(&config, routes.paths()))
             .map_err(|error| StartError::Metrics(error.to_string()))?;
         let seed = config.content.seed.unwrap_or_else(clock_seed);
         tracing::info!(seed, "seed");
@@ -201,6 +202,7 @@ impl Server {
             config: config.clone(),
             service: service.clone(),
             metrics,
+            routes,
             port,
             started,
             admin_state,
@@ -208,10 +210,10 @@ impl Server {
         let app = Arc::new(App::new(parts));
         let registry = prefill::registry(&config, &app).await?;
         match loaded {
-            Some(loaded) => app.admin_state().join(&app, loaded),
+            Some(loaded) => app.join_admin_state(loaded),
             None => app.service().faults.set(setup::tuned(&config), false),
         }
-        let stopping = app.link().subscribe();
+        let stopping = app.availability().subscribe();
         let mut accepting = JoinSet::new();
         if let Some(registry) = registry {
             accepting.spawn(registry);
@@ -275,10 +277,10 @@ impl Server {
                 live.command(Command::CancelAll);
             }
         }
-        let link = self.app.link();
-        link.send_modify(|link| link.stopping = true);
+        let availability = self.app.availability();
+        availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
-            link.closed().await;
+            availability.closed().await;
         };
         // Connections that stay idle or stall are cut.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;

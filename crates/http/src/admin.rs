@@ -1,7 +1,7 @@
 //! `/admin/config`, `/admin/scenario` and `/fake_metrics`: what an operator may change while the
 //! server runs.
 //!
-//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`; ranks, drills and the key are
+//! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/admin.go`; ranks, scenarios and the key are
 //! ours.
 
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::admin_state::{Ranks, Refused};
 use super::app::App;
+use super::bearer::is_bearer;
 use super::vllm::ok;
-use super::{body, edge, error, query};
+use super::{body, error, query};
 use crate::error::Answer;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{Fault, Kind};
@@ -23,8 +24,8 @@ use vllm_sim_wire::fault::{Fault, Kind};
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
-    let shown = app.admin_state.show(&app, rank).map_err(refused)?;
-    Ok(ok(&Value::Object(told(&app, shown))))
+    let shown = app.admin_state.show(&app.controls, rank).map_err(refused)?;
+    Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
 /// `POST /admin/config`: a part of the configuration; all of it counts, on all ranks, or nothing.
@@ -39,9 +40,9 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
     })?;
     let shown = app
         .admin_state
-        .change(&app, rank, &update)
+        .change(&app.controls, rank, &update)
         .map_err(refused)?;
-    Ok(ok(&Value::Object(told(&app, shown))))
+    Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
 /// `POST /fake_metrics`: a part of the fake metrics.
@@ -57,33 +58,33 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     // Through the configuration, so that `/admin/config` shows it too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
     app.admin_state
-        .change(&app, Ranks::All, &whole)
+        .change(&app.controls, Ranks::All, &whole)
         .map_err(|error| failed(error.to_string()))?;
     Ok(error::empty(StatusCode::NO_CONTENT))
 }
 
-/// `GET /admin/scenario`: where the drill is.
-pub(super) async fn scene(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+/// `GET /admin/scenario`: where the scenario is.
+pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
-    Ok(ok(&app.admin_state.scene()))
+    Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// `POST /admin/scenario`: plays a drill (YAML or JSON) from its first phase.
-pub(super) async fn play(State(app): State<Arc<App>>, request: Request) -> Answer {
+/// `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase.
+pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> Answer {
     allowed(&app, request.headers())?;
     let bytes: Bytes = body::read(&app, request.into_body()).await?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.admin_state.play(scenario).map_err(refused)?;
-    Ok(ok(&app.admin_state.scene()))
+    app.admin_state.run_scenario(scenario).map_err(refused)?;
+    Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// `DELETE /admin/scenario`: ends the drill; the settings from before it are in force again.
-pub(super) async fn end(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+/// `DELETE /admin/scenario`: ends the scenario; the settings from before it are in force again.
+pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     allowed(&app, &headers)?;
-    Ok(ok(&json!({"ended": app.admin_state.end()})))
+    Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))
 }
 
 /// Asks for the operator's key, when there is one.
@@ -92,7 +93,7 @@ fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
         return Ok(());
     };
     let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
-    if edge::is_bearer(given, std::slice::from_ref(key)) {
+    if is_bearer(given, std::slice::from_ref(key)) {
         return Ok(());
     }
     let text = "this route needs the bearer key of --admin-api-key";
@@ -122,7 +123,7 @@ fn refused(error: Refused) -> Fault {
 }
 
 /// What is shown of a configuration; llm-d shows some facts among the flags.
-fn told(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
+fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
     if app.is_llmd() {
         let pod = &app.config.server.pod;

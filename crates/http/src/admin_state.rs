@@ -1,7 +1,8 @@
-//! The operator's admin_state: settings of all ranks of one deployment, and the drill that is played.
+//! Settings of all ranks of one deployment, which an operator may change, and the scenario that
+//! runs over them.
 //!
 //! A change is worked out for every rank first and put into force only if all of them take it.
-//! While a drill is played, its phases lie over what the operator set.
+//! While a scenario runs, its phases lie over what the operator set.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,23 +10,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::app::App;
-use super::image_output::ImageOutput;
+use super::applied_settings::AppliedSettings;
+use super::server_controls::ServerControls;
 use vllm_sim_config::{ConfigError, Loaded};
-use vllm_sim_engine::{Command, Reset};
-use vllm_sim_observe::metrics::Fake;
-use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::Origin;
-use vllm_sim_service::scenario::{
-    Action, PhaseChange, Player, Scenario, ScenarioError, ScenarioRun,
-};
+use vllm_sim_service::scenario::{PhaseChange, Player, Scenario, ScenarioError, ScenarioRun};
 
-/// How often a drill looks at the clock when nothing is due.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a scenario looks at the clock when nothing is due.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The settings of one rank behind the port of a server.
 struct ManagedServer {
-    app: Weak<App>,
+    controls: Weak<ServerControls>,
     /// One per rank of the server.
     ranks: Vec<Loaded>,
 }
@@ -38,68 +34,16 @@ pub struct AdminState {
 }
 
 struct ActiveScenario {
-    stage: Arc<ScenarioRun>,
-    program: Arc<PhaseSettings>,
+    run: Arc<ScenarioRun>,
+    phases: Arc<PhaseSettings>,
 }
 
-/// What the phases of a drill put into force.
+/// What the phases of a scenario put into force.
 struct PhaseSettings {
-    apps: Vec<Weak<App>>,
+    servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
     /// `[server][phase]`, and behind the phases what was in force before.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
-}
-
-/// Settings of one server, ready to be put into force.
-#[derive(Clone)]
-struct AppliedSettings {
-    tuned: LiveSettings,
-    speed: f64,
-    /// Sequences that run and that wait, at most.
-    bounds: (u32, Option<u32>),
-    fake: Option<Value>,
-    pictures: Arc<ImageOutput>,
-}
-
-impl AppliedSettings {
-    fn of(ranks: &[Loaded], origin: Origin) -> Self {
-        let first = &ranks[0].config;
-        let engine = &first.engine;
-        let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
-        Self {
-            tuned: LiveSettings {
-                plan: first.faults.rates.clone(),
-                delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
-                admission: engine.admission,
-                health: first.faults.health_status,
-                origin,
-            },
-            speed: engine.speed(),
-            bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
-            fake: first.metrics.fake.clone(),
-            pictures: Arc::new(ImageOutput::of(first)),
-        }
-    }
-
-    fn apply(&self, app: &App) {
-        let tuned = &self.tuned;
-        for (rank, live) in app.service.ranks().iter().enumerate() {
-            if let Some(delays) = tuned.delays.get(rank) {
-                live.command(Command::Delays(delays.clone()));
-            }
-            live.command(Command::Speed(self.speed));
-            let (running, waiting) = self.bounds;
-            live.command(Command::Bounds { running, waiting });
-        }
-        if let Some(fake) = &self.fake
-            && let Ok(fake) = Fake::from_value(fake.clone())
-            && let Err(error) = app.metrics.update_fake(&fake)
-        {
-            tracing::warn!(%error, "fake metrics not changed");
-        }
-        app.pictures.store(self.pictures.clone());
-        app.service.faults.set(tuned.clone(), true);
-    }
 }
 
 /// Which ranks a change is for.
@@ -126,22 +70,26 @@ pub(super) enum Refused {
 
 impl AdminState {
     /// A server whose settings are kept here from now on.
-    pub fn join(&self, app: &Arc<App>, loaded: Loaded) {
-        let ranks = vec![loaded; app.service.ranks().len()];
-        let force = AppliedSettings::of(&ranks, Origin::default());
-        app.service.faults.set(force.tuned, false);
+    pub(crate) fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
+        let ranks = vec![loaded; controls.service.ranks().len()];
+        AppliedSettings::of(&ranks, Origin::default()).begin(controls);
         self.servers.lock().push(ManagedServer {
-            app: Arc::downgrade(app),
+            controls: Arc::downgrade(controls),
             ranks,
         });
     }
 
-    /// The settings of a rank, those before the drill; without one those of `app` itself.
-    pub(super) fn show(&self, app: &Arc<App>, rank: Ranks) -> Result<Map<String, Value>, Refused> {
+    /// The settings of a rank, without those of the scenario; with no rank given those of the
+    /// server itself.
+    pub(super) fn show(
+        &self,
+        controls: &Arc<ServerControls>,
+        rank: Ranks,
+    ) -> Result<Map<String, Value>, Refused> {
         let servers = self.servers.lock();
-        let own = Arc::downgrade(app);
+        let own = Arc::downgrade(controls);
         let found = servers.iter().find_map(|server| match rank {
-            Ranks::All => Weak::ptr_eq(&server.app, &own).then(|| &server.ranks[0]),
+            Ranks::All => Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0]),
             Ranks::One(rank) => Some(&server.ranks[place(server, rank)?]),
         });
         match (found, rank) {
@@ -154,7 +102,7 @@ impl AdminState {
     /// Changes settings: all of them on every rank that is meant, or none.
     pub(super) fn change(
         &self,
-        app: &Arc<App>,
+        controls: &Arc<ServerControls>,
         rank: Ranks,
         update: &Map<String, Value>,
     ) -> Result<Map<String, Value>, Refused> {
@@ -166,43 +114,43 @@ impl AdminState {
             let new = changed(&servers, rank, update)?;
             let active = self.scenario.lock();
             if let Some(active) = active.as_ref() {
-                let settings = programmed(&active.program.scenario, &new)?;
-                *active.program.settings.lock() = settings;
+                let settings = settings_by_phase(&active.phases.scenario, &new)?;
+                *active.phases.settings.lock() = settings;
             }
             for (server, ranks) in servers.iter_mut().zip(new) {
                 server.ranks = ranks;
             }
             match active.as_ref() {
-                Some(active) if active.stage.player().place().is_some() => active.stage.again(),
+                Some(active) if active.run.player().place().is_some() => active.run.again(),
                 _ => {
                     for server in servers.iter() {
-                        if let Some(app) = server.app.upgrade() {
-                            AppliedSettings::of(&server.ranks, Origin::default()).apply(&app);
+                        if let Some(controls) = server.controls.upgrade() {
+                            AppliedSettings::of(&server.ranks, Origin::default()).apply(&controls);
                         }
                     }
                 }
             }
         }
-        self.show(app, rank)
+        self.show(controls, rank)
     }
 
-    /// Starts a drill on all ranks, in place of one that is played.
-    pub(super) fn play(&self, scenario: Scenario) -> Result<(), Refused> {
+    /// Starts a scenario on all ranks, in place of one that runs.
+    pub(super) fn run_scenario(&self, scenario: Scenario) -> Result<(), Refused> {
         let servers = self.servers.lock();
-        let clock = servers.iter().find_map(|server| server.app.upgrade());
+        let clock = servers.iter().find_map(|server| server.controls.upgrade());
         let clock = clock.ok_or(Refused::Fixed)?;
         let scenario = Arc::new(scenario);
-        let all: Vec<Vec<Loaded>> = servers.iter().map(|m| m.ranks.clone()).collect();
-        let program = Arc::new(PhaseSettings {
-            apps: servers.iter().map(|m| m.app.clone()).collect(),
-            settings: Mutex::new(programmed(&scenario, &all)?),
+        let all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
+        let phases = Arc::new(PhaseSettings {
+            servers: servers.iter().map(|s| s.controls.clone()).collect(),
+            settings: Mutex::new(settings_by_phase(&scenario, &all)?),
             scenario: scenario.clone(),
         });
-        let mut scenario_run = self.scenario.lock();
-        if let Some(active) = scenario_run.take() {
-            active.stage.end();
+        let mut active = self.scenario.lock();
+        if let Some(active) = active.take() {
+            active.run.end();
         }
-        let told = program.clone();
+        let entered = phases.clone();
         let now = clock.service.now();
         let seed = scenario.seed;
         tracing::info!(
@@ -211,49 +159,50 @@ impl AdminState {
             phases = scenario.phases.len(),
             "drill begins"
         );
-        let stage = Arc::new(ScenarioRun::begin(
+        let run = Arc::new(ScenarioRun::begin(
             scenario,
             now,
-            Box::new(move |_, place, cue| told.enter(place, cue)),
+            Box::new(move |_, place, change| entered.enter(place, change)),
         ));
-        for app in program.apps.iter().filter_map(Weak::upgrade) {
-            app.service.faults.play(Some(stage.clone()));
+        for server in phases.servers.iter().filter_map(Weak::upgrade) {
+            server.service.faults.play(Some(run.clone()));
         }
-        tokio::spawn(keep_time(stage.clone(), Arc::downgrade(&clock)));
-        *scenario_run = Some(ActiveScenario { stage, program });
+        tokio::spawn(keep_time(run.clone(), Arc::downgrade(&clock)));
+        *active = Some(ActiveScenario { run, phases });
         Ok(())
     }
 
-    /// Starts a drill that the server was started with.
+    /// Starts the scenario that the server was started with.
     ///
     /// # Errors
     /// What is wrong with it, in words.
     pub fn start(&self, scenario: Scenario) -> Result<(), String> {
-        self.play(scenario).map_err(|error| error.to_string())
+        self.run_scenario(scenario)
+            .map_err(|error| error.to_string())
     }
 
-    /// Ends the drill; whether one was played.
-    pub(super) fn end(&self) -> bool {
+    /// Ends the scenario; whether one ran.
+    pub(super) fn end_scenario(&self) -> bool {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let played = active.stage.player().place().is_some();
-        active.stage.end();
-        for app in active.program.apps.iter().filter_map(Weak::upgrade) {
-            app.service.faults.play(None);
+        let running = active.run.player().place().is_some();
+        active.run.end();
+        for server in active.phases.servers.iter().filter_map(Weak::upgrade) {
+            server.service.faults.play(None);
         }
-        played
+        running
     }
 
-    /// Where the drill is.
-    pub(super) fn scene(&self) -> Value {
-        let player = self.scenario.lock().as_ref().map(|p| p.stage.player());
-        player.map_or(json!({"scenario": null}), |player| scene(&player))
+    /// Where the scenario is.
+    pub(super) fn scenario_status(&self) -> Value {
+        let player = self.scenario.lock().as_ref().map(|s| s.run.player());
+        player.map_or(json!({"scenario": null}), |player| status(&player))
     }
 }
 
-/// A drill as `/admin/scenario` shows it.
-fn scene(player: &Player) -> Value {
+/// A scenario as `/admin/scenario` shows it.
+fn status(player: &Player) -> Value {
     let scenario = player.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();
     let place = player.place();
@@ -269,17 +218,17 @@ fn scene(player: &Player) -> Value {
     })
 }
 
-/// Wakes a drill when its phases are due, until it is over or nobody is left.
-async fn keep_time(stage: Arc<ScenarioRun>, app: Weak<App>) {
-    while let Some(app) = app.upgrade() {
-        let now = app.service.now();
-        drop(app);
-        let due = stage.tick(now);
-        if stage.player().place().is_none() {
+/// Wakes a scenario when its phases are due, until it is over or nobody is left.
+async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
+    while let Some(server) = clock.upgrade() {
+        let now = server.service.now();
+        drop(server);
+        let due = run.tick(now);
+        if run.player().place().is_none() {
             return;
         }
-        // Requests may move a drill on to a phase that ends by time.
-        let wait = due.map_or(LOOK, |due| (due - now).min(LOOK));
+        // Requests may move a scenario on to a phase that ends by time.
+        let wait = due.map_or(POLL_INTERVAL, |due| (due - now).min(POLL_INTERVAL));
         tokio::time::sleep(wait).await;
     }
 }
@@ -309,7 +258,7 @@ fn changed(
     rank: Ranks,
     update: &Map<String, Value>,
 ) -> Result<Vec<Vec<Loaded>>, Refused> {
-    let mut all: Vec<Vec<Loaded>> = servers.iter().map(|m| m.ranks.clone()).collect();
+    let mut all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
     let Ranks::One(rank) = rank else {
         for loaded in all.iter_mut().flatten() {
             *loaded = loaded.tuned(update)?;
@@ -349,7 +298,7 @@ fn is_delay(field: &str) -> bool {
 }
 
 /// What each phase puts into force on each server, and what its end does.
-fn programmed(
+fn settings_by_phase(
     scenario: &Scenario,
     servers: &[Vec<Loaded>],
 ) -> Result<Vec<Vec<AppliedSettings>>, ScenarioError> {
@@ -373,22 +322,22 @@ fn programmed(
 }
 
 impl PhaseSettings {
-    /// Puts a phase into force on all servers; `None`: what was in force before the drill.
-    fn enter(&self, place: Option<(u32, usize)>, cue: PhaseChange) {
+    /// Puts a phase into force on all servers; `None`: what was in force before the scenario.
+    fn enter(&self, place: Option<(u32, usize)>, change: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);
         let phase = phases.get(index);
         let settings = self.settings.lock();
-        for (app, settings) in self.apps.iter().zip(settings.iter()) {
-            let Some(app) = app.upgrade() else {
+        for (server, settings) in self.servers.iter().zip(settings.iter()) {
+            let Some(server) = server.upgrade() else {
                 continue;
             };
-            settings[index].apply(&app);
+            settings[index].apply(&server);
             let name = phase.map(|phase| (self.scenario.name.as_str(), phase.name.as_str()));
-            app.metrics.on_phase(name);
-            if cue == PhaseChange::Begin {
+            server.metrics.on_phase(name);
+            if change == PhaseChange::Begin {
                 for action in phase.iter().flat_map(|phase| &phase.actions) {
-                    act(&app, action);
+                    server.run(action);
                 }
             }
         }
@@ -404,48 +353,5 @@ impl PhaseSettings {
             }
             _ => tracing::info!(scenario, "drill is over"),
         }
-    }
-}
-
-fn act(app: &Arc<App>, action: &Action) {
-    match action {
-        Action::ResetPrefixCache => {
-            app.service
-                .command(&Command::ResetPrefixCache(Reset::Forget));
-        }
-        Action::AbortRequests => {
-            app.service.abort(None);
-        }
-        Action::LoadLora { name, path } => {
-            if let Err(error) = app.service.models.load(name, path, None, true) {
-                tracing::warn!(%error, "adapter not loaded");
-            }
-        }
-        Action::UnloadLora(name) => {
-            app.service.models.unload(name);
-        }
-        Action::Restart(time) => restart(app, *time),
-    }
-}
-
-/// The process goes away, as far as clients can tell, and comes back after `time`.
-fn restart(app: &Arc<App>, time: Duration) {
-    let down = !time.is_zero();
-    app.link.send_modify(|link| {
-        link.lives = link.lives.wrapping_add(1);
-        link.down = down;
-    });
-    app.service.command(&Command::CancelAll);
-    app.service
-        .command(&Command::ResetPrefixCache(Reset::Forget));
-    app.metrics.restart();
-    if down {
-        let app = Arc::downgrade(app);
-        tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            if let Some(app) = app.upgrade() {
-                app.link.send_modify(|link| link.down = false);
-            }
-        });
     }
 }

@@ -1,4 +1,6 @@
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+//! The state that every handler sees.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -8,12 +10,11 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::availability::Availability;
-use super::image_output::ImageOutput;
-use super::media::Seen;
-use super::openai::response_shape::Wire;
-use super::openai::responses::Store;
-use super::routes::{self, Index};
-use vllm_sim_config::{CliMode, Compat, Config, Fingerprint};
+use super::media_cache::MediaCache;
+use super::openai::responses::store::ResponseStore;
+use super::route_index::RouteIndex;
+use super::server_controls::ServerControls;
+use vllm_sim_config::{CliMode, Compat, Config, Fingerprint, Loaded};
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::Service;
 use vllm_sim_tokenizer::Tokenizer;
@@ -28,12 +29,14 @@ pub struct Parts {
     pub service: Arc<Service>,
     /// What `/metrics` shows.
     pub metrics: Arc<Metrics>,
+    /// Which routes there are ([`crate::routes`]).
+    pub routes: RouteIndex,
     /// The port that answers name (`x-inference-port`).
     pub port: u16,
     /// When the process started.
     pub started: Instant,
     /// Where the settings of all ranks of the deployment are kept; a server that nobody joins to it
-    /// cannot be tuned.
+    /// cannot be changed while it runs.
     pub admin_state: Arc<AdminState>,
 }
 
@@ -44,7 +47,7 @@ pub struct App {
     pub(super) metrics: Arc<Metrics>,
     pub(super) port: u16,
     pub(super) started: Instant,
-    pub(super) wire: Wire,
+    pub(super) version: Version,
     pub(super) limits: Limits,
     pub(super) defaults: SamplingDefaults,
     pub(super) fingerprint: Option<Arc<str>>,
@@ -52,20 +55,16 @@ pub struct App {
     pub(super) chat_template: Option<String>,
     pub(super) load: Arc<AtomicI64>,
     /// Routes that this configuration serves.
-    pub(super) routes: Index,
+    pub(super) routes: RouteIndex,
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
-    pub(super) responses: Arc<Store>,
+    pub(super) responses: Arc<ResponseStore>,
     /// Settings that an operator may change.
     pub(super) admin_state: Arc<AdminState>,
-    /// Whether connections find somebody.
-    pub(super) link: watch::Sender<Availability>,
+    /// What these settings act on.
+    pub(super) controls: Arc<ServerControls>,
     /// Media of prompts, as far as they are remembered.
-    pub(super) media: Seen,
-    /// ImageOutput in replies.
-    pub(super) pictures: ArcSwap<ImageOutput>,
-    /// Replies that may have had one so far.
-    pub(super) pictured: AtomicU64,
+    pub(super) media_cache: MediaCache,
     /// `/openapi.json`, once somebody asked.
     pub(super) openapi: OnceLock<Arc<str>>,
     /// Who this server is to the one that decodes what it prefilled.
@@ -82,36 +81,31 @@ impl App {
             config,
             service,
             metrics,
+            routes,
             port,
             started,
             admin_state,
         } = parts;
         let version = Version::of(&config.model.vllm_version);
-        let wire = if version == Version::V032 {
-            Wire::V032
-        } else {
-            Wire::V033
-        };
+        let controls = ServerControls::new(&config, service.clone(), metrics.clone());
         Self {
             limits: limits(&config, &service, version),
             defaults: defaults(&config, &service),
             fingerprint: fingerprint(&config).map(Into::into),
             chat_template: chat_template(&config),
-            routes: routes::index(&config),
             openapi: OnceLock::new(),
             engine_id: engine_id(&config).into(),
             admin_state,
-            link: watch::Sender::default(),
-            pictures: ArcSwap::from_pointee(ImageOutput::of(&config)),
-            pictured: AtomicU64::new(0),
-            media: Seen::default(),
+            controls: Arc::new(controls),
+            media_cache: MediaCache::default(),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
             config,
             service,
             metrics,
+            routes,
             port,
             started,
-            wire,
+            version,
             load: Arc::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
@@ -129,14 +123,19 @@ impl App {
         &self.config
     }
 
-    /// Whether connections find somebody.
-    pub fn link(&self) -> &watch::Sender<Availability> {
-        &self.link
+    /// Whether clients can connect.
+    pub fn availability(&self) -> &watch::Sender<Availability> {
+        &self.controls.availability
     }
 
     /// Settings that an operator may change.
     pub fn admin_state(&self) -> &Arc<AdminState> {
         &self.admin_state
+    }
+
+    /// Lets an operator change its settings from now on: they begin as `loaded` has them.
+    pub fn join_admin_state(&self, loaded: Loaded) {
+        self.admin_state.join(&self.controls, loaded);
     }
 
     /// Whether it takes requests.

@@ -1,3 +1,5 @@
+//! Whether clients can connect to a server.
+
 /// Whether a server can be reached, as its connections see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Availability {

@@ -15,8 +15,9 @@ use axum::http::{
 use tower::ServiceExt;
 
 use super::app::{App, unix_now};
+use super::bearer::is_bearer;
 use super::request_log::RequestLog;
-use super::{error, fault, routes};
+use super::{error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
 
@@ -168,7 +169,7 @@ impl Edge {
     }
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {
-        if request.method() == Method::HEAD && !routes::answers_head(request.uri().path()) {
+        if request.method() == Method::HEAD && !route_index::answers_head(request.uri().path()) {
             return routes::no_head(&self.app, request.uri().path());
         }
         let route = async |request| match self.router.clone().oneshot(request).await {
@@ -328,25 +329,6 @@ fn is_grpc(request: &Request<Body>) -> bool {
         && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// Whether an `Authorization` value carries one of these keys.
-pub(super) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
-    let Some((scheme, key)) = given.and_then(|given| {
-        let blank = given.iter().position(|b| *b == b' ')?;
-        Some((&given[..blank], &given[blank + 1..]))
-    }) else {
-        return false;
-    };
-    scheme.eq_ignore_ascii_case(b"bearer")
-        && keys
-            .iter()
-            .fold(false, |found, k| found | same(k.as_bytes(), key))
-}
-
-/// Compares in time that depends on the lengths alone.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
-}
-
 fn fresh_id() -> HeaderValue {
     let id = uuid::Uuid::new_v4().simple().to_string();
     HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
@@ -360,7 +342,7 @@ impl RequestMetrics {
         let handler = app
             .metrics
             .http()
-            .handler(routes::template(request.uri().path()));
+            .handler(route_index::template(request.uri().path()));
         Self(handler.map(|h| (h, request.method().clone(), length(request.headers()))))
     }
 

@@ -33,6 +33,24 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
+/// FastAPI's 405 on a route that has other methods.
+pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
+    let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
+    let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body);
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+/// FastAPI's 404 where there is no route.
+pub(super) fn not_found() -> Response<Body> {
+    json(
+        StatusCode::NOT_FOUND,
+        "{\"detail\":\"Not Found\"}".to_owned(),
+    )
+}
+
 /// A status by number; a wrong number is our fault: 500.
 pub(super) fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)

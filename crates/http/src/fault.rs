@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, header};
 
 use super::app::App;
-use super::{error, faulty};
+use super::{error, faulty_body};
 use vllm_sim_service::fault::{ConnHandle, Failure, FaultSpec, StreamFault};
 use vllm_sim_service::{FaultDecision, FaultInjector, LiveSettings};
 use vllm_sim_wire::fault::{Fault, Kind};
@@ -104,12 +104,12 @@ where
     if !is_stream(&response)
         && let Some(hurt) = hurt
     {
-        response = faulty::break_up(response, hurt).await;
+        response = faulty_body::break_up(response, hurt).await;
     }
     for stream_fault in &stream_faults {
         if let StreamFault::WrongContentLength(bytes) = stream_fault {
             count(stream_fault);
-            response = faulty::misstate(response, *bytes);
+            response = faulty_body::misstate(response, *bytes);
         }
     }
     response

@@ -1,31 +1,32 @@
-//! ImageOutput in replies (llm-d's `--omni`).
+//! Images in replies (llm-d's `--omni`).
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/` (`X-Send-Image`, `image-emission-rate`);
 //! the `modality` member of a chunk is vLLM-Omni's.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
-use super::app::App;
 use vllm_sim_config::Config;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
 
 /// A PNG of one grey pixel.
-pub(crate) const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
+pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
-/// What `/admin/config` may change about pictures.
+/// What `/admin/config` may change about images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ImageOutput {
+pub(crate) struct ImageOutputSettings {
     /// Percentage of chat replies with one.
     rate: u8,
     /// Time to make it, and its standard deviation.
     delay: (Duration, Duration),
 }
 
-impl ImageOutput {
+impl ImageOutputSettings {
     /// What the configuration says.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
@@ -35,36 +36,60 @@ impl ImageOutput {
     }
 }
 
-/// Whether a chat is answered with a picture, and how long that takes: as its header says, else
-/// as chance has it.
-///
-/// # Errors
-/// 400 for a header that is no boolean.
-pub(crate) fn draw(app: &App, headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
-    if !app.config.content.omni {
-        return Ok(None);
-    }
-    let pictures = app.pictures.load();
-    let number = app.pictured.fetch_add(1, Ordering::Relaxed);
-    let seed = app.service.settings().seed;
-    let mut rng = stream(seed, mix(number, 0x1a6e), Purpose::Content);
-    let sent = match headers.get("x-send-image") {
-        Some(value) => {
-            let text = String::from_utf8_lossy(value.as_bytes());
-            boolean(text.trim()).ok_or_else(|| {
-                Fault::bad_request(format!(
-                    "Invalid X-Send-Image header value {text:?}: must be a boolean"
-                ))
-            })?
+/// Decides which replies carry an image.
+#[derive(Debug)]
+pub(crate) struct ImageOutput {
+    enabled: bool,
+    settings: ArcSwap<ImageOutputSettings>,
+    /// Replies that may have had one so far.
+    replies: AtomicU64,
+}
+
+impl ImageOutput {
+    /// As the configuration says.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            enabled: config.content.omni,
+            settings: ArcSwap::from_pointee(ImageOutputSettings::of(config)),
+            replies: AtomicU64::new(0),
         }
-        None => rng.percent(pictures.rate.into()),
-    };
-    let (mean, std_dev) = pictures.delay;
-    Ok(sent.then(|| rng.delay(mean, std_dev)))
+    }
+
+    /// Puts other settings into force.
+    pub(crate) fn set(&self, settings: Arc<ImageOutputSettings>) {
+        self.settings.store(settings);
+    }
+
+    /// Whether a chat is answered with an image, and how long that takes: as its header says, else
+    /// as chance has it.
+    ///
+    /// # Errors
+    /// 400 for a header that is no boolean.
+    pub(crate) fn draw(&self, headers: &HeaderMap, seed: u64) -> Result<Option<Duration>, Fault> {
+        if !self.enabled {
+            return Ok(None);
+        }
+        let settings = self.settings.load();
+        let number = self.replies.fetch_add(1, Ordering::Relaxed);
+        let mut rng = stream(seed, mix(number, 0x1a6e), Purpose::Content);
+        let wanted = match headers.get("x-send-image") {
+            Some(value) => {
+                let text = String::from_utf8_lossy(value.as_bytes());
+                parse_bool(text.trim()).ok_or_else(|| {
+                    Fault::bad_request(format!(
+                        "Invalid X-Send-Image header value {text:?}: must be a boolean"
+                    ))
+                })?
+            }
+            None => rng.percent(settings.rate.into()),
+        };
+        let (mean, std_dev) = settings.delay;
+        Ok(wanted.then(|| rng.delay(mean, std_dev)))
+    }
 }
 
 /// A boolean as Go's `strconv.ParseBool` reads it.
-pub(super) fn boolean(text: &str) -> Option<bool> {
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use indexmap::IndexSet;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -24,34 +22,6 @@ use vllm_sim_wire::openai::message::{Content, Message};
 
 /// Most items of a modality where `--limit-mm-per-prompt` is silent (vLLM `config/multimodal.py`).
 const MOST: u64 = 999;
-
-/// Items whose processed form a server remembers (vLLM bounds its cache by bytes).
-const REMEMBERED: usize = 4096;
-
-/// The items seen last: vLLM's cache of processed media.
-#[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<IndexSet<Arc<str>>>);
-
-impl Seen {
-    /// Remembers items and returns how many were known.
-    fn look_up(&self, items: &[Item]) -> u32 {
-        let mut seen = self.0.lock();
-        let mut hits = 0;
-        for item in items {
-            hits += u32::from(seen.shift_remove(&item.identifier));
-            seen.insert(item.identifier.clone());
-            if seen.len() > REMEMBERED {
-                seen.shift_remove_index(0);
-            }
-        }
-        hits
-    }
-
-    /// Forgets them all.
-    pub(crate) fn clear(&self) {
-        self.0.lock().clear();
-    }
-}
 
 /// The media of a conversation.
 #[derive(Debug, Default)]
@@ -108,7 +78,7 @@ pub(crate) fn find(
             .map(|message| marked(app, message, &mut found.marked))
             .collect::<Result<_, _>>()?;
         limits(app, &found.marked)?;
-        let hits = app.media.look_up(&found.marked);
+        let hits = app.media_cache.look_up(&found.marked);
         let engine = app.metrics.engine(0);
         engine.on_mm_cache(found.marked.len() as u32, hits);
         return Ok(Some((marked, found)));

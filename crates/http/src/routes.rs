@@ -1,6 +1,5 @@
 //! Every route on one screen.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,6 +11,7 @@ use axum::routing::{MethodRouter, any, delete, get, post};
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
+use super::route_index::{ADAPTER, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
@@ -21,11 +21,6 @@ use vllm_sim_service::generate::Mode;
 
 /// Path, methods (as `allow` names them), handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
-
-const METRICS: &str = "/metrics";
-const ADAPTER: &str = "/adapters/{adapter_name}";
-const RESPONSE: &str = "/v1/responses/{response_id}";
-const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
 /// Every route of a configuration; what is gated off is not there (404).
 fn table(config: &Config) -> Vec<Route> {
@@ -242,10 +237,12 @@ fn documentation() -> Vec<Route> {
 /// Routes of an operator.
 fn administration() -> Vec<Route> {
     let settings = get(admin::show).post(admin::change);
-    let drill = get(admin::scene).post(admin::play).delete(admin::end);
+    let scenario = get(admin::scenario)
+        .post(admin::run_scenario)
+        .delete(admin::end_scenario);
     vec![
         ("/admin/config", "GET, POST", settings),
-        ("/admin/scenario", "GET, POST, DELETE", drill),
+        ("/admin/scenario", "GET, POST, DELETE", scenario),
         ("/fake_metrics", "POST", post(admin::fake_metrics)),
     ]
 }
@@ -305,50 +302,10 @@ fn training() -> Vec<Route> {
     ]
 }
 
-/// The routes of a configuration: path to methods, as `allow` names them.
-#[derive(Debug)]
-pub(super) struct Index(HashMap<&'static str, &'static str>);
-
-impl Index {
-    /// Methods of a path, for the redirect of a trailing slash and for answers to HEAD.
-    pub(super) fn methods(&self, path: &str) -> Option<&'static str> {
-        self.0.get(template(path)).copied()
-    }
-
-    /// Whether a path is served.
-    pub(super) fn serves(&self, path: &str) -> bool {
-        self.0.contains_key(path)
-    }
-}
-
-/// The routes of a configuration.
-pub(super) fn index(config: &Config) -> Index {
+/// Which routes a configuration has.
+pub fn routes(config: &Config) -> RouteIndex {
     let routes = table(config).into_iter();
-    Index(routes.map(|(path, methods, _)| (path, methods)).collect())
-}
-
-/// The route a path belongs to, as `http_*` names it; the path itself when there is none.
-pub(super) fn template(path: &str) -> &str {
-    if let Some(name) = path.strip_prefix("/adapters/") {
-        let one = !name.is_empty() && !name.contains('/');
-        return if one { ADAPTER } else { path };
-    }
-    let Some(rest) = path.strip_prefix("/v1/responses/") else {
-        return path;
-    };
-    match rest.split_once('/') {
-        None if !rest.is_empty() => RESPONSE,
-        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
-        _ => path,
-    }
-}
-
-/// Paths of all routes, and of the redirects to them.
-pub fn routes(config: &Config) -> Vec<String> {
-    let paths = table(config).into_iter().map(|(path, ..)| path);
-    paths
-        .flat_map(|path| [path.to_owned(), format!("{path}/")])
-        .collect()
+    RouteIndex::new(routes.map(|(path, methods, _)| (path, methods)))
 }
 
 /// The router of a server.
@@ -359,7 +316,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         let handler = if path == METRICS {
             handler
         } else {
-            handler.fallback(move || async move { wrong_method(allow) })
+            handler.fallback(move || async move { error::wrong_method(allow) })
         };
         router = router.route(path, handler);
     }
@@ -370,36 +327,12 @@ pub(super) fn router(app: Arc<App>) -> Router {
     router.fallback(any(unknown)).with_state(app)
 }
 
-/// Whether HEAD is answered as GET is.
-pub(super) fn answers_head(path: &str) -> bool {
-    matches!(
-        path,
-        "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
-    ) || path.starts_with(METRICS)
-}
-
 /// The answer to a HEAD that is not: 405 on a route, 404 elsewhere.
 pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
     match app.routes.methods(path) {
-        Some(allow) => wrong_method(allow),
-        None => not_found(),
+        Some(allow) => error::wrong_method(allow),
+        None => error::not_found(),
     }
-}
-
-fn wrong_method(allow: &'static str) -> Response<Body> {
-    let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
-    let mut response = error::json(StatusCode::METHOD_NOT_ALLOWED, body);
-    response
-        .headers_mut()
-        .insert(header::ALLOW, HeaderValue::from_static(allow));
-    response
-}
-
-pub(super) fn not_found() -> Response<Body> {
-    error::json(
-        StatusCode::NOT_FOUND,
-        "{\"detail\":\"Not Found\"}".to_owned(),
-    )
 }
 
 /// No route: whatever begins as the metrics' path is theirs, a trailing slash too many is a
@@ -414,7 +347,7 @@ async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body
         .strip_suffix('/')
         .filter(|path| app.routes.methods(path).is_some())
     else {
-        return not_found();
+        return error::not_found();
     };
     let scheme = if app.config.server.tls.is_some() {
         "https"

@@ -14,13 +14,14 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::fault;
+use super::faulty_body::BrokenOff;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// What a poll of a body gives.
-type Polled = Poll<Option<Result<Frame<Bytes>, Broken>>>;
+type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 
 /// Most bytes of one frame; more waits for the next one.
 const FRAME: usize = 48 * 1024;
@@ -259,7 +260,7 @@ impl<R: Render> EventStream<R> {
             }
             InjectorAction::Break => {
                 self.closed = true;
-                Some(Poll::Ready(Some(Err(Broken))))
+                Some(Poll::Ready(Some(Err(BrokenOff))))
             }
         }
     }
@@ -276,11 +277,6 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// A reply that was broken off on purpose.
-#[derive(Debug, thiserror::Error)]
-#[error("the reply was broken off on purpose")]
-pub(super) struct Broken;
-
 /// Takes away or repeats the last event behind `start`.
 fn spoil(out: &mut String, start: usize, ending: Ending) {
     let whole = out[start..].trim_end_matches('\n');
@@ -294,7 +290,7 @@ fn spoil(out: &mut String, start: usize, ending: Ending) {
 
 impl<R: Render + Unpin> Body for EventStream<R> {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BrokenOff;
 
     fn poll_frame(
         self: Pin<&mut Self>,

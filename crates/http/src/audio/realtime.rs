@@ -28,7 +28,6 @@ use super::{HEARD_PER_SECOND, TOKENS_PER_SECOND, special};
 use crate::app::{App, unix_now};
 use crate::error;
 use crate::openai::prepare;
-use crate::routes;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
@@ -68,7 +67,7 @@ pub(crate) async fn open(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response<Body> {
     let Ok(upgrade) = upgrade else {
-        return routes::not_found();
+        return error::not_found();
     };
     upgrade
         .max_message_size(MESSAGE)
@@ -145,7 +144,7 @@ impl Session {
 
     /// Talks until one side has had enough.
     async fn serve(mut self, mut socket: WebSocket) -> End {
-        let mut link = self.app.link.subscribe();
+        let mut availability = self.app.controls.availability.subscribe();
         let id = prepare::uid();
         let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now() as u64});
         self.out.push(created.to_string());
@@ -176,8 +175,8 @@ impl Session {
                         return End::Gone;
                     }
                 }
-                changed = link.changed() => {
-                    if changed.is_err() || link.borrow_and_update().stopping {
+                changed = availability.changed() => {
+                    if changed.is_err() || availability.borrow_and_update().stopping {
                         break End::Stopping;
                     }
                 }

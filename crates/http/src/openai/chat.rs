@@ -12,7 +12,7 @@ use super::{legacy, llmd, prepare};
 use crate::app::{App, LoadGuard};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::{error, fault, image_output, media, transfer};
+use crate::{error, fault, media, transfer};
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{Content, Job, Reply, ServeError};
 use vllm_sim_tokenizer::ChatInput;
@@ -129,7 +129,10 @@ pub(crate) async fn start(
     let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
     let mut chat = view(app, request, &id, &target, &prompts[0], &content);
     let transfer = transfer::terms(app, &mut chat.view, remote, &prompts);
-    let picture = image_output::draw(app, headers)?;
+    let picture = app
+        .controls
+        .image_output
+        .draw(headers, app.service.settings().seed)?;
     chat.picture = picture.is_some();
     let job = Job {
         id,

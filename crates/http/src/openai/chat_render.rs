@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use super::logprobs::{Style, chat_entry, prompt};
-use super::response_shape::{Counts, ResponseShape, Wire, end_of};
-use crate::image_output::PICTURE;
+use super::response_shape::{Counts, ResponseShape, end_of};
+use crate::image_output::GREY_PIXEL;
 use crate::json;
 use crate::stream::{Render, Step};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Token};
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::Version;
 
 /// What only chat replies depend on.
 #[derive(Clone)]
@@ -212,7 +213,7 @@ impl ChatView {
 /// Appends the content block of a picture.
 fn picture(out: &mut String) {
     out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
-    out.push_str(PICTURE);
+    out.push_str(GREY_PIXEL);
     out.push_str("\"}}");
 }
 
@@ -309,7 +310,7 @@ impl ChatStream {
             Some(ids) => json::ints(out, ids.iter().copied()),
             None => out.push_str("null"),
         }
-        let new = view.wire >= Wire::V033;
+        let new = view.version >= Version::V033;
         if end.is_some() {
             view.weights(out, Some(choice.sent));
         }
@@ -426,7 +427,7 @@ impl ChatStream {
         json::escape(out, token.text);
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
         self.chat.view.chunk_usage(out, self.counts(index), true);
-        if self.chat.view.wire >= Wire::V033 {
+        if self.chat.view.version >= Version::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }
         out.push_str("}\n\n");

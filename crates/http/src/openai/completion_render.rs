@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use super::logprobs::{CONTEXT, Lists, Style, prompt};
-use super::response_shape::{Counts, ResponseShape, Wire, end_of};
+use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::json;
 use crate::stream::{Render, Step};
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::Version;
 
 /// A prompt as the reply shows it.
 #[derive(Clone)]
@@ -218,7 +219,7 @@ impl CompletionStream {
         } else {
             out.push_str("null")
         }
-        let new = view.wire >= Wire::V033;
+        let new = view.version >= Version::V033;
         view.weights(out, step.end.map(|_| choice.sent));
         out.push_str("}]");
         let counts = Counts {

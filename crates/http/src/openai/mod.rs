@@ -5,7 +5,7 @@ pub(super) mod chat;
 pub(super) mod chat_render;
 pub(super) mod completion;
 mod completion_render;
-mod ids;
+pub(super) mod ids;
 mod legacy;
 pub(super) mod llmd;
 pub(super) mod logprobs;

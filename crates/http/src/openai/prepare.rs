@@ -520,7 +520,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         id: id.clone(),
         created: unix_now() as u64,
         model: app.service.models.shown(target),
-        wire: app.wire,
+        version: app.version,
         fingerprint: app.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,

@@ -3,21 +3,13 @@
 use std::sync::Arc;
 
 use crate::json;
-use crate::transfer::Offer;
+use crate::transfer::offer::Offer;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Progress, SequenceState};
 use vllm_sim_service::generate::{Reason, StopReason};
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::Tokenizer;
-
-/// Which release's fields are sent (vllm-http-api.md, section 20).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wire {
-    /// vLLM 0.32.
-    V032,
-    /// vLLM 0.33.
-    V033,
-}
+use vllm_sim_wire::Version;
 
 /// What a reply's shape depends on.
 #[derive(Clone)]
@@ -25,7 +17,8 @@ pub(crate) struct ResponseShape {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
-    pub(crate) wire: Wire,
+    /// Which release's fields are sent (vllm-http-api.md, section 20).
+    pub(crate) version: Version,
     pub(crate) fingerprint: Option<Arc<str>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) include_usage: bool,
@@ -256,7 +249,7 @@ impl ResponseShape {
     /// Appends `,"weight_versions":…`, which 0.32 does not have: one span over the tokens of a
     /// choice that has ended with so many.
     pub(crate) fn weights(&self, out: &mut String, ended: Option<u32>) {
-        if self.wire < Wire::V033 {
+        if self.version < Version::V033 {
             return;
         }
         out.push_str(",\"weight_versions\":");

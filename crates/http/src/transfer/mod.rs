@@ -1,6 +1,6 @@
 //! Disaggregated prefill: what a server that computed a prompt tells the one that decodes it.
 
-mod offer;
+pub(crate) mod offer;
 
 use std::sync::Arc;
 
@@ -11,15 +11,17 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::image_output;
-use super::openai::response_shape::{ResponseShape, Wire};
+use super::openai::ids::uid;
+use super::openai::response_shape::ResponseShape;
 use super::vllm::ok;
 use vllm_sim_config::{CliMode, Connector};
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{HandOver, Transfer};
+use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-pub(crate) use offer::Offer;
+use offer::Offer;
 
 /// Whether the cache of the prompt is computed for another server.
 fn decodes_elsewhere(params: Option<&Map<String, Value>>) -> bool {
@@ -72,7 +74,7 @@ pub(crate) fn terms(
         return Transfer::Local;
     }
     // The engine knows a request by the API's id and eight more digits.
-    let suffix = super::openai::prepare::uid();
+    let suffix = uid();
     let name = format!("{}-{}", view.id, &suffix[..8]);
     // MoRI-IO's decoding server knows the router's id instead.
     let routed = params.get("transfer_id").and_then(Value::as_str);
@@ -87,7 +89,7 @@ pub(crate) fn terms(
         // Of several prompts vLLM's answer carries the first one's parameters.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
         let engine = (app.engine_id.to_string(), app.config.clone());
-        let generation = view.wire >= Wire::V033;
+        let generation = view.version >= Version::V033;
         connector.and_then(|connector| {
             let hand_over = hand_over.clone();
             Offer::of(connector, engine, tokens, params, hand_over, generation)
@@ -161,7 +163,7 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         .is_some_and(|value| {
             value
                 .to_str()
-                .is_ok_and(|v| image_output::boolean(v.trim()) == Some(true))
+                .is_ok_and(|v| image_output::parse_bool(v.trim()) == Some(true))
         });
     if forced {
         // More than all of it.

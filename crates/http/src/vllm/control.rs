@@ -127,7 +127,7 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
 
 /// `POST /reset_mm_cache`, `POST /reset_encoder_cache`: media are forgotten.
 pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
-    app.media.clear();
+    app.media_cache.clear();
     error::empty(StatusCode::OK)
 }
 

@@ -4,25 +4,17 @@
 use serde_json::{Map, Value, json};
 
 use super::custom;
+use super::store::PreviousResponse;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
 use vllm_sim_wire::schema::Wire;
 
-/// A response that a request follows.
-#[derive(Debug, Clone)]
-pub(crate) struct Previous {
-    /// The messages it answered.
-    pub(crate) messages: Vec<Value>,
-    /// Its output items.
-    pub(crate) output: Vec<Value>,
-}
-
 /// The conversation of a request: instructions, what came before, what is new.
 pub(crate) fn messages(
     request: &ResponsesRequest,
-    previous: Option<&Previous>,
+    previous: Option<&PreviousResponse>,
 ) -> Result<Vec<Value>, Fault> {
     let mut out = Vec::new();
     if let Some(text) = request.instructions.as_deref().filter(|t| !t.is_empty()) {
@@ -298,7 +290,7 @@ mod tests {
         let request = json!({"input": "b", "instructions": "new"});
         let request =
             ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
-        let previous = Previous {
+        let previous = PreviousResponse {
             messages: vec![
                 json!({"role": "system", "content": "old"}),
                 json!({"role": "user", "content": "a"}),

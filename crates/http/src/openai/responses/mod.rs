@@ -5,7 +5,7 @@ pub(crate) mod convert;
 mod custom;
 mod llmd;
 mod object;
-mod store;
+pub(crate) mod store;
 mod stream;
 
 use std::sync::Arc;
@@ -17,8 +17,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use self::object::{Frame, Ids, status};
-pub(crate) use self::store::Store;
-use self::store::{Cancelled, Keep, Log};
+use self::store::{CancelOutcome, EventLog, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat::{self, Refused};
 use super::llmd as rules;
@@ -89,9 +88,9 @@ pub(crate) async fn retrieve(
 /// Cancels a background response.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
     match app.responses.cancel(&id) {
-        Cancelled::Now(response) => shown(&response),
-        Cancelled::Over => error::response(&cannot_cancel()),
-        Cancelled::Unknown => error::response(&not_stored(&id)),
+        CancelOutcome::Cancelled(response) => shown(&response),
+        CancelOutcome::Ended => error::response(&cannot_cancel()),
+        CancelOutcome::NotFound => error::response(&not_stored(&id)),
     }
 }
 
@@ -137,7 +136,7 @@ async fn answer(
     let messages = convert::messages(&request, previous.as_ref())?;
     request.instructions = request.instructions.or(hidden);
     let stored = app.config.api.responses_store && request.store.unwrap_or(false);
-    let keep = stored.then(|| Keep {
+    let keep = stored.then(|| StoreSlot {
         store: app.responses.clone(),
         messages: messages.clone(),
     });
@@ -329,7 +328,7 @@ impl Playing {
 fn in_background(
     app: &Arc<App>,
     playing: Playing,
-    keep: Keep,
+    keep: StoreSlot,
     guard: Option<LoadGuard>,
 ) -> Response<Body> {
     let frame = playing.frame.clone();
@@ -342,10 +341,10 @@ fn in_background(
             let response = playing.ended().await;
             keep.finish(&response);
         });
-        store.attend(&frame.view.id, task.abort_handle(), None);
+        store.attach_task(&frame.view.id, task.abort_handle(), None);
         return shown(&queued);
     }
-    let log = Arc::new(Log::default());
+    let log = Arc::new(EventLog::default());
     let events = log.clone();
     let render = ResponseStream::new(playing.frame, Some(keep));
     let interval = app.config.api.stream_interval;
@@ -359,7 +358,7 @@ fn in_background(
         }
         events.end();
     });
-    store.attend(&frame.view.id, task.abort_handle(), Some(log.clone()));
+    store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
     prepare::events(log.body(0))
 }
 

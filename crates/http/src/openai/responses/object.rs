@@ -9,11 +9,12 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use crate::openai::logprobs::entries;
 use crate::openai::prepare::{call_ids, numbered, uid};
-use crate::openai::response_shape::{Counts, ResponseShape, Wire, end_of};
+use crate::openai::response_shape::{Counts, ResponseShape, end_of};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Reason};
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::Version;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// What all objects of one response share.
@@ -98,7 +99,7 @@ impl Frame {
     /// The response in some state.
     pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
         let (view, request) = (&self.view, &self.request);
-        let new = view.wire >= Wire::V033;
+        let new = view.version >= Version::V033;
         let incomplete = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
         let mut map = Map::new();
         let mut set = |key: &str, value: Value| map.insert(key.to_owned(), value);
@@ -236,7 +237,7 @@ impl Frame {
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
             content = self.view.tokenizer.decode(&ids, true);
         }
-        let alone = items.is_empty() && calls.is_empty() && self.view.wire >= Wire::V033;
+        let alone = items.is_empty() && calls.is_empty() && self.view.version >= Version::V033;
         if !content.is_empty() || (alone && !streamed) {
             let cut = calls.is_empty() && status(choice) == "incomplete";
             let state = self.state(cut);
@@ -250,7 +251,7 @@ impl Frame {
 
     /// How a message that the limit has (not) cut ended: 0.32 calls both completed.
     pub(super) fn state(&self, cut: bool) -> &'static str {
-        if cut && self.view.wire >= Wire::V033 {
+        if cut && self.view.version >= Version::V033 {
             "incomplete"
         } else {
             "completed"

@@ -10,35 +10,42 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::convert::Previous;
-
 /// Most responses that are kept.
-const MOST: usize = 10_000;
+const CAPACITY: usize = 10_000;
 
-/// What is kept of the responses.
+/// The latest responses.
 #[derive(Default)]
-pub(crate) struct Store(Mutex<IndexMap<String, Entry>>);
+pub(crate) struct ResponseStore(Mutex<IndexMap<String, StoredResponse>>);
 
-struct Entry {
+struct StoredResponse {
     response: Value,
     messages: Vec<Value>,
     /// Events of a background stream.
-    log: Option<Arc<Log>>,
+    log: Option<Arc<EventLog>>,
     /// What makes a background response.
     task: Option<AbortHandle>,
 }
 
-/// What became of the wish to cancel.
-pub(super) enum Cancelled {
-    /// The response as it is now.
-    Now(Value),
-    /// There is nothing to cancel.
-    Over,
-    /// No such response.
-    Unknown,
+/// A response that a request follows.
+#[derive(Debug, Clone)]
+pub(crate) struct PreviousResponse {
+    /// The messages it answered.
+    pub(crate) messages: Vec<Value>,
+    /// Its output items.
+    pub(crate) output: Vec<Value>,
 }
 
-impl Store {
+/// What became of the wish to cancel.
+pub(super) enum CancelOutcome {
+    /// The response as it is now.
+    Cancelled(Value),
+    /// There is nothing to cancel.
+    Ended,
+    /// No such response.
+    NotFound,
+}
+
+impl ResponseStore {
     /// Keeps a response; one that was cancelled stays so.
     fn put(&self, messages: &[Value], response: &Value) {
         let id = id(response);
@@ -49,10 +56,10 @@ impl Store {
             }
             return;
         }
-        if entries.len() >= MOST {
+        if entries.len() >= CAPACITY {
             entries.shift_remove_index(0);
         }
-        let entry = Entry {
+        let entry = StoredResponse {
             response: response.clone(),
             messages: messages.to_vec(),
             log: None,
@@ -62,7 +69,7 @@ impl Store {
     }
 
     /// Who makes a background response, and where its events go.
-    pub(super) fn attend(&self, id: &str, task: AbortHandle, log: Option<Arc<Log>>) {
+    pub(super) fn attach_task(&self, id: &str, task: AbortHandle, log: Option<Arc<EventLog>>) {
         if let Some(entry) = self.0.lock().get_mut(id) {
             entry.task = Some(task);
             entry.log = log;
@@ -73,31 +80,31 @@ impl Store {
         self.0.lock().get(id).map(|entry| entry.response.clone())
     }
 
-    pub(super) fn log(&self, id: &str) -> Option<Arc<Log>> {
+    pub(super) fn log(&self, id: &str) -> Option<Arc<EventLog>> {
         self.0.lock().get(id)?.log.clone()
     }
 
     /// What a following request builds on.
-    pub(super) fn previous(&self, id: &str) -> Option<Previous> {
+    pub(super) fn previous(&self, id: &str) -> Option<PreviousResponse> {
         let entries = self.0.lock();
         let entry = entries.get(id)?;
         let output = entry.response["output"].as_array();
-        Some(Previous {
+        Some(PreviousResponse {
             messages: entry.messages.clone(),
             output: output.cloned().unwrap_or_default(),
         })
     }
 
-    pub(super) fn cancel(&self, id: &str) -> Cancelled {
+    pub(super) fn cancel(&self, id: &str) -> CancelOutcome {
         let mut entries = self.0.lock();
         let Some(entry) = entries.get_mut(id) else {
-            return Cancelled::Unknown;
+            return CancelOutcome::NotFound;
         };
         if !matches!(
             entry.response["status"].as_str(),
             Some("queued" | "in_progress")
         ) {
-            return Cancelled::Over;
+            return CancelOutcome::Ended;
         }
         entry.response["status"] = "cancelled".into();
         if let Some(task) = entry.task.take() {
@@ -106,7 +113,7 @@ impl Store {
         if let Some(log) = &entry.log {
             log.end();
         }
-        Cancelled::Now(entry.response.clone())
+        CancelOutcome::Cancelled(entry.response.clone())
     }
 }
 
@@ -115,12 +122,12 @@ fn id(response: &Value) -> String {
 }
 
 /// The right to keep one response.
-pub(super) struct Keep {
-    pub(super) store: Arc<Store>,
+pub(super) struct StoreSlot {
+    pub(super) store: Arc<ResponseStore>,
     pub(super) messages: Vec<Value>,
 }
 
-impl Keep {
+impl StoreSlot {
     pub(super) fn finish(&self, response: &Value) {
         self.store.put(&self.messages, response);
     }
@@ -128,12 +135,12 @@ impl Keep {
 
 /// The events of a background stream so far.
 #[derive(Default)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     events: Mutex<(Vec<Bytes>, bool)>,
     changed: Notify,
 }
 
-impl Log {
+impl EventLog {
     /// Adds the events of one frame.
     pub(super) fn add(&self, frame: &[u8]) {
         let text = String::from_utf8_lossy(frame);

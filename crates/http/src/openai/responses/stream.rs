@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::custom;
 use super::object::{Frame, status, text_part};
-use super::store::Keep;
+use super::store::StoreSlot;
 use crate::json;
 use crate::openai::logprobs::entries;
-use crate::openai::response_shape::Wire;
 use crate::stream::{Render, Step};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::Version;
 
 /// An output item that is being written.
 struct Open {
@@ -28,14 +28,14 @@ struct Open {
 /// Writes the events of one response.
 pub(super) struct ResponseStream {
     frame: Arc<Frame>,
-    keep: Option<Keep>,
+    keep: Option<StoreSlot>,
     sequence: u64,
     output_index: u32,
     open: Option<Open>,
 }
 
 impl ResponseStream {
-    pub(super) fn new(frame: Arc<Frame>, keep: Option<Keep>) -> Self {
+    pub(super) fn new(frame: Arc<Frame>, keep: Option<StoreSlot>) -> Self {
         Self {
             frame,
             keep,
@@ -308,7 +308,7 @@ impl Render for ResponseStream {
             keep.finish(&response);
         }
         let name = match status {
-            "incomplete" if self.frame.view.wire >= Wire::V033 => "response.incomplete",
+            "incomplete" if self.frame.view.version >= Version::V033 => "response.incomplete",
             _ => "response.completed",
         };
         self.event(out, name, json!({"response": response}));

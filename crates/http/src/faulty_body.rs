@@ -10,10 +10,14 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
-use super::stream::Broken;
 use vllm_sim_service::{FaultInjector, GRACE, InjectorAction};
 
-/// A reply whose fault_plan lies in its middle: tokens cannot be counted in it.
+/// A reply that was broken off on purpose.
+#[derive(Debug, thiserror::Error)]
+#[error("the reply was broken off on purpose")]
+pub(super) struct BrokenOff;
+
+/// A reply whose fault plan lies in its middle: tokens cannot be counted in it.
 pub(super) async fn break_up(
     response: Response<Body>,
     mut hurt: Box<FaultInjector>,
@@ -47,12 +51,12 @@ struct Halves {
 
 impl http_body::Body for Halves {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BrokenOff;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let this = self.get_mut();
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
@@ -60,7 +64,7 @@ impl http_body::Body for Halves {
         loop {
             match this.hurt.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(Broken))),
+                Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(BrokenOff))),
                 // The garbled rest is already gone.
                 Poll::Ready(InjectorAction::Garble) => {}
                 Poll::Ready(InjectorAction::Go) => {

@@ -1,0 +1,71 @@
+//! The settings of one server, ready to be put into force.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::image_output::ImageOutputSettings;
+use super::server_controls::ServerControls;
+use vllm_sim_config::Loaded;
+use vllm_sim_engine::Command;
+use vllm_sim_observe::metrics::Fake;
+use vllm_sim_service::LiveSettings;
+use vllm_sim_service::fault::Origin;
+
+/// Settings of one server, ready to be put into force.
+#[derive(Clone)]
+pub(super) struct AppliedSettings {
+    live: LiveSettings,
+    speed: f64,
+    /// Sequences that run and that wait, at most.
+    bounds: (u32, Option<u32>),
+    fake_metrics: Option<Value>,
+    image_output: Arc<ImageOutputSettings>,
+}
+
+impl AppliedSettings {
+    /// What the settings of a server's ranks come to.
+    pub(super) fn of(ranks: &[Loaded], origin: Origin) -> Self {
+        let first = &ranks[0].config;
+        let engine = &first.engine;
+        let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
+        Self {
+            live: LiveSettings {
+                plan: first.faults.rates.clone(),
+                delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
+                admission: engine.admission,
+                health: first.faults.health_status,
+                origin,
+            },
+            speed: engine.speed(),
+            bounds: (engine.max_num_seqs, engine.max_waiting_queue_length),
+            fake_metrics: first.metrics.fake.clone(),
+            image_output: Arc::new(ImageOutputSettings::of(first)),
+        }
+    }
+
+    /// Puts them into force.
+    pub(super) fn apply(&self, server: &ServerControls) {
+        for (rank, engine) in server.service.ranks().iter().enumerate() {
+            if let Some(delays) = self.live.delays.get(rank) {
+                engine.command(Command::Delays(delays.clone()));
+            }
+            engine.command(Command::Speed(self.speed));
+            let (running, waiting) = self.bounds;
+            engine.command(Command::Bounds { running, waiting });
+        }
+        if let Some(fake) = &self.fake_metrics
+            && let Ok(fake) = Fake::from_value(fake.clone())
+            && let Err(error) = server.metrics.update_fake(&fake)
+        {
+            tracing::warn!(%error, "fake metrics not changed");
+        }
+        server.image_output.set(self.image_output.clone());
+        server.service.faults.set(self.live.clone(), true);
+    }
+
+    /// Keeps them for the requests that come, before anything was changed.
+    pub(super) fn begin(self, server: &ServerControls) {
+        server.service.faults.set(self.live, false);
+    }
+}

@@ -1,0 +1,20 @@
+//! Bearer keys in `Authorization`.
+
+/// Whether an `Authorization` value carries one of these keys.
+pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
+    let Some((scheme, key)) = given.and_then(|given| {
+        let blank = given.iter().position(|b| *b == b' ')?;
+        Some((&given[..blank], &given[blank + 1..]))
+    }) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"bearer")
+        && keys
+            .iter()
+            .fold(false, |found, k| found | same(k.as_bytes(), key))
+}
+
+/// Compares in time that depends on the lengths alone.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}

@@ -1,0 +1,83 @@
+//! What an operator may change of a running server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::availability::Availability;
+use super::image_output::ImageOutput;
+use vllm_sim_config::Config;
+use vllm_sim_engine::{Command, Reset};
+use vllm_sim_observe::metrics::Metrics;
+use vllm_sim_service::Service;
+use vllm_sim_service::scenario::Action;
+
+/// The parts of a server that settings and phases act on. Kept as long as the server runs.
+pub(crate) struct ServerControls {
+    /// The use cases.
+    pub(crate) service: Arc<Service>,
+    /// What `/metrics` shows.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Whether clients can connect.
+    pub(crate) availability: watch::Sender<Availability>,
+    /// Images in replies.
+    pub(crate) image_output: ImageOutput,
+}
+
+impl ServerControls {
+    /// The controls of a server with these parts.
+    pub(crate) fn new(config: &Config, service: Arc<Service>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            service,
+            metrics,
+            availability: watch::Sender::default(),
+            image_output: ImageOutput::new(config),
+        }
+    }
+
+    /// Does what the begin of a phase asks for.
+    pub(crate) fn run(self: &Arc<Self>, action: &Action) {
+        match action {
+            Action::ResetPrefixCache => {
+                self.service
+                    .command(&Command::ResetPrefixCache(Reset::Forget));
+            }
+            Action::AbortRequests => {
+                self.service.abort(None);
+            }
+            Action::LoadLora { name, path } => {
+                if let Err(error) = self.service.models.load(name, path, None, true) {
+                    tracing::warn!(%error, "adapter not loaded");
+                }
+            }
+            Action::UnloadLora(name) => {
+                self.service.models.unload(name);
+            }
+            Action::Restart(time) => self.restart(*time),
+        }
+    }
+
+    /// The process goes away, as far as clients can tell, and comes back after `time`.
+    fn restart(self: &Arc<Self>, time: Duration) {
+        let down = !time.is_zero();
+        self.availability.send_modify(|availability| {
+            availability.lives = availability.lives.wrapping_add(1);
+            availability.down = down;
+        });
+        self.service.command(&Command::CancelAll);
+        self.service
+            .command(&Command::ResetPrefixCache(Reset::Forget));
+        self.metrics.restart();
+        if down {
+            let server = Arc::downgrade(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(time).await;
+                if let Some(server) = server.upgrade() {
+                    let up = |availability: &mut Availability| availability.down = false;
+                    server.availability.send_modify(up);
+                }
+            });
+        }
+    }
+}
