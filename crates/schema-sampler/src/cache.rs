@@ -1,14 +1,13 @@
 //! Compiled schemas, kept: agents send the same tools with every request.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use xxhash_rust::xxh3::Xxh3;
 
-use super::{Compiled, Constraint, ConstraintError, compile};
+use crate::compiled::{Compiled, compile};
+use crate::constraint::{Constraint, ConstraintError};
 
 /// The most recently used schemas, by their text.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Entries {
     clock: u64,
-    by_text: HashMap<u128, (u64, Arc<Compiled>)>,
+    by_text: HashMap<String, (u64, Arc<Compiled>)>,
 }
 
 impl Cache {
@@ -37,33 +36,31 @@ impl Cache {
     /// # Errors
     /// As [`compile`]; errors are not kept.
     pub fn schema(&self, schema: &Value) -> Result<Arc<Compiled>, ConstraintError> {
-        let key = digest(schema);
-        if let Some(known) = self.lookup(key, schema) {
+        // By its text, not its value: the order of properties decides that of the answers'.
+        let text = schema.to_string();
+        if let Some(known) = self.lookup(&text) {
             return Ok(known);
         }
         // Compiled outside the lock: a slow schema holds up nobody else.
         let compiled = Arc::new(compile(&Constraint::Json(schema.clone()))?);
         let mut entries = self.entries.lock();
-        if entries.by_text.len() >= self.capacity && !entries.by_text.contains_key(&key) {
+        if entries.by_text.len() >= self.capacity && !entries.by_text.contains_key(&text) {
             let oldest = entries.by_text.iter().min_by_key(|(_, (used, _))| *used);
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+            if let Some(oldest) = oldest.map(|(text, _)| text.clone()) {
                 entries.by_text.remove(&oldest);
             }
         }
         entries.clock += 1;
         let clock = entries.clock;
-        entries.by_text.insert(key, (clock, Arc::clone(&compiled)));
+        entries.by_text.insert(text, (clock, Arc::clone(&compiled)));
         Ok(compiled)
     }
 
-    fn lookup(&self, key: u128, schema: &Value) -> Option<Arc<Compiled>> {
+    fn lookup(&self, text: &str) -> Option<Arc<Compiled>> {
         let mut entries = self.entries.lock();
         entries.clock += 1;
         let clock = entries.clock;
-        let (used, compiled) = entries.by_text.get_mut(&key)?;
-        if compiled.schema() != Some(schema) {
-            return None;
-        }
+        let (used, compiled) = entries.by_text.get_mut(text)?;
         *used = clock;
         Some(Arc::clone(compiled))
     }
@@ -84,27 +81,6 @@ impl Default for Cache {
     fn default() -> Self {
         Self::new(512)
     }
-}
-
-struct Hasher(Xxh3);
-
-impl io::Write for Hasher {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn digest(schema: &Value) -> u128 {
-    let mut hasher = Hasher(Xxh3::new());
-    // The writer cannot fail, and a `Value` has only string keys.
-    let written = serde_json::to_writer(&mut hasher, schema);
-    debug_assert!(written.is_ok());
-    hasher.0.digest128()
 }
 
 #[cfg(test)]

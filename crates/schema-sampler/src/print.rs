@@ -32,7 +32,7 @@ impl Formatter for Spaced {
 }
 
 /// The text of `value`.
-pub(super) fn print(value: &Value) -> String {
+pub(crate) fn print(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
     let written = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
     // Writing into a vector cannot fail, and a `Value` has only string keys.

@@ -9,12 +9,12 @@ use vllm_sim_random::Draw;
 
 /// What a field is about, known by the words of its name or description.
 #[derive(Debug)]
-pub(super) struct Concept {
+pub(crate) struct Concept {
     keys: Vec<&'static str>,
     /// Values for a string.
-    pub(super) texts: Vec<&'static str>,
+    pub(crate) texts: Vec<&'static str>,
     /// The usual range of a number.
-    pub(super) range: Option<(f64, f64)>,
+    pub(crate) range: Option<(f64, f64)>,
 }
 
 /// The ten words that llm-d-inference-sim puts into any string
@@ -177,14 +177,14 @@ static BY_WORD: LazyLock<HashMap<&'static str, &'static Concept>> = LazyLock::ne
 });
 
 /// The concept of a field called `name`, by its last word first: `user_email` is an email.
-pub(super) fn concept(name: &str) -> Option<&'static Concept> {
+pub(crate) fn concept(name: &str) -> Option<&'static Concept> {
     let words = split(name);
     let joined: String = words.concat();
     lookup(&joined).or_else(|| words.iter().rev().find_map(|word| lookup(word)))
 }
 
 /// The concept of a field by what its description says; weaker than the name.
-pub(super) fn concept_of_description(description: &str) -> Option<&'static Concept> {
+pub(crate) fn concept_of_description(description: &str) -> Option<&'static Concept> {
     split(description)
         .iter()
         .take(24)
@@ -227,7 +227,7 @@ fn split(name: &str) -> Vec<String> {
 }
 
 /// The example that a description gives: «The city, e.g. San Francisco, CA».
-pub(super) fn example_in(description: &str) -> Option<&str> {
+pub(crate) fn example_in(description: &str) -> Option<&str> {
     let (_, rest) = description
         .split_once("e.g.")
         .or_else(|| description.split_once("for example"))
@@ -257,17 +257,17 @@ fn one<'a>(list: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
 }
 
 /// A common word in lower case.
-pub(super) fn word(rng: &mut ChaCha8Rng) -> &'static str {
+pub(crate) fn word(rng: &mut ChaCha8Rng) -> &'static str {
     one(LOWER, rng)
 }
 
 /// A short English sentence.
-pub(super) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
+pub(crate) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
     phrase(lookup("description"), rng)
 }
 
 /// A string for a field about `concept`.
-pub(super) fn phrase(concept: Option<&'static Concept>, rng: &mut ChaCha8Rng) -> &'static str {
+pub(crate) fn phrase(concept: Option<&'static Concept>, rng: &mut ChaCha8Rng) -> &'static str {
     match concept {
         Some(concept) if !concept.texts.is_empty() => one(&concept.texts, rng),
         _ => one(PLAIN, rng),

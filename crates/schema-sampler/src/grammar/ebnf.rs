@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
+use super::ast::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
 use super::scan::Scan;
-use super::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
 use crate::regex::Rx;
 
 struct Parser {

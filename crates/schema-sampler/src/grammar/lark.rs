@@ -8,8 +8,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::ast::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
 use super::scan::Scan;
-use super::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule, common, ebnf};
+use super::{common, ebnf};
 use crate::regex::{Rx, WholeRegex};
 use crate::schema::Schema;
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::Limits;
 use vllm_sim_random::{Purpose, stream};
 
 fn samples(source: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use super::super::words;
+use crate::words;
 use vllm_sim_random::Draw;
 
 /// How many more than the least an unbounded repetition makes, at most.
@@ -11,10 +11,10 @@ const EXTRA: u32 = 8;
 
 /// A part of a pattern, with the lengths of its matches in characters.
 #[derive(Debug)]
-pub(in super::super) struct Rx {
+pub(crate) struct Rx {
     kind: Kind,
-    pub(in super::super) min: u32,
-    pub(in super::super) max: u32,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
 }
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum Kind {
 
 impl Rx {
     /// Anchors and word boundaries count as empty: the caller checks the result.
-    pub(in super::super) fn new(hir: &Hir) -> Self {
+    pub(crate) fn new(hir: &Hir) -> Self {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => Self::of(Kind::Empty, 0, 0),
             HirKind::Literal(literal) => {
@@ -85,17 +85,17 @@ impl Rx {
     }
 
     /// Any one of `ranges`.
-    pub(in super::super) fn class(ranges: Vec<(char, char)>) -> Self {
+    pub(crate) fn class(ranges: Vec<(char, char)>) -> Self {
         Self::of(Kind::Class(ranges), 1, 1)
     }
 
     /// Whether this is a class that holds `c`.
-    pub(in super::super) fn has(&self, c: char) -> bool {
+    pub(crate) fn has(&self, c: char) -> bool {
         matches!(&self.kind, Kind::Class(ranges) if contains(ranges, c))
     }
 
     /// Appends a match of `low..=high` characters to `out`; `None` when none was found.
-    pub(in super::super) fn sample(
+    pub(crate) fn sample(
         &self,
         low: u32,
         high: u32,

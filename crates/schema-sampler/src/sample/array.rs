@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Fail, Place, Plan, Sampler};
+use super::plan::Plan;
+use super::sampler::{Fail, Place, Sampler};
 use crate::schema::{ArrayRules, Contains, NodeId, same};
 use vllm_sim_random::Draw;
 

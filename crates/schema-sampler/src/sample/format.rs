@@ -178,7 +178,15 @@ fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
 
 fn uuid(rng: &mut ChaCha8Rng) -> String {
     let (high, low) = (rng.between(0, u64::MAX), rng.between(0, u64::MAX));
-    uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
-        .into_uuid()
-        .to_string()
+    // Version 4, variant 1 (RFC 9562 section 5.4).
+    let high = high & !0xf000 | 0x4000;
+    let low = low & (u64::MAX >> 2) | 1 << 63;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
 }

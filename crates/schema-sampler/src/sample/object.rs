@@ -3,8 +3,9 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::{Fail, Place, Plan, Sampler, Types};
-use crate::schema::{NodeId, ObjectRules};
+use super::plan::Plan;
+use super::sampler::{Fail, Place, Sampler};
+use crate::schema::{NodeId, ObjectRules, Types};
 use crate::words::{self, Concept};
 use vllm_sim_random::Draw;
 

@@ -3,7 +3,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Fail, Place, Plan, Sampler, format};
+use super::format;
+use super::plan::Plan;
+use super::sampler::{Fail, Place, Sampler};
 use crate::regex::Pattern;
 use crate::schema::{Format, StringRules};
 use crate::words;

@@ -1,30 +1,11 @@
 //! Values that a node refuses: for `not`, `else` and the other branches of a `oneOf`.
 
-use super::{Plan, Sampler, Types};
-use crate::schema::{Node, NodeId, Range};
+use super::plan::Plan;
+use super::sampler::Sampler;
+use crate::schema::{Node, NodeId, Range, Types};
 
 /// How deep a refusal is looked for in combinators.
 const DEPTH: u32 = 4;
-
-/// Bounds beside those of the facets.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
-    pub(super) length: (u64, u64),
-    pub(super) items: (u64, u64),
-    pub(super) members: (u64, u64),
-    pub(super) range: Range,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            length: (0, u64::MAX),
-            items: (0, u64::MAX),
-            members: (0, u64::MAX),
-            range: Range::default(),
-        }
-    }
-}
 
 /// One way to be refused.
 enum Way {
@@ -193,7 +174,7 @@ fn own_ways(node: &Node, plan: &Plan) -> Vec<Way> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Constraint, Limits, compile};
+    use crate::{Constraint, Limits, compile};
     use serde_json::{Value, json};
     use vllm_sim_random::{Purpose, stream};
 

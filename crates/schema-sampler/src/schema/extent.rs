@@ -1,10 +1,8 @@
 //! What can be known of every node before a value is made: its possible types and how deep
 //! its least value nests.
 
-use super::{Node, NodeId, Types, kind_of};
-
-/// The height of a node that no finite value satisfies.
-pub(super) const ENDLESS: u16 = u16::MAX;
+use super::node::{ENDLESS, Node, NodeId};
+use super::types::{Types, kind_of};
 
 /// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
 const ROUNDS: usize = 64;

@@ -9,17 +9,17 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::{
-    ArrayRules, Decimal, Logic, Node, NodeId, Num, NumberRules, ObjectRules, Schema, StringRules,
-    Types,
-};
+use super::document::Schema;
+use super::node::{ArrayRules, Logic, Node, NodeId, NumberRules, ObjectRules, StringRules};
+use super::number::{Decimal, Num};
+use super::types::{kind_of, same};
 
 /// How deep schemas may apply to schemas and values nest, together.
 const MAX_DEPTH: u32 = 400;
 
 /// The fuel ran out, or the schema applies itself without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Exhausted;
+pub(crate) struct Exhausted;
 
 type Verdict = Result<bool, Exhausted>;
 
@@ -27,7 +27,7 @@ type Verdict = Result<bool, Exhausted>;
 type Marks = Vec<bool>;
 
 /// Judges values against the nodes of one schema.
-pub(in super::super) struct Judge<'a> {
+pub(crate) struct Judge<'a> {
     schema: &'a Schema,
     fuel: Cell<u32>,
     depth: Cell<u32>,
@@ -36,37 +36,8 @@ pub(in super::super) struct Judge<'a> {
     known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
 }
 
-/// The type of a value; a whole number is an integer, however it is written.
-pub(in super::super) fn kind_of(value: &Value) -> Types {
-    match value {
-        Value::Null => Types::NULL,
-        Value::Bool(_) => Types::BOOLEAN,
-        Value::Number(n) if Num::of(n).is_integral() => Types::INTEGER,
-        Value::Number(_) => Types::FRACTION,
-        Value::String(_) => Types::STRING,
-        Value::Array(_) => Types::ARRAY,
-        Value::Object(_) => Types::OBJECT,
-    }
-}
-
-/// Equality as JSON Schema has it: `1` is `1.0`, members have no order.
-pub(in super::super) fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => Num::of(a).cmp(Num::of(b)) == Ordering::Equal,
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len()
-                && a.iter()
-                    .all(|(key, value)| b.get(key).is_some_and(|other| same(value, other)))
-        }
-        _ => a == b,
-    }
-}
-
 impl<'a> Judge<'a> {
-    pub(in super::super) fn new(schema: &'a Schema, fuel: u32) -> Self {
+    pub(crate) fn new(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             schema,
             fuel: Cell::new(fuel),
@@ -76,7 +47,7 @@ impl<'a> Judge<'a> {
     }
 
     /// A judge that repeats itself: it needs as much fuel as a plain validator needs work.
-    pub(in super::super) fn plain(schema: &'a Schema, fuel: u32) -> Self {
+    pub(crate) fn plain(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             known: None,
             ..Self::new(schema, fuel)
@@ -84,7 +55,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What is left of the fuel.
-    pub(in super::super) fn fuel(&self) -> u32 {
+    pub(crate) fn fuel(&self) -> u32 {
         self.fuel.get()
     }
 
@@ -92,14 +63,14 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// [`Exhausted`] when there is less.
-    pub(in super::super) fn spend(&self, amount: u32) -> Result<(), Exhausted> {
+    pub(crate) fn spend(&self, amount: u32) -> Result<(), Exhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or(Exhausted)
     }
 
     /// Whether `value` satisfies the node.
-    pub(in super::super) fn valid(&self, id: NodeId, value: &Value) -> Verdict {
+    pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Verdict {
         if let (0, Some(known)) = (self.depth.get(), &self.known) {
             // Other values may have had these addresses.
             known.borrow_mut().clear();
@@ -116,7 +87,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether `value` satisfies all of the nodes.
-    pub(in super::super) fn all(&self, ids: &[NodeId], value: &Value) -> Verdict {
+    pub(crate) fn all(&self, ids: &[NodeId], value: &Value) -> Verdict {
         for &id in ids {
             if !self.valid(id, value)? {
                 return Ok(false);

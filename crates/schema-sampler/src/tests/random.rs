@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::super::{Constraint, Limits, compile};
+use crate::{Constraint, Limits, compile};
 use vllm_sim_random::{Purpose, stream};
 
 fn value() -> impl Strategy<Value = Value> {

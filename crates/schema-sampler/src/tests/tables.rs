@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::{Compiled, Constraint, ConstraintError, Limits, compile};
+use crate::{Compiled, Constraint, ConstraintError, Limits, compile};
 use vllm_sim_random::{Purpose, stream};
 
 /// The lines of a table, notes left out.

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::{Constraint, ConstraintError, Limits, compile};
+use crate::{Constraint, ConstraintError, Limits, compile};
 use vllm_sim_random::{Purpose, stream};
 
 fn sample(tag: &Value, seed: u64) -> Result<String, ConstraintError> {

@@ -1,67 +1,15 @@
-//! Structural tags: free text, with parts that must keep a format.
-//!
-//! Source: `python/xgrammar/structural_tag.py` and the structural tag documentation of
-//! xgrammar 0.2; the older form (`structures`, `triggers`) is vLLM's
-//! `backend_guidance.py`. Token ids need a tokenizer and are refused.
+//! From JSON to formats.
 
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value};
 
-use super::grammar::Grammar;
-use super::print::print;
-use super::regex::WholeRegex;
-use super::schema::{Schema, Types};
-use super::{ConstraintError, Limits, sample, words};
-use vllm_sim_random::Draw;
+use super::format::{Style, Tag};
+use crate::constraint::ConstraintError;
+use crate::grammar::Grammar;
+use crate::regex::WholeRegex;
+use crate::schema::Schema;
 
 /// Levels of formats, at most.
 const MAX_NESTING: u32 = 100;
-
-/// Repetitions of a part that may be repeated without end.
-const EXTRA: u32 = 2;
-
-/// A format of a structural tag.
-#[derive(Debug)]
-pub(super) enum Tag {
-    Text(String),
-    Json(Box<Schema>, Style),
-    Free {
-        excludes: Vec<String>,
-        max_chars: Option<u64>,
-    },
-    Regex(Box<WholeRegex>),
-    Grammar(Box<Grammar>),
-    Sequence(Vec<Tag>),
-    Or(Vec<Tag>),
-    Repeat(Box<Tag>, u32, Option<u32>),
-    Tagged {
-        begin: String,
-        content: Box<Tag>,
-        ends: Vec<String>,
-    },
-    /// Free text with tags in it.
-    Triggered {
-        triggers: Vec<String>,
-        tags: Vec<Tag>,
-        at_least_one: bool,
-        stop_after_first: bool,
-    },
-    Separated {
-        tags: Vec<Tag>,
-        separator: String,
-        at_least_one: bool,
-        stop_after_first: bool,
-    },
-}
-
-/// How a `json_schema` format is written.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Style {
-    Json,
-    Qwen,
-    Minimax,
-    Glm,
-}
 
 type Read<T> = Result<T, ConstraintError>;
 
@@ -74,7 +22,7 @@ impl Tag {
     ///
     /// # Errors
     /// [`ConstraintError`] of the part that cannot be read.
-    pub(super) fn read(value: &Value) -> Read<Self> {
+    pub(crate) fn read(value: &Value) -> Read<Self> {
         let parsed;
         let value = match value {
             Value::String(text) => match serde_json::from_str::<Value>(text) {
@@ -96,20 +44,6 @@ impl Tag {
             Some(format) => read(format, 0),
             None => bad("a structural tag needs 'format', or 'structures' and 'triggers'"),
         }
-    }
-
-    /// A text of the format.
-    ///
-    /// # Errors
-    /// [`ConstraintError::TooLong`], or that of a schema or grammar within.
-    pub(super) fn sample(&self, limits: &Limits, rng: &mut ChaCha8Rng) -> Read<String> {
-        let mut writer = Writer {
-            limits,
-            rng,
-            out: String::new(),
-        };
-        writer.write(self, &[])?;
-        Ok(writer.out)
     }
 }
 
@@ -345,149 +279,4 @@ fn list(map: &Map<String, Value>, key: &str, nesting: u32) -> Read<Vec<Tag>> {
 
 fn flag(map: &Map<String, Value>, key: &str) -> bool {
     map.get(key) == Some(&Value::Bool(true))
-}
-
-struct Writer<'a> {
-    limits: &'a Limits,
-    rng: &'a mut ChaCha8Rng,
-    out: String,
-}
-
-impl Writer<'_> {
-    /// Writes a text of `tag`; free text in it holds none of `stops`.
-    fn write(&mut self, tag: &Tag, stops: &[String]) -> Read<()> {
-        if self.out.len() > self.limits.max_chars as usize {
-            return Err(ConstraintError::TooLong(self.limits.max_chars));
-        }
-        match tag {
-            Tag::Text(text) => self.out.push_str(text),
-            Tag::Json(schema, style) => self.json(schema, *style)?,
-            Tag::Free {
-                excludes,
-                max_chars,
-            } => self.free(&[excludes, stops], *max_chars),
-            Tag::Regex(regex) => {
-                let text = regex.sample(self.limits.max_chars, self.rng);
-                let long = ConstraintError::TooLong(self.limits.max_chars);
-                self.out.push_str(&text.ok_or(long)?);
-            }
-            Tag::Grammar(grammar) => {
-                let text = grammar.sample(self.limits, self.rng)?;
-                self.out.push_str(&text);
-            }
-            Tag::Sequence(parts) => {
-                for part in parts {
-                    self.write(part, stops)?;
-                }
-            }
-            Tag::Or(parts) => self.one_of(parts, stops)?,
-            Tag::Repeat(part, min, max) => {
-                let most = max.unwrap_or(u32::MAX).min(min.saturating_add(EXTRA));
-                for _ in 0..self.rng.between(u64::from(*min), u64::from(most)) {
-                    self.write(part, stops)?;
-                }
-            }
-            Tag::Tagged {
-                begin,
-                content,
-                ends,
-            } => {
-                self.out.push_str(begin);
-                self.write(content, ends)?;
-                let index = self.rng.between(0, ends.len() as u64 - 1) as usize;
-                self.out.push_str(&ends[index]);
-            }
-            Tag::Triggered {
-                triggers,
-                tags,
-                at_least_one,
-                stop_after_first,
-            } => {
-                if !at_least_one {
-                    self.free(&[triggers, stops], None);
-                }
-                let most = if *stop_after_first { 1 } else { 2 };
-                let least = u64::from(*at_least_one || self.rng.percent(85));
-                for _ in 0..self.rng.between(least, most) {
-                    self.one_of(tags, stops)?;
-                }
-            }
-            Tag::Separated {
-                tags,
-                separator,
-                at_least_one,
-                stop_after_first,
-            } => {
-                let most = if *stop_after_first { 1 } else { 3 };
-                let least = u64::from(*at_least_one || self.rng.percent(85));
-                for i in 0..self.rng.between(least, most) {
-                    if i > 0 {
-                        self.out.push_str(separator);
-                    }
-                    self.one_of(tags, stops)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn one_of(&mut self, parts: &[Tag], stops: &[String]) -> Read<()> {
-        let index = self.rng.between(0, parts.len() as u64 - 1) as usize;
-        self.write(&parts[index], stops)
-    }
-
-    fn json(&mut self, schema: &Schema, style: Style) -> Read<()> {
-        let want = match style {
-            Style::Json => Types::NONE,
-            Style::Qwen | Style::Minimax | Style::Glm => Types::OBJECT,
-        };
-        let value = sample::sample(schema, self.limits, want, self.rng)?;
-        let Value::Object(map) = &value else {
-            self.out.push_str(&print(&value));
-            return Ok(());
-        };
-        let plain = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => print(other),
-        };
-        for (name, inner) in map {
-            let inner = plain(inner);
-            match style {
-                Style::Json => {
-                    self.out.push_str(&print(&value));
-                    return Ok(());
-                }
-                Style::Qwen => {
-                    let text = format!("<parameter={name}>{inner}</parameter>");
-                    self.out.push_str(&text);
-                }
-                Style::Minimax => {
-                    let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
-                    self.out.push_str(&text);
-                }
-                Style::Glm => {
-                    let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
-                    self.out.push_str(&text);
-                }
-            }
-        }
-        if map.is_empty() && matches!(style, Style::Json) {
-            self.out.push_str("{}");
-        }
-        Ok(())
-    }
-
-    /// A sentence that holds none of the stops, or nothing.
-    fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
-        let text = format!("{} ", words::sentence(self.rng));
-        let stopped = stops
-            .iter()
-            .copied()
-            .flatten()
-            .any(|stop| stop.is_empty() || text.contains(stop.as_str()));
-        let fits = max_chars.is_none_or(|max| text.chars().count() as u64 <= max);
-        if !stopped && fits {
-            self.out.push_str(&text);
-        }
-    }
 }

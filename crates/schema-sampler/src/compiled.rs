@@ -1,0 +1,111 @@
+//! A constraint that has been read and checked.
+
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use crate::constraint::{Constraint, ConstraintError};
+use crate::grammar::Grammar;
+use crate::limits::Limits;
+use crate::regex::WholeRegex;
+use crate::sample;
+use crate::schema::{Schema, Types};
+use crate::structural_tag::Tag;
+use vllm_sim_random::Draw;
+
+/// What `json_object` answers look like.
+const ANY_OBJECT: &str = r#"{
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "summary": {"type": "string"},
+        "category": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "count": {"type": "integer"},
+        "score": {"type": "number"},
+        "active": {"type": "boolean"},
+        "author": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "email": {"type": "string"}},
+            "required": ["name"]
+        }
+    },
+    "required": ["title"],
+    "additionalProperties": false
+}"#;
+
+/// A constraint that has been checked and can be sampled any number of times.
+#[derive(Debug)]
+pub struct Compiled(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Json(Box<Schema>),
+    Regex(Box<WholeRegex>),
+    Choice(Vec<String>),
+    Grammar(Grammar),
+    Tag(Tag),
+}
+
+/// Checks `constraint`.
+///
+/// # Errors
+/// [`ConstraintError`] when it cannot be read; a schema that no value satisfies may be
+/// found out only by [`Compiled::sample`].
+pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
+    let kind = match constraint {
+        Constraint::JsonObject => {
+            let schema = serde_json::from_str(ANY_OBJECT).unwrap_or(Value::Bool(true));
+            Kind::Json(Box::new(Schema::read(&schema)?))
+        }
+        Constraint::Json(Value::String(text)) => {
+            let schema = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
+            Kind::Json(Box::new(Schema::read(&schema)?))
+        }
+        Constraint::Json(schema) => Kind::Json(Box::new(Schema::read(schema)?)),
+        Constraint::Regex(source) => Kind::Regex(Box::new(WholeRegex::new(source)?)),
+        Constraint::Choice(choices) if choices.is_empty() => {
+            return Err(ConstraintError::EmptyChoice);
+        }
+        Constraint::Choice(choices) => Kind::Choice(choices.clone()),
+        Constraint::Grammar(source) => Kind::Grammar(Grammar::read(source)?),
+        Constraint::StructuralTag(value) => Kind::Tag(Tag::read(value)?),
+    };
+    Ok(Compiled(kind))
+}
+
+impl Compiled {
+    /// A text that keeps the constraint.
+    ///
+    /// # Errors
+    /// [`ConstraintError::Unsatisfiable`] when no value was found within a bounded search,
+    /// [`ConstraintError::TooLong`] when none is short enough.
+    pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
+        match &self.0 {
+            Kind::Json(schema) => sample::json(schema, limits, Types::NONE, rng),
+            Kind::Regex(regex) => regex
+                .sample(limits.max_chars, rng)
+                .ok_or(ConstraintError::TooLong(limits.max_chars)),
+            Kind::Choice(choices) => {
+                let index = rng.between(0, choices.len() as u64 - 1) as usize;
+                Ok(choices[index].clone())
+            }
+            Kind::Grammar(grammar) => grammar.sample(limits, rng),
+            Kind::Tag(tag) => tag.sample(limits, rng),
+        }
+    }
+
+    /// As [`Self::sample`], but an object wherever the schema allows one: tool arguments.
+    ///
+    /// # Errors
+    /// As [`Self::sample`].
+    pub fn sample_object(
+        &self,
+        rng: &mut ChaCha8Rng,
+        limits: &Limits,
+    ) -> Result<String, ConstraintError> {
+        match &self.0 {
+            Kind::Json(schema) => sample::json(schema, limits, Types::OBJECT, rng),
+            _ => self.sample(rng, limits),
+        }
+    }
+}

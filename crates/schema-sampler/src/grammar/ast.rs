@@ -1,0 +1,77 @@
+//! The rules of a grammar, whatever it was written in.
+
+use crate::regex::{Rx, WholeRegex};
+use crate::schema::Schema;
+
+/// Levels of expressions below which no text is made; a rule that needs more never ends.
+pub(super) const MAX_HEIGHT: u32 = 400;
+
+/// Rules of a grammar, at most.
+pub(super) const MAX_RULES: usize = 5_000;
+
+/// Levels of brackets, at most.
+pub(super) const MAX_NESTING: u32 = 60;
+
+/// A part of a rule.
+#[derive(Debug)]
+pub(super) enum Expr {
+    Literal(String),
+    Class(Rx),
+    Pattern(Box<WholeRegex>),
+    Sequence(Vec<Expr>),
+    Alternatives(Vec<Expr>),
+    Repeat(Box<Expr>, u32, Option<u32>),
+    Rule(usize),
+    Json(Box<Schema>),
+    Nested(Box<Grammar>),
+}
+
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) body: Expr,
+    /// The least levels of expressions in a text of the rule; `u32::MAX` when none is finite.
+    pub(super) height: u32,
+    /// A terminal: nothing is ignored inside.
+    pub(super) is_lexeme: bool,
+}
+
+/// A grammar, checked: every rule is defined and the first one has a finite text.
+#[derive(Debug)]
+pub(crate) struct Grammar {
+    pub(super) rules: Vec<Rule>,
+    pub(super) start: usize,
+    /// Blanks may stand between lexemes.
+    pub(super) is_spaced: bool,
+}
+
+impl Grammar {
+    /// Finds the least height of each rule, level by level.
+    pub(super) fn measure(&mut self) {
+        for _ in 0..MAX_HEIGHT {
+            let mut changed = false;
+            for i in (0..self.rules.len()).rev() {
+                let height = self.height(&self.rules[i].body);
+                if height <= MAX_HEIGHT && height < self.rules[i].height {
+                    self.rules[i].height = height;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn height(&self, expr: &Expr) -> u32 {
+        let inner = match expr {
+            Expr::Literal(_) | Expr::Class(_) | Expr::Pattern(_) | Expr::Json(_) => 0,
+            Expr::Nested(grammar) => grammar.rules[grammar.start].height,
+            Expr::Sequence(parts) => parts.iter().map(|p| self.height(p)).max().unwrap_or(0),
+            Expr::Alternatives(parts) => parts.iter().map(|p| self.height(p)).min().unwrap_or(0),
+            Expr::Repeat(_, 0, _) => 0,
+            Expr::Repeat(part, ..) => self.height(part),
+            Expr::Rule(index) => self.rules[*index].height,
+        };
+        inner.saturating_add(1)
+    }
+}

@@ -1,0 +1,251 @@
+//! A JSON Schema `pattern`.
+
+use std::sync::OnceLock;
+
+use jsonschema::{FancyRegex, PatternOptions, Validator};
+use rand_chacha::ChaCha8Rng;
+use regex_syntax::hir::Look;
+use serde_json::{Value, json};
+
+use super::ecma;
+use super::rx::Rx;
+use crate::words;
+use vllm_sim_random::Draw;
+
+/// How often a matcher with look-around may backtrack: bounds hostile patterns.
+const BACKTRACKS: usize = 20_000;
+
+/// The longest pattern that is compiled, in bytes.
+pub(super) const MAX_PATTERN: usize = 64 * 1024;
+
+/// Size of a compiled pattern, in bytes.
+const MAX_COMPILED: usize = 2 << 20;
+
+/// The engine that patterns are matched with: look-around, within bounds.
+pub(crate) fn engine() -> PatternOptions<FancyRegex> {
+    PatternOptions::fancy_regex()
+        .backtrack_limit(BACKTRACKS)
+        .size_limit(MAX_COMPILED)
+        .dfa_size_limit(MAX_COMPILED)
+}
+
+/// A JSON Schema `pattern`: found anywhere in the string, ECMA-262 dialect.
+pub(crate) struct Pattern {
+    source: String,
+    rx: Option<Rx>,
+    ahead: Vec<Rx>,
+    open_start: bool,
+    open_end: bool,
+    exact: bool,
+    matcher: OnceLock<Option<Matcher>>,
+}
+
+enum Matcher {
+    /// ECMA-262, as `jsonschema` understands it.
+    Ecma(Box<Validator>),
+    /// Another dialect, such as Python's, translated.
+    Other(Box<regex::Regex>),
+}
+
+impl Pattern {
+    /// Reads `source`.
+    ///
+    /// # Errors
+    /// The reason, when no matcher can be built from it.
+    pub(crate) fn new(source: &str) -> Result<Self, String> {
+        if source.len() > MAX_PATTERN {
+            return Err(format!("a pattern of {} bytes is too long", source.len()));
+        }
+        let translated = ecma::translate(source);
+        let parsed = regex_syntax::parse(&translated.rust);
+        let mut pattern = Self {
+            source: source.to_owned(),
+            rx: None,
+            ahead: Vec::new(),
+            open_start: true,
+            open_end: true,
+            exact: false,
+            matcher: OnceLock::new(),
+        };
+        match parsed {
+            Ok(hir) => {
+                let looks = hir.properties().look_set();
+                let anchors = looks.remove(Look::Start).remove(Look::End).is_empty();
+                pattern.open_start = !hir.properties().look_set_prefix().contains(Look::Start);
+                pattern.open_end = !hir.properties().look_set_suffix().contains(Look::End);
+                let inner = looks.contains(Look::Start) == pattern.open_start
+                    || looks.contains(Look::End) == pattern.open_end;
+                pattern.exact = !translated.lossy && anchors && !inner;
+                pattern.rx = Some(Rx::new(&hir));
+            }
+            Err(error) if !translated.lossy => {
+                // The last word is the matcher's: it reads some patterns that we cannot.
+                if pattern.matcher().is_none() {
+                    return Err(error.to_string());
+                }
+            }
+            Err(_) => {}
+        }
+        if translated.lossy && pattern.matcher().is_none() {
+            return Err(format!("regex {source:?} is not supported"));
+        }
+        pattern.ahead = translated
+            .ahead
+            .iter()
+            .filter_map(|body| regex_syntax::parse(&ecma::translate(body).rust).ok())
+            .map(|hir| Rx::new(&hir))
+            .collect();
+        Ok(pattern)
+    }
+
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether [`Self::sample`] needs no check when this pattern stands alone.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Where a match of this goes when several patterns must be found in one string:
+    /// at its start, anywhere, at its end.
+    pub(crate) fn order(&self) -> u8 {
+        match (self.open_start, self.open_end) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => 2,
+        }
+    }
+
+    fn matcher(&self) -> Option<&Matcher> {
+        self.matcher
+            .get_or_init(|| {
+                let ecma = jsonschema::options()
+                    .with_pattern_options(engine())
+                    .build(&json!({"pattern": self.source}));
+                if let Ok(validator) = ecma {
+                    return Some(Matcher::Ecma(Box::new(validator)));
+                }
+                let translated = ecma::translate(&self.source);
+                if translated.lossy {
+                    return None;
+                }
+                regex::RegexBuilder::new(&translated.rust)
+                    .size_limit(MAX_COMPILED)
+                    .build()
+                    .ok()
+                    .map(|regex| Matcher::Other(Box::new(regex)))
+            })
+            .as_ref()
+    }
+
+    /// Whether the pattern is found in `text`.
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        match self.matcher() {
+            Some(Matcher::Ecma(validator)) => validator.is_valid(&Value::String(text.to_owned())),
+            Some(Matcher::Other(regex)) => regex.is_match(text),
+            // Too big to compile: what the sampler makes is taken on trust.
+            None => self.exact,
+        }
+    }
+
+    /// A string of `low..=high` characters that probably matches.
+    pub(crate) fn sample(&self, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+        let rx = self.rx.as_ref()?;
+        let mut out = String::new();
+        if !self.ahead.is_empty() && rng.percent(70) {
+            return self.sample_ahead(rx, low, high, rng);
+        }
+        // Outside the match an open end may hold anything: use it only to reach the length.
+        let open = self.open_start || self.open_end;
+        let (core_low, core_high) = (if open { low.min(rx.max) } else { low }, high);
+        rx.sample(core_low, core_high, rng, &mut out)?;
+        let length = out.chars().count();
+        let missing = (low as usize).saturating_sub(length);
+        if missing == 0 {
+            // `^x_` reads better as `x_value`.
+            let word = words::word(rng);
+            if self.open_end && length + word.len() <= high as usize && rng.percent(75) {
+                out.push_str(word);
+            }
+            return Some(out);
+        }
+        let filler: String = (0..missing)
+            .map(|_| char::from(b'a' + (rng.between(0, 25) as u8)))
+            .collect();
+        Some(if self.open_end {
+            out + &filler
+        } else {
+            filler + &out
+        })
+    }
+
+    /// Passwords and the like: a piece for each look-ahead, then the body of the pattern.
+    fn sample_ahead(&self, rx: &Rx, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+        let mut out = String::new();
+        for piece in &self.ahead {
+            if rng.percent(90) {
+                piece.sample(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
+            }
+        }
+        let used = u32::try_from(out.chars().count()).ok()?;
+        if used < rx.max && used < high {
+            let low = low.max(rx.min).saturating_sub(used).max(rx.min.min(1));
+            let mut body = String::new();
+            if rx
+                .sample(
+                    low.max(rx.min.saturating_sub(used)),
+                    high - used,
+                    rng,
+                    &mut body,
+                )
+                .is_none()
+            {
+                body.clear();
+                rx.sample(rx.min, high, rng, &mut body)?;
+            }
+            let missing = low.max(rx.min.saturating_sub(used)) as usize;
+            let take = body.chars().count().min(missing.max(2));
+            out.extend(body.chars().take(take));
+        }
+        Some(out)
+    }
+}
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "/{}/", self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vllm_sim_random::{Purpose, stream};
+
+    #[test]
+    fn patterns_are_sampled_within_their_length() {
+        for (source, low, high) in [
+            (r"^[a-z]+$", 3, 5),
+            (r"^[a-z]+(-[a-z]+)*$", 20, 21),
+            (r"^(foo|quux)*$", 6, 8),
+            (r"x", 10, 10),
+            (r"^\d+", 8, 9),
+            (r"^(?=.*[A-Z])(?=.*\d)(?=.*[a-z]).{8,16}$", 8, 16),
+            (r"^(?!foo)[a-z]{3,9}$", 3, 9),
+            (r"^[^@]+@[^@]+\.com$", 12, 30),
+        ] {
+            let pattern = Pattern::new(source).expect("a good pattern");
+            for seed in 0..20 {
+                let mut rng = stream(seed, 0, Purpose::Structured);
+                let found = (0..40).find_map(|_| {
+                    pattern.sample(low, high, &mut rng).filter(|s| {
+                        let n = s.chars().count() as u32;
+                        n >= low && n <= high && pattern.is_match(s)
+                    })
+                });
+                assert!(found.is_some(), "{source} in {low}..={high}");
+            }
+        }
+    }
+}

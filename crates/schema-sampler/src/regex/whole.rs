@@ -1,0 +1,163 @@
+//! A regex constraint: a text that a pattern matches as a whole.
+
+use rand_chacha::ChaCha8Rng;
+use regex_syntax::hir::Look;
+
+use super::ecma;
+use super::pattern::MAX_PATTERN;
+use super::rx::Rx;
+use crate::constraint::ConstraintError;
+use vllm_sim_random::{Purpose, stream};
+
+/// Length of a text that shows whether a pattern with word boundaries can match at all.
+const MAX_PROBE: u32 = 1_000;
+
+/// A regex constraint: the whole answer matches.
+#[derive(Debug)]
+pub(crate) struct WholeRegex {
+    rx: Rx,
+    check: regex::Regex,
+}
+
+impl WholeRegex {
+    /// Reads `source`.
+    ///
+    /// # Errors
+    /// [`ConstraintError::BadRegex`] in the words of llguidance, which is what vLLM falls
+    /// back to (`parser/src/lark/compiler.rs`, `lexer.rs` of llguidance).
+    pub(crate) fn new(source: &str) -> Result<Self, ConstraintError> {
+        if source.contains('\0') {
+            return Err(ConstraintError::BadRegex(
+                "structured_outputs.regex must not contain a NUL character ('\\x00')".to_owned(),
+            ));
+        }
+        if source.len() > MAX_PATTERN {
+            return Err(grammar_error(source, "the pattern is too long"));
+        }
+        let (text, hir) = match regex_syntax::parse(source) {
+            Ok(hir) => (source.to_owned(), hir),
+            Err(_) => {
+                let translated = ecma::translate(source);
+                match regex_syntax::parse(&translated.rust) {
+                    Ok(hir) if !translated.lossy => (translated.rust, hir),
+                    _ => return Err(syntax_error(source)),
+                }
+            }
+        };
+        let check = regex::Regex::new(&format!(r"\A(?:{text})\z"))
+            .map_err(|error| grammar_error(source, &error.to_string()))?;
+        let regex = Self {
+            rx: Rx::new(&hir),
+            check,
+        };
+        let looks = hir.properties().look_set();
+        let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
+        let mut rng = stream(0, 0, Purpose::Structured);
+        if !anchors_only && regex.sample(MAX_PROBE, &mut rng).is_none() {
+            let words = format!(
+                "lookarounds not supported yet in regex /{}/",
+                slashed(source)
+            );
+            return Err(grammar_error(source, &words));
+        }
+        Ok(regex)
+    }
+
+    /// Whether `text` matches as a whole.
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        self.check.is_match(text)
+    }
+
+    /// A string that matches as a whole, of at most `max_chars` characters.
+    pub(crate) fn sample(&self, max_chars: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+        // Word boundaries and inner anchors are ignored by the sampler: try again.
+        (0..64).find_map(|_| {
+            let mut out = String::new();
+            self.rx.sample(0, max_chars, rng, &mut out)?;
+            self.check.is_match(&out).then_some(out)
+        })
+    }
+}
+
+/// The pattern between slashes: as llguidance's `regex_to_lark` escapes it.
+fn slashed(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut chars = source.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => {
+                text.push('\\');
+                text.extend(chars.next());
+            }
+            '/' => text.push_str("\\/"),
+            '\n' => text.push_str("\\n"),
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
+/// What the parser says of the pattern in its escaped form.
+fn syntax_error(source: &str) -> ConstraintError {
+    match regex_syntax::parse(&slashed(source)) {
+        Err(error) => grammar_error(source, &error.to_string()),
+        Ok(_) => grammar_error(source, "not supported"),
+    }
+}
+
+fn grammar_error(source: &str, error: &str) -> ConstraintError {
+    let text = slashed(source);
+    ConstraintError::BadRegex(format!(
+        "Grammar error: at 1(8): invalid regex {text:?} (in regex): {error}\n   1 | start: /{text}/\n\
+         \u{20}             ^"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_match_the_whole_pattern() {
+        for source in [
+            r"\d{3}-\d{4}",
+            r"(yes|no|maybe)",
+            r"[A-Z][a-z]+ [A-Z][a-z]+",
+            r"^https?://[\w.-]+/\S*$",
+            r"a{2,}b*c?",
+            r"[^\n]{10,20}",
+            r"\p{Greek}+",
+            r"(?i)hello",
+            r"\{.*\}",
+            r"\bword\b",
+            r"(ab|cde){3,5}x",
+            r"[\u4e00-\u9fff]{2}",
+            r"",
+            r"<tool_call>\n\{.name.: get_weather\n</tool_call>",
+        ] {
+            let regex = WholeRegex::new(source).expect("a good pattern");
+            for seed in 0..50 {
+                let mut rng = stream(seed, 0, Purpose::Structured);
+                assert!(regex.sample(1000, &mut rng).is_some(), "{source}");
+            }
+        }
+    }
+
+    /// The words of a recorded vLLM 0.32 answer (conformance case 273).
+    #[test]
+    fn a_bad_pattern_is_refused_in_the_words_of_vllm() {
+        let error = WholeRegex::new("([").expect_err("an unclosed class");
+        assert_eq!(
+            error.to_string(),
+            "Grammar error: at 1(8): invalid regex \"([\" (in regex): regex parse error:\n    \
+             ([\n     ^\nerror: unclosed character class\n   1 | start: /([/\n              ^"
+        );
+    }
+
+    #[test]
+    fn look_around_and_back_references_are_refused() {
+        for source in ["(?=a)b", "(?<!a)b", r"(a)\1", "a\0b", r"a\bb"] {
+            assert!(WholeRegex::new(source).is_err(), "{source}");
+        }
+    }
+}

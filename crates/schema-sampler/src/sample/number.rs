@@ -1,0 +1,54 @@
+//! Numbers.
+
+use serde_json::Value;
+
+use super::plan::Plan;
+use super::sampler::{Fail, Place, Sampler};
+use crate::schema::Types;
+
+/// How far beyond its usual range an integer goes to differ from others.
+const SPREAD: i64 = 10_000;
+
+impl Sampler<'_> {
+    pub(super) fn number(&mut self, kind: Types, plan: &Plan, place: Place) -> Result<Value, Fail> {
+        let schema = self.schema;
+        let mut range = plan.bounds.range;
+        let mut blame = plan.facets.first().copied();
+        for &facet in &plan.facets {
+            if let Some(rules) = &schema.node(facet).number {
+                blame = Some(facet);
+                for &(bound, open) in &rules.low {
+                    range.at_least(bound, open);
+                }
+                for &(bound, open) in &rules.high {
+                    range.at_most(bound, open);
+                }
+                if let Some(step) = rules.step {
+                    range.multiple_of(step);
+                }
+            }
+        }
+        let natural = place.concept.or_else(|| self.concept(plan));
+        let natural = natural.and_then(|concept| concept.range);
+        let number = if kind == Types::INTEGER {
+            let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
+            let (low, high) = self.limits.integer.unwrap_or(usual);
+            let more = if self.spread { SPREAD } else { 0 };
+            let is_meant = natural.is_some() && self.limits.integer.is_none();
+            range.integer((low, high.saturating_add(more)), is_meant, self.rng)
+        } else {
+            let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
+            let is_meant = natural.is_some() && self.limits.number.is_none();
+            range.number(usual, is_meant, self.rng)
+        };
+        match number {
+            Some(number) => Ok(Value::Number(number)),
+            None => {
+                let reason = range.conflict();
+                let reason =
+                    reason.unwrap_or_else(|| "no number lies within the bounds".to_owned());
+                self.fail(blame, reason)
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `format`, as `jsonschema` checks it.
+
+use std::sync::OnceLock;
+
+use jsonschema::{Draft, Validator};
+use serde_json::Value;
+
+/// A `format`, with the check that `jsonschema` makes of it.
+pub(crate) struct Format {
+    pub(crate) name: String,
+    draft: Draft,
+    matcher: OnceLock<Option<Validator>>,
+}
+
+impl Format {
+    pub(crate) fn new(name: &str, draft: Draft) -> Self {
+        Self {
+            name: name.to_owned(),
+            draft,
+            matcher: OnceLock::new(),
+        }
+    }
+
+    /// Whether `text` has the format; unknown formats have any.
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        self.matcher
+            .get_or_init(|| {
+                jsonschema::options()
+                    .with_draft(self.draft)
+                    .should_validate_formats(true)
+                    .build(&serde_json::json!({"format": self.name}))
+                    .ok()
+            })
+            .as_ref()
+            .is_none_or(|m| m.is_valid(&Value::String(text.to_owned())))
+    }
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,332 @@
+//! The keywords of a schema object that say something about the value itself.
+
+use serde_json::Value;
+
+use super::format::Format;
+use super::node::{
+    ArrayRules, Contains, Hints, Node, NumberRules, ObjectRules, Property, StringRules,
+};
+use super::number::{Decimal, Num};
+use super::read::{Keywords, Object, Reader, brief};
+use super::types::{Types, same};
+use crate::constraint::BadSchema;
+use crate::regex::Pattern;
+use crate::words;
+
+impl Reader<'_> {
+    pub(super) fn types(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+        let Some(value) = map.get("type") else {
+            return Ok(());
+        };
+        let names: Vec<&Value> = match value {
+            Value::String(_) => vec![value],
+            Value::Array(names) => names.iter().collect(),
+            _ => return self.bad(&node.path, "type must be a string or array of strings"),
+        };
+        let mut types = Types::NONE;
+        for name in names {
+            let Some(name) = name.as_str() else {
+                return self.bad(&node.path, "type must be a string or array of strings");
+            };
+            let Some(one) = Types::named(name) else {
+                return self.bad(&node.path, format!("Invalid type: {name}"));
+            };
+            types = types.or(one);
+        }
+        node.types = types;
+        node.typed = true;
+        Ok(())
+    }
+
+    pub(super) fn allowed(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+        if let Some(value) = map.get("enum") {
+            let Some(values) = value.as_array() else {
+                return self.bad(&node.path, "enum must be an array");
+            };
+            node.allowed = Some(values.clone());
+        }
+        if let Some(value) = map.get("const").filter(|_| self.known != Keywords::Draft4) {
+            let both = match node.allowed.take() {
+                Some(values) if !values.iter().any(|v| same(v, value)) => Vec::new(),
+                _ => vec![value.clone()],
+            };
+            node.allowed = Some(both);
+        }
+        Ok(())
+    }
+
+    pub(super) fn number(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+        let mut rules = NumberRules::default();
+        for (key, exclusive, low) in [
+            ("minimum", "exclusiveMinimum", true),
+            ("maximum", "exclusiveMaximum", false),
+        ] {
+            let excluded = map.get(exclusive);
+            for (name, value, open) in [
+                (key, map.get(key), excluded == Some(&Value::Bool(true))),
+                (exclusive, excluded.filter(|v| !v.is_boolean()), true),
+            ] {
+                let Some(value) = value else { continue };
+                let Some(number) = value.as_number() else {
+                    return self.bad(
+                        &node.path,
+                        format!("Expected f64 for '{name}', got {}", brief(value)),
+                    );
+                };
+                let bound = (Num::of(number), open);
+                if low {
+                    rules.low.push(bound);
+                } else {
+                    rules.high.push(bound);
+                }
+            }
+        }
+        if let Some(value) = map.get("multipleOf") {
+            let step = value.as_number().map(Num::of).filter(|n| n.as_f64() > 0.0);
+            let Some(step) = step else {
+                return self.bad(&node.path, "invalid multiple of");
+            };
+            rules.step = Decimal::of(step);
+        }
+        if !rules.low.is_empty() || !rules.high.is_empty() || rules.step.is_some() {
+            node.number = Some(Box::new(rules));
+        }
+        Ok(())
+    }
+
+    fn count(&self, node: &Node, map: &Object, key: &str) -> Result<Option<u64>, BadSchema> {
+        let Some(value) = map.get(key) else {
+            return Ok(None);
+        };
+        let whole = value.as_f64().filter(|f| f.fract() == 0.0 && *f >= 0.0);
+        match value.as_u64().or_else(|| whole.map(|f| f as u64)) {
+            Some(count) => Ok(Some(count)),
+            None => self.bad(
+                &node.path,
+                format!(
+                    "Expected positive integer for '{key}', got {}",
+                    brief(value)
+                ),
+            ),
+        }
+    }
+
+    fn text<'m>(
+        &self,
+        node: &Node,
+        map: &'m Object,
+        key: &str,
+    ) -> Result<Option<&'m str>, BadSchema> {
+        match map.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => self.bad(
+                &node.path,
+                format!("Expected string for '{key}', got {}", brief(other)),
+            ),
+        }
+    }
+
+    fn pattern(&self, path: &str, source: &str) -> Result<Pattern, BadSchema> {
+        Pattern::new(source).or_else(|reason| self.bad(path, reason))
+    }
+
+    pub(super) fn string(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+        let encoding = map.get("contentEncoding").and_then(Value::as_str);
+        let media = map.get("contentMediaType").and_then(Value::as_str);
+        let pattern = self.text(node, map, "pattern")?;
+        let format = self.text(node, map, "format")?;
+        let rules = StringRules {
+            min: self.count(node, map, "minLength")?.unwrap_or(0),
+            max: self.count(node, map, "maxLength")?,
+            pattern: pattern.map(|p| self.pattern(&node.path, p)).transpose()?,
+            format: format.map(|name| Format::new(name, self.draft)),
+            base64: encoding == Some("base64"),
+            json: media == Some("application/json"),
+        };
+        if rules.min > 0
+            || rules.max.is_some()
+            || rules.pattern.is_some()
+            || rules.format.is_some()
+            || rules.base64
+            || rules.json
+        {
+            node.string = Some(Box::new(rules));
+        }
+        Ok(())
+    }
+
+    pub(super) fn array(
+        &mut self,
+        node: &mut Node,
+        map: &Object,
+        depth: u32,
+    ) -> Result<(), BadSchema> {
+        let mut rules = ArrayRules {
+            prefix: self.subs(node, map, "prefixItems", depth)?,
+            min: self.count(node, map, "minItems")?.unwrap_or(0),
+            max: self.count(node, map, "maxItems")?,
+            unique: map.get("uniqueItems") == Some(&Value::Bool(true)),
+            ..ArrayRules::default()
+        };
+        if map.get("items").is_some_and(Value::is_array) {
+            rules.prefix = self.subs(node, map, "items", depth)?;
+            rules.rest = self.sub(node, map, "additionalItems", depth)?;
+        } else {
+            rules.rest = self.sub(node, map, "items", depth)?;
+        }
+        let contains = self.sub(node, map, "contains", depth)?;
+        if let Some(inner) = contains.filter(|_| self.known != Keywords::Draft4) {
+            rules.contains = Some(Contains {
+                node: inner,
+                min: self.count(node, map, "minContains")?.unwrap_or(1),
+                max: self.count(node, map, "maxContains")?,
+            });
+        }
+        rules.unevaluated = self.sub(node, map, "unevaluatedItems", depth)?;
+        self.tracks |= rules.unevaluated.is_some();
+        if !rules.prefix.is_empty()
+            || rules.rest.is_some()
+            || rules.min > 0
+            || rules.max.is_some()
+            || rules.unique
+            || rules.contains.is_some()
+            || rules.unevaluated.is_some()
+        {
+            node.array = Some(Box::new(rules));
+        }
+        Ok(())
+    }
+
+    pub(super) fn object(
+        &mut self,
+        node: &mut Node,
+        map: &Object,
+        depth: u32,
+    ) -> Result<(), BadSchema> {
+        let mut rules = ObjectRules {
+            additional: self.sub(node, map, "additionalProperties", depth)?,
+            names: self
+                .sub(node, map, "propertyNames", depth)?
+                .filter(|_| self.known != Keywords::Draft4),
+            required: self.names(node, map.get("required"))?,
+            min: self.count(node, map, "minProperties")?.unwrap_or(0),
+            max: self.count(node, map, "maxProperties")?,
+            unevaluated: self.sub(node, map, "unevaluatedProperties", depth)?,
+            ..ObjectRules::default()
+        };
+        self.tracks |= rules.unevaluated.is_some();
+        for (name, value, path) in self.members(node, map, "properties")? {
+            let inner = self.node(value, path, depth + 1)?;
+            let concept = words::concept(name);
+            let property = Property {
+                node: inner,
+                concept,
+            };
+            rules.properties.insert(name.clone(), property);
+        }
+        for (name, value, path) in self.members(node, map, "patternProperties")? {
+            let pattern = self.pattern(&path, name)?;
+            let inner = self.node(value, path, depth + 1)?;
+            rules.patterns.push((pattern, inner));
+        }
+        for (name, value, _) in self.members(node, map, "dependentRequired")? {
+            rules
+                .needs
+                .push((name.clone(), self.names(node, Some(value))?));
+        }
+        for key in ["dependentSchemas", "dependencies"] {
+            for (name, value, path) in self.members(node, map, key)? {
+                if value.is_array() || value.is_string() {
+                    rules
+                        .needs
+                        .push((name.clone(), self.names(node, Some(value))?));
+                } else {
+                    let inner = self.node(value, path, depth + 1)?;
+                    rules.dependent.push((name.clone(), inner));
+                }
+            }
+        }
+        if !rules.properties.is_empty()
+            || !rules.patterns.is_empty()
+            || rules.additional.is_some()
+            || rules.names.is_some()
+            || !rules.required.is_empty()
+            || rules.min > 0
+            || rules.max.is_some()
+            || !rules.needs.is_empty()
+            || !rules.dependent.is_empty()
+            || rules.unevaluated.is_some()
+        {
+            node.object = Some(Box::new(rules));
+        }
+        Ok(())
+    }
+
+    /// The entries of an object-valued keyword, with their paths.
+    fn members<'m>(
+        &self,
+        node: &Node,
+        map: &'m Object,
+        key: &str,
+    ) -> Result<Vec<(&'m String, &'m Value, String)>, BadSchema> {
+        match map.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Object(members)) => Ok(members
+                .iter()
+                .map(|(name, value)| {
+                    let escaped = name.replace('~', "~0").replace('/', "~1");
+                    (name, value, format!("{}/{key}/{escaped}", node.path))
+                })
+                .collect()),
+            Some(_) => self.bad(&node.path, format!("{key} must be an object")),
+        }
+    }
+
+    /// A list of property names; draft 3's boolean `required` asks for nothing here.
+    fn names(&self, node: &Node, value: Option<&Value>) -> Result<Vec<String>, BadSchema> {
+        match value {
+            None | Some(Value::Bool(_)) => Ok(Vec::new()),
+            Some(Value::String(name)) => Ok(vec![name.clone()]),
+            Some(Value::Array(names)) => names
+                .iter()
+                .map(|name| match name.as_str() {
+                    Some(name) => Ok(name.to_owned()),
+                    None => self.bad(
+                        &node.path,
+                        format!("'required' must hold strings, got {}", brief(name)),
+                    ),
+                })
+                .collect(),
+            Some(other) => self.bad(
+                &node.path,
+                format!("Expected array for 'required', got {}", brief(other)),
+            ),
+        }
+    }
+}
+
+impl Hints {
+    /// The hints among the keywords of a schema object.
+    pub(super) fn read(map: &Object) -> Option<Box<Self>> {
+        let text = |key| map.get(key).and_then(Value::as_str);
+        let mut hints = Self {
+            concept: text("title").and_then(words::concept),
+            ..Self::default()
+        };
+        if let Some(description) = text("description") {
+            hints.said = words::example_in(description).map(str::to_owned);
+            hints.concept = hints
+                .concept
+                .or_else(|| words::concept_of_description(description));
+        }
+        for key in ["default", "example"] {
+            hints.values.extend(map.get(key).cloned());
+        }
+        if let Some(examples) = map.get("examples").and_then(Value::as_array) {
+            hints.values.extend(examples.iter().cloned());
+        }
+        let any = hints.concept.is_some() || hints.said.is_some() || !hints.values.is_empty();
+        any.then(|| Box::new(hints))
+    }
+}

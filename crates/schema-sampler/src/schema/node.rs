@@ -1,0 +1,153 @@
+//! What one schema object of a document asks for, ready to be sampled and checked.
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::format::Format;
+use super::number::{Decimal, Num};
+use super::types::Types;
+use crate::regex::Pattern;
+use crate::words::Concept;
+
+/// The height of a node that no finite value satisfies.
+pub(crate) const ENDLESS: u16 = u16::MAX;
+
+/// Index of a [`Node`].
+pub(crate) type NodeId = u32;
+
+/// One schema object (or boolean) of the document.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// JSON pointer, for errors.
+    pub(crate) path: String,
+    /// The `type` keyword; all when absent.
+    pub(crate) types: Types,
+    pub(crate) typed: bool,
+    /// The types a value can have, seen through references and combinators.
+    pub(crate) possible: Types,
+    /// A lower bound of how deep the least value nests; [`ENDLESS`] when no finite
+    /// value exists.
+    pub(crate) height: u16,
+    /// The schema `false`.
+    pub(crate) never: bool,
+    /// `enum` and `const`.
+    pub(crate) allowed: Option<Vec<Value>>,
+    pub(crate) number: Option<Box<NumberRules>>,
+    pub(crate) string: Option<Box<StringRules>>,
+    pub(crate) array: Option<Box<ArrayRules>>,
+    pub(crate) object: Option<Box<ObjectRules>>,
+    pub(crate) logic: Option<Box<Logic>>,
+    pub(crate) hints: Option<Box<Hints>>,
+}
+
+impl Node {
+    pub(crate) fn new(path: String) -> Self {
+        Self {
+            path,
+            types: Types::ALL,
+            typed: false,
+            possible: Types::ALL,
+            height: 0,
+            never: false,
+            allowed: None,
+            number: None,
+            string: None,
+            array: None,
+            object: None,
+            logic: None,
+            hints: None,
+        }
+    }
+
+    /// Whether this node has an `unevaluated…` keyword.
+    pub(crate) fn is_closing(&self) -> bool {
+        let array = self.array.as_ref().and_then(|rules| rules.unevaluated);
+        let object = self.object.as_ref().and_then(|rules| rules.unevaluated);
+        array.or(object).is_some()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct NumberRules {
+    /// Bound, and whether it is excluded.
+    pub(crate) low: Vec<(Num, bool)>,
+    pub(crate) high: Vec<(Num, bool)>,
+    pub(crate) step: Option<Decimal>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct StringRules {
+    pub(crate) min: u64,
+    pub(crate) max: Option<u64>,
+    pub(crate) pattern: Option<Pattern>,
+    pub(crate) format: Option<Format>,
+    pub(crate) base64: bool,
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ArrayRules {
+    pub(crate) prefix: Vec<NodeId>,
+    /// Schema of the items after the prefix.
+    pub(crate) rest: Option<NodeId>,
+    pub(crate) min: u64,
+    pub(crate) max: Option<u64>,
+    pub(crate) unique: bool,
+    pub(crate) contains: Option<Contains>,
+    pub(crate) unevaluated: Option<NodeId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contains {
+    pub(crate) node: NodeId,
+    pub(crate) min: u64,
+    pub(crate) max: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ObjectRules {
+    pub(crate) properties: IndexMap<String, Property>,
+    pub(crate) patterns: Vec<(Pattern, NodeId)>,
+    pub(crate) additional: Option<NodeId>,
+    pub(crate) names: Option<NodeId>,
+    pub(crate) required: Vec<String>,
+    pub(crate) min: u64,
+    pub(crate) max: Option<u64>,
+    pub(crate) needs: Vec<(String, Vec<String>)>,
+    pub(crate) dependent: Vec<(String, NodeId)>,
+    pub(crate) unevaluated: Option<NodeId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Property {
+    pub(crate) node: NodeId,
+    pub(crate) concept: Option<&'static Concept>,
+}
+
+/// Keywords that apply other schemas to the same value.
+#[derive(Debug, Default)]
+pub(crate) struct Logic {
+    pub(crate) refs: Vec<NodeId>,
+    pub(crate) all: Vec<NodeId>,
+    pub(crate) any: Vec<NodeId>,
+    pub(crate) one: Vec<NodeId>,
+    pub(crate) not: Option<NodeId>,
+    pub(crate) when: Option<Conditional>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conditional {
+    pub(crate) test: NodeId,
+    pub(crate) then: Option<NodeId>,
+    pub(crate) otherwise: Option<NodeId>,
+}
+
+/// What helps to choose a sensible value.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    pub(crate) concept: Option<&'static Concept>,
+    /// The example that the description gives.
+    pub(crate) said: Option<String>,
+    /// `default`, `examples`, `example`.
+    pub(crate) values: Vec<Value>,
+}

@@ -1,0 +1,180 @@
+//! A text of a format.
+
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::format::{Style, Tag};
+use crate::constraint::ConstraintError;
+use crate::limits::Limits;
+use crate::print::print;
+use crate::schema::{Schema, Types};
+use crate::{sample, words};
+use vllm_sim_random::Draw;
+
+/// Repetitions of a part that may be repeated without end.
+const EXTRA: u32 = 2;
+
+impl Tag {
+    /// A text of the format.
+    ///
+    /// # Errors
+    /// [`ConstraintError::TooLong`], or that of a schema or grammar within.
+    pub(crate) fn sample(
+        &self,
+        limits: &Limits,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<String, ConstraintError> {
+        let mut writer = Writer {
+            limits,
+            rng,
+            out: String::new(),
+        };
+        writer.write(self, &[])?;
+        Ok(writer.out)
+    }
+}
+
+struct Writer<'a> {
+    limits: &'a Limits,
+    rng: &'a mut ChaCha8Rng,
+    out: String,
+}
+
+impl Writer<'_> {
+    /// Writes a text of `tag`; free text in it holds none of `stops`.
+    fn write(&mut self, tag: &Tag, stops: &[String]) -> Result<(), ConstraintError> {
+        if self.out.len() > self.limits.max_chars as usize {
+            return Err(ConstraintError::TooLong(self.limits.max_chars));
+        }
+        match tag {
+            Tag::Text(text) => self.out.push_str(text),
+            Tag::Json(schema, style) => self.json(schema, *style)?,
+            Tag::Free {
+                excludes,
+                max_chars,
+            } => self.free(&[excludes, stops], *max_chars),
+            Tag::Regex(regex) => {
+                let text = regex.sample(self.limits.max_chars, self.rng);
+                let long = ConstraintError::TooLong(self.limits.max_chars);
+                self.out.push_str(&text.ok_or(long)?);
+            }
+            Tag::Grammar(grammar) => {
+                let text = grammar.sample(self.limits, self.rng)?;
+                self.out.push_str(&text);
+            }
+            Tag::Sequence(parts) => {
+                for part in parts {
+                    self.write(part, stops)?;
+                }
+            }
+            Tag::Or(parts) => self.one_of(parts, stops)?,
+            Tag::Repeat(part, min, max) => {
+                let most = max.unwrap_or(u32::MAX).min(min.saturating_add(EXTRA));
+                for _ in 0..self.rng.between(u64::from(*min), u64::from(most)) {
+                    self.write(part, stops)?;
+                }
+            }
+            Tag::Tagged {
+                begin,
+                content,
+                ends,
+            } => {
+                self.out.push_str(begin);
+                self.write(content, ends)?;
+                let index = self.rng.between(0, ends.len() as u64 - 1) as usize;
+                self.out.push_str(&ends[index]);
+            }
+            Tag::Triggered {
+                triggers,
+                tags,
+                at_least_one,
+                stop_after_first,
+            } => {
+                if !at_least_one {
+                    self.free(&[triggers, stops], None);
+                }
+                let most = if *stop_after_first { 1 } else { 2 };
+                let least = u64::from(*at_least_one || self.rng.percent(85));
+                for _ in 0..self.rng.between(least, most) {
+                    self.one_of(tags, stops)?;
+                }
+            }
+            Tag::Separated {
+                tags,
+                separator,
+                at_least_one,
+                stop_after_first,
+            } => {
+                let most = if *stop_after_first { 1 } else { 3 };
+                let least = u64::from(*at_least_one || self.rng.percent(85));
+                for i in 0..self.rng.between(least, most) {
+                    if i > 0 {
+                        self.out.push_str(separator);
+                    }
+                    self.one_of(tags, stops)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn one_of(&mut self, parts: &[Tag], stops: &[String]) -> Result<(), ConstraintError> {
+        let index = self.rng.between(0, parts.len() as u64 - 1) as usize;
+        self.write(&parts[index], stops)
+    }
+
+    fn json(&mut self, schema: &Schema, style: Style) -> Result<(), ConstraintError> {
+        let want = match style {
+            Style::Json => Types::NONE,
+            Style::Qwen | Style::Minimax | Style::Glm => Types::OBJECT,
+        };
+        let value = sample::sample(schema, self.limits, want, self.rng)?;
+        let Value::Object(map) = &value else {
+            self.out.push_str(&print(&value));
+            return Ok(());
+        };
+        let plain = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => print(other),
+        };
+        for (name, inner) in map {
+            let inner = plain(inner);
+            match style {
+                Style::Json => {
+                    self.out.push_str(&print(&value));
+                    return Ok(());
+                }
+                Style::Qwen => {
+                    let text = format!("<parameter={name}>{inner}</parameter>");
+                    self.out.push_str(&text);
+                }
+                Style::Minimax => {
+                    let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
+                    self.out.push_str(&text);
+                }
+                Style::Glm => {
+                    let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
+                    self.out.push_str(&text);
+                }
+            }
+        }
+        if map.is_empty() && matches!(style, Style::Json) {
+            self.out.push_str("{}");
+        }
+        Ok(())
+    }
+
+    /// A sentence that holds none of the stops, or nothing.
+    fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
+        let text = format!("{} ", words::sentence(self.rng));
+        let stopped = stops
+            .iter()
+            .copied()
+            .flatten()
+            .any(|stop| stop.is_empty() || text.contains(stop.as_str()));
+        let fits = max_chars.is_none_or(|max| text.chars().count() as u64 <= max);
+        if !stopped && fits {
+            self.out.push_str(&text);
+        }
+    }
+}
