@@ -11,18 +11,18 @@ use crate::constraint::{Constraint, ConstraintError};
 
 /// The most recently used schemas, by their text.
 #[derive(Debug)]
-pub struct Cache {
+pub struct SchemaCache {
     capacity: usize,
-    entries: Mutex<Entries>,
+    entries: Mutex<CacheEntries>,
 }
 
 #[derive(Debug, Default)]
-struct Entries {
+struct CacheEntries {
     clock: u64,
     by_text: HashMap<String, (u64, Arc<Compiled>)>,
 }
 
-impl Cache {
+impl SchemaCache {
     /// A cache of at most `capacity` schemas (at least one).
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Cache {
     }
 }
 
-impl Default for Cache {
+impl Default for SchemaCache {
     /// Room for the tools of a few dozen agents.
     fn default() -> Self {
         Self::new(512)
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_schema_goes() {
-        let cache = Cache::new(2);
+        let cache = SchemaCache::new(2);
         let [a, b, c] = ["a", "b", "c"].map(|v| json!({"const": v}));
         let first = cache.schema(&a).expect("a schema");
         cache.schema(&b).expect("a schema");
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_bad_schema_is_not_kept() {
-        let cache = Cache::new(2);
+        let cache = SchemaCache::new(2);
         assert!(cache.schema(&json!({"type": "strin"})).is_err());
         assert!(cache.is_empty());
     }

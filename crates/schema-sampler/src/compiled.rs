@@ -8,8 +8,8 @@ use crate::grammar::Grammar;
 use crate::limits::Limits;
 use crate::regex::WholeRegex;
 use crate::sample;
-use crate::schema::{Schema, Types};
-use crate::structural_tag::Tag;
+use crate::schema::{JsonTypes, Schema};
+use crate::structural_tag::StructuralTag;
 use vllm_sim_random::Draw;
 
 /// What `json_object` answers look like.
@@ -35,15 +35,15 @@ const ANY_OBJECT: &str = r#"{
 
 /// A constraint that has been checked and can be sampled any number of times.
 #[derive(Debug)]
-pub struct Compiled(Kind);
+pub struct Compiled(CompiledKind);
 
 #[derive(Debug)]
-enum Kind {
+enum CompiledKind {
     Json(Box<Schema>),
     Regex(Box<WholeRegex>),
     Choice(Vec<String>),
     Grammar(Grammar),
-    Tag(Tag),
+    StructuralTag(StructuralTag),
 }
 
 /// Checks `constraint`.
@@ -55,20 +55,22 @@ pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
     let kind = match constraint {
         Constraint::JsonObject => {
             let schema = serde_json::from_str(ANY_OBJECT).unwrap_or(Value::Bool(true));
-            Kind::Json(Box::new(Schema::read(&schema)?))
+            CompiledKind::Json(Box::new(Schema::read(&schema)?))
         }
         Constraint::Json(Value::String(text)) => {
             let schema = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
-            Kind::Json(Box::new(Schema::read(&schema)?))
+            CompiledKind::Json(Box::new(Schema::read(&schema)?))
         }
-        Constraint::Json(schema) => Kind::Json(Box::new(Schema::read(schema)?)),
-        Constraint::Regex(source) => Kind::Regex(Box::new(WholeRegex::new(source)?)),
+        Constraint::Json(schema) => CompiledKind::Json(Box::new(Schema::read(schema)?)),
+        Constraint::Regex(source) => CompiledKind::Regex(Box::new(WholeRegex::new(source)?)),
         Constraint::Choice(choices) if choices.is_empty() => {
             return Err(ConstraintError::EmptyChoice);
         }
-        Constraint::Choice(choices) => Kind::Choice(choices.clone()),
-        Constraint::Grammar(source) => Kind::Grammar(Grammar::read(source)?),
-        Constraint::StructuralTag(value) => Kind::Tag(Tag::read(value)?),
+        Constraint::Choice(choices) => CompiledKind::Choice(choices.clone()),
+        Constraint::Grammar(source) => CompiledKind::Grammar(Grammar::read(source)?),
+        Constraint::StructuralTag(value) => {
+            CompiledKind::StructuralTag(StructuralTag::read(value)?)
+        }
     };
     Ok(Compiled(kind))
 }
@@ -81,16 +83,16 @@ impl Compiled {
     /// [`ConstraintError::TooLong`] when none is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
         match &self.0 {
-            Kind::Json(schema) => sample::json(schema, limits, Types::NONE, rng),
-            Kind::Regex(regex) => regex
+            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::NONE, rng),
+            CompiledKind::Regex(regex) => regex
                 .sample(limits.max_chars, rng)
                 .ok_or(ConstraintError::TooLong(limits.max_chars)),
-            Kind::Choice(choices) => {
+            CompiledKind::Choice(choices) => {
                 let index = rng.between(0, choices.len() as u64 - 1) as usize;
                 Ok(choices[index].clone())
             }
-            Kind::Grammar(grammar) => grammar.sample(limits, rng),
-            Kind::Tag(tag) => tag.sample(limits, rng),
+            CompiledKind::Grammar(grammar) => grammar.sample(limits, rng),
+            CompiledKind::StructuralTag(tag) => tag.sample(limits, rng),
         }
     }
 
@@ -104,7 +106,7 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ConstraintError> {
         match &self.0 {
-            Kind::Json(schema) => sample::json(schema, limits, Types::OBJECT, rng),
+            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::OBJECT, rng),
             _ => self.sample(rng, limits),
         }
     }

@@ -23,7 +23,7 @@ pub enum Constraint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// No value was found; the path leads to the part of the schema that stands in the way.
-    #[error("Grammar error: Unsatisfiable schema: {reason}{}", place(path))]
+    #[error("Grammar error: Unsatisfiable schema: {reason}{}", location(path))]
     Unsatisfiable {
         /// JSON pointer into the schema, with a leading `#`.
         path: String,
@@ -31,7 +31,7 @@ pub enum ConstraintError {
         reason: String,
     },
     /// A document that is no schema.
-    #[error("Grammar error: {reason}{}", place(path))]
+    #[error("Grammar error: {reason}{}", location(path))]
     InvalidSchema {
         /// JSON pointer into the schema, with a leading `#`.
         path: String,
@@ -59,15 +59,15 @@ pub enum ConstraintError {
 }
 
 /// Where a schema is at fault, unless it is the schema as a whole: as much as vLLM says.
-fn place(path: &str) -> String {
+fn location(path: &str) -> String {
     match path {
         "#" => String::new(),
         path => format!(" (at {path})"),
     }
 }
 
-impl From<BadSchema> for ConstraintError {
-    fn from(bad: BadSchema) -> Self {
+impl From<InvalidSchema> for ConstraintError {
+    fn from(bad: InvalidSchema) -> Self {
         Self::InvalidSchema {
             path: bad.path,
             reason: bad.reason,
@@ -77,7 +77,7 @@ impl From<BadSchema> for ConstraintError {
 
 /// Why a document is no schema that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BadSchema {
+pub(crate) struct InvalidSchema {
     pub(crate) path: String,
     pub(crate) reason: String,
 }

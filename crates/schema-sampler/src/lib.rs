@@ -4,17 +4,18 @@ mod cache;
 mod compiled;
 mod constraint;
 mod grammar;
+mod json_text;
 mod limits;
-mod print;
 mod regex;
 mod sample;
 mod schema;
+mod semantic_type;
 mod structural_tag;
 mod words;
 
 pub use rand_chacha;
 
-pub use cache::Cache;
+pub use cache::SchemaCache;
 pub use compiled::{Compiled, compile};
 pub use constraint::{Constraint, ConstraintError};
 pub use limits::Limits;

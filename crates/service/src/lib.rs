@@ -29,7 +29,7 @@ use vllm_sim_engine::{
     BlockPlan, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
 };
 use vllm_sim_random::{Purpose, mix, stream};
-use vllm_sim_schema_sampler::{Cache, Compiled, ConstraintError};
+use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
 
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
@@ -168,7 +168,7 @@ pub struct Service {
     pub faults: FaultControl,
     ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
-    schemas: Cache,
+    schemas: SchemaCache,
     settings: Settings,
     leases: leases::Leases,
     arrivals: AtomicU64,
@@ -205,7 +205,7 @@ impl Service {
             control: Control::default(),
             faults: FaultControl::default(),
             ranks,
-            schemas: Cache::default(),
+            schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
             settings,
             leases: leases::Leases::default(),

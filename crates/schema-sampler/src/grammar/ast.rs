@@ -1,6 +1,6 @@
 //! The rules of a grammar, whatever it was written in.
 
-use crate::regex::{Rx, WholeRegex};
+use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
 /// Levels of expressions below which no text is made; a rule that needs more never ends.
@@ -14,21 +14,21 @@ pub(super) const MAX_NESTING: u32 = 60;
 
 /// A part of a rule.
 #[derive(Debug)]
-pub(super) enum Expr {
+pub(super) enum GrammarExpr {
     Literal(String),
-    Class(Rx),
+    Class(RegexGenerator),
     Pattern(Box<WholeRegex>),
-    Sequence(Vec<Expr>),
-    Alternatives(Vec<Expr>),
-    Repeat(Box<Expr>, u32, Option<u32>),
+    Sequence(Vec<GrammarExpr>),
+    Alternatives(Vec<GrammarExpr>),
+    Repeat(Box<GrammarExpr>, u32, Option<u32>),
     Rule(usize),
     Json(Box<Schema>),
     Nested(Box<Grammar>),
 }
 
 #[derive(Debug)]
-pub(super) struct Rule {
-    pub(super) body: Expr,
+pub(super) struct GrammarRule {
+    pub(super) body: GrammarExpr,
     /// The least levels of expressions in a text of the rule; `u32::MAX` when none is finite.
     pub(super) height: u32,
     /// A terminal: nothing is ignored inside.
@@ -38,7 +38,7 @@ pub(super) struct Rule {
 /// A grammar, checked: every rule is defined and the first one has a finite text.
 #[derive(Debug)]
 pub(crate) struct Grammar {
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<GrammarRule>,
     pub(super) start: usize,
     /// Blanks may stand between lexemes.
     pub(super) is_spaced: bool,
@@ -62,15 +62,20 @@ impl Grammar {
         }
     }
 
-    pub(super) fn height(&self, expr: &Expr) -> u32 {
+    pub(super) fn height(&self, expr: &GrammarExpr) -> u32 {
         let inner = match expr {
-            Expr::Literal(_) | Expr::Class(_) | Expr::Pattern(_) | Expr::Json(_) => 0,
-            Expr::Nested(grammar) => grammar.rules[grammar.start].height,
-            Expr::Sequence(parts) => parts.iter().map(|p| self.height(p)).max().unwrap_or(0),
-            Expr::Alternatives(parts) => parts.iter().map(|p| self.height(p)).min().unwrap_or(0),
-            Expr::Repeat(_, 0, _) => 0,
-            Expr::Repeat(part, ..) => self.height(part),
-            Expr::Rule(index) => self.rules[*index].height,
+            GrammarExpr::Literal(_)
+            | GrammarExpr::Class(_)
+            | GrammarExpr::Pattern(_)
+            | GrammarExpr::Json(_) => 0,
+            GrammarExpr::Nested(grammar) => grammar.rules[grammar.start].height,
+            GrammarExpr::Sequence(parts) => parts.iter().map(|p| self.height(p)).max().unwrap_or(0),
+            GrammarExpr::Alternatives(parts) => {
+                parts.iter().map(|p| self.height(p)).min().unwrap_or(0)
+            }
+            GrammarExpr::Repeat(_, 0, _) => 0,
+            GrammarExpr::Repeat(part, ..) => self.height(part),
+            GrammarExpr::Rule(index) => self.rules[*index].height,
         };
         inner.saturating_add(1)
     }

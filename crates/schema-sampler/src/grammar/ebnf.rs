@@ -4,25 +4,25 @@
 
 use std::collections::HashMap;
 
-use super::ast::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
-use super::scan::Scan;
-use crate::regex::Rx;
+use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_NESTING, MAX_RULES};
+use super::scanner::GrammarScanner;
+use crate::regex::RegexGenerator;
 
-struct Parser {
-    scan: Scan,
+struct EbnfParser {
+    scanner: GrammarScanner,
     names: HashMap<String, usize>,
     /// Bodies, once defined.
-    rules: Vec<Option<Expr>>,
+    rules: Vec<Option<GrammarExpr>>,
 }
 
 pub(super) fn read(source: &str) -> Result<Grammar, String> {
-    let mut parser = Parser {
-        scan: Scan::new(source),
+    let mut parser = EbnfParser {
+        scanner: GrammarScanner::new(source),
         names: HashMap::new(),
         rules: Vec::new(),
     };
     parser.skip();
-    while parser.scan.peek(0).is_some() {
+    while parser.scanner.peek(0).is_some() {
         parser.rule()?;
         parser.skip();
     }
@@ -36,7 +36,7 @@ pub(super) fn read(source: &str) -> Result<Grammar, String> {
         }
     }
     for body in parser.rules {
-        rules.extend(body.map(|body| Rule {
+        rules.extend(body.map(|body| GrammarRule {
             body,
             height: u32::MAX,
             is_lexeme: false,
@@ -53,20 +53,20 @@ fn in_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
-impl Parser {
+impl EbnfParser {
     /// Moves past blanks, line ends and comments.
     fn skip(&mut self) {
         loop {
-            self.scan.take_while(char::is_whitespace);
-            if self.scan.peek(0) != Some('#') {
+            self.scanner.take_while(char::is_whitespace);
+            if self.scanner.peek(0) != Some('#') {
                 return;
             }
-            self.scan.take_while(|c| c != '\n');
+            self.scanner.take_while(|c| c != '\n');
         }
     }
 
-    fn error<T>(&self, words: &str) -> Result<T, String> {
-        Err(self.scan.fault(self.scan.at, words))
+    fn error<T>(&self, message: &str) -> Result<T, String> {
+        Err(self.scanner.gbnf_error(self.scanner.at, message))
     }
 
     fn index(&mut self, name: String) -> Result<usize, String> {
@@ -82,50 +82,50 @@ impl Parser {
     }
 
     fn rule(&mut self) -> Result<(), String> {
-        let at = self.scan.at;
-        let name = self.scan.take_while(in_name);
+        let at = self.scanner.at;
+        let name = self.scanner.take_while(in_name);
         if name.is_empty() {
             return self.error("Expected name");
         }
         self.skip();
-        if !self.scan.eat("::=") {
+        if !self.scanner.eat("::=") {
             return self.error("Expected ::=");
         }
         let index = self.index(name.clone())?;
         if self.rules[index].is_some() {
             return Err(self
-                .scan
-                .fault(at, &format!("Rule '{name}' already exists")));
+                .scanner
+                .gbnf_error(at, &format!("Rule '{name}' already exists")));
         }
         let body = self.alternatives(0)?;
         self.rules[index] = Some(body);
         Ok(())
     }
 
-    fn alternatives(&mut self, nesting: u32) -> Result<Expr, String> {
+    fn alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         if nesting > MAX_NESTING {
             return self.error("the grammar nests too deep");
         }
         let mut parts = vec![self.sequence(nesting)?];
-        while self.scan.eat("|") {
+        while self.scanner.eat("|") {
             parts.push(self.sequence(nesting)?);
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => Expr::Alternatives(parts),
+            _ => GrammarExpr::Alternatives(parts),
         })
     }
 
-    fn sequence(&mut self, nesting: u32) -> Result<Expr, String> {
+    fn sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let mut parts = Vec::new();
         loop {
             self.skip();
-            match self.scan.peek(0) {
+            match self.scanner.peek(0) {
                 None | Some('|' | ')') => break,
                 Some(c) if in_name(c) && c != '.' && self.starts_rule() => break,
                 Some(_) => {}
             }
-            if self.scan.eat("(=") {
+            if self.scanner.eat("(=") {
                 // A look-ahead only guides the matcher of the real thing.
                 self.alternatives(nesting + 1)?;
                 self.close()?;
@@ -137,39 +137,39 @@ impl Parser {
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => Expr::Sequence(parts),
+            _ => GrammarExpr::Sequence(parts),
         })
     }
 
     /// Whether a name and `::=` come next: the rule before ends here.
     fn starts_rule(&mut self) -> bool {
-        let at = self.scan.at;
-        self.scan.take_while(in_name);
+        let at = self.scanner.at;
+        self.scanner.take_while(in_name);
         self.skip();
-        let found = self.scan.starts("::=");
-        self.scan.at = at;
+        let found = self.scanner.starts("::=");
+        self.scanner.at = at;
         found
     }
 
     fn close(&mut self) -> Result<(), String> {
         self.skip();
-        if self.scan.eat(")") {
+        if self.scanner.eat(")") {
             Ok(())
         } else {
             self.error("Expected ')'")
         }
     }
 
-    fn primary(&mut self, nesting: u32) -> Result<Expr, String> {
-        let at = self.scan.at;
-        match self.scan.peek(0) {
+    fn primary(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
+        match self.scanner.peek(0) {
             Some('"') => {
-                self.scan.at += 1;
+                self.scanner.at += 1;
                 let mut text = String::new();
                 loop {
-                    match self.scan.next() {
-                        Some('"') => return Ok(Expr::Literal(text)),
-                        Some('\\') => text.push(self.scan.escape()?),
+                    match self.scanner.next() {
+                        Some('"') => return Ok(GrammarExpr::Literal(text)),
+                        Some('\\') => text.push(self.scanner.escape()?),
                         Some('\n') | None => {
                             return self.error("Unexpected end of input");
                         }
@@ -179,53 +179,56 @@ impl Parser {
             }
             Some('[') => self.class(),
             Some('(') => {
-                self.scan.at += 1;
+                self.scanner.at += 1;
                 let inner = self.alternatives(nesting + 1)?;
                 self.close()?;
                 Ok(inner)
             }
             Some('.') => {
-                self.scan.at += 1;
-                Ok(Expr::Class(Rx::class(vec![(' ', char::MAX)])))
+                self.scanner.at += 1;
+                Ok(GrammarExpr::Class(RegexGenerator::class(vec![(
+                    ' ',
+                    char::MAX,
+                )])))
             }
             Some(c) if in_name(c) => {
-                let name = self.scan.take_while(in_name);
-                if self.scan.peek(0) == Some('(') {
+                let name = self.scanner.take_while(in_name);
+                if self.scanner.peek(0) == Some('(') {
                     return Err(self
-                        .scan
-                        .fault(at, &format!("the macro {name}(…) is not supported")));
+                        .scanner
+                        .gbnf_error(at, &format!("the macro {name}(…) is not supported")));
                 }
-                Ok(Expr::Rule(self.index(name)?))
+                Ok(GrammarExpr::Rule(self.index(name)?))
             }
             _ => self.error("Expected name"),
         }
     }
 
-    fn class(&mut self) -> Result<Expr, String> {
-        let at = self.scan.at;
-        self.scan.at += 1;
-        let negated = self.scan.eat("^");
+    fn class(&mut self) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
+        self.scanner.at += 1;
+        let negated = self.scanner.eat("^");
         let mut ranges = Vec::new();
         loop {
-            let low = match self.scan.next() {
+            let low = match self.scanner.next() {
                 Some(']') => break,
-                Some('\\') => self.scan.escape()?,
+                Some('\\') => self.scanner.escape()?,
                 Some('\n') | None => {
                     return self.error("Unexpected end of input");
                 }
                 Some(c) => c,
             };
             let mut high = low;
-            if self.scan.peek(0) == Some('-') && self.scan.peek(1).is_some_and(|c| c != ']') {
-                self.scan.at += 1;
-                high = match self.scan.next() {
-                    Some('\\') => self.scan.escape()?,
+            if self.scanner.peek(0) == Some('-') && self.scanner.peek(1).is_some_and(|c| c != ']') {
+                self.scanner.at += 1;
+                high = match self.scanner.next() {
+                    Some('\\') => self.scanner.escape()?,
                     Some(c) => c,
                     None => continue,
                 };
             }
             if low > high {
-                return Err(self.scan.fault(
+                return Err(self.scanner.gbnf_error(
                     at,
                     "Invalid character class: lower bound is larger than upper bound",
                 ));
@@ -234,52 +237,52 @@ impl Parser {
         }
         let ranges = if negated { complement(ranges) } else { ranges };
         if ranges.is_empty() {
-            return Err(self.scan.fault(at, "the character class is empty"));
+            return Err(self.scanner.gbnf_error(at, "the character class is empty"));
         }
-        Ok(Expr::Class(Rx::class(ranges)))
+        Ok(GrammarExpr::Class(RegexGenerator::class(ranges)))
     }
 
-    fn repeated(&mut self, part: Expr) -> Result<Expr, String> {
+    fn repeated(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
         let mut part = part;
         loop {
-            let (min, max) = match self.scan.peek(0) {
+            let (min, max) = match self.scanner.peek(0) {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
                 Some('?') => (0, Some(1)),
                 Some('{') => {
-                    self.scan.at += 1;
-                    let bounds = bounds(&mut self.scan)?;
-                    part = Expr::Repeat(Box::new(part), bounds.0, bounds.1);
+                    self.scanner.at += 1;
+                    let bounds = bounds(&mut self.scanner)?;
+                    part = GrammarExpr::Repeat(Box::new(part), bounds.0, bounds.1);
                     continue;
                 }
                 _ => return Ok(part),
             };
-            self.scan.at += 1;
-            part = Expr::Repeat(Box::new(part), min, max);
+            self.scanner.at += 1;
+            part = GrammarExpr::Repeat(Box::new(part), min, max);
         }
     }
 }
 
 /// The bounds of a repetition, after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
-pub(super) fn bounds(scan: &mut Scan) -> Result<(u32, Option<u32>), String> {
-    let at = scan.at;
-    scan.take_while(char::is_whitespace);
-    let low = scan.number();
-    scan.take_while(char::is_whitespace);
-    let high = if scan.eat(",") {
-        scan.take_while(char::is_whitespace);
-        let high = scan.number();
-        scan.take_while(char::is_whitespace);
+pub(super) fn bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>), String> {
+    let at = scanner.at;
+    scanner.take_while(char::is_whitespace);
+    let low = scanner.number();
+    scanner.take_while(char::is_whitespace);
+    let high = if scanner.eat(",") {
+        scanner.take_while(char::is_whitespace);
+        let high = scanner.number();
+        scanner.take_while(char::is_whitespace);
         high
     } else {
         low
     };
-    if !scan.eat("}") || (low.is_none() && high.is_none()) {
-        return Err(scan.fault(at, "Expect {n}, {n,} or {n,m}"));
+    if !scanner.eat("}") || (low.is_none() && high.is_none()) {
+        return Err(scanner.gbnf_error(at, "Expect {n}, {n,} or {n,m}"));
     }
     let low = low.unwrap_or(0);
     if high.is_some_and(|high| high < low) {
-        return Err(scan.fault(at, "the upper bound is below the lower bound"));
+        return Err(scanner.gbnf_error(at, "the upper bound is below the lower bound"));
     }
     Ok((low, high))
 }

@@ -8,27 +8,27 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::ast::{Expr, Grammar, MAX_NESTING, MAX_RULES, Rule};
-use super::scan::Scan;
+use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_NESTING, MAX_RULES};
+use super::scanner::GrammarScanner;
 use super::{common, ebnf};
-use crate::regex::{Rx, WholeRegex};
+use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
 /// Levels of `%lark { … }` blocks, at most.
 const MAX_BLOCKS: u32 = 8;
 
-struct Parser {
-    scan: Scan,
+struct LarkParser {
+    scanner: GrammarScanner,
     names: HashMap<String, usize>,
-    rules: Vec<Entry>,
-    ignored: Vec<Expr>,
+    rules: Vec<LarkRule>,
+    ignored: Vec<GrammarExpr>,
     /// Levels of `%lark` blocks around this one.
     blocks: u32,
 }
 
-struct Entry {
+struct LarkRule {
     name: String,
-    body: Option<Expr>,
+    body: Option<GrammarExpr>,
     mentioned: usize,
 }
 
@@ -36,31 +36,31 @@ pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
     if blocks > MAX_BLOCKS {
         return Err("lark grammar too deeply nested".to_owned());
     }
-    let mut parser = Parser {
-        scan: Scan::new(source),
+    let mut parser = LarkParser {
+        scanner: GrammarScanner::new(source),
         names: HashMap::new(),
         rules: Vec::new(),
         ignored: Vec::new(),
         blocks,
     };
     parser.skip_lines();
-    while parser.scan.peek(0).is_some() {
+    while parser.scanner.peek(0).is_some() {
         parser.item()?;
         parser.skip_lines();
     }
     let Some(&start) = parser.names.get("start") else {
         return Err("no start rule found".to_owned());
     };
-    if let Some(entry) = parser.rules.iter().find(|entry| entry.body.is_none()) {
-        let words = format!("unknown name: {:?}", entry.name);
-        return Err(parser.scan.error(entry.mentioned, &words));
+    if let Some(rule) = parser.rules.iter().find(|rule| rule.body.is_none()) {
+        let message = format!("unknown name: {:?}", rule.name);
+        return Err(parser.scanner.lark_error(rule.mentioned, &message));
     }
     let is_spaced = parser.ignored.iter().any(|e| parser.matches_blank(e, 0));
-    let rules = parser.rules.into_iter().filter_map(|entry| {
-        entry.body.map(|body| Rule {
+    let rules = parser.rules.into_iter().filter_map(|rule| {
+        rule.body.map(|body| GrammarRule {
             body,
             height: u32::MAX,
-            is_lexeme: is_terminal(&entry.name),
+            is_lexeme: is_terminal(&rule.name),
         })
     });
     let mut grammar = Grammar {
@@ -88,20 +88,20 @@ fn in_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-')
 }
 
-impl Parser {
-    fn error<T>(&self, words: &str) -> Result<T, String> {
-        Err(self.scan.error(self.scan.at, words))
+impl LarkParser {
+    fn error<T>(&self, message: &str) -> Result<T, String> {
+        Err(self.scanner.lark_error(self.scanner.at, message))
     }
 
     /// Moves past blanks and comments within a line.
     fn skip(&mut self) {
         loop {
-            self.scan.take_while(|c| c.is_whitespace() && c != '\n');
-            let comment = self.scan.peek(0) == Some('#') || self.scan.starts("//");
+            self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
+            let comment = self.scanner.peek(0) == Some('#') || self.scanner.starts("//");
             if comment {
-                self.scan.take_while(|c| c != '\n');
-            } else if self.scan.starts("\\\n") {
-                self.scan.at += 2;
+                self.scanner.take_while(|c| c != '\n');
+            } else if self.scanner.starts("\\\n") {
+                self.scanner.at += 2;
             } else {
                 return;
             }
@@ -110,7 +110,7 @@ impl Parser {
 
     fn skip_lines(&mut self) {
         self.skip();
-        while self.scan.eat("\n") {
+        while self.scanner.eat("\n") {
             self.skip();
         }
     }
@@ -118,43 +118,43 @@ impl Parser {
     /// Moves past blanks, and past line ends inside brackets or before `|`.
     fn skip_within(&mut self, nesting: u32) {
         self.skip();
-        if self.scan.peek(0) != Some('\n') {
+        if self.scanner.peek(0) != Some('\n') {
             return;
         }
-        let at = self.scan.at;
+        let at = self.scanner.at;
         self.skip_lines();
-        if nesting == 0 && self.scan.peek(0) != Some('|') {
-            self.scan.at = at;
+        if nesting == 0 && self.scanner.peek(0) != Some('|') {
+            self.scanner.at = at;
         }
     }
 
     fn item(&mut self) -> Result<(), String> {
-        if self.scan.peek(0) == Some('%') {
+        if self.scanner.peek(0) == Some('%') {
             return self.directive();
         }
-        self.scan.take_while(|c| c == '?' || c == '!');
-        let at = self.scan.at;
-        let name = self.scan.take_while(in_name);
+        self.scanner.take_while(|c| c == '?' || c == '!');
+        let at = self.scanner.at;
+        let name = self.scanner.take_while(in_name);
         if name.is_empty() {
             return self.error("expected a rule, a terminal or a directive");
         }
         self.skip();
-        match self.scan.peek(0) {
+        match self.scanner.peek(0) {
             Some('{') => return self.error("template usage not supported yet"),
             Some('[') => {
                 // Attributes such as [capture, lazy] do not change the language made here.
-                self.scan.take_while(|c| c != ']' && c != '\n');
-                self.scan.eat("]");
+                self.scanner.take_while(|c| c != ']' && c != '\n');
+                self.scanner.eat("]");
                 self.skip();
             }
             Some('.') => {
-                self.scan.at += 1;
-                self.scan.take_while(|c| c == '-' || c.is_ascii_digit());
+                self.scanner.at += 1;
+                self.scanner.take_while(|c| c == '-' || c.is_ascii_digit());
                 self.skip();
             }
             _ => {}
         }
-        if !self.scan.eat(":") {
+        if !self.scanner.eat(":") {
             return self.error("expected ':' after rule name");
         }
         let body = self.alternatives(0)?;
@@ -164,7 +164,7 @@ impl Parser {
 
     fn end_of_line(&mut self) -> Result<(), String> {
         self.skip();
-        match self.scan.peek(0) {
+        match self.scanner.peek(0) {
             None | Some('\n') => Ok(()),
             Some(c) => self.error(&format!("unexpected {c:?}")),
         }
@@ -177,7 +177,7 @@ impl Parser {
         if self.rules.len() >= MAX_RULES {
             return self.error("too many rules");
         }
-        self.rules.push(Entry {
+        self.rules.push(LarkRule {
             name: name.to_owned(),
             body: None,
             mentioned: at,
@@ -186,19 +186,21 @@ impl Parser {
         Ok(self.rules.len() - 1)
     }
 
-    fn define(&mut self, name: String, at: usize, body: Expr) -> Result<(), String> {
+    fn define(&mut self, name: String, at: usize, body: GrammarExpr) -> Result<(), String> {
         let index = self.index(&name, at)?;
         if self.rules[index].body.is_some() {
-            return Err(self.scan.error(at, &format!("duplicate rule: {name:?}")));
+            return Err(self
+                .scanner
+                .lark_error(at, &format!("duplicate rule: {name:?}")));
         }
         self.rules[index].body = Some(body);
         Ok(())
     }
 
     fn directive(&mut self) -> Result<(), String> {
-        let at = self.scan.at;
-        self.scan.at += 1;
-        let name = self.scan.take_while(in_name);
+        let at = self.scanner.at;
+        self.scanner.at += 1;
+        let name = self.scanner.take_while(in_name);
         self.skip();
         match name.as_str() {
             "ignore" => {
@@ -210,42 +212,42 @@ impl Parser {
                 self.json()?;
             }
             "declare" | "override" => {
-                let words = format!("{name} statement not supported yet");
-                return Err(self.scan.error(at, &words));
+                let message = format!("{name} statement not supported yet");
+                return Err(self.scanner.lark_error(at, &message));
             }
-            _ => return Err(self.scan.error(at, "lexer error")),
+            _ => return Err(self.scanner.lark_error(at, "lexer error")),
         }
         self.end_of_line()
     }
 
     fn import(&mut self, at: usize) -> Result<(), String> {
-        if !self.scan.eat("common") {
+        if !self.scanner.eat("common") {
             return self.error("only the library 'common' can be imported");
         }
         self.skip();
         let mut wanted = Vec::new();
-        if self.scan.eat(".") {
-            wanted.push(self.scan.take_while(in_name));
-        } else if self.scan.eat("(") {
+        if self.scanner.eat(".") {
+            wanted.push(self.scanner.take_while(in_name));
+        } else if self.scanner.eat("(") {
             loop {
                 self.skip_within(1);
-                wanted.push(self.scan.take_while(in_name));
+                wanted.push(self.scanner.take_while(in_name));
                 self.skip_within(1);
-                if self.scan.eat(")") {
+                if self.scanner.eat(")") {
                     break;
                 }
-                if !self.scan.eat(",") {
+                if !self.scanner.eat(",") {
                     return self.error("expected ',' or ')' in the list of imports");
                 }
             }
         }
         self.skip();
-        let alias = self.scan.eat("->").then(|| {
+        let alias = self.scanner.eat("->").then(|| {
             self.skip();
-            self.scan.take_while(in_name)
+            self.scanner.take_while(in_name)
         });
         for name in wanted {
-            let pattern = common::pattern(&name).map_err(|e| self.scan.error(at, &e))?;
+            let pattern = common::pattern(&name).map_err(|e| self.scanner.lark_error(at, &e))?;
             let body = self.regex(pattern, at)?;
             let name = alias.clone().unwrap_or(name);
             self.define(name, at, body)?;
@@ -253,48 +255,51 @@ impl Parser {
         Ok(())
     }
 
-    fn regex(&self, source: &str, at: usize) -> Result<Expr, String> {
+    fn regex(&self, source: &str, at: usize) -> Result<GrammarExpr, String> {
         match WholeRegex::new(source) {
-            Ok(regex) => Ok(Expr::Pattern(Box::new(regex))),
+            Ok(regex) => Ok(GrammarExpr::Pattern(Box::new(regex))),
             Err(_) => {
                 let reason = regex_syntax::parse(source).err().map(|e| e.to_string());
                 let reason = reason.unwrap_or_else(|| "not supported".to_owned());
-                let words = format!("invalid regex {source:?} (in regex): {reason}");
-                Err(self.scan.error(at, &words))
+                let message = format!("invalid regex {source:?} (in regex): {reason}");
+                Err(self.scanner.lark_error(at, &message))
             }
         }
     }
 
-    fn alternatives(&mut self, nesting: u32) -> Result<Expr, String> {
+    fn alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         if nesting > MAX_NESTING {
             return self.error("lark grammar too deeply nested");
         }
         let mut parts = Vec::new();
         loop {
             parts.push(self.sequence(nesting)?);
-            if self.scan.eat("->") {
+            if self.scanner.eat("->") {
                 self.skip();
-                self.scan.take_while(in_name);
+                self.scanner.take_while(in_name);
                 self.skip_within(nesting);
             }
-            if !self.scan.eat("|") {
+            if !self.scanner.eat("|") {
                 break;
             }
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => Expr::Alternatives(parts),
+            _ => GrammarExpr::Alternatives(parts),
         })
     }
 
-    fn sequence(&mut self, nesting: u32) -> Result<Expr, String> {
+    fn sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let mut parts = Vec::new();
         loop {
             self.skip_within(nesting);
-            if self.scan.starts("->") {
+            if self.scanner.starts("->") {
                 break;
             }
-            if matches!(self.scan.peek(0), None | Some('|' | ')' | ']' | '\n' | '}')) {
+            if matches!(
+                self.scanner.peek(0),
+                None | Some('|' | ')' | ']' | '\n' | '}')
+            ) {
                 break;
             }
             let part = self.atom(nesting)?;
@@ -303,43 +308,43 @@ impl Parser {
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => Expr::Sequence(parts),
+            _ => GrammarExpr::Sequence(parts),
         })
     }
 
-    fn bracket(&mut self, close: &str, nesting: u32) -> Result<Expr, String> {
-        self.scan.at += 1;
+    fn bracket(&mut self, close: &str, nesting: u32) -> Result<GrammarExpr, String> {
+        self.scanner.at += 1;
         let inner = self.alternatives(nesting + 1)?;
         self.skip_within(nesting + 1);
-        if !self.scan.eat(close) {
+        if !self.scanner.eat(close) {
             return self.error(&format!("expected '{close}'"));
         }
         Ok(inner)
     }
 
-    fn atom(&mut self, nesting: u32) -> Result<Expr, String> {
-        let at = self.scan.at;
-        match self.scan.peek(0) {
+    fn atom(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
+        match self.scanner.peek(0) {
             Some('(') => self.bracket(")", nesting),
             Some('[') => {
                 let inner = self.bracket("]", nesting)?;
-                Ok(Expr::Repeat(Box::new(inner), 0, Some(1)))
+                Ok(GrammarExpr::Repeat(Box::new(inner), 0, Some(1)))
             }
             Some('"') => self.string_or_range(),
             Some('/') => self.slashed(),
             Some('%') => self.block(),
             Some('<') => {
-                let text = self.scan.take_while(|c| c != '>' && !c.is_whitespace());
-                if !self.scan.eat(">") || text.starts_with("<[") {
+                let text = self.scanner.take_while(|c| c != '>' && !c.is_whitespace());
+                if !self.scanner.eat(">") || text.starts_with("<[") {
                     return Err(self
-                        .scan
-                        .error(at, "token ids cannot be written without a tokenizer"));
+                        .scanner
+                        .lark_error(at, "token ids cannot be written without a tokenizer"));
                 }
-                Ok(Expr::Literal(text + ">"))
+                Ok(GrammarExpr::Literal(text + ">"))
             }
             Some(c) if in_name(c) => {
-                let name = self.scan.take_while(in_name);
-                Ok(Expr::Rule(self.index(&name, at)?))
+                let name = self.scanner.take_while(in_name);
+                Ok(GrammarExpr::Rule(self.index(&name, at)?))
             }
             Some('@') => self.error("references to other grammars are not supported"),
             Some(c) => self.error(&format!("unexpected {c:?}")),
@@ -348,35 +353,37 @@ impl Parser {
     }
 
     fn string(&mut self) -> Result<String, String> {
-        let at = self.scan.at;
-        self.scan.at += 1;
+        let at = self.scanner.at;
+        self.scanner.at += 1;
         let mut text = String::new();
         loop {
-            match self.scan.next() {
+            match self.scanner.next() {
                 Some('"') => return Ok(text),
-                Some('\\') => text.push(self.scan.escape()?),
-                Some('\n') | None => return Err(self.scan.error(at, "unterminated string")),
+                Some('\\') => text.push(self.scanner.escape()?),
+                Some('\n') | None => {
+                    return Err(self.scanner.lark_error(at, "unterminated string"));
+                }
                 Some(c) => text.push(c),
             }
         }
     }
 
-    fn string_or_range(&mut self) -> Result<Expr, String> {
-        let at = self.scan.at;
+    fn string_or_range(&mut self) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
         let text = self.string()?;
-        if self.scan.peek(0) == Some('i') && !self.scan.peek(1).is_some_and(in_name) {
+        if self.scanner.peek(0) == Some('i') && !self.scanner.peek(1).is_some_and(in_name) {
             // Any case is accepted: the one that is written reads best.
-            self.scan.at += 1;
-            return Ok(Expr::Literal(text));
+            self.scanner.at += 1;
+            return Ok(GrammarExpr::Literal(text));
         }
-        let before = self.scan.at;
+        let before = self.scanner.at;
         self.skip();
-        if !self.scan.eat("..") {
-            self.scan.at = before;
-            return Ok(Expr::Literal(text));
+        if !self.scanner.eat("..") {
+            self.scanner.at = before;
+            return Ok(GrammarExpr::Literal(text));
         }
         self.skip();
-        if self.scan.peek(0) != Some('"') {
+        if self.scanner.peek(0) != Some('"') {
             return self.error("expected a string after '..'");
         }
         let end = self.string()?;
@@ -385,33 +392,35 @@ impl Parser {
             chars.next().filter(|_| chars.next().is_none())
         };
         match (one(&text), one(&end)) {
-            (Some(low), Some(high)) if low <= high => Ok(Expr::Class(Rx::class(vec![(low, high)]))),
+            (Some(low), Some(high)) if low <= high => {
+                Ok(GrammarExpr::Class(RegexGenerator::class(vec![(low, high)])))
+            }
             (Some(low), Some(high)) => Err(self
-                .scan
-                .error(at, &format!("invalid range order: {low:?}..{high:?}"))),
+                .scanner
+                .lark_error(at, &format!("invalid range order: {low:?}..{high:?}"))),
             _ => Err(self
-                .scan
-                .error(at, "both ends of a range must be one character")),
+                .scanner
+                .lark_error(at, "both ends of a range must be one character")),
         }
     }
 
-    fn slashed(&mut self) -> Result<Expr, String> {
-        let at = self.scan.at;
-        self.scan.at += 1;
+    fn slashed(&mut self) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
+        self.scanner.at += 1;
         let mut source = String::new();
         loop {
-            match self.scan.next() {
+            match self.scanner.next() {
                 Some('/') => break,
-                Some('\\') => match self.scan.next() {
+                Some('\\') => match self.scanner.next() {
                     Some('/') => source.push('/'),
                     Some(c) => source.extend(['\\', c]),
                     None => {}
                 },
-                Some('\n') | None => return Err(self.scan.error(at, "unterminated regex")),
+                Some('\n') | None => return Err(self.scanner.lark_error(at, "unterminated regex")),
                 Some(c) => source.push(c),
             }
         }
-        let flags = self.scan.take_while(|c| "imslux".contains(c));
+        let flags = self.scanner.take_while(|c| "imslux".contains(c));
         let flags: String = flags.chars().filter(|c| "imsx".contains(*c)).collect();
         if flags.is_empty() {
             self.regex(&source, at)
@@ -421,12 +430,12 @@ impl Parser {
     }
 
     fn json(&mut self) -> Result<Value, String> {
-        let rest = self.scan.rest();
+        let rest = self.scanner.rest();
         let mut values = serde_json::Deserializer::from_str(&rest).into_iter::<Value>();
         match values.next() {
             Some(Ok(value)) => {
                 let read = &rest[..values.byte_offset()];
-                self.scan.at += read.chars().count();
+                self.scanner.at += read.chars().count();
                 Ok(value)
             }
             Some(Err(error)) => self.error(&format!("invalid JSON: {error}")),
@@ -435,49 +444,49 @@ impl Parser {
     }
 
     /// `%json { … }` or `%lark { … }`.
-    fn block(&mut self) -> Result<Expr, String> {
-        let at = self.scan.at;
-        self.scan.at += 1;
-        let name = self.scan.take_while(in_name);
+    fn block(&mut self) -> Result<GrammarExpr, String> {
+        let at = self.scanner.at;
+        self.scanner.at += 1;
+        let name = self.scanner.take_while(in_name);
         self.skip_within(1);
         match name.as_str() {
             "json" => {
                 let value = self.json()?;
                 let schema = Schema::read(&value).map_err(|bad| {
-                    self.scan
-                        .error(at, &format!("{} ({})", bad.reason, bad.path))
+                    self.scanner
+                        .lark_error(at, &format!("{} ({})", bad.reason, bad.path))
                 })?;
-                Ok(Expr::Json(Box::new(schema)))
+                Ok(GrammarExpr::Json(Box::new(schema)))
             }
             "lark" => {
                 let inner = self.braces()?;
                 let grammar = read(&inner, self.blocks + 1)?;
-                Ok(Expr::Nested(Box::new(grammar)))
+                Ok(GrammarExpr::Nested(Box::new(grammar)))
             }
             _ => Err(self
-                .scan
-                .error(at, &format!("expected %lark or %json, got %{name}"))),
+                .scanner
+                .lark_error(at, &format!("expected %lark or %json, got %{name}"))),
         }
     }
 
     /// The text between a pair of braces, strings and patterns skipped.
     fn braces(&mut self) -> Result<String, String> {
-        let at = self.scan.at;
-        if !self.scan.eat("{") {
+        let at = self.scanner.at;
+        if !self.scanner.eat("{") {
             return self.error("expected '{'");
         }
         let mut depth = 1;
         let mut text = String::new();
-        while let Some(c) = self.scan.next() {
+        while let Some(c) = self.scanner.next() {
             match c {
                 '{' => depth += 1,
                 '}' => depth -= 1,
                 '"' | '/' => {
                     text.push(c);
-                    while let Some(inner) = self.scan.next() {
+                    while let Some(inner) = self.scanner.next() {
                         text.push(inner);
                         if inner == '\\' {
-                            text.extend(self.scan.next());
+                            text.extend(self.scanner.next());
                         } else if inner == c || inner == '\n' {
                             break;
                         }
@@ -491,63 +500,65 @@ impl Parser {
             }
             text.push(c);
         }
-        Err(self.scan.error(at, "unterminated '{'"))
+        Err(self.scanner.lark_error(at, "unterminated '{'"))
     }
 
-    fn repeated(&mut self, part: Expr) -> Result<Expr, String> {
-        let (min, max) = match self.scan.peek(0) {
+    fn repeated(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
+        let (min, max) = match self.scanner.peek(0) {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
             Some('{') => {
-                self.scan.at += 1;
-                let (min, max) = ebnf::bounds(&mut self.scan)?;
-                return Ok(Expr::Repeat(Box::new(part), min, max));
+                self.scanner.at += 1;
+                let (min, max) = ebnf::bounds(&mut self.scanner)?;
+                return Ok(GrammarExpr::Repeat(Box::new(part), min, max));
             }
             Some('~') => {
-                self.scan.at += 1;
+                self.scanner.at += 1;
                 self.skip();
-                let Some(min) = self.scan.number() else {
+                let Some(min) = self.scanner.number() else {
                     return self.error("expected a number after '~'");
                 };
-                let max = if self.scan.eat("..") {
-                    self.scan.number()
+                let max = if self.scanner.eat("..") {
+                    self.scanner.number()
                 } else {
                     Some(min)
                 };
                 if max.is_none_or(|max| max < min) {
                     return self.error("range end must be >= start");
                 }
-                return Ok(Expr::Repeat(Box::new(part), min, max));
+                return Ok(GrammarExpr::Repeat(Box::new(part), min, max));
             }
             _ => return Ok(part),
         };
-        self.scan.at += 1;
-        Ok(Expr::Repeat(Box::new(part), min, max))
+        self.scanner.at += 1;
+        Ok(GrammarExpr::Repeat(Box::new(part), min, max))
     }
 
     /// Whether an ignored part may be a single blank.
-    fn matches_blank(&self, expr: &Expr, depth: u32) -> bool {
+    fn matches_blank(&self, expr: &GrammarExpr, depth: u32) -> bool {
         if depth > MAX_NESTING {
             return false;
         }
         match expr {
-            Expr::Literal(text) => text == " ",
-            Expr::Pattern(regex) => regex.is_match(" "),
-            Expr::Class(rx) => rx.has(' '),
-            Expr::Alternatives(parts) => parts.iter().any(|p| self.matches_blank(p, depth + 1)),
-            Expr::Sequence(parts) => match parts.as_slice() {
+            GrammarExpr::Literal(text) => text == " ",
+            GrammarExpr::Pattern(regex) => regex.is_match(" "),
+            GrammarExpr::Class(class) => class.has(' '),
+            GrammarExpr::Alternatives(parts) => {
+                parts.iter().any(|p| self.matches_blank(p, depth + 1))
+            }
+            GrammarExpr::Sequence(parts) => match parts.as_slice() {
                 [only] => self.matches_blank(only, depth + 1),
                 _ => false,
             },
-            Expr::Repeat(part, min, max) => {
+            GrammarExpr::Repeat(part, min, max) => {
                 *min <= 1 && *max != Some(0) && self.matches_blank(part, depth + 1)
             }
-            Expr::Rule(index) => self.rules[*index]
+            GrammarExpr::Rule(index) => self.rules[*index]
                 .body
                 .as_ref()
                 .is_some_and(|body| self.matches_blank(body, depth + 1)),
-            Expr::Json(_) | Expr::Nested(_) => false,
+            GrammarExpr::Json(_) | GrammarExpr::Nested(_) => false,
         }
     }
 }

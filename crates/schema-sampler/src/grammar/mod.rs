@@ -9,7 +9,7 @@ mod ast;
 mod common;
 mod ebnf;
 mod lark;
-mod scan;
+mod scanner;
 mod write;
 
 pub(crate) use ast::Grammar;

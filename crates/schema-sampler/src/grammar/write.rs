@@ -2,11 +2,11 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::ast::{Expr, Grammar, MAX_HEIGHT};
+use super::ast::{Grammar, GrammarExpr, MAX_HEIGHT};
 use crate::constraint::ConstraintError;
 use crate::limits::Limits;
 use crate::sample;
-use crate::schema::Types;
+use crate::schema::JsonTypes;
 use vllm_sim_random::Draw;
 
 /// Levels of expressions after which the shortest derivation is taken.
@@ -28,47 +28,47 @@ impl Grammar {
         limits: &Limits,
         rng: &mut ChaCha8Rng,
     ) -> Result<String, ConstraintError> {
-        for is_lean in [false, true] {
-            let mut writer = Writer {
+        for is_shortest in [false, true] {
+            let mut writer = GrammarWriter {
                 grammar: self,
                 limits,
                 rng: &mut *rng,
                 out: String::new(),
                 fuel: FUEL,
-                is_lean,
+                is_shortest,
             };
             match writer.rule(self.start, 0) {
                 Ok(()) if writer.out.chars().count() <= limits.max_chars as usize => {
                     return Ok(writer.out);
                 }
-                Err(Stop::Failed(error)) => return Err(error),
-                Ok(()) | Err(Stop::Long) => {}
+                Err(WriteError::Constraint(error)) => return Err(error),
+                Ok(()) | Err(WriteError::TooLong) => {}
             }
         }
         Err(ConstraintError::TooLong(limits.max_chars))
     }
 }
 
-enum Stop {
-    Long,
-    Failed(ConstraintError),
+enum WriteError {
+    TooLong,
+    Constraint(ConstraintError),
 }
 
-struct Writer<'g> {
+struct GrammarWriter<'g> {
     grammar: &'g Grammar,
     limits: &'g Limits,
     rng: &'g mut ChaCha8Rng,
     out: String,
     fuel: u32,
-    is_lean: bool,
+    is_shortest: bool,
 }
 
-impl Writer<'_> {
-    fn is_lean(&self, depth: u32) -> bool {
-        self.is_lean || depth > DEEP || self.out.len() > LONG || self.fuel < FUEL / 2
+impl GrammarWriter<'_> {
+    fn is_shortest(&self, depth: u32) -> bool {
+        self.is_shortest || depth > DEEP || self.out.len() > LONG || self.fuel < FUEL / 2
     }
 
-    fn rule(&mut self, index: usize, depth: u32) -> Result<(), Stop> {
+    fn rule(&mut self, index: usize, depth: u32) -> Result<(), WriteError> {
         let grammar = self.grammar;
         let rule = &grammar.rules[index];
         if rule.is_lexeme {
@@ -79,7 +79,10 @@ impl Writer<'_> {
     }
 
     /// Writes one lexeme, with a blank before it where two words would run together.
-    fn lexeme(&mut self, write: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
+    fn lexeme(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), WriteError>,
+    ) -> Result<(), WriteError> {
         let start = self.out.len();
         write(self)?;
         if self.grammar.is_spaced {
@@ -93,50 +96,55 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn expr(&mut self, expr: &Expr, depth: u32, inside: bool) -> Result<(), Stop> {
-        self.fuel = self.fuel.checked_sub(1).ok_or(Stop::Long)?;
+    fn expr(&mut self, expr: &GrammarExpr, depth: u32, inside: bool) -> Result<(), WriteError> {
+        self.fuel = self.fuel.checked_sub(1).ok_or(WriteError::TooLong)?;
         if self.out.len() > self.limits.max_chars as usize * 4 {
-            return Err(Stop::Long);
+            return Err(WriteError::TooLong);
         }
         let grammar = self.grammar;
         match expr {
-            Expr::Literal(_) | Expr::Class(_) | Expr::Pattern(_) | Expr::Json(_)
+            GrammarExpr::Literal(_)
+            | GrammarExpr::Class(_)
+            | GrammarExpr::Pattern(_)
+            | GrammarExpr::Json(_)
                 if !inside && grammar.is_spaced =>
             {
                 self.lexeme(|writer| writer.expr(expr, depth, true))
             }
-            Expr::Literal(text) => {
+            GrammarExpr::Literal(text) => {
                 self.out.push_str(text);
                 Ok(())
             }
-            Expr::Class(rx) => rx.sample(1, 1, self.rng, &mut self.out).ok_or(Stop::Long),
-            Expr::Pattern(regex) => {
+            GrammarExpr::Class(class) => class
+                .sample(1, 1, self.rng, &mut self.out)
+                .ok_or(WriteError::TooLong),
+            GrammarExpr::Pattern(regex) => {
                 let text = regex.sample(self.limits.max_chars, self.rng);
-                self.out.push_str(&text.ok_or(Stop::Long)?);
+                self.out.push_str(&text.ok_or(WriteError::TooLong)?);
                 Ok(())
             }
-            Expr::Json(schema) => {
-                let text = sample::json(schema, self.limits, Types::NONE, self.rng);
-                self.out.push_str(&text.map_err(Stop::Failed)?);
+            GrammarExpr::Json(schema) => {
+                let text = sample::json(schema, self.limits, JsonTypes::NONE, self.rng);
+                self.out.push_str(&text.map_err(WriteError::Constraint)?);
                 Ok(())
             }
-            Expr::Nested(inner) => {
+            GrammarExpr::Nested(inner) => {
                 let text = inner.sample(self.limits, self.rng);
-                self.out.push_str(&text.map_err(Stop::Failed)?);
+                self.out.push_str(&text.map_err(WriteError::Constraint)?);
                 Ok(())
             }
-            Expr::Sequence(parts) => parts
+            GrammarExpr::Sequence(parts) => parts
                 .iter()
                 .try_for_each(|part| self.expr(part, depth + 1, inside)),
-            Expr::Alternatives(parts) => {
+            GrammarExpr::Alternatives(parts) => {
                 let heights: Vec<u32> = parts.iter().map(|p| grammar.height(p)).collect();
                 let least = heights.iter().copied().min().unwrap_or(0);
-                let most = if self.is_lean(depth) {
+                let most = if self.is_shortest(depth) {
                     least
                 } else {
                     MAX_HEIGHT.max(least)
                 };
-                let open: Vec<&Expr> = parts
+                let open: Vec<&GrammarExpr> = parts
                     .iter()
                     .zip(&heights)
                     .filter(|&(_, &height)| height <= most)
@@ -148,10 +156,10 @@ impl Writer<'_> {
                     None => Ok(()),
                 }
             }
-            Expr::Repeat(part, min, max) => {
+            GrammarExpr::Repeat(part, min, max) => {
                 let finite = grammar.height(part) <= MAX_HEIGHT;
                 let extra = match depth {
-                    _ if self.is_lean(depth) || !finite => 0,
+                    _ if self.is_shortest(depth) || !finite => 0,
                     0..10 => 3,
                     _ => 1,
                 };
@@ -159,8 +167,10 @@ impl Writer<'_> {
                 let count = self.rng.between(u64::from(*min), u64::from(most));
                 (0..count).try_for_each(|_| self.expr(part, depth + 1, inside))
             }
-            Expr::Rule(index) if inside => self.expr(&grammar.rules[*index].body, depth + 1, true),
-            Expr::Rule(index) => self.rule(*index, depth),
+            GrammarExpr::Rule(index) if inside => {
+                self.expr(&grammar.rules[*index].body, depth + 1, true)
+            }
+            GrammarExpr::Rule(index) => self.rule(*index, depth),
         }
     }
 }

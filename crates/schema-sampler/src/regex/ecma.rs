@@ -2,33 +2,33 @@
 
 /// A pattern that `regex-syntax` can read, and what had to be left out of it.
 #[derive(Debug, Default)]
-pub(super) struct Translated {
+pub(super) struct TranslatedPattern {
     /// The pattern without look-around and back-references.
     pub(super) rust: String,
     /// Bodies of positive look-aheads, still in the source dialect.
-    pub(super) ahead: Vec<String>,
+    pub(super) look_aheads: Vec<String>,
     /// Something was left out, so a string made from `rust` may not match the source.
     pub(super) lossy: bool,
 }
 
 /// Rewrites `source`; what cannot be rewritten is copied, for `regex-syntax` to refuse.
-pub(super) fn translate(source: &str) -> Translated {
-    let mut walk = Walk {
+pub(super) fn translate(source: &str) -> TranslatedPattern {
+    let mut translator = Translator {
         chars: source.chars().collect(),
         at: 0,
-        out: Translated::default(),
+        out: TranslatedPattern::default(),
     };
-    walk.pattern();
-    walk.out
+    translator.pattern();
+    translator.out
 }
 
-struct Walk {
+struct Translator {
     chars: Vec<char>,
     at: usize,
-    out: Translated,
+    out: TranslatedPattern,
 }
 
-impl Walk {
+impl Translator {
     fn peek(&self, ahead: usize) -> Option<char> {
         self.chars.get(self.at + ahead).copied()
     }
@@ -104,7 +104,7 @@ impl Walk {
             if self.starts(open) {
                 let body = self.skip_group(open.len());
                 if positive {
-                    self.out.ahead.push(body);
+                    self.out.look_aheads.push(body);
                 }
                 self.out.lossy = true;
                 // Keeps a quantifier that follows legal.
@@ -352,7 +352,7 @@ mod tests {
     fn look_around_is_taken_out_and_noted() {
         let t = translate(r"^(?=.*[A-Z])(?!x(y)z).{8,}$");
         assert_eq!(t.rust, "^(?:)(?:).{8,}$");
-        assert_eq!(t.ahead, [".*[A-Z]"]);
+        assert_eq!(t.look_aheads, [".*[A-Z]"]);
         assert!(t.lossy);
     }
 }

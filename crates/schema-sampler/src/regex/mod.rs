@@ -1,10 +1,10 @@
 //! Strings that match a pattern.
 
 mod ecma;
+mod generator;
 mod pattern;
-mod rx;
 mod whole;
 
+pub(crate) use generator::RegexGenerator;
 pub(crate) use pattern::{Pattern, engine};
-pub(crate) use rx::Rx;
 pub(crate) use whole::WholeRegex;

@@ -8,7 +8,7 @@ use regex_syntax::hir::Look;
 use serde_json::{Value, json};
 
 use super::ecma;
-use super::rx::Rx;
+use super::generator::RegexGenerator;
 use crate::words;
 use vllm_sim_random::Draw;
 
@@ -32,15 +32,15 @@ pub(crate) fn engine() -> PatternOptions<FancyRegex> {
 /// A JSON Schema `pattern`: found anywhere in the string, ECMA-262 dialect.
 pub(crate) struct Pattern {
     source: String,
-    rx: Option<Rx>,
-    ahead: Vec<Rx>,
+    generator: Option<RegexGenerator>,
+    look_aheads: Vec<RegexGenerator>,
     open_start: bool,
     open_end: bool,
     exact: bool,
-    matcher: OnceLock<Option<Matcher>>,
+    matcher: OnceLock<Option<PatternMatcher>>,
 }
 
-enum Matcher {
+enum PatternMatcher {
     /// ECMA-262, as `jsonschema` understands it.
     Ecma(Box<Validator>),
     /// Another dialect, such as Python's, translated.
@@ -60,8 +60,8 @@ impl Pattern {
         let parsed = regex_syntax::parse(&translated.rust);
         let mut pattern = Self {
             source: source.to_owned(),
-            rx: None,
-            ahead: Vec::new(),
+            generator: None,
+            look_aheads: Vec::new(),
             open_start: true,
             open_end: true,
             exact: false,
@@ -76,7 +76,7 @@ impl Pattern {
                 let inner = looks.contains(Look::Start) == pattern.open_start
                     || looks.contains(Look::End) == pattern.open_end;
                 pattern.exact = !translated.lossy && anchors && !inner;
-                pattern.rx = Some(Rx::new(&hir));
+                pattern.generator = Some(RegexGenerator::new(&hir));
             }
             Err(error) if !translated.lossy => {
                 // The last word is the matcher's: it reads some patterns that we cannot.
@@ -89,11 +89,11 @@ impl Pattern {
         if translated.lossy && pattern.matcher().is_none() {
             return Err(format!("regex {source:?} is not supported"));
         }
-        pattern.ahead = translated
-            .ahead
+        pattern.look_aheads = translated
+            .look_aheads
             .iter()
             .filter_map(|body| regex_syntax::parse(&ecma::translate(body).rust).ok())
-            .map(|hir| Rx::new(&hir))
+            .map(|hir| RegexGenerator::new(&hir))
             .collect();
         Ok(pattern)
     }
@@ -117,14 +117,14 @@ impl Pattern {
         }
     }
 
-    fn matcher(&self) -> Option<&Matcher> {
+    fn matcher(&self) -> Option<&PatternMatcher> {
         self.matcher
             .get_or_init(|| {
                 let ecma = jsonschema::options()
                     .with_pattern_options(engine())
                     .build(&json!({"pattern": self.source}));
                 if let Ok(validator) = ecma {
-                    return Some(Matcher::Ecma(Box::new(validator)));
+                    return Some(PatternMatcher::Ecma(Box::new(validator)));
                 }
                 let translated = ecma::translate(&self.source);
                 if translated.lossy {
@@ -134,7 +134,7 @@ impl Pattern {
                     .size_limit(MAX_COMPILED)
                     .build()
                     .ok()
-                    .map(|regex| Matcher::Other(Box::new(regex)))
+                    .map(|regex| PatternMatcher::Other(Box::new(regex)))
             })
             .as_ref()
     }
@@ -142,8 +142,10 @@ impl Pattern {
     /// Whether the pattern is found in `text`.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         match self.matcher() {
-            Some(Matcher::Ecma(validator)) => validator.is_valid(&Value::String(text.to_owned())),
-            Some(Matcher::Other(regex)) => regex.is_match(text),
+            Some(PatternMatcher::Ecma(validator)) => {
+                validator.is_valid(&Value::String(text.to_owned()))
+            }
+            Some(PatternMatcher::Other(regex)) => regex.is_match(text),
             // Too big to compile: what the sampler makes is taken on trust.
             None => self.exact,
         }
@@ -151,15 +153,15 @@ impl Pattern {
 
     /// A string of `low..=high` characters that probably matches.
     pub(crate) fn sample(&self, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
-        let rx = self.rx.as_ref()?;
+        let generator = self.generator.as_ref()?;
         let mut out = String::new();
-        if !self.ahead.is_empty() && rng.percent(70) {
-            return self.sample_ahead(rx, low, high, rng);
+        if !self.look_aheads.is_empty() && rng.percent(70) {
+            return self.sample_ahead(generator, low, high, rng);
         }
         // Outside the match an open end may hold anything: use it only to reach the length.
         let open = self.open_start || self.open_end;
-        let (core_low, core_high) = (if open { low.min(rx.max) } else { low }, high);
-        rx.sample(core_low, core_high, rng, &mut out)?;
+        let (core_low, core_high) = (if open { low.min(generator.max) } else { low }, high);
+        generator.sample(core_low, core_high, rng, &mut out)?;
         let length = out.chars().count();
         let missing = (low as usize).saturating_sub(length);
         if missing == 0 {
@@ -181,20 +183,29 @@ impl Pattern {
     }
 
     /// Passwords and the like: a piece for each look-ahead, then the body of the pattern.
-    fn sample_ahead(&self, rx: &Rx, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+    fn sample_ahead(
+        &self,
+        generator: &RegexGenerator,
+        low: u32,
+        high: u32,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<String> {
         let mut out = String::new();
-        for piece in &self.ahead {
+        for piece in &self.look_aheads {
             if rng.percent(90) {
                 piece.sample(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
             }
         }
         let used = u32::try_from(out.chars().count()).ok()?;
-        if used < rx.max && used < high {
-            let low = low.max(rx.min).saturating_sub(used).max(rx.min.min(1));
+        if used < generator.max && used < high {
+            let low = low
+                .max(generator.min)
+                .saturating_sub(used)
+                .max(generator.min.min(1));
             let mut body = String::new();
-            if rx
+            if generator
                 .sample(
-                    low.max(rx.min.saturating_sub(used)),
+                    low.max(generator.min.saturating_sub(used)),
                     high - used,
                     rng,
                     &mut body,
@@ -202,9 +213,9 @@ impl Pattern {
                 .is_none()
             {
                 body.clear();
-                rx.sample(rx.min, high, rng, &mut body)?;
+                generator.sample(generator.min, high, rng, &mut body)?;
             }
-            let missing = low.max(rx.min.saturating_sub(used)) as usize;
+            let missing = low.max(generator.min.saturating_sub(used)) as usize;
             let take = body.chars().count().min(missing.max(2));
             out.extend(body.chars().take(take));
         }

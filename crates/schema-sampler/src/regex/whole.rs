@@ -4,8 +4,8 @@ use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::Look;
 
 use super::ecma;
+use super::generator::RegexGenerator;
 use super::pattern::MAX_PATTERN;
-use super::rx::Rx;
 use crate::constraint::ConstraintError;
 use vllm_sim_random::{Purpose, stream};
 
@@ -15,7 +15,7 @@ const MAX_PROBE: u32 = 1_000;
 /// A regex constraint: the whole answer matches.
 #[derive(Debug)]
 pub(crate) struct WholeRegex {
-    rx: Rx,
+    generator: RegexGenerator,
     check: regex::Regex,
 }
 
@@ -47,7 +47,7 @@ impl WholeRegex {
         let check = regex::Regex::new(&format!(r"\A(?:{text})\z"))
             .map_err(|error| grammar_error(source, &error.to_string()))?;
         let regex = Self {
-            rx: Rx::new(&hir),
+            generator: RegexGenerator::new(&hir),
             check,
         };
         let looks = hir.properties().look_set();
@@ -73,7 +73,7 @@ impl WholeRegex {
         // Word boundaries and inner anchors are ignored by the sampler: try again.
         (0..64).find_map(|_| {
             let mut out = String::new();
-            self.rx.sample(0, max_chars, rng, &mut out)?;
+            self.generator.sample(0, max_chars, rng, &mut out)?;
             self.check.is_match(&out).then_some(out)
         })
     }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::plan::Plan;
-use super::sampler::{Fail, Place, Sampler};
-use crate::schema::{ArrayRules, Contains, NodeId, same};
+use super::plan::ValuePlan;
+use super::sampler::{SampleFailure, Sampler, ValueContext};
+use crate::schema::{ArrayRules, Contains, NodeId, json_equal};
 use vllm_sim_random::Draw;
 
 /// Items that a reply can hold.
@@ -13,7 +13,7 @@ const MAX_ITEMS: u64 = 3_000;
 /// Attempts at an item that differs from the ones before.
 const UNIQUE_TRIES: u32 = 24;
 
-struct Shape<'a> {
+struct ArrayShape<'a> {
     rules: Vec<&'a ArrayRules>,
     contains: Vec<Contains>,
     min: u64,
@@ -22,18 +22,22 @@ struct Shape<'a> {
 }
 
 impl Sampler<'_> {
-    pub(super) fn array(&mut self, plan: &Plan, place: Place) -> Result<Value, Fail> {
+    pub(super) fn array(
+        &mut self,
+        plan: &ValuePlan,
+        context: ValueContext,
+    ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
-        let place = Place {
+        let context = ValueContext {
             parts: plan.parts,
-            ..place
+            ..context
         };
         let rules: Vec<&ArrayRules> = plan
             .facets
             .iter()
             .filter_map(|&id| schema.node(id).array.as_deref())
             .collect();
-        let blame = plan
+        let at_fault = plan
             .facets
             .iter()
             .copied()
@@ -42,18 +46,18 @@ impl Sampler<'_> {
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
             return self.fail(
-                blame,
+                at_fault,
                 format!("minItems ({min}) is greater than maxItems ({max})"),
             );
         }
         if shape.min > MAX_ITEMS {
             let min = shape.min;
             return self.fail(
-                blame,
+                at_fault,
                 format!("minItems ({min}) is more than a reply can hold"),
             );
         }
-        let count = self.length(&shape, place);
+        let count = self.length(&shape, context);
         let needed = self.assign(&shape, count)?;
         let mut items: Vec<Value> = Vec::new();
         let mut held = vec![0; shape.contains.len()];
@@ -63,9 +67,11 @@ impl Sampler<'_> {
                 .filter(|(index, _)| *index == items.len() as u64)
                 .map(|(_, id)| *id)
                 .collect();
-            match self.item(&shape, &items, &also, &mut held, place) {
+            match self.item(&shape, &items, &also, &mut held, context) {
                 Ok(item) => items.push(item),
-                Err(Fail::NoValue) if items.len() as u64 >= shape.min && also.is_empty() => {
+                Err(SampleFailure::NoValue)
+                    if items.len() as u64 >= shape.min && also.is_empty() =>
+                {
                     self.failure = None;
                     break;
                 }
@@ -76,10 +82,14 @@ impl Sampler<'_> {
     }
 
     /// Chooses the items that each `contains` is met by: different ones while they last.
-    fn assign(&mut self, shape: &Shape<'_>, count: u64) -> Result<Vec<(u64, NodeId)>, Fail> {
+    fn assign(
+        &mut self,
+        shape: &ArrayShape<'_>,
+        count: u64,
+    ) -> Result<Vec<(u64, NodeId)>, SampleFailure> {
         let mut needed: Vec<(u64, NodeId)> = Vec::new();
         for contains in &shape.contains {
-            self.judge.spend(count as u32 / 8)?;
+            self.validator.spend(count as u32 / 8)?;
             let types = self.schema.node(contains.node).possible;
             let (mut free, mut taken) = (Vec::new(), Vec::new());
             for index in 0..count {
@@ -117,7 +127,7 @@ impl Sampler<'_> {
         &self,
         rules: Vec<&'r ArrayRules>,
         (least, longest_allowed): (u64, u64),
-    ) -> Shape<'r> {
+    ) -> ArrayShape<'r> {
         let never = |id: Option<NodeId>| id.is_some_and(|id| self.schema.node(id).never);
         let contains: Vec<Contains> = rules.iter().filter_map(|r| r.contains).collect();
         let longest = rules
@@ -140,7 +150,7 @@ impl Sampler<'_> {
         let needed: u64 = contains.iter().fold(0, |n, c| n.saturating_add(c.min));
         let most = contains.iter().map(|c| c.min).max().unwrap_or(0);
         let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
-        Shape {
+        ArrayShape {
             min: min.max(most).max(needed.min(max)),
             max,
             unique: rules.iter().any(|r| r.unique),
@@ -149,8 +159,8 @@ impl Sampler<'_> {
         }
     }
 
-    fn length(&mut self, shape: &Shape<'_>, place: Place) -> u64 {
-        if self.is_lean(place) {
+    fn length(&mut self, shape: &ArrayShape<'_>, context: ValueContext) -> u64 {
+        if self.is_minimal(context) {
             return shape.min;
         }
         let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
@@ -177,15 +187,15 @@ impl Sampler<'_> {
 
     fn item(
         &mut self,
-        shape: &Shape<'_>,
+        shape: &ArrayShape<'_>,
         before: &[Value],
         also: &[NodeId],
         held: &mut [u64],
-        place: Place,
-    ) -> Result<Value, Fail> {
+        context: ValueContext,
+    ) -> Result<Value, SampleFailure> {
         let mut goal = self.item_goal(shape, before.len(), also.is_empty());
         goal.extend(also);
-        let inner = place.inner(place.concept);
+        let inner = context.inner(context.semantic_type);
         let capped = shape.contains.iter().any(|c| c.max.is_some());
         let tries = if shape.unique || capped {
             UNIQUE_TRIES
@@ -199,8 +209,8 @@ impl Sampler<'_> {
             self.spread = spread;
             let item = item?;
             if shape.unique {
-                self.judge.spend(before.len() as u32 / 8)?;
-                if before.iter().any(|other| same(other, &item)) {
+                self.validator.spend(before.len() as u32 / 8)?;
+                if before.iter().any(|other| json_equal(other, &item)) {
                     continue;
                 }
             }
@@ -219,7 +229,7 @@ impl Sampler<'_> {
     }
 
     /// What an item must satisfy; `contains` evaluates it when `is_plain` is not set.
-    fn item_goal(&self, shape: &Shape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
+    fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
         let mut goal = Vec::new();
         let known = shape
             .rules
@@ -238,13 +248,13 @@ impl Sampler<'_> {
     /// Counts `item` for each `contains`; true when a `maxContains` is exceeded by it.
     fn is_one_too_many(
         &mut self,
-        shape: &Shape<'_>,
+        shape: &ArrayShape<'_>,
         held: &mut [u64],
         item: &Value,
-    ) -> Result<bool, Fail> {
+    ) -> Result<bool, SampleFailure> {
         let mut counts = held.to_vec();
         for (count, contains) in counts.iter_mut().zip(&shape.contains) {
-            if self.judge.valid(contains.node, item)? {
+            if self.validator.valid(contains.node, item)? {
                 *count += 1;
                 if contains.max.is_some_and(|max| *count > max) {
                     return Ok(true);
@@ -260,19 +270,19 @@ impl Sampler<'_> {
         &mut self,
         goal: &[NodeId],
         used: &[Value],
-        place: Place,
-    ) -> Result<Option<Value>, Fail> {
+        context: ValueContext,
+    ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for _ in 0..4 {
-            let plan = self.plan(goal, place, 0)?;
+            let plan = self.plan(goal, context, 0)?;
             let listed = plan
                 .allowed
                 .and_then(|id| schema.node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
-                self.judge.spend(used.len() as u32 / 8)?;
-                let fresh = !used.iter().any(|other| same(other, value));
-                if fresh && self.may_be(goal, value) && self.judge.all(goal, value)? {
+                self.validator.spend(used.len() as u32 / 8)?;
+                let fresh = !used.iter().any(|other| json_equal(other, value));
+                if fresh && self.may_be(goal, value) && self.validator.all(goal, value)? {
                     return Ok(Some(value.clone()));
                 }
             }

@@ -4,7 +4,7 @@
 //! *facets* (references followed, `allOf` joined, one branch of each `anyOf` / `oneOf` / `if`
 //! chosen), a type is chosen that all facets allow, and the value is built from the keywords
 //! of all facets at once. What cannot be built by construction (`not`, `oneOf`, `if`,
-//! `contains`, `unevaluated…`) is judged afterwards and tried again with other choices,
+//! `contains`, `unevaluated…`) is checked afterwards and tried again with other choices,
 //! close to where it failed. All work is paid from one budget.
 
 mod array;
@@ -21,38 +21,38 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
 use crate::constraint::ConstraintError;
+use crate::json_text;
 use crate::limits::Limits;
-use crate::print;
-use crate::schema::{Exhausted, Judge, Schema, Types};
-use sampler::{Fail, Place, Sampler, Strategy};
+use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
+use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
 
 /// Work units of one call.
 const FUEL: u32 = 40_000;
 
 /// Work units of one attempt at a whole value.
-const RATION: u32 = 16_000;
+const ATTEMPT_FUEL: u32 = 16_000;
 
 /// Work units of the check of a whole value.
-const CHECK: u32 = 50_000;
+const CHECK_FUEL: u32 = 50_000;
 
-/// Attempts at a whole value: natural ones, and lean ones with required parts only.
+/// Attempts at a whole value: natural ones, and minimal ones with required parts only.
 const STRATEGIES: [Strategy; 5] = [
     Strategy::Natural,
     Strategy::Natural,
-    Strategy::Lean,
+    Strategy::Minimal,
     Strategy::Natural,
-    Strategy::Lean,
+    Strategy::Minimal,
 ];
 
 /// The text of a value that `schema` accepts.
 pub(crate) fn json(
     schema: &Schema,
     limits: &Limits,
-    want: Types,
+    want: JsonTypes,
     rng: &mut ChaCha8Rng,
 ) -> Result<String, ConstraintError> {
     let value = sample(schema, limits, want, rng)?;
-    Ok(print::print(&value))
+    Ok(json_text::print(&value))
 }
 
 /// A value that `schema` accepts, of one of the types `want` if possible.
@@ -62,7 +62,7 @@ pub(crate) fn json(
 pub(crate) fn sample(
     schema: &Schema,
     limits: &Limits,
-    want: Types,
+    want: JsonTypes,
     rng: &mut ChaCha8Rng,
 ) -> Result<Value, ConstraintError> {
     if schema.is_endless() {
@@ -74,10 +74,10 @@ pub(crate) fn sample(
     let mut failure = None;
     let mut fuel = FUEL;
     for strategy in STRATEGIES {
-        let ration = fuel.min(RATION);
+        let share = fuel.min(ATTEMPT_FUEL);
         let mut sampler = Sampler {
             schema,
-            judge: Judge::new(schema, ration),
+            validator: BoundedValidator::new(schema, share),
             limits,
             rng: &mut *rng,
             strategy,
@@ -86,23 +86,23 @@ pub(crate) fn sample(
             open: Vec::new(),
             failure: None,
         };
-        let place = Place {
+        let context = ValueContext {
             depth: 0,
             rounds: 0,
-            concept: None,
+            semantic_type: None,
             want,
-            parts: Types::NONE,
+            parts: JsonTypes::NONE,
         };
-        let made = sampler.value(&[schema.root], place);
-        fuel -= ration - sampler.judge.fuel();
+        let made = sampler.value(&[schema.root], context);
+        fuel -= share - sampler.validator.fuel();
         match made {
             Ok(value) => {
                 if accepts(schema, &value) {
                     return Ok(value);
                 }
             }
-            Err(Fail::NoValue) => failure = sampler.failure.or(failure),
-            Err(Fail::Exhausted) => {}
+            Err(SampleFailure::NoValue) => failure = sampler.failure.or(failure),
+            Err(SampleFailure::FuelExhausted) => {}
         }
     }
     let (path, reason) = failure.unwrap_or_else(|| {
@@ -118,9 +118,11 @@ pub(crate) fn sample(
 /// Whether a finished value keeps the schema: `jsonschema` has the last word, unless it cannot
 /// read the document or would take exponential time for it.
 fn accepts(schema: &Schema, value: &Value) -> bool {
-    match Judge::plain(schema, CHECK).valid(schema.root, value) {
+    match BoundedValidator::plain(schema, CHECK_FUEL).valid(schema.root, value) {
         Ok(true) => !schema.is_checkable() || schema.accepts(value).unwrap_or(true),
         Ok(false) => false,
-        Err(Exhausted) => Judge::new(schema, CHECK).valid(schema.root, value) == Ok(true),
+        Err(FuelExhausted) => {
+            BoundedValidator::new(schema, CHECK_FUEL).valid(schema.root, value) == Ok(true)
+        }
     }
 }

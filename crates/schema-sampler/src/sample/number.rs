@@ -2,21 +2,26 @@
 
 use serde_json::Value;
 
-use super::plan::Plan;
-use super::sampler::{Fail, Place, Sampler};
-use crate::schema::Types;
+use super::plan::ValuePlan;
+use super::sampler::{SampleFailure, Sampler, ValueContext};
+use crate::schema::JsonTypes;
 
 /// How far beyond its usual range an integer goes to differ from others.
 const SPREAD: i64 = 10_000;
 
 impl Sampler<'_> {
-    pub(super) fn number(&mut self, kind: Types, plan: &Plan, place: Place) -> Result<Value, Fail> {
+    pub(super) fn number(
+        &mut self,
+        kind: JsonTypes,
+        plan: &ValuePlan,
+        context: ValueContext,
+    ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
         let mut range = plan.bounds.range;
-        let mut blame = plan.facets.first().copied();
+        let mut at_fault = plan.facets.first().copied();
         for &facet in &plan.facets {
             if let Some(rules) = &schema.node(facet).number {
-                blame = Some(facet);
+                at_fault = Some(facet);
                 for &(bound, open) in &rules.low {
                     range.at_least(bound, open);
                 }
@@ -28,9 +33,9 @@ impl Sampler<'_> {
                 }
             }
         }
-        let natural = place.concept.or_else(|| self.concept(plan));
-        let natural = natural.and_then(|concept| concept.range);
-        let number = if kind == Types::INTEGER {
+        let natural = context.semantic_type.or_else(|| self.semantic_type(plan));
+        let natural = natural.and_then(|semantic_type| semantic_type.range);
+        let number = if kind == JsonTypes::INTEGER {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
             let (low, high) = self.limits.integer.unwrap_or(usual);
             let more = if self.spread { SPREAD } else { 0 };
@@ -47,7 +52,7 @@ impl Sampler<'_> {
                 let reason = range.conflict();
                 let reason =
                     reason.unwrap_or_else(|| "no number lies within the bounds".to_owned());
-                self.fail(blame, reason)
+                self.fail(at_fault, reason)
             }
         }
     }

@@ -3,10 +3,11 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::plan::Plan;
-use super::sampler::{Fail, Place, Sampler};
-use crate::schema::{NodeId, ObjectRules, Types};
-use crate::words::{self, Concept};
+use super::plan::ValuePlan;
+use super::sampler::{SampleFailure, Sampler, ValueContext};
+use crate::schema::{JsonTypes, NodeId, ObjectRules};
+use crate::semantic_type::SemanticType;
+use crate::words;
 use vllm_sim_random::Draw;
 
 /// Members that a reply can hold.
@@ -20,12 +21,12 @@ const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "so
 
 /// The names chosen for an object, in order.
 #[derive(Default)]
-struct Names {
+struct MemberNames {
     /// Whether each name is required.
     list: IndexMap<String, bool>,
 }
 
-impl Names {
+impl MemberNames {
     fn has(&self, name: &str) -> bool {
         self.list.contains_key(name)
     }
@@ -53,28 +54,28 @@ impl Names {
 impl<'a> Sampler<'a> {
     pub(super) fn object(
         &mut self,
-        plan: &Plan,
-        place: Place,
+        plan: &ValuePlan,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<Value, Fail> {
-        let place = Place {
+    ) -> Result<Value, SampleFailure> {
+        let context = ValueContext {
             parts: plan.parts,
-            ..place
+            ..context
         };
         // Dependent schemas join while names are chosen.
-        let mut facets = Plan {
+        let mut facets = ValuePlan {
             facets: plan.facets.clone(),
-            types: Types::OBJECT,
+            types: JsonTypes::OBJECT,
             bounds: plan.bounds,
-            ..Plan::default()
+            ..ValuePlan::default()
         };
-        let mut names = self.names(&mut facets, plan, place, attempt)?;
+        let mut names = self.names(&mut facets, plan, context, attempt)?;
         let rules = self.rules(&facets);
-        let blame = self.object_facet(plan);
+        let at_fault = self.object_facet(plan);
         let (min, _) = sizes(&rules, plan);
         let mut map = Map::new();
         for (name, required) in &names.list {
-            if let Some(value) = self.member(&rules, name, *required, place, blame)? {
+            if let Some(value) = self.member(&rules, name, *required, context, at_fault)? {
                 map.insert(name.clone(), value);
             }
         }
@@ -83,16 +84,16 @@ impl<'a> Sampler<'a> {
                 break;
             }
             // Some optional members turned out impossible: others take their place.
-            let Some(name) = self.new_name(&rules, &names, place)? else {
+            let Some(name) = self.new_name(&rules, &names, context)? else {
                 break;
             };
-            if let Some(value) = self.member(&rules, &name, false, place, blame)? {
+            if let Some(value) = self.member(&rules, &name, false, context, at_fault)? {
                 map.insert(name.clone(), value);
             }
             names.add(&name, false);
         }
         if (map.len() as u64) < min {
-            return self.fail(blame, format!("no {min} properties are possible"));
+            return self.fail(at_fault, format!("no {min} properties are possible"));
         }
         // Listed order reads best; names that rules added later came last.
         let mut sorted = Map::new();
@@ -119,25 +120,25 @@ impl<'a> Sampler<'a> {
         rules: &[&'a ObjectRules],
         name: &str,
         required: bool,
-        place: Place,
-        blame: Option<NodeId>,
-    ) -> Result<Option<Value>, Fail> {
-        let (goal, concept) = self.member_goal(rules, name);
+        context: ValueContext,
+        at_fault: Option<NodeId>,
+    ) -> Result<Option<Value>, SampleFailure> {
+        let (goal, semantic_type) = self.member_goal(rules, name);
         let never = goal.iter().any(|&id| self.schema.node(id).never);
         if never || !self.is_name(rules, name)? {
             if required {
                 return self.fail(
-                    blame,
+                    at_fault,
                     format!("required property '{name}' is unsatisfiable"),
                 );
             }
             return Ok(None);
         }
-        let noted = self.failure.clone();
-        match self.value(&goal, place.inner(concept)) {
+        let earlier = self.failure.clone();
+        match self.value(&goal, context.inner(semantic_type)) {
             Ok(value) => Ok(Some(value)),
-            Err(Fail::NoValue) if !required => {
-                self.failure = noted;
+            Err(SampleFailure::NoValue) if !required => {
+                self.failure = earlier;
                 Ok(None)
             }
             Err(fail) => Err(fail),
@@ -145,20 +146,20 @@ impl<'a> Sampler<'a> {
     }
 
     /// Whether `propertyNames` lets a name through.
-    fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, Fail> {
+    fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, SampleFailure> {
         if rules.iter().all(|r| r.names.is_none()) {
             return Ok(true);
         }
         let text = Value::String(name.to_owned());
         for id in rules.iter().filter_map(|r| r.names) {
-            if !self.judge.valid(id, &text)? {
+            if !self.validator.valid(id, &text)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn rules(&self, plan: &Plan) -> Vec<&'a ObjectRules> {
+    fn rules(&self, plan: &ValuePlan) -> Vec<&'a ObjectRules> {
         let schema = self.schema;
         plan.facets
             .iter()
@@ -166,7 +167,7 @@ impl<'a> Sampler<'a> {
             .collect()
     }
 
-    fn object_facet(&self, plan: &Plan) -> Option<NodeId> {
+    fn object_facet(&self, plan: &ValuePlan) -> Option<NodeId> {
         let has_rules = |id: &NodeId| self.schema.node(*id).object.is_some();
         plan.facets.iter().copied().find(has_rules)
     }
@@ -174,29 +175,29 @@ impl<'a> Sampler<'a> {
     /// Chooses the names of the members, with what they bring along.
     fn names(
         &mut self,
-        facets: &mut Plan,
-        plan: &Plan,
-        place: Place,
+        facets: &mut ValuePlan,
+        plan: &ValuePlan,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<Names, Fail> {
-        let blame = self.object_facet(plan);
-        let mut names = Names::default();
+    ) -> Result<MemberNames, SampleFailure> {
+        let at_fault = self.object_facet(plan);
+        let mut names = MemberNames::default();
         for name in &plan.with {
             names.add(name, true);
         }
-        self.close(&mut names, facets, place, attempt)?;
+        self.close(&mut names, facets, context, attempt)?;
         let rules = self.rules(facets);
         let (_, max) = sizes(&rules, plan);
         let percent = match attempt {
-            _ if self.is_lean(place) => 0,
+            _ if self.is_minimal(context) => 0,
             // Later attempts swing between few and many optional members.
             1 | 4 => 0,
             2 | 5 => 100,
-            _ if place.depth == 0 => self.limits.optional_percent,
+            _ if context.depth == 0 => self.limits.optional_percent,
             _ => self.limits.nested_optional_percent,
         };
         for r in &rules {
-            self.judge.spend(r.properties.len() as u32 / 8)?;
+            self.validator.spend(r.properties.len() as u32 / 8)?;
             for name in r.properties.keys() {
                 if (names.list.len() as u64) < max
                     && !names.has(name)
@@ -208,15 +209,15 @@ impl<'a> Sampler<'a> {
                 }
             }
         }
-        self.close(&mut names, facets, place, attempt)?;
-        self.fill(&mut names, facets, plan, place)?;
-        self.close(&mut names, facets, place, attempt)?;
+        self.close(&mut names, facets, context, attempt)?;
+        self.fill(&mut names, facets, plan, context)?;
+        self.close(&mut names, facets, context, attempt)?;
         let rules = self.rules(facets);
         let (_, max) = sizes(&rules, plan);
         if names.required() as u64 > max {
             let required = names.required();
             return self.fail(
-                blame,
+                at_fault,
                 format!("{required} properties are required but maxProperties is {max}"),
             );
         }
@@ -233,16 +234,16 @@ impl<'a> Sampler<'a> {
     /// Adds required names and what the chosen ones depend on, until nothing changes.
     fn close(
         &mut self,
-        names: &mut Names,
-        facets: &mut Plan,
-        place: Place,
+        names: &mut MemberNames,
+        facets: &mut ValuePlan,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), SampleFailure> {
         loop {
             let mut changed = false;
             let mut join = Vec::new();
             for rules in self.rules(facets) {
-                self.judge.spend(1)?;
+                self.validator.spend(1)?;
                 for name in &rules.required {
                     changed |= names.add(name, true);
                 }
@@ -261,8 +262,8 @@ impl<'a> Sampler<'a> {
             }
             if !join.is_empty() {
                 changed = true;
-                self.extend(facets, &join, place, attempt)?;
-                if let Some((node, reason)) = facets.dead {
+                self.extend(facets, &join, context, attempt)?;
+                if let Some((node, reason)) = facets.impossible {
                     return self.fail(Some(node), reason);
                 }
             }
@@ -275,24 +276,24 @@ impl<'a> Sampler<'a> {
     /// Adds members up to `minProperties`, and some to an object that lists none.
     fn fill(
         &mut self,
-        names: &mut Names,
-        facets: &Plan,
-        plan: &Plan,
-        place: Place,
-    ) -> Result<(), Fail> {
+        names: &mut MemberNames,
+        facets: &ValuePlan,
+        plan: &ValuePlan,
+        context: ValueContext,
+    ) -> Result<(), SampleFailure> {
         let rules = self.rules(facets);
         let (min, max) = sizes(&rules, plan);
         if min > max {
-            let blame = self.object_facet(plan);
+            let at_fault = self.object_facet(plan);
             return self.fail(
-                blame,
+                at_fault,
                 format!("minProperties ({min}) is greater than maxProperties ({max})"),
             );
         }
         if min > MAX_MEMBERS {
-            let blame = self.object_facet(plan);
+            let at_fault = self.object_facet(plan);
             return self.fail(
-                blame,
+                at_fault,
                 format!("minProperties ({min}) is more than a reply can hold"),
             );
         }
@@ -301,8 +302,8 @@ impl<'a> Sampler<'a> {
             .iter()
             .any(|r| !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_trivial(id)));
         let mut wanted = min;
-        if is_bare && !self.is_lean(place) {
-            let natural = match (is_mapping, place.depth) {
+        if is_bare && !self.is_minimal(context) {
+            let natural = match (is_mapping, context.depth) {
                 (true, _) => self.rng.between(1, 3),
                 (false, 0) => 0,
                 (false, _) => self.rng.between(0, 2),
@@ -321,7 +322,7 @@ impl<'a> Sampler<'a> {
             }
         }
         while (names.list.len() as u64) < wanted {
-            let Some(name) = self.new_name(&rules, names, place)? else {
+            let Some(name) = self.new_name(&rules, names, context)? else {
                 break;
             };
             names.add(&name, false);
@@ -334,7 +335,7 @@ impl<'a> Sampler<'a> {
         rules
             .iter()
             .flat_map(|r| &r.dependent)
-            .all(|(key, id)| key != name || self.schema.node(*id).possible.has(Types::OBJECT))
+            .all(|(key, id)| key != name || self.schema.node(*id).possible.has(JsonTypes::OBJECT))
     }
 
     /// Whether a node asks for nothing.
@@ -343,7 +344,7 @@ impl<'a> Sampler<'a> {
         node.never
             || (!node.typed
                 && node.allowed.is_none()
-                && node.logic.is_none()
+                && node.applicators.is_none()
                 && node.string.is_none()
                 && node.number.is_none()
                 && node.array.is_none()
@@ -354,13 +355,13 @@ impl<'a> Sampler<'a> {
     fn new_name(
         &mut self,
         rules: &[&'a ObjectRules],
-        names: &Names,
-        place: Place,
-    ) -> Result<Option<String>, Fail> {
+        names: &MemberNames,
+        context: ValueContext,
+    ) -> Result<Option<String>, SampleFailure> {
         let checks: Vec<NodeId> = rules.iter().filter_map(|r| r.names).collect();
         let patterns: Vec<_> = rules.iter().flat_map(|r| &r.patterns).collect();
         for attempt in 0..NAME_TRIES {
-            self.judge.spend(2)?;
+            self.validator.spend(2)?;
             let name = if !patterns.is_empty() && (attempt % 3 != 2 || checks.is_empty()) {
                 let index = self.below(patterns.len());
                 let (pattern, _) = patterns[index];
@@ -375,16 +376,16 @@ impl<'a> Sampler<'a> {
                     _ => format!("{}_{}", words::word(self.rng), self.rng.between(1, 999)),
                 }
             } else {
-                let inner = Place {
-                    want: Types::STRING,
-                    ..place.inner(None)
+                let inner = ValueContext {
+                    want: JsonTypes::STRING,
+                    ..context.inner(None)
                 };
-                let noted = self.failure.clone();
+                let earlier = self.failure.clone();
                 let name = self.value(&checks, inner);
-                self.failure = noted;
+                self.failure = earlier;
                 match name {
                     Ok(Value::String(name)) => name,
-                    Ok(_) | Err(Fail::NoValue) => continue,
+                    Ok(_) | Err(SampleFailure::NoValue) => continue,
                     Err(fail) => return Err(fail),
                 }
             };
@@ -406,15 +407,15 @@ impl<'a> Sampler<'a> {
         &self,
         rules: &[&'a ObjectRules],
         name: &str,
-    ) -> (Vec<NodeId>, Option<&'static Concept>) {
+    ) -> (Vec<NodeId>, Option<&'static SemanticType>) {
         let mut goal = Vec::new();
-        let mut concept = None;
+        let mut semantic_type = None;
         let mut known_at_all = false;
         for r in rules {
             let mut known = false;
             if let Some(property) = r.properties.get(name) {
                 goal.push(property.node);
-                concept = concept.or(property.concept);
+                semantic_type = semantic_type.or(property.semantic_type);
                 known = true;
             }
             for (pattern, id) in &r.patterns {
@@ -432,12 +433,12 @@ impl<'a> Sampler<'a> {
         if !known_at_all {
             goal.extend(rules.iter().filter_map(|r| r.unevaluated));
         }
-        (goal, concept.or_else(|| words::concept(name)))
+        (goal, semantic_type.or_else(|| SemanticType::of_name(name)))
     }
 }
 
 /// The least and the greatest number of members.
-fn sizes(rules: &[&ObjectRules], plan: &Plan) -> (u64, u64) {
+fn sizes(rules: &[&ObjectRules], plan: &ValuePlan) -> (u64, u64) {
     let (least, most) = plan.bounds.members;
     let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
     let max = rules.iter().filter_map(|r| r.max).min();

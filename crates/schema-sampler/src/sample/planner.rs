@@ -1,15 +1,15 @@
 //! From a goal to its facets.
 
-use super::plan::Plan;
-use super::sampler::{Fail, Place, Sampler};
-use crate::schema::{NodeId, Types};
+use super::plan::ValuePlan;
+use super::sampler::{SampleFailure, Sampler, ValueContext};
+use crate::schema::{JsonTypes, NodeId};
 
 /// Facets of one goal, at most: bounds documents whose parts include each other.
 const MAX_FACETS: usize = 2_000;
 
 /// A choice that waits until everything certain is known.
 #[derive(Debug, Clone, Copy)]
-enum Choice {
+enum BranchChoice {
     Any(NodeId),
     One(NodeId),
     When(NodeId),
@@ -20,56 +20,56 @@ impl Sampler<'_> {
     pub(super) fn plan(
         &mut self,
         goal: &[NodeId],
-        place: Place,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<Plan, Fail> {
-        let mut plan = Plan {
-            meant: Types::NONE,
-            parts: Types::NONE,
-            ..Plan::default()
+    ) -> Result<ValuePlan, SampleFailure> {
+        let mut plan = ValuePlan {
+            meant: JsonTypes::NONE,
+            parts: JsonTypes::NONE,
+            ..ValuePlan::default()
         };
-        self.extend(&mut plan, goal, place, attempt)?;
+        self.extend(&mut plan, goal, context, attempt)?;
         Ok(plan)
     }
 
     /// Adds `goal` to a plan.
     pub(super) fn extend(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut ValuePlan,
         goal: &[NodeId],
-        place: Place,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), SampleFailure> {
         let mut certain: Vec<NodeId> = goal.to_vec();
-        let mut choices: Vec<Choice> = Vec::new();
+        let mut choices: Vec<BranchChoice> = Vec::new();
         loop {
             while let Some(id) = certain.pop() {
                 self.facet(plan, id, &mut certain, &mut choices)?;
             }
             // An `enum` decides alone, and a dead end needs no choices.
-            if plan.dead.is_some() || (plan.allowed.is_some() && plan.choices == 0) {
+            if plan.impossible.is_some() || (plan.allowed.is_some() && plan.choices == 0) {
                 return Ok(());
             }
             let Some(choice) = choices.pop() else {
                 return Ok(());
             };
-            self.choose(plan, choice, place, attempt, &mut certain)?;
+            self.choose(plan, choice, context, attempt, &mut certain)?;
         }
     }
 
     fn facet(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut ValuePlan,
         id: NodeId,
         certain: &mut Vec<NodeId>,
-        choices: &mut Vec<Choice>,
-    ) -> Result<(), Fail> {
+        choices: &mut Vec<BranchChoice>,
+    ) -> Result<(), SampleFailure> {
         if plan.facets.contains(&id) {
             return Ok(());
         }
-        self.judge.spend(1 + plan.facets.len() as u32 / 8)?;
+        self.validator.spend(1 + plan.facets.len() as u32 / 8)?;
         if plan.facets.len() >= MAX_FACETS {
-            plan.dead = Some((id, "too many schemas apply to one value"));
+            plan.impossible = Some((id, "too many schemas apply to one value"));
             return Ok(());
         }
         let schema = self.schema;
@@ -77,11 +77,11 @@ impl Sampler<'_> {
         plan.facets.push(id);
         plan.types = plan.types.and(node.types).and(node.possible);
         if node.never {
-            plan.dead = Some((id, "schema is false"));
+            plan.impossible = Some((id, "schema is false"));
         } else if node.allowed.as_ref().is_some_and(Vec::is_empty) {
-            plan.dead = Some((id, "enum is empty"));
-        } else if plan.types == Types::NONE {
-            plan.dead = Some((id, "incompatible types"));
+            plan.impossible = Some((id, "enum is empty"));
+        } else if plan.types == JsonTypes::NONE {
+            plan.impossible = Some((id, "incompatible types"));
         }
         plan.is_typed |= node.typed;
         if let Some(values) = &node.allowed {
@@ -94,10 +94,10 @@ impl Sampler<'_> {
             }
         }
         for (present, types) in [
-            (node.number.is_some(), Types::NUMBER),
-            (node.string.is_some(), Types::STRING),
-            (node.array.is_some(), Types::ARRAY),
-            (node.object.is_some(), Types::OBJECT),
+            (node.number.is_some(), JsonTypes::NUMBER),
+            (node.string.is_some(), JsonTypes::STRING),
+            (node.array.is_some(), JsonTypes::ARRAY),
+            (node.object.is_some(), JsonTypes::OBJECT),
         ] {
             if present {
                 plan.meant = plan.meant.or(types);
@@ -111,22 +111,22 @@ impl Sampler<'_> {
                 .object
                 .as_ref()
                 .is_some_and(|rules| rules.unevaluated.is_some());
-        let Some(logic) = &node.logic else {
+        let Some(applicators) = &node.applicators else {
             return Ok(());
         };
         // Pushed in reverse, so that parts are read in the order of the document.
-        certain.extend(logic.all.iter().rev());
-        certain.extend(logic.refs.iter().rev());
-        if !logic.any.is_empty() {
-            choices.push(Choice::Any(id));
+        certain.extend(applicators.all.iter().rev());
+        certain.extend(applicators.refs.iter().rev());
+        if !applicators.any.is_empty() {
+            choices.push(BranchChoice::Any(id));
         }
-        if !logic.one.is_empty() {
-            choices.push(Choice::One(id));
+        if !applicators.one.is_empty() {
+            choices.push(BranchChoice::One(id));
         }
-        if logic.when.is_some() {
-            choices.push(Choice::When(id));
+        if applicators.when.is_some() {
+            choices.push(BranchChoice::When(id));
         }
-        if let Some(not) = logic.not {
+        if let Some(not) = applicators.not {
             plan.is_hard = true;
             self.violate(plan, not, certain);
         }
@@ -135,45 +135,45 @@ impl Sampler<'_> {
 
     fn choose(
         &mut self,
-        plan: &mut Plan,
-        choice: Choice,
-        place: Place,
+        plan: &mut ValuePlan,
+        choice: BranchChoice,
+        context: ValueContext,
         attempt: u32,
         certain: &mut Vec<NodeId>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), SampleFailure> {
         let schema = self.schema;
         let id = match choice {
-            Choice::Any(id) | Choice::One(id) | Choice::When(id) => id,
+            BranchChoice::Any(id) | BranchChoice::One(id) | BranchChoice::When(id) => id,
         };
-        let Some(logic) = &schema.node(id).logic else {
+        let Some(applicators) = &schema.node(id).applicators else {
             return Ok(());
         };
         match choice {
-            Choice::Any(_) => {
-                plan.choices += logic.any.len() as u32 - 1;
-                match self.branch(&logic.any, plan, place)? {
+            BranchChoice::Any(_) => {
+                plan.choices += applicators.any.len() as u32 - 1;
+                match self.branch(&applicators.any, plan, context)? {
                     Some(branch) => certain.push(branch),
-                    None => plan.dead = Some((id, "no branch of anyOf is possible here")),
+                    None => plan.impossible = Some((id, "no branch of anyOf is possible here")),
                 }
             }
-            Choice::One(_) => {
-                plan.choices += logic.one.len() as u32 - 1;
+            BranchChoice::One(_) => {
+                plan.choices += applicators.one.len() as u32 - 1;
                 plan.is_hard = true;
-                match self.branch(&logic.one, plan, place)? {
+                match self.branch(&applicators.one, plan, context)? {
                     Some(branch) => {
                         certain.push(branch);
                         // The other branches refuse most values by themselves.
-                        for &other in logic.one.iter().filter(|_| attempt > 0) {
+                        for &other in applicators.one.iter().filter(|_| attempt > 0) {
                             if other != branch && self.chance(70) {
                                 self.violate(plan, other, certain);
                             }
                         }
                     }
-                    None => plan.dead = Some((id, "no branch of oneOf is possible here")),
+                    None => plan.impossible = Some((id, "no branch of oneOf is possible here")),
                 }
             }
-            Choice::When(_) => {
-                let Some(when) = logic.when else {
+            BranchChoice::When(_) => {
+                let Some(when) = applicators.when else {
                     return Ok(());
                 };
                 plan.choices += 1;
@@ -200,20 +200,20 @@ impl Sampler<'_> {
     fn branch(
         &mut self,
         branches: &[NodeId],
-        plan: &Plan,
-        place: Place,
-    ) -> Result<Option<NodeId>, Fail> {
-        self.judge.spend(branches.len() as u32 / 8)?;
+        plan: &ValuePlan,
+        context: ValueContext,
+    ) -> Result<Option<NodeId>, SampleFailure> {
+        self.validator.spend(branches.len() as u32 / 8)?;
         let schema = self.schema;
-        let fits = |types: Types| {
+        let fits = |types: JsonTypes| {
             branches
                 .iter()
                 .copied()
                 .filter(|&id| schema.node(id).possible.meets(types))
                 .collect::<Vec<_>>()
         };
-        let wanted = plan.types.and(place.want);
-        let mut open = if wanted == Types::NONE {
+        let wanted = plan.types.and(context.want);
+        let mut open = if wanted == JsonTypes::NONE {
             Vec::new()
         } else {
             fits(wanted)
@@ -221,19 +221,21 @@ impl Sampler<'_> {
         if open.is_empty() {
             open = fits(plan.types);
         }
-        if self.is_lean(place) && self.chance(80) {
+        if self.is_minimal(context) && self.chance(80) {
             // The way out of a recursion.
             if let Some(least) = open.iter().map(|&id| schema.node(id).height).min() {
                 open.retain(|&id| schema.node(id).height == least);
             }
         }
-        let measured = place.concept.is_some_and(|concept| concept.range.is_some());
-        let number = |id: NodeId| schema.node(id).possible.meets(Types::NUMBER);
+        let measured = context
+            .semantic_type
+            .is_some_and(|semantic_type| semantic_type.range.is_some());
+        let number = |id: NodeId| schema.node(id).possible.meets(JsonTypes::NUMBER);
         if measured && open.iter().any(|&id| number(id)) && self.chance(75) {
             // A price that may be a text as well is a number.
             open.retain(|&id| number(id));
         }
-        let null = |id: NodeId| schema.node(id).possible == Types::NULL;
+        let null = |id: NodeId| schema.node(id).possible == JsonTypes::NULL;
         if open.iter().any(|&id| !null(id)) && self.chance(88) {
             open.retain(|&id| !null(id));
         }

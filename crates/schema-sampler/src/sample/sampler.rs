@@ -3,14 +3,14 @@
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::plan::Plan;
+use super::plan::ValuePlan;
 use crate::limits::Limits;
-use crate::schema::{Exhausted, Judge, NodeId, Schema, Types, kind_of};
-use crate::words::Concept;
+use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, NodeId, Schema, type_of};
+use crate::semantic_type::SemanticType;
 use vllm_sim_random::Draw;
 
 /// Values beyond which optional parts are left out.
-const CROWD: u32 = 80;
+const NATURAL_VALUES: u32 = 80;
 
 /// Attempts after which types are tried that the keywords do not suggest.
 const OTHER_KINDS: u32 = 3;
@@ -24,53 +24,53 @@ const MAX_DEPTH: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
     Natural,
-    Lean,
+    Minimal,
 }
 
 /// Why no value was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fail {
+pub(super) enum SampleFailure {
     /// The choices made leave no value; [`Sampler::failure`] says where.
     NoValue,
     /// The budget is used up.
-    Exhausted,
+    FuelExhausted,
 }
 
-impl From<Exhausted> for Fail {
-    fn from(Exhausted: Exhausted) -> Self {
-        Self::Exhausted
+impl From<FuelExhausted> for SampleFailure {
+    fn from(FuelExhausted: FuelExhausted) -> Self {
+        Self::FuelExhausted
     }
 }
 
 /// Where a value goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ValueContext {
     pub(super) depth: u32,
     /// How often the schema of this value is at work around it already.
     pub(super) rounds: u32,
-    pub(super) concept: Option<&'static Concept>,
+    pub(super) semantic_type: Option<&'static SemanticType>,
     /// Types to prefer.
-    pub(super) want: Types,
+    pub(super) want: JsonTypes,
     /// Types that its own parts should prefer.
-    pub(super) parts: Types,
+    pub(super) parts: JsonTypes,
 }
 
-impl Place {
-    /// The place of a part of the value here.
-    pub(super) fn inner(self, concept: Option<&'static Concept>) -> Self {
+impl ValueContext {
+    /// The context of a part of this value.
+    pub(super) fn inner(self, semantic_type: Option<&'static SemanticType>) -> Self {
         Self {
             depth: self.depth + 1,
             rounds: 0,
-            concept,
+            semantic_type,
             want: self.parts,
-            parts: Types::NONE,
+            parts: JsonTypes::NONE,
         }
     }
 }
 
 pub(super) struct Sampler<'a> {
     pub(super) schema: &'a Schema,
-    pub(super) judge: Judge<'a>,
+    pub(super) validator: BoundedValidator<'a>,
     pub(super) limits: &'a Limits,
     pub(super) rng: &'a mut ChaCha8Rng,
     pub(super) strategy: Strategy,
@@ -89,12 +89,12 @@ impl Sampler<'_> {
         &mut self,
         node: Option<NodeId>,
         reason: impl Into<String>,
-    ) -> Result<T, Fail> {
+    ) -> Result<T, SampleFailure> {
         if self.failure.is_none() {
             let path = node.map_or(String::new(), |id| self.schema.node(id).path.clone());
             self.failure = Some((path, reason.into()));
         }
-        Err(Fail::NoValue)
+        Err(SampleFailure::NoValue)
     }
 
     pub(super) fn chance(&mut self, percent: u32) -> bool {
@@ -107,28 +107,32 @@ impl Sampler<'_> {
     }
 
     /// Whether only what is required should be made here.
-    pub(super) fn is_lean(&self, place: Place) -> bool {
-        self.strategy == Strategy::Lean
-            || self.values > CROWD
-            || place.depth >= self.limits.max_depth
-            || place.rounds >= MAX_ROUNDS
+    pub(super) fn is_minimal(&self, context: ValueContext) -> bool {
+        self.strategy == Strategy::Minimal
+            || self.values > NATURAL_VALUES
+            || context.depth >= self.limits.max_depth
+            || context.rounds >= MAX_ROUNDS
     }
 
     /// A value that satisfies every node of `goal`.
-    pub(super) fn value(&mut self, goal: &[NodeId], place: Place) -> Result<Value, Fail> {
-        self.judge.spend(4)?;
+    pub(super) fn value(
+        &mut self,
+        goal: &[NodeId],
+        context: ValueContext,
+    ) -> Result<Value, SampleFailure> {
+        self.validator.spend(4)?;
         self.values += 1;
-        if place.depth > MAX_DEPTH {
+        if context.depth > MAX_DEPTH {
             return self.fail(goal.first().copied(), "every value nests too deep");
         }
         let first = goal.first().copied();
         let rounds = self.open.iter().filter(|&&id| Some(id) == first).count();
         self.open.extend(first);
-        let place = Place {
+        let context = ValueContext {
             rounds: rounds as u32,
-            ..place
+            ..context
         };
-        let made = self.tries(goal, place);
+        let made = self.tries(goal, context);
         if first.is_some() {
             self.open.pop();
         }
@@ -136,42 +140,42 @@ impl Sampler<'_> {
     }
 
     /// Makes choices until one works out.
-    fn tries(&mut self, goal: &[NodeId], place: Place) -> Result<Value, Fail> {
-        let noted = self.failure.take();
+    fn tries(&mut self, goal: &[NodeId], context: ValueContext) -> Result<Value, SampleFailure> {
+        let earlier = self.failure.take();
         let mut tries = 1;
         let mut attempt = 0;
         while attempt < tries {
-            let plan = self.plan(goal, place, attempt)?;
+            let plan = self.plan(goal, context, attempt)?;
             tries = match plan.choices {
                 0 if !plan.is_hard => 1,
                 choices => (8 + 3 * choices).min(40),
             };
             let kinds = plan.types.count();
-            if plan.dead.is_none() && plan.allowed.is_none() && kinds > 1 {
+            if plan.impossible.is_none() && plan.allowed.is_none() && kinds > 1 {
                 tries = tries.max(OTHER_KINDS + 2 * kinds);
             }
-            match self.attempt(goal, &plan, place, attempt) {
-                Err(Fail::NoValue) => {}
+            match self.attempt(goal, &plan, context, attempt) {
+                Err(SampleFailure::NoValue) => {}
                 Ok(value) => {
-                    self.failure = noted;
+                    self.failure = earlier;
                     return Ok(value);
                 }
-                Err(Fail::Exhausted) => return Err(Fail::Exhausted),
+                Err(SampleFailure::FuelExhausted) => return Err(SampleFailure::FuelExhausted),
             }
             attempt += 1;
         }
-        self.failure = noted.or(self.failure.take());
+        self.failure = earlier.or(self.failure.take());
         self.fail(goal.first().copied(), "no value satisfies the schema")
     }
 
     fn attempt(
         &mut self,
         goal: &[NodeId],
-        plan: &Plan,
-        place: Place,
+        plan: &ValuePlan,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<Value, Fail> {
-        if let Some((node, reason)) = plan.dead {
+    ) -> Result<Value, SampleFailure> {
+        if let Some((node, reason)) = plan.impossible {
             return self.fail(Some(node), reason);
         }
         if let Some(source) = plan.allowed {
@@ -183,22 +187,22 @@ impl Sampler<'_> {
         {
             return Ok(value);
         }
-        let kind = self.kind(plan, place, attempt);
-        let value = self.build(kind, plan, place, attempt)?;
-        if plan.is_hard && !self.judge.all(goal, &value)? {
+        let kind = self.kind(plan, context, attempt);
+        let value = self.build(kind, plan, context, attempt)?;
+        if plan.is_hard && !self.validator.all(goal, &value)? {
             return self.fail(goal.first().copied(), "no value satisfies the schema");
         }
         Ok(value)
     }
 
     /// One of the values that `enum` or `const` of the node `source` allows.
-    fn allowed(&mut self, goal: &[NodeId], source: NodeId) -> Result<Value, Fail> {
+    fn allowed(&mut self, goal: &[NodeId], source: NodeId) -> Result<Value, SampleFailure> {
         let schema = self.schema;
         let values = schema.node(source).allowed.as_deref().unwrap_or_default();
         let first = self.below(values.len());
         for i in 0..values.len() {
             let value = &values[(first + i) % values.len()];
-            if self.judge.all(goal, value)? {
+            if self.validator.all(goal, value)? {
                 return Ok(value.clone());
             }
         }
@@ -206,15 +210,19 @@ impl Sampler<'_> {
     }
 
     /// A valid `default` or one of the `examples`.
-    fn example(&mut self, goal: &[NodeId], plan: &Plan) -> Result<Option<Value>, Fail> {
+    fn example(
+        &mut self,
+        goal: &[NodeId],
+        plan: &ValuePlan,
+    ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for &facet in &plan.facets {
             let Some(hints) = &schema.node(facet).hints else {
                 continue;
             };
-            let first = self.below(hints.values.len());
-            for i in 0..hints.values.len() {
-                let value = &hints.values[(first + i) % hints.values.len()];
+            let first = self.below(hints.examples.len());
+            for i in 0..hints.examples.len() {
+                let value = &hints.examples[(first + i) % hints.examples.len()];
                 // An empty default («null», «[]») makes a dull answer.
                 let dull = match value {
                     Value::Null => true,
@@ -223,7 +231,7 @@ impl Sampler<'_> {
                     Value::Object(map) => map.is_empty(),
                     _ => false,
                 };
-                if !dull && self.judge.all(goal, value)? {
+                if !dull && self.validator.all(goal, value)? {
                     return Ok(Some(value.clone()));
                 }
             }
@@ -232,37 +240,37 @@ impl Sampler<'_> {
     }
 
     /// The type to build.
-    fn kind(&mut self, plan: &Plan, place: Place, attempt: u32) -> Types {
+    fn kind(&mut self, plan: &ValuePlan, context: ValueContext, attempt: u32) -> JsonTypes {
         let mut types = plan.types;
         if attempt >= OTHER_KINDS && attempt % 2 == 1 {
             // The likely types failed: any may do.
-        } else if types.meets(place.want) {
-            types = types.and(place.want);
+        } else if types.meets(context.want) {
+            types = types.and(context.want);
         } else if !plan.is_typed {
             // Nothing says `type`: the keywords do.
             let meant = plan.meant.and(types);
-            if meant != Types::NONE {
+            if meant != JsonTypes::NONE {
                 types = meant;
-            } else if types.has(Types::STRING) {
-                return Types::STRING;
+            } else if types.has(JsonTypes::STRING) {
+                return JsonTypes::STRING;
             }
         }
-        let mut kinds = [Types::NONE; 7];
+        let mut kinds = [JsonTypes::NONE; 7];
         let mut count = 0;
         for kind in [
-            Types::STRING,
-            Types::INTEGER,
-            Types::FRACTION,
-            Types::BOOLEAN,
-            Types::ARRAY,
-            Types::OBJECT,
-            Types::NULL,
+            JsonTypes::STRING,
+            JsonTypes::INTEGER,
+            JsonTypes::FRACTION,
+            JsonTypes::BOOLEAN,
+            JsonTypes::ARRAY,
+            JsonTypes::OBJECT,
+            JsonTypes::NULL,
         ] {
             // A `number` is an integer only by choice of the schema.
-            if kind == Types::INTEGER && types.has(Types::NUMBER) && attempt % 3 != 2 {
+            if kind == JsonTypes::INTEGER && types.has(JsonTypes::NUMBER) && attempt % 3 != 2 {
                 continue;
             }
-            if kind == Types::FRACTION && types.has(Types::NUMBER) && attempt % 3 == 2 {
+            if kind == JsonTypes::FRACTION && types.has(JsonTypes::NUMBER) && attempt % 3 == 2 {
                 continue;
             }
             if types.has(kind) {
@@ -270,7 +278,7 @@ impl Sampler<'_> {
                 count += 1;
             }
         }
-        if count > 1 && kinds[count - 1] == Types::NULL && !self.chance(12) {
+        if count > 1 && kinds[count - 1] == JsonTypes::NULL && !self.chance(12) {
             count -= 1;
         }
         let index = if attempt >= OTHER_KINDS {
@@ -283,32 +291,32 @@ impl Sampler<'_> {
 
     fn build(
         &mut self,
-        kind: Types,
-        plan: &Plan,
-        place: Place,
+        kind: JsonTypes,
+        plan: &ValuePlan,
+        context: ValueContext,
         attempt: u32,
-    ) -> Result<Value, Fail> {
+    ) -> Result<Value, SampleFailure> {
         match kind {
-            Types::NULL => Ok(Value::Null),
-            Types::BOOLEAN => Ok(Value::Bool(self.chance(50))),
-            Types::INTEGER | Types::FRACTION => self.number(kind, plan, place),
-            Types::STRING => self.string(plan, place).map(Value::String),
-            Types::ARRAY => self.array(plan, place),
-            Types::OBJECT => self.object(plan, place, attempt),
+            JsonTypes::NULL => Ok(Value::Null),
+            JsonTypes::BOOLEAN => Ok(Value::Bool(self.chance(50))),
+            JsonTypes::INTEGER | JsonTypes::FRACTION => self.number(kind, plan, context),
+            JsonTypes::STRING => self.string(plan, context).map(Value::String),
+            JsonTypes::ARRAY => self.array(plan, context),
+            JsonTypes::OBJECT => self.object(plan, context, attempt),
             _ => self.fail(plan.facets.first().copied(), "no type is allowed"),
         }
     }
 
     /// What the title or description of a facet says the value is about.
-    pub(super) fn concept(&self, plan: &Plan) -> Option<&'static Concept> {
+    pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
         plan.facets
             .iter()
-            .find_map(|&id| self.schema.node(id).hints.as_ref()?.concept)
+            .find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
     }
 
     /// Whether a value of `goal` could still be of a type that `value` is.
     pub(super) fn may_be(&self, goal: &[NodeId], value: &Value) -> bool {
         goal.iter()
-            .all(|&id| self.schema.node(id).possible.has(kind_of(value)))
+            .all(|&id| self.schema.node(id).possible.has(type_of(value)))
     }
 }

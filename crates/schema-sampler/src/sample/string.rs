@@ -4,27 +4,32 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::format;
-use super::plan::Plan;
-use super::sampler::{Fail, Place, Sampler};
+use super::plan::ValuePlan;
+use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::regex::Pattern;
-use crate::schema::{Format, StringRules};
+use crate::schema::{StringFormat, StringRules};
+use crate::semantic_type::{phrase, sentence};
 use crate::words;
 use vllm_sim_random::Draw;
 
 /// Attempts at a string that satisfies several patterns, formats and lengths.
 const TRIES: u32 = 60;
 /// Attempts after which a pattern is laid over a format.
-const SPLICE: u32 = 6;
+const SPLICE_AFTER: u32 = 6;
 
 impl Sampler<'_> {
-    pub(super) fn string(&mut self, plan: &Plan, place: Place) -> Result<String, Fail> {
+    pub(super) fn string(
+        &mut self,
+        plan: &ValuePlan,
+        context: ValueContext,
+    ) -> Result<String, SampleFailure> {
         let schema = self.schema;
         let rules: Vec<&StringRules> = plan
             .facets
             .iter()
             .filter_map(|&id| schema.node(id).string.as_deref())
             .collect();
-        let blame = plan
+        let at_fault = plan
             .facets
             .iter()
             .copied()
@@ -36,46 +41,46 @@ impl Sampler<'_> {
         let max = rules.iter().filter_map(|r| r.max).chain(most).min();
         if let Some(max) = max.filter(|&max| min > max) {
             return self.fail(
-                blame,
+                at_fault,
                 format!("minLength ({min}) is greater than maxLength ({max})"),
             );
         }
         if min > cap {
             return self.fail(
-                blame,
+                at_fault,
                 format!("minLength ({min}) is more than a reply can hold"),
             );
         }
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
-        self.judge.spend(window.0 / 16)?;
+        self.validator.spend(window.0 / 16)?;
         let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
-        let formats: Vec<&Format> = rules
+        let formats: Vec<&StringFormat> = rules
             .iter()
             .filter_map(|r| r.format.as_ref())
             .filter(|format| format::is_known(&format.name))
             .collect();
         let encoded = rules.iter().find(|r| r.base64 || r.json);
         if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
-            return Ok(self.text(plan, place, window));
+            return Ok(self.text(plan, context, window));
         }
         for attempt in 0..TRIES {
-            self.judge.spend(2)?;
+            self.validator.spend(2)?;
             let candidate = if attempt == 0 && !patterns.is_empty() {
                 // A real word that happens to match beats a made-up one.
-                Some(self.text(plan, place, window))
+                Some(self.text(plan, context, window))
             } else if let Some(rules) = encoded {
                 Some(self.encoded(rules))
             } else {
                 self.candidate(&patterns, &formats, attempt, window)
             };
             let Some(text) = candidate else { continue };
-            let text = if attempt >= SPLICE && !formats.is_empty() && !patterns.is_empty() {
+            let text = if attempt >= SPLICE_AFTER && !formats.is_empty() && !patterns.is_empty() {
                 self.spliced(&patterns, &formats, window).unwrap_or(text)
             } else {
                 text
             };
             let length = text.chars().count() as u64;
-            self.judge.spend(length as u32 / 64)?;
+            self.validator.spend(length as u32 / 64)?;
             if length < min || max.is_some_and(|max| length > max) {
                 continue;
             }
@@ -96,7 +101,7 @@ impl Sampler<'_> {
             .collect();
         let asked = asked.join(" and ");
         self.fail(
-            blame,
+            at_fault,
             match max {
                 Some(max) => format!("no string of {min} to {max} characters has {asked}"),
                 None => format!("no string of at least {min} characters has {asked}"),
@@ -107,7 +112,7 @@ impl Sampler<'_> {
     fn candidate(
         &mut self,
         patterns: &[&Pattern],
-        formats: &[&Format],
+        formats: &[&StringFormat],
         attempt: u32,
         (low, high): (u32, u32),
     ) -> Option<String> {
@@ -132,13 +137,13 @@ impl Sampler<'_> {
     fn spliced(
         &mut self,
         patterns: &[&Pattern],
-        formats: &[&Format],
+        formats: &[&StringFormat],
         (low, high): (u32, u32),
     ) -> Option<String> {
         let over = patterns[self.below(patterns.len())].sample(0, high, self.rng)?;
         let format = formats[self.below(formats.len())];
         let base = format::sample(&format.name, low, high, self.rng)?;
-        self.judge.spend(base.len() as u32).ok()?;
+        self.validator.spend(base.len() as u32).ok()?;
         let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
         let inside = |at: usize| {
             let rest = base.get(at + over.len()..).unwrap_or_default();
@@ -169,26 +174,26 @@ impl Sampler<'_> {
     }
 
     /// Free text about what the field is about, of `low..=high` characters.
-    fn text(&mut self, plan: &Plan, place: Place, (low, high): (u32, u32)) -> String {
+    fn text(&mut self, plan: &ValuePlan, context: ValueContext, (low, high): (u32, u32)) -> String {
         let fits = |text: &str| {
             let length = text.chars().count();
             length >= low as usize && length <= high as usize
         };
         let schema = self.schema;
-        let said = plan
+        let example = plan
             .facets
             .iter()
-            .find_map(|&id| schema.node(id).hints.as_ref()?.said.as_deref());
-        if let Some(said) = said.filter(|said| fits(said))
+            .find_map(|&id| schema.node(id).hints.as_ref()?.example.as_deref());
+        if let Some(example) = example.filter(|example| fits(example))
             && self.chance(50)
         {
-            return said.to_owned();
+            return example.to_owned();
         }
-        let concept = place.concept.or_else(|| self.concept(plan));
+        let semantic_type = context.semantic_type.or_else(|| self.semantic_type(plan));
         if self.spread {
             let numbered = format!(
                 "{} {}",
-                words::phrase(concept, self.rng),
+                phrase(semantic_type, self.rng),
                 self.rng.between(2, 9999)
             );
             if fits(&numbered) {
@@ -198,13 +203,13 @@ impl Sampler<'_> {
             return fit(short, low, high, self.rng);
         }
         for _ in 0..6 {
-            let phrase = words::phrase(concept, self.rng);
+            let phrase = phrase(semantic_type, self.rng);
             if fits(phrase) {
                 return phrase.to_owned();
             }
         }
         fit(
-            words::phrase(concept, self.rng).to_owned(),
+            phrase(semantic_type, self.rng).to_owned(),
             low,
             high,
             self.rng,
@@ -218,7 +223,7 @@ fn fit(mut text: String, low: u32, high: u32, rng: &mut rand_chacha::ChaCha8Rng)
     if length < low as usize {
         let target = rng.between(u64::from(low), u64::from(high.min(low.saturating_add(12))));
         while length < target as usize {
-            let more = words::sentence(rng);
+            let more = sentence(rng);
             text.push(' ');
             text.push_str(more);
             length += 1 + more.chars().count();

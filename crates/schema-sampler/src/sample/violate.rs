@@ -1,15 +1,15 @@
 //! Values that a node refuses: for `not`, `else` and the other branches of a `oneOf`.
 
-use super::plan::Plan;
+use super::plan::ValuePlan;
 use super::sampler::Sampler;
-use crate::schema::{Node, NodeId, Range, Types};
+use crate::schema::{JsonTypes, NodeId, NumberRange, SchemaNode};
 
 /// How deep a refusal is looked for in combinators.
 const DEPTH: u32 = 4;
 
-/// One way to be refused.
-enum Way {
-    Types(Types),
+/// One way to be refused by a node.
+enum Violation {
+    JsonTypes(JsonTypes),
     Longer(u64),
     Shorter(u64),
     MoreItems(u64),
@@ -17,111 +17,127 @@ enum Way {
     MoreMembers(u64),
     FewerMembers(u64),
     Without(String),
-    With(String, Types),
-    Items(Types),
-    Numbers(Range),
+    With(String, JsonTypes),
+    Items(JsonTypes),
+    Numbers(NumberRange),
     Part(NodeId),
     Meet(NodeId),
 }
 
-impl Way {
-    /// The types whose values can go this way: a keyword says nothing about others.
-    fn types(&self) -> Types {
+impl Violation {
+    /// The types whose values can be refused so: a keyword says nothing about others.
+    fn types(&self) -> JsonTypes {
         match self {
-            Self::Longer(_) | Self::Shorter(_) => Types::STRING,
-            Self::MoreItems(_) | Self::FewerItems(_) | Self::Items(_) => Types::ARRAY,
-            Self::MoreMembers(_) | Self::FewerMembers(_) => Types::OBJECT,
-            Self::Without(_) | Self::With(..) => Types::OBJECT,
-            Self::Numbers(_) => Types::NUMBER,
-            Self::Types(_) | Self::Part(_) | Self::Meet(_) => Types::ALL,
+            Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,
+            Self::MoreItems(_) | Self::FewerItems(_) | Self::Items(_) => JsonTypes::ARRAY,
+            Self::MoreMembers(_) | Self::FewerMembers(_) => JsonTypes::OBJECT,
+            Self::Without(_) | Self::With(..) => JsonTypes::OBJECT,
+            Self::Numbers(_) => JsonTypes::NUMBER,
+            Self::JsonTypes(_) | Self::Part(_) | Self::Meet(_) => JsonTypes::ALL,
         }
     }
 }
 
 impl Sampler<'_> {
     /// Narrows `plan` so that its values are likely refused by `id`, in one way of several;
-    /// whatever cannot be narrowed is left to judgement. Nodes that must hold for it are
+    /// whatever cannot be narrowed is left to the validator. Nodes that must hold for it are
     /// added to `certain`.
-    pub(super) fn violate(&mut self, plan: &mut Plan, id: NodeId, certain: &mut Vec<NodeId>) {
+    pub(super) fn violate(&mut self, plan: &mut ValuePlan, id: NodeId, certain: &mut Vec<NodeId>) {
         self.violate_at(plan, id, certain, 0);
-        if plan.types == Types::NONE && plan.dead.is_none() {
-            plan.dead = Some((id, "`not` excludes every type that is allowed here"));
+        if plan.types == JsonTypes::NONE && plan.impossible.is_none() {
+            plan.impossible = Some((id, "`not` excludes every type that is allowed here"));
         }
     }
 
-    fn violate_at(&mut self, plan: &mut Plan, id: NodeId, certain: &mut Vec<NodeId>, depth: u32) {
+    fn violate_at(
+        &mut self,
+        plan: &mut ValuePlan,
+        id: NodeId,
+        certain: &mut Vec<NodeId>,
+        depth: u32,
+    ) {
         let schema = self.schema;
         let node = schema.node(id);
-        if let Some(logic) = node.logic.as_ref().filter(|_| depth < DEPTH) {
+        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < DEPTH) {
             let bare = !node.typed && own_keywords(node) == 0;
-            if bare && logic.not.is_none() && logic.when.is_none() && !logic.any.is_empty() {
+            if bare
+                && applicators.not.is_none()
+                && applicators.when.is_none()
+                && !applicators.any.is_empty()
+            {
                 // Refused by an `anyOf` is refused by all of it.
-                for &branch in &logic.any {
+                for &branch in &applicators.any {
                     self.violate_at(plan, branch, certain, depth + 1);
                 }
                 return;
             }
         }
-        let mut ways = own_ways(node, plan);
-        ways.extend(self.parts(node, plan));
-        if let Some(logic) = node.logic.as_ref().filter(|_| depth < DEPTH) {
-            ways.extend(logic.refs.iter().chain(&logic.all).map(|&id| Way::Part(id)));
-            ways.extend(logic.not.map(Way::Meet));
+        let mut violations = own_violations(node, plan);
+        violations.extend(self.parts(node, plan));
+        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < DEPTH) {
+            violations.extend(
+                applicators
+                    .refs
+                    .iter()
+                    .chain(&applicators.all)
+                    .map(|&id| Violation::Part(id)),
+            );
+            violations.extend(applicators.not.map(Violation::Meet));
         }
-        if ways.is_empty() {
+        if violations.is_empty() {
             return;
         }
-        let pick = self.below(ways.len());
-        let way = ways.swap_remove(pick);
-        plan.types = plan.types.and(way.types());
+        let pick = self.below(violations.len());
+        let violation = violations.swap_remove(pick);
+        plan.types = plan.types.and(violation.types());
         let bounds = &mut plan.bounds;
-        match way {
-            Way::Types(types) => plan.types = plan.types.without(types),
-            Way::Longer(n) => bounds.length.0 = bounds.length.0.max(n),
-            Way::Shorter(n) => bounds.length.1 = bounds.length.1.min(n),
-            Way::MoreItems(n) => bounds.items.0 = bounds.items.0.max(n),
-            Way::FewerItems(n) => bounds.items.1 = bounds.items.1.min(n),
-            Way::MoreMembers(n) => bounds.members.0 = bounds.members.0.max(n),
-            Way::FewerMembers(n) => bounds.members.1 = bounds.members.1.min(n),
-            Way::Without(name) => plan.without.push(name),
-            Way::With(name, types) => {
+        match violation {
+            Violation::JsonTypes(types) => plan.types = plan.types.without(types),
+            Violation::Longer(n) => bounds.length.0 = bounds.length.0.max(n),
+            Violation::Shorter(n) => bounds.length.1 = bounds.length.1.min(n),
+            Violation::MoreItems(n) => bounds.items.0 = bounds.items.0.max(n),
+            Violation::FewerItems(n) => bounds.items.1 = bounds.items.1.min(n),
+            Violation::MoreMembers(n) => bounds.members.0 = bounds.members.0.max(n),
+            Violation::FewerMembers(n) => bounds.members.1 = bounds.members.1.min(n),
+            Violation::Without(name) => plan.without.push(name),
+            Violation::With(name, types) => {
                 plan.with.push(name);
                 plan.parts = types;
             }
-            Way::Items(types) => plan.parts = types,
-            Way::Numbers(range) => bounds.range.narrow(&range),
-            Way::Part(id) => self.violate_at(plan, id, certain, depth + 1),
-            Way::Meet(id) => certain.push(id),
+            Violation::Items(types) => plan.parts = types,
+            Violation::Numbers(range) => bounds.range.narrow(&range),
+            Violation::Part(id) => self.violate_at(plan, id, certain, depth + 1),
+            Violation::Meet(id) => certain.push(id),
         }
     }
 
     /// How parts of a value can be what the node does not want of them: of another type.
-    fn parts(&self, node: &Node, plan: &Plan) -> Vec<Way> {
+    fn parts(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
         let other = |id: NodeId| {
-            let types = Types::ALL.without(self.schema.node(id).possible);
-            Some(types).filter(|types| *types != Types::NONE)
+            let types = JsonTypes::ALL.without(self.schema.node(id).possible);
+            Some(types).filter(|types| *types != JsonTypes::NONE)
         };
         let both = plan.types.and(node.types);
-        let mut ways = Vec::new();
-        if let Some(rules) = node.object.as_ref().filter(|_| both.has(Types::OBJECT)) {
+        let mut violations = Vec::new();
+        if let Some(rules) = node.object.as_ref().filter(|_| both.has(JsonTypes::OBJECT)) {
             let members = rules.properties.iter();
-            ways.extend(
-                members.filter_map(|(name, p)| Some(Way::With(name.clone(), other(p.node)?))),
+            violations.extend(
+                members.filter_map(|(name, p)| Some(Violation::With(name.clone(), other(p.node)?))),
             );
         }
-        if let Some(rules) = node.array.as_ref().filter(|_| both.has(Types::ARRAY)) {
-            ways.extend(rules.rest.and_then(other).map(Way::Items));
+        if let Some(rules) = node.array.as_ref().filter(|_| both.has(JsonTypes::ARRAY)) {
+            violations.extend(rules.rest.and_then(other).map(Violation::Items));
             if let Some(contains) = rules.contains.filter(|contains| contains.min > 0) {
-                ways.push(Way::FewerItems(0));
-                ways.extend(other(contains.node).map(Way::Items));
+                violations.push(Violation::FewerItems(0));
+                violations.extend(other(contains.node).map(Violation::Items));
             }
         }
-        ways
+        violations
     }
 }
 
 /// How many kinds of keywords a node has beside `type` and combinators.
-fn own_keywords(node: &Node) -> usize {
+fn own_keywords(node: &SchemaNode) -> usize {
     [
         node.allowed.is_some(),
         node.number.is_some(),
@@ -135,41 +151,57 @@ fn own_keywords(node: &Node) -> usize {
 }
 
 /// How the keywords of the node itself can be violated by values that `plan` allows.
-fn own_ways(node: &Node, plan: &Plan) -> Vec<Way> {
-    let mut ways = Vec::new();
+fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
+    let mut violations = Vec::new();
     let left = plan.types.without(node.types);
     // A `type` alone can be violated in no other way, even if that leaves no value.
-    let only_typed = node.typed && node.logic.is_none() && own_keywords(node) == 0;
-    if only_typed || (node.typed && left != Types::NONE) {
-        ways.push(Way::Types(node.types));
+    let only_typed = node.typed && node.applicators.is_none() && own_keywords(node) == 0;
+    if only_typed || (node.typed && left != JsonTypes::NONE) {
+        violations.push(Violation::JsonTypes(node.types));
     }
     let both = plan.types.and(node.types);
-    if let Some(rules) = node.string.as_ref().filter(|_| both.has(Types::STRING)) {
-        ways.extend(rules.max.map(|max| Way::Longer(max.saturating_add(1))));
-        ways.extend(rules.min.checked_sub(1).map(Way::Shorter));
+    if let Some(rules) = node.string.as_ref().filter(|_| both.has(JsonTypes::STRING)) {
+        violations.extend(
+            rules
+                .max
+                .map(|max| Violation::Longer(max.saturating_add(1))),
+        );
+        violations.extend(rules.min.checked_sub(1).map(Violation::Shorter));
     }
-    if let Some(rules) = node.array.as_ref().filter(|_| both.has(Types::ARRAY)) {
-        ways.extend(rules.max.map(|max| Way::MoreItems(max.saturating_add(1))));
-        ways.extend(rules.min.checked_sub(1).map(Way::FewerItems));
+    if let Some(rules) = node.array.as_ref().filter(|_| both.has(JsonTypes::ARRAY)) {
+        violations.extend(
+            rules
+                .max
+                .map(|max| Violation::MoreItems(max.saturating_add(1))),
+        );
+        violations.extend(rules.min.checked_sub(1).map(Violation::FewerItems));
     }
-    if let Some(rules) = node.object.as_ref().filter(|_| both.has(Types::OBJECT)) {
-        ways.extend(rules.max.map(|max| Way::MoreMembers(max.saturating_add(1))));
-        ways.extend(rules.min.checked_sub(1).map(Way::FewerMembers));
-        ways.extend(rules.required.iter().cloned().map(Way::Without));
+    if let Some(rules) = node.object.as_ref().filter(|_| both.has(JsonTypes::OBJECT)) {
+        violations.extend(
+            rules
+                .max
+                .map(|max| Violation::MoreMembers(max.saturating_add(1))),
+        );
+        violations.extend(rules.min.checked_sub(1).map(Violation::FewerMembers));
+        violations.extend(rules.required.iter().cloned().map(Violation::Without));
     }
-    if let Some(rules) = node.number.as_ref().filter(|_| both.meets(Types::NUMBER)) {
+    if let Some(rules) = node
+        .number
+        .as_ref()
+        .filter(|_| both.meets(JsonTypes::NUMBER))
+    {
         for &(bound, open) in &rules.low {
-            let mut range = Range::default();
+            let mut range = NumberRange::default();
             range.at_most(bound, !open);
-            ways.push(Way::Numbers(range));
+            violations.push(Violation::Numbers(range));
         }
         for &(bound, open) in &rules.high {
-            let mut range = Range::default();
+            let mut range = NumberRange::default();
             range.at_least(bound, !open);
-            ways.push(Way::Numbers(range));
+            violations.push(Violation::Numbers(range));
         }
     }
-    ways
+    violations
 }
 
 #[cfg(test)]

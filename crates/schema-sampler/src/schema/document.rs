@@ -5,34 +5,34 @@ use std::sync::OnceLock;
 use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
-use super::node::{ENDLESS, Node, NodeId};
-use super::{extent, read};
-use crate::constraint::BadSchema;
+use super::node::{ENDLESS, NodeId, SchemaNode};
+use super::{analysis, read};
+use crate::constraint::InvalidSchema;
 
 /// How many `unevaluated…` keywords a document may have for `jsonschema` to be asked.
 const MAX_CLOSING: usize = 8;
 
 /// A schema document, ready.
 pub(crate) struct Schema {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<SchemaNode>,
     pub(crate) root: NodeId,
     /// The document as `jsonschema` gets it.
     checked: Value,
     draft: Draft,
-    /// `unevaluatedItems` or `unevaluatedProperties` occur: the judge must keep marks.
+    /// `unevaluatedItems` or `unevaluatedProperties` occur: the validator must note which parts are evaluated.
     pub(super) tracks: bool,
-    validator: OnceLock<Option<Validator>>,
+    jsonschema: OnceLock<Option<Validator>>,
 }
 
 impl Schema {
     /// Reads a document.
     ///
     /// # Errors
-    /// [`BadSchema`] where a keyword has a value that it cannot have, a pattern cannot be
+    /// [`InvalidSchema`] where a keyword has a value that it cannot have, a pattern cannot be
     /// read or a reference leads nowhere.
-    pub(crate) fn read(source: &Value) -> Result<Self, BadSchema> {
+    pub(crate) fn read(source: &Value) -> Result<Self, InvalidSchema> {
         let mut read = read::read(source)?;
-        extent::measure(&mut read.nodes);
+        analysis::analyse(&mut read.nodes);
         let mut checked = source.clone();
         if let Value::Object(map) = &mut checked {
             // The draft is settled; an unknown dialect would be refused, not ignored.
@@ -44,11 +44,11 @@ impl Schema {
             checked,
             draft: read.draft,
             tracks: read.tracks,
-            validator: OnceLock::new(),
+            jsonschema: OnceLock::new(),
         })
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
+    pub(crate) fn node(&self, id: NodeId) -> &SchemaNode {
         // Ids are made by `read` together with the nodes and never leave their schema.
         &self.nodes[id as usize]
     }
@@ -67,7 +67,7 @@ impl Schema {
     /// Whether `jsonschema` accepts `value`, formats included; `None` when it refuses the
     /// document itself, for a pattern of another dialect or an address it cannot read.
     pub(crate) fn accepts(&self, value: &Value) -> Option<bool> {
-        self.validator
+        self.jsonschema
             .get_or_init(|| {
                 jsonschema::options()
                     .with_draft(self.draft)

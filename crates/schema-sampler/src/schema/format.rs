@@ -6,13 +6,13 @@ use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
 /// A `format`, with the check that `jsonschema` makes of it.
-pub(crate) struct Format {
+pub(crate) struct StringFormat {
     pub(crate) name: String,
     draft: Draft,
     matcher: OnceLock<Option<Validator>>,
 }
 
-impl Format {
+impl StringFormat {
     pub(crate) fn new(name: &str, draft: Draft) -> Self {
         Self {
             name: name.to_owned(),
@@ -36,7 +36,7 @@ impl Format {
     }
 }
 
-impl std::fmt::Debug for Format {
+impl std::fmt::Debug for StringFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }

@@ -2,19 +2,23 @@
 
 use serde_json::Value;
 
-use super::format::Format;
+use super::format::StringFormat;
 use super::node::{
-    ArrayRules, Contains, Hints, Node, NumberRules, ObjectRules, Property, StringRules,
+    ArrayRules, Contains, NumberRules, ObjectRules, Property, SchemaNode, StringRules, ValueHints,
 };
-use super::number::{Decimal, Num};
-use super::read::{Keywords, Object, Reader, brief};
-use super::types::{Types, same};
-use crate::constraint::BadSchema;
+use super::number::{Decimal, JsonNumber};
+use super::read::{JsonObject, KeywordSet, SchemaReader, brief};
+use super::types::{JsonTypes, json_equal};
+use crate::constraint::InvalidSchema;
 use crate::regex::Pattern;
-use crate::words;
+use crate::semantic_type::{SemanticType, example_in};
 
-impl Reader<'_> {
-    pub(super) fn types(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+impl SchemaReader<'_> {
+    pub(super) fn types(
+        &self,
+        node: &mut SchemaNode,
+        map: &JsonObject,
+    ) -> Result<(), InvalidSchema> {
         let Some(value) = map.get("type") else {
             return Ok(());
         };
@@ -23,12 +27,12 @@ impl Reader<'_> {
             Value::Array(names) => names.iter().collect(),
             _ => return self.bad(&node.path, "type must be a string or array of strings"),
         };
-        let mut types = Types::NONE;
+        let mut types = JsonTypes::NONE;
         for name in names {
             let Some(name) = name.as_str() else {
                 return self.bad(&node.path, "type must be a string or array of strings");
             };
-            let Some(one) = Types::named(name) else {
+            let Some(one) = JsonTypes::named(name) else {
                 return self.bad(&node.path, format!("Invalid type: {name}"));
             };
             types = types.or(one);
@@ -38,16 +42,23 @@ impl Reader<'_> {
         Ok(())
     }
 
-    pub(super) fn allowed(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+    pub(super) fn allowed(
+        &self,
+        node: &mut SchemaNode,
+        map: &JsonObject,
+    ) -> Result<(), InvalidSchema> {
         if let Some(value) = map.get("enum") {
             let Some(values) = value.as_array() else {
                 return self.bad(&node.path, "enum must be an array");
             };
             node.allowed = Some(values.clone());
         }
-        if let Some(value) = map.get("const").filter(|_| self.known != Keywords::Draft4) {
+        if let Some(value) = map
+            .get("const")
+            .filter(|_| self.keywords != KeywordSet::Draft4)
+        {
             let both = match node.allowed.take() {
-                Some(values) if !values.iter().any(|v| same(v, value)) => Vec::new(),
+                Some(values) if !values.iter().any(|v| json_equal(v, value)) => Vec::new(),
                 _ => vec![value.clone()],
             };
             node.allowed = Some(both);
@@ -55,7 +66,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    pub(super) fn number(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+    pub(super) fn number(
+        &self,
+        node: &mut SchemaNode,
+        map: &JsonObject,
+    ) -> Result<(), InvalidSchema> {
         let mut rules = NumberRules::default();
         for (key, exclusive, low) in [
             ("minimum", "exclusiveMinimum", true),
@@ -73,7 +88,7 @@ impl Reader<'_> {
                         format!("Expected f64 for '{name}', got {}", brief(value)),
                     );
                 };
-                let bound = (Num::of(number), open);
+                let bound = (JsonNumber::of(number), open);
                 if low {
                     rules.low.push(bound);
                 } else {
@@ -82,7 +97,10 @@ impl Reader<'_> {
             }
         }
         if let Some(value) = map.get("multipleOf") {
-            let step = value.as_number().map(Num::of).filter(|n| n.as_f64() > 0.0);
+            let step = value
+                .as_number()
+                .map(JsonNumber::of)
+                .filter(|n| n.as_f64() > 0.0);
             let Some(step) = step else {
                 return self.bad(&node.path, "invalid multiple of");
             };
@@ -94,7 +112,12 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn count(&self, node: &Node, map: &Object, key: &str) -> Result<Option<u64>, BadSchema> {
+    fn count(
+        &self,
+        node: &SchemaNode,
+        map: &JsonObject,
+        key: &str,
+    ) -> Result<Option<u64>, InvalidSchema> {
         let Some(value) = map.get(key) else {
             return Ok(None);
         };
@@ -113,10 +136,10 @@ impl Reader<'_> {
 
     fn text<'m>(
         &self,
-        node: &Node,
-        map: &'m Object,
+        node: &SchemaNode,
+        map: &'m JsonObject,
         key: &str,
-    ) -> Result<Option<&'m str>, BadSchema> {
+    ) -> Result<Option<&'m str>, InvalidSchema> {
         match map.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -127,11 +150,15 @@ impl Reader<'_> {
         }
     }
 
-    fn pattern(&self, path: &str, source: &str) -> Result<Pattern, BadSchema> {
+    fn pattern(&self, path: &str, source: &str) -> Result<Pattern, InvalidSchema> {
         Pattern::new(source).or_else(|reason| self.bad(path, reason))
     }
 
-    pub(super) fn string(&self, node: &mut Node, map: &Object) -> Result<(), BadSchema> {
+    pub(super) fn string(
+        &self,
+        node: &mut SchemaNode,
+        map: &JsonObject,
+    ) -> Result<(), InvalidSchema> {
         let encoding = map.get("contentEncoding").and_then(Value::as_str);
         let media = map.get("contentMediaType").and_then(Value::as_str);
         let pattern = self.text(node, map, "pattern")?;
@@ -140,7 +167,7 @@ impl Reader<'_> {
             min: self.count(node, map, "minLength")?.unwrap_or(0),
             max: self.count(node, map, "maxLength")?,
             pattern: pattern.map(|p| self.pattern(&node.path, p)).transpose()?,
-            format: format.map(|name| Format::new(name, self.draft)),
+            format: format.map(|name| StringFormat::new(name, self.draft)),
             base64: encoding == Some("base64"),
             json: media == Some("application/json"),
         };
@@ -158,10 +185,10 @@ impl Reader<'_> {
 
     pub(super) fn array(
         &mut self,
-        node: &mut Node,
-        map: &Object,
+        node: &mut SchemaNode,
+        map: &JsonObject,
         depth: u32,
-    ) -> Result<(), BadSchema> {
+    ) -> Result<(), InvalidSchema> {
         let mut rules = ArrayRules {
             prefix: self.subs(node, map, "prefixItems", depth)?,
             min: self.count(node, map, "minItems")?.unwrap_or(0),
@@ -176,7 +203,7 @@ impl Reader<'_> {
             rules.rest = self.sub(node, map, "items", depth)?;
         }
         let contains = self.sub(node, map, "contains", depth)?;
-        if let Some(inner) = contains.filter(|_| self.known != Keywords::Draft4) {
+        if let Some(inner) = contains.filter(|_| self.keywords != KeywordSet::Draft4) {
             rules.contains = Some(Contains {
                 node: inner,
                 min: self.count(node, map, "minContains")?.unwrap_or(1),
@@ -200,15 +227,15 @@ impl Reader<'_> {
 
     pub(super) fn object(
         &mut self,
-        node: &mut Node,
-        map: &Object,
+        node: &mut SchemaNode,
+        map: &JsonObject,
         depth: u32,
-    ) -> Result<(), BadSchema> {
+    ) -> Result<(), InvalidSchema> {
         let mut rules = ObjectRules {
             additional: self.sub(node, map, "additionalProperties", depth)?,
             names: self
                 .sub(node, map, "propertyNames", depth)?
-                .filter(|_| self.known != Keywords::Draft4),
+                .filter(|_| self.keywords != KeywordSet::Draft4),
             required: self.names(node, map.get("required"))?,
             min: self.count(node, map, "minProperties")?.unwrap_or(0),
             max: self.count(node, map, "maxProperties")?,
@@ -218,10 +245,10 @@ impl Reader<'_> {
         self.tracks |= rules.unevaluated.is_some();
         for (name, value, path) in self.members(node, map, "properties")? {
             let inner = self.node(value, path, depth + 1)?;
-            let concept = words::concept(name);
+            let semantic_type = SemanticType::of_name(name);
             let property = Property {
                 node: inner,
-                concept,
+                semantic_type,
             };
             rules.properties.insert(name.clone(), property);
         }
@@ -266,10 +293,10 @@ impl Reader<'_> {
     /// The entries of an object-valued keyword, with their paths.
     fn members<'m>(
         &self,
-        node: &Node,
-        map: &'m Object,
+        node: &SchemaNode,
+        map: &'m JsonObject,
         key: &str,
-    ) -> Result<Vec<(&'m String, &'m Value, String)>, BadSchema> {
+    ) -> Result<Vec<(&'m String, &'m Value, String)>, InvalidSchema> {
         match map.get(key) {
             None => Ok(Vec::new()),
             Some(Value::Object(members)) => Ok(members
@@ -284,7 +311,11 @@ impl Reader<'_> {
     }
 
     /// A list of property names; draft 3's boolean `required` asks for nothing here.
-    fn names(&self, node: &Node, value: Option<&Value>) -> Result<Vec<String>, BadSchema> {
+    fn names(
+        &self,
+        node: &SchemaNode,
+        value: Option<&Value>,
+    ) -> Result<Vec<String>, InvalidSchema> {
         match value {
             None | Some(Value::Bool(_)) => Ok(Vec::new()),
             Some(Value::String(name)) => Ok(vec![name.clone()]),
@@ -306,27 +337,28 @@ impl Reader<'_> {
     }
 }
 
-impl Hints {
+impl ValueHints {
     /// The hints among the keywords of a schema object.
-    pub(super) fn read(map: &Object) -> Option<Box<Self>> {
+    pub(super) fn read(map: &JsonObject) -> Option<Box<Self>> {
         let text = |key| map.get(key).and_then(Value::as_str);
         let mut hints = Self {
-            concept: text("title").and_then(words::concept),
+            semantic_type: text("title").and_then(SemanticType::of_name),
             ..Self::default()
         };
         if let Some(description) = text("description") {
-            hints.said = words::example_in(description).map(str::to_owned);
-            hints.concept = hints
-                .concept
-                .or_else(|| words::concept_of_description(description));
+            hints.example = example_in(description).map(str::to_owned);
+            hints.semantic_type = hints
+                .semantic_type
+                .or_else(|| SemanticType::of_description(description));
         }
         for key in ["default", "example"] {
-            hints.values.extend(map.get(key).cloned());
+            hints.examples.extend(map.get(key).cloned());
         }
         if let Some(examples) = map.get("examples").and_then(Value::as_array) {
-            hints.values.extend(examples.iter().cloned());
+            hints.examples.extend(examples.iter().cloned());
         }
-        let any = hints.concept.is_some() || hints.said.is_some() || !hints.values.is_empty();
+        let any =
+            hints.semantic_type.is_some() || hints.example.is_some() || !hints.examples.is_empty();
         any.then(|| Box::new(hints))
     }
 }

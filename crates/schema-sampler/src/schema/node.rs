@@ -3,28 +3,28 @@
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::format::Format;
-use super::number::{Decimal, Num};
-use super::types::Types;
+use super::format::StringFormat;
+use super::number::{Decimal, JsonNumber};
+use super::types::JsonTypes;
 use crate::regex::Pattern;
-use crate::words::Concept;
+use crate::semantic_type::SemanticType;
 
 /// The height of a node that no finite value satisfies.
 pub(crate) const ENDLESS: u16 = u16::MAX;
 
-/// Index of a [`Node`].
+/// Index of a [`SchemaNode`].
 pub(crate) type NodeId = u32;
 
 /// One schema object (or boolean) of the document.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct SchemaNode {
     /// JSON pointer, for errors.
     pub(crate) path: String,
     /// The `type` keyword; all when absent.
-    pub(crate) types: Types,
+    pub(crate) types: JsonTypes,
     pub(crate) typed: bool,
     /// The types a value can have, seen through references and combinators.
-    pub(crate) possible: Types,
+    pub(crate) possible: JsonTypes,
     /// A lower bound of how deep the least value nests; [`ENDLESS`] when no finite
     /// value exists.
     pub(crate) height: u16,
@@ -36,17 +36,17 @@ pub(crate) struct Node {
     pub(crate) string: Option<Box<StringRules>>,
     pub(crate) array: Option<Box<ArrayRules>>,
     pub(crate) object: Option<Box<ObjectRules>>,
-    pub(crate) logic: Option<Box<Logic>>,
-    pub(crate) hints: Option<Box<Hints>>,
+    pub(crate) applicators: Option<Box<Applicators>>,
+    pub(crate) hints: Option<Box<ValueHints>>,
 }
 
-impl Node {
+impl SchemaNode {
     pub(crate) fn new(path: String) -> Self {
         Self {
             path,
-            types: Types::ALL,
+            types: JsonTypes::ALL,
             typed: false,
-            possible: Types::ALL,
+            possible: JsonTypes::ALL,
             height: 0,
             never: false,
             allowed: None,
@@ -54,7 +54,7 @@ impl Node {
             string: None,
             array: None,
             object: None,
-            logic: None,
+            applicators: None,
             hints: None,
         }
     }
@@ -70,8 +70,8 @@ impl Node {
 #[derive(Debug, Default)]
 pub(crate) struct NumberRules {
     /// Bound, and whether it is excluded.
-    pub(crate) low: Vec<(Num, bool)>,
-    pub(crate) high: Vec<(Num, bool)>,
+    pub(crate) low: Vec<(JsonNumber, bool)>,
+    pub(crate) high: Vec<(JsonNumber, bool)>,
     pub(crate) step: Option<Decimal>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct StringRules {
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
     pub(crate) pattern: Option<Pattern>,
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<StringFormat>,
     pub(crate) base64: bool,
     pub(crate) json: bool,
 }
@@ -121,12 +121,12 @@ pub(crate) struct ObjectRules {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Property {
     pub(crate) node: NodeId,
-    pub(crate) concept: Option<&'static Concept>,
+    pub(crate) semantic_type: Option<&'static SemanticType>,
 }
 
 /// Keywords that apply other schemas to the same value.
 #[derive(Debug, Default)]
-pub(crate) struct Logic {
+pub(crate) struct Applicators {
     pub(crate) refs: Vec<NodeId>,
     pub(crate) all: Vec<NodeId>,
     pub(crate) any: Vec<NodeId>,
@@ -144,10 +144,10 @@ pub(crate) struct Conditional {
 
 /// What helps to choose a sensible value.
 #[derive(Debug, Default)]
-pub(crate) struct Hints {
-    pub(crate) concept: Option<&'static Concept>,
+pub(crate) struct ValueHints {
+    pub(crate) semantic_type: Option<&'static SemanticType>,
     /// The example that the description gives.
-    pub(crate) said: Option<String>,
+    pub(crate) example: Option<String>,
     /// `default`, `examples`, `example`.
-    pub(crate) values: Vec<Value>,
+    pub(crate) examples: Vec<Value>,
 }

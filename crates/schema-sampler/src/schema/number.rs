@@ -6,12 +6,12 @@ use serde_json::Number;
 
 /// A number of a schema or a value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Num {
+pub(crate) enum JsonNumber {
     Int(i128),
     Float(f64),
 }
 
-impl Num {
+impl JsonNumber {
     pub(crate) fn of(number: &Number) -> Self {
         number
             .as_i64()
@@ -70,10 +70,10 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    pub(crate) fn of(num: Num) -> Option<Self> {
+    pub(crate) fn of(num: JsonNumber) -> Option<Self> {
         let (digits, exp) = match num {
-            Num::Int(i) => (i, 0),
-            Num::Float(f) => {
+            JsonNumber::Int(i) => (i, 0),
+            JsonNumber::Float(f) => {
                 let text = format!("{f:e}");
                 let (mantissa, exp) = text.split_once('e')?;
                 let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -178,7 +178,7 @@ mod tests {
 
     fn dec(text: &str) -> Decimal {
         let number: Number = serde_json::from_str(text).expect("a number");
-        Decimal::of(Num::of(&number)).expect("a decimal")
+        Decimal::of(JsonNumber::of(&number)).expect("a decimal")
     }
 
     #[test]

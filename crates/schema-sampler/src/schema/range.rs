@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Number;
 
-use super::number::{Decimal, Num};
+use super::number::{Decimal, JsonNumber};
 use vllm_sim_random::Draw;
 
 /// Beyond this a double has no fraction and its neighbours are more than 1 apart.
@@ -16,14 +16,14 @@ const WIDE: i128 = 10_000;
 
 /// What a number must satisfy, from all parts of a schema together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Range {
-    low: Option<(Num, bool)>,
-    high: Option<(Num, bool)>,
+pub(crate) struct NumberRange {
+    low: Option<(JsonNumber, bool)>,
+    high: Option<(JsonNumber, bool)>,
     step: Option<Decimal>,
 }
 
-impl Range {
-    pub(crate) fn at_least(&mut self, bound: Num, open: bool) {
+impl NumberRange {
+    pub(crate) fn at_least(&mut self, bound: JsonNumber, open: bool) {
         let tighter = self.low.is_none_or(|(low, was_open)| match bound.cmp(low) {
             Ordering::Greater => true,
             Ordering::Equal => open && !was_open,
@@ -34,7 +34,7 @@ impl Range {
         }
     }
 
-    pub(crate) fn at_most(&mut self, bound: Num, open: bool) {
+    pub(crate) fn at_most(&mut self, bound: JsonNumber, open: bool) {
         let tighter = self
             .high
             .is_none_or(|(high, was_open)| match bound.cmp(high) {
@@ -71,9 +71,9 @@ impl Range {
     /// Why nothing lies within, when the bounds alone say so.
     pub(crate) fn conflict(&self) -> Option<String> {
         let ((low, _), (high, _)) = self.low.zip(self.high)?;
-        let text = |n: Num| match n {
-            Num::Int(i) => i.to_string(),
-            Num::Float(f) => f.to_string(),
+        let text = |n: JsonNumber| match n {
+            JsonNumber::Int(i) => i.to_string(),
+            JsonNumber::Float(f) => f.to_string(),
         };
         (low.cmp(high) == Ordering::Greater).then(|| {
             format!(
@@ -86,11 +86,11 @@ impl Range {
 
     fn holds(&self, f: f64) -> bool {
         let low = self.low.is_none_or(|(low, open)| {
-            let order = Num::Float(f).cmp(low);
+            let order = JsonNumber::Float(f).cmp(low);
             order == Ordering::Greater || (order == Ordering::Equal && !open)
         });
         let high = self.high.is_none_or(|(high, open)| {
-            let order = Num::Float(f).cmp(high);
+            let order = JsonNumber::Float(f).cmp(high);
             order == Ordering::Less || (order == Ordering::Equal && !open)
         });
         low && high && f.is_finite()
@@ -148,8 +148,9 @@ impl Range {
     }
 
     fn steps(&self, f: f64) -> bool {
-        self.step
-            .is_none_or(|step| Decimal::of(Num::Float(f)).is_some_and(|d| d.is_multiple_of(step)))
+        self.step.is_none_or(|step| {
+            Decimal::of(JsonNumber::Float(f)).is_some_and(|d| d.is_multiple_of(step))
+        })
     }
 
     /// A number within, with few decimals when the bounds leave room.
@@ -268,16 +269,16 @@ mod tests {
 
     fn dec(text: &str) -> Decimal {
         let number: Number = serde_json::from_str(text).expect("a number");
-        Decimal::of(Num::of(&number)).expect("a decimal")
+        Decimal::of(JsonNumber::of(&number)).expect("a decimal")
     }
 
     #[test]
     fn a_pick_lies_within_its_range() {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
-            let mut range = Range::default();
-            range.at_least(Num::Float(0.1), true);
-            range.at_most(Num::Float(0.2), true);
+            let mut range = NumberRange::default();
+            range.at_least(JsonNumber::Float(0.1), true);
+            range.at_most(JsonNumber::Float(0.2), true);
             let f = range
                 .number((0.0, 100.0), false, &mut rng)
                 .expect("a number");
@@ -287,10 +288,10 @@ mod tests {
             let f = range
                 .number((0.0, 100.0), false, &mut rng)
                 .expect("a multiple");
-            assert!(Decimal::of(Num::of(&f)).is_some_and(|d| d.is_multiple_of(dec("0.01"))));
+            assert!(Decimal::of(JsonNumber::of(&f)).is_some_and(|d| d.is_multiple_of(dec("0.01"))));
 
-            let mut range = Range::default();
-            range.at_least(Num::Int(1001), false);
+            let mut range = NumberRange::default();
+            range.at_least(JsonNumber::Int(1001), false);
             range.multiple_of(dec("7"));
             let i = range
                 .integer((0, 100), false, &mut rng)
@@ -303,7 +304,7 @@ mod tests {
     fn the_usual_range_holds_where_the_schema_is_silent() {
         let mut rng = stream(7, 0, Purpose::Structured);
         for _ in 0..200 {
-            let i = Range::default()
+            let i = NumberRange::default()
                 .integer((3, 5), false, &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
@@ -313,20 +314,20 @@ mod tests {
     #[test]
     fn empty_and_huge_ranges_do_not_overflow() {
         let mut rng = stream(7, 0, Purpose::Structured);
-        let mut range = Range::default();
-        range.at_least(Num::Int(5), true);
-        range.at_most(Num::Int(6), true);
+        let mut range = NumberRange::default();
+        range.at_least(JsonNumber::Int(5), true);
+        range.at_most(JsonNumber::Int(6), true);
         assert!(range.integer((0, 100), false, &mut rng).is_none());
-        let mut range = Range::default();
-        range.at_least(Num::Float(1e300), true);
+        let mut range = NumberRange::default();
+        range.at_least(JsonNumber::Float(1e300), true);
         assert!(
             range
                 .integer((0, 100), false, &mut rng)
                 .is_some_and(|n| n.as_f64() > Some(1e300))
         );
-        let mut range = Range::default();
-        range.at_least(Num::Float(-f64::MAX), false);
-        range.at_most(Num::Float(f64::MAX), false);
+        let mut range = NumberRange::default();
+        range.at_least(JsonNumber::Float(-f64::MAX), false);
+        range.at_most(JsonNumber::Float(f64::MAX), false);
         assert!(range.number((0.0, 1.0), false, &mut rng).is_some());
         assert!(range.integer((0, 1), false, &mut rng).is_some());
     }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use jsonschema::Draft;
 use serde_json::{Map, Value};
 
-use super::node::{Conditional, Hints, Logic, Node, NodeId};
-use super::refs::Index;
-use super::types::Types;
-use crate::constraint::BadSchema;
+use super::node::{Applicators, Conditional, NodeId, SchemaNode, ValueHints};
+use super::references::ReferenceIndex;
+use super::types::JsonTypes;
+use crate::constraint::InvalidSchema;
 
 /// How deep a document may nest.
 const MAX_NESTING: u32 = 200;
@@ -16,35 +16,35 @@ const MAX_NESTING: u32 = 200;
 /// How many schema objects a document may have.
 const MAX_NODES: usize = 20_000;
 
-pub(super) type Object = Map<String, Value>;
+pub(super) type JsonObject = Map<String, Value>;
 
 /// What a document holds.
 pub(super) struct ReadSchema {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SchemaNode>,
     pub(super) root: NodeId,
     pub(super) draft: Draft,
     /// `unevaluatedItems` or `unevaluatedProperties` occur.
     pub(super) tracks: bool,
 }
 
-pub(super) fn read(source: &Value) -> Result<ReadSchema, BadSchema> {
+pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
     if too_deep(source, MAX_NESTING) {
-        return Err(BadSchema {
+        return Err(InvalidSchema {
             path: "#".to_owned(),
             reason: format!("the schema nests deeper than {MAX_NESTING} levels"),
         });
     }
     let draft = draft_of(source);
     let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
-    let mut reader = Reader {
+    let mut reader = SchemaReader {
         root: source,
         draft,
-        known: match () {
-            () if named.contains("draft-04") => Keywords::Draft4,
-            () if named.contains("draft-06") => Keywords::Draft6,
-            () => Keywords::All,
+        keywords: match () {
+            () if named.contains("draft-04") => KeywordSet::Draft4,
+            () if named.contains("draft-06") => KeywordSet::Draft6,
+            () => KeywordSet::All,
         },
-        index: Index::new(
+        index: ReferenceIndex::new(
             source,
             if draft == Draft::Draft4 { "id" } else { "$id" },
             is_old(draft),
@@ -120,7 +120,7 @@ fn draft_of(source: &Value) -> Draft {
 
 /// Which keywords mean anything; a document that names no old draft may use them all.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keywords {
+pub(super) enum KeywordSet {
     /// Without `const`, `contains`, `propertyNames` and `if`.
     Draft4,
     /// Without `if`.
@@ -128,28 +128,28 @@ pub(super) enum Keywords {
     All,
 }
 
-pub(super) struct Reader<'v> {
+pub(super) struct SchemaReader<'v> {
     root: &'v Value,
     pub(super) draft: Draft,
-    pub(super) known: Keywords,
-    index: Index,
-    nodes: Vec<Node>,
+    pub(super) keywords: KeywordSet,
+    index: ReferenceIndex,
+    nodes: Vec<SchemaNode>,
     by_path: HashMap<String, NodeId>,
     /// References to resolve once all named places are known.
     pending: Vec<(NodeId, String)>,
     pub(super) tracks: bool,
 }
 
-impl Reader<'_> {
-    pub(super) fn bad<T>(&self, path: &str, reason: impl Into<String>) -> Result<T, BadSchema> {
-        Err(BadSchema {
+impl SchemaReader<'_> {
+    pub(super) fn bad<T>(&self, path: &str, reason: impl Into<String>) -> Result<T, InvalidSchema> {
+        Err(InvalidSchema {
             path: format!("#{path}"),
             reason: reason.into(),
         })
     }
 
     /// Resolves references; a target outside the known keywords is read now.
-    fn link(&mut self) -> Result<(), BadSchema> {
+    fn link(&mut self) -> Result<(), InvalidSchema> {
         while let Some((from, reference)) = self.pending.pop() {
             let path = self.nodes[from as usize].path.clone();
             let target = match self.index.resolve(&reference, &path) {
@@ -167,16 +167,16 @@ impl Reader<'_> {
                     return self.bad(&path, format!("cannot resolve reference '{reference}'"));
                 }
             };
-            let logic = &mut self.nodes[from as usize].logic;
-            logic.get_or_insert_default().refs.push(target);
+            let applicators = &mut self.nodes[from as usize].applicators;
+            applicators.get_or_insert_default().refs.push(target);
         }
         Ok(())
     }
 
     /// Stands for a meta-schema: an empty object is a schema in every draft.
     fn any_object(&mut self) -> NodeId {
-        let mut node = Node::new("/$ref".to_owned());
-        node.types = Types::OBJECT;
+        let mut node = SchemaNode::new("/$ref".to_owned());
+        node.types = JsonTypes::OBJECT;
         self.nodes.push(node);
         (self.nodes.len() - 1) as NodeId
     }
@@ -186,7 +186,7 @@ impl Reader<'_> {
         value: &Value,
         path: String,
         depth: u32,
-    ) -> Result<NodeId, BadSchema> {
+    ) -> Result<NodeId, InvalidSchema> {
         if let Some(&id) = self.by_path.get(&path) {
             return Ok(id);
         }
@@ -198,11 +198,11 @@ impl Reader<'_> {
         }
         let id = self.nodes.len() as NodeId;
         self.by_path.insert(path.clone(), id);
-        self.nodes.push(Node::new(path));
+        self.nodes.push(SchemaNode::new(path));
         match value {
             Value::Bool(yes) => self.nodes[id as usize].never = !yes,
             Value::Object(map) => {
-                let mut node = Node::new(self.nodes[id as usize].path.clone());
+                let mut node = SchemaNode::new(self.nodes[id as usize].path.clone());
                 self.fill(&mut node, map, id, depth)?;
                 // References found meanwhile were only queued, so nothing is lost here.
                 self.nodes[id as usize] = node;
@@ -217,11 +217,11 @@ impl Reader<'_> {
 
     fn fill(
         &mut self,
-        node: &mut Node,
-        map: &Object,
+        node: &mut SchemaNode,
+        map: &JsonObject,
         id: NodeId,
         depth: u32,
-    ) -> Result<(), BadSchema> {
+    ) -> Result<(), InvalidSchema> {
         let path = node.path.clone();
         if let Some(reference) = map.get("$ref") {
             let Some(reference) = reference.as_str() else {
@@ -233,7 +233,7 @@ impl Reader<'_> {
             self.pending.push((id, reference.to_owned()));
             if is_old(self.draft) {
                 // A reference may still lead into the neighbours.
-                node.hints = Hints::read(map);
+                node.hints = ValueHints::read(map);
                 return Ok(());
             }
         }
@@ -248,18 +248,18 @@ impl Reader<'_> {
         self.string(node, map)?;
         self.array(node, map, depth)?;
         self.object(node, map, depth)?;
-        self.logic(node, map, depth)?;
-        node.hints = Hints::read(map);
+        self.applicators(node, map, depth)?;
+        node.hints = ValueHints::read(map);
         Ok(())
     }
 
     pub(super) fn sub(
         &mut self,
-        node: &Node,
-        map: &Object,
+        node: &SchemaNode,
+        map: &JsonObject,
         key: &str,
         depth: u32,
-    ) -> Result<Option<NodeId>, BadSchema> {
+    ) -> Result<Option<NodeId>, InvalidSchema> {
         match map.get(key) {
             Some(value) => self
                 .node(value, format!("{}/{key}", node.path), depth + 1)
@@ -270,11 +270,11 @@ impl Reader<'_> {
 
     pub(super) fn subs(
         &mut self,
-        node: &Node,
-        map: &Object,
+        node: &SchemaNode,
+        map: &JsonObject,
         key: &str,
         depth: u32,
-    ) -> Result<Vec<NodeId>, BadSchema> {
+    ) -> Result<Vec<NodeId>, InvalidSchema> {
         let Some(value) = map.get(key) else {
             return Ok(Vec::new());
         };
@@ -288,29 +288,34 @@ impl Reader<'_> {
             .collect()
     }
 
-    fn logic(&mut self, node: &mut Node, map: &Object, depth: u32) -> Result<(), BadSchema> {
-        let mut logic = Logic {
+    fn applicators(
+        &mut self,
+        node: &mut SchemaNode,
+        map: &JsonObject,
+        depth: u32,
+    ) -> Result<(), InvalidSchema> {
+        let mut applicators = Applicators {
             all: self.subs(node, map, "allOf", depth)?,
             any: self.subs(node, map, "anyOf", depth)?,
             one: self.subs(node, map, "oneOf", depth)?,
             not: self.sub(node, map, "not", depth)?,
-            ..Logic::default()
+            ..Applicators::default()
         };
         let test = self.sub(node, map, "if", depth)?;
-        if let Some(test) = test.filter(|_| self.known == Keywords::All) {
-            logic.when = Some(Conditional {
+        if let Some(test) = test.filter(|_| self.keywords == KeywordSet::All) {
+            applicators.when = Some(Conditional {
                 test,
                 then: self.sub(node, map, "then", depth)?,
                 otherwise: self.sub(node, map, "else", depth)?,
             });
         }
-        if !logic.all.is_empty()
-            || !logic.any.is_empty()
-            || !logic.one.is_empty()
-            || logic.not.is_some()
-            || logic.when.is_some()
+        if !applicators.all.is_empty()
+            || !applicators.any.is_empty()
+            || !applicators.one.is_empty()
+            || applicators.not.is_some()
+            || applicators.when.is_some()
         {
-            node.logic = Some(Box::new(logic));
+            node.applicators = Some(Box::new(applicators));
         }
         Ok(())
     }

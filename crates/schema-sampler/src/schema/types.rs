@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use super::number::Num;
+use super::number::JsonNumber;
 
 /// A set of JSON types; an integer is a number of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Types(u8);
+pub(crate) struct JsonTypes(u8);
 
-impl Types {
+impl JsonTypes {
     pub(crate) const NONE: Self = Self(0);
     pub(crate) const NULL: Self = Self(1);
     pub(crate) const BOOLEAN: Self = Self(2);
@@ -61,36 +61,38 @@ impl Types {
     }
 }
 
-impl Default for Types {
+impl Default for JsonTypes {
     fn default() -> Self {
         Self::ALL
     }
 }
 
 /// The type of a value; a whole number is an integer, however it is written.
-pub(crate) fn kind_of(value: &Value) -> Types {
+pub(crate) fn type_of(value: &Value) -> JsonTypes {
     match value {
-        Value::Null => Types::NULL,
-        Value::Bool(_) => Types::BOOLEAN,
-        Value::Number(n) if Num::of(n).is_integral() => Types::INTEGER,
-        Value::Number(_) => Types::FRACTION,
-        Value::String(_) => Types::STRING,
-        Value::Array(_) => Types::ARRAY,
-        Value::Object(_) => Types::OBJECT,
+        Value::Null => JsonTypes::NULL,
+        Value::Bool(_) => JsonTypes::BOOLEAN,
+        Value::Number(n) if JsonNumber::of(n).is_integral() => JsonTypes::INTEGER,
+        Value::Number(_) => JsonTypes::FRACTION,
+        Value::String(_) => JsonTypes::STRING,
+        Value::Array(_) => JsonTypes::ARRAY,
+        Value::Object(_) => JsonTypes::OBJECT,
     }
 }
 
 /// Equality as JSON Schema has it: `1` is `1.0`, members have no order.
-pub(crate) fn same(a: &Value, b: &Value) -> bool {
+pub(crate) fn json_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => Num::of(a).cmp(Num::of(b)) == Ordering::Equal,
+        (Value::Number(a), Value::Number(b)) => {
+            JsonNumber::of(a).cmp(JsonNumber::of(b)) == Ordering::Equal
+        }
         (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| json_equal(a, b))
         }
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len()
                 && a.iter()
-                    .all(|(key, value)| b.get(key).is_some_and(|other| same(value, other)))
+                    .all(|(key, value)| b.get(key).is_some_and(|other| json_equal(value, other)))
         }
         _ => a == b,
     }

@@ -6,32 +6,32 @@ use crate::schema::Schema;
 
 /// A format of a structural tag.
 #[derive(Debug)]
-pub(crate) enum Tag {
-    Text(String),
-    Json(Box<Schema>, Style),
-    Free {
+pub(crate) enum StructuralTag {
+    ConstString(String),
+    JsonSchema(Box<Schema>, JsonStyle),
+    AnyText {
         excludes: Vec<String>,
         max_chars: Option<u64>,
     },
     Regex(Box<WholeRegex>),
     Grammar(Box<Grammar>),
-    Sequence(Vec<Tag>),
-    Or(Vec<Tag>),
-    Repeat(Box<Tag>, u32, Option<u32>),
-    Tagged {
+    Sequence(Vec<StructuralTag>),
+    Or(Vec<StructuralTag>),
+    Repeat(Box<StructuralTag>, u32, Option<u32>),
+    Tag {
         begin: String,
-        content: Box<Tag>,
+        content: Box<StructuralTag>,
         ends: Vec<String>,
     },
     /// Free text with tags in it.
-    Triggered {
+    TriggeredTags {
         triggers: Vec<String>,
-        tags: Vec<Tag>,
+        tags: Vec<StructuralTag>,
         at_least_one: bool,
         stop_after_first: bool,
     },
-    Separated {
-        tags: Vec<Tag>,
+    TagsWithSeparator {
+        tags: Vec<StructuralTag>,
         separator: String,
         at_least_one: bool,
         stop_after_first: bool,
@@ -40,7 +40,7 @@ pub(crate) enum Tag {
 
 /// How a `json_schema` format is written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Style {
+pub(crate) enum JsonStyle {
     Json,
     Qwen,
     Minimax,

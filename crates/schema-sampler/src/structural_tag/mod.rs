@@ -8,4 +8,4 @@ mod format;
 mod read;
 mod write;
 
-pub(crate) use format::Tag;
+pub(crate) use format::StructuralTag;

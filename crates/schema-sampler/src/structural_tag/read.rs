@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::format::{Style, Tag};
+use super::format::{JsonStyle, StructuralTag};
 use crate::constraint::ConstraintError;
 use crate::grammar::Grammar;
 use crate::regex::WholeRegex;
@@ -11,18 +11,18 @@ use crate::schema::Schema;
 /// Levels of formats, at most.
 const MAX_NESTING: u32 = 100;
 
-type Read<T> = Result<T, ConstraintError>;
+type ReadResult<T> = Result<T, ConstraintError>;
 
-fn bad<T>(words: impl Into<String>) -> Read<T> {
+fn bad<T>(words: impl Into<String>) -> ReadResult<T> {
     Err(ConstraintError::BadTag(words.into()))
 }
 
-impl Tag {
+impl StructuralTag {
     /// Reads either form.
     ///
     /// # Errors
     /// [`ConstraintError`] of the part that cannot be read.
-    pub(crate) fn read(value: &Value) -> Read<Self> {
+    pub(crate) fn read(value: &Value) -> ReadResult<Self> {
         let parsed;
         let value = match value {
             Value::String(text) => match serde_json::from_str::<Value>(text) {
@@ -47,7 +47,7 @@ impl Tag {
     }
 }
 
-fn older(map: &Map<String, Value>) -> Read<Tag> {
+fn older(map: &Map<String, Value>) -> ReadResult<StructuralTag> {
     let triggers = strings(map, "triggers")?;
     let Some(structures) = map.get("structures").and_then(Value::as_array) else {
         return bad("'structures' must be an array");
@@ -66,16 +66,19 @@ fn older(map: &Map<String, Value>) -> Read<Tag> {
         let Some(schema) = structure.get("schema") else {
             return bad("'schema'");
         };
-        tags.push(Tag::Tagged {
+        tags.push(StructuralTag::Tag {
             begin,
-            content: Box::new(Tag::Json(Box::new(schema_of(schema)?), Style::Json)),
+            content: Box::new(StructuralTag::JsonSchema(
+                Box::new(schema_of(schema)?),
+                JsonStyle::Json,
+            )),
             ends: vec![text(structure, "end")?],
         });
     }
     if tags.is_empty() {
         return bad("No structural tags found in the grammar spec.");
     }
-    Ok(Tag::Triggered {
+    Ok(StructuralTag::TriggeredTags {
         triggers,
         tags,
         at_least_one: false,
@@ -83,7 +86,7 @@ fn older(map: &Map<String, Value>) -> Read<Tag> {
     })
 }
 
-fn read(format: &Value, nesting: u32) -> Read<Tag> {
+fn read(format: &Value, nesting: u32) -> ReadResult<StructuralTag> {
     let Some(map) = format.as_object() else {
         return bad("a format must be an object");
     };
@@ -96,23 +99,23 @@ fn read(format: &Value, nesting: u32) -> Read<Tag> {
     };
     let kind = text(map, "type")?;
     Ok(match kind.as_str() {
-        "const_string" => Tag::Text(text(map, "value")?),
+        "const_string" => StructuralTag::ConstString(text(map, "value")?),
         "json_schema" => json_schema(map)?,
         "qwen_xml_parameter" => {
             let schema = map.get("json_schema").unwrap_or(&Value::Bool(true));
-            Tag::Json(Box::new(schema_of(schema)?), Style::Qwen)
+            StructuralTag::JsonSchema(Box::new(schema_of(schema)?), JsonStyle::Qwen)
         }
-        "grammar" => Tag::Grammar(Box::new(Grammar::read(&text(map, "grammar")?)?)),
-        "regex" => Tag::Regex(Box::new(WholeRegex::new(&text(map, "pattern")?)?)),
-        "any_text" | "any_tokens" | "exclude_token" => Tag::Free {
+        "grammar" => StructuralTag::Grammar(Box::new(Grammar::read(&text(map, "grammar")?)?)),
+        "regex" => StructuralTag::Regex(Box::new(WholeRegex::new(&text(map, "pattern")?)?)),
+        "any_text" | "any_tokens" | "exclude_token" => StructuralTag::AnyText {
             excludes: strings(map, "excludes").unwrap_or_default(),
             max_chars: map.get("max_chars").and_then(Value::as_u64),
         },
-        "sequence" => Tag::Sequence(list(map, "elements", nesting)?),
-        "or" => Tag::Or(list(map, "elements", nesting)?),
-        "optional" => Tag::Repeat(inner("content")?, 0, Some(1)),
-        "plus" => Tag::Repeat(inner("content")?, 1, None),
-        "star" => Tag::Repeat(inner("content")?, 0, None),
+        "sequence" => StructuralTag::Sequence(list(map, "elements", nesting)?),
+        "or" => StructuralTag::Or(list(map, "elements", nesting)?),
+        "optional" => StructuralTag::Repeat(inner("content")?, 0, Some(1)),
+        "plus" => StructuralTag::Repeat(inner("content")?, 1, None),
+        "star" => StructuralTag::Repeat(inner("content")?, 0, None),
         "repeat" => {
             let bound = |key| map.get(key).and_then(Value::as_i64);
             let min = u32::try_from(bound("min").unwrap_or(0)).unwrap_or(0);
@@ -120,37 +123,40 @@ fn read(format: &Value, nesting: u32) -> Read<Tag> {
             if max.is_some_and(|max| max < min) {
                 return bad(format!("repeat: 'max' is less than 'min' ({min})"));
             }
-            Tag::Repeat(inner("content")?, min, max)
+            StructuralTag::Repeat(inner("content")?, min, max)
         }
         "tag" => tagged(map, nesting)?,
         "triggered_tags" | "token_triggered_tags" => triggered(map, nesting)?,
-        "tags_with_separator" => Tag::Separated {
+        "tags_with_separator" => StructuralTag::TagsWithSeparator {
             tags: list(map, "tags", nesting)?,
             separator: text(map, "separator")?,
             at_least_one: flag(map, "at_least_one"),
             stop_after_first: flag(map, "stop_after_first"),
         },
         "dispatch" | "token_dispatch" => dispatch(map, nesting)?,
-        "token" => Tag::Text(mark(Some(format))?),
+        "token" => StructuralTag::ConstString(mark(Some(format))?),
         _ => return bad(format!("unknown format type '{kind}'")),
     })
 }
 
-fn json_schema(map: &Map<String, Value>) -> Read<Tag> {
+fn json_schema(map: &Map<String, Value>) -> ReadResult<StructuralTag> {
     let Some(schema) = map.get("json_schema") else {
         return bad("'json_schema' is missing");
     };
     let style = match map.get("style").and_then(Value::as_str).unwrap_or("json") {
-        "json" => Style::Json,
-        "qwen_xml" => Style::Qwen,
-        "minimax_xml" => Style::Minimax,
-        "glm_xml" => Style::Glm,
+        "json" => JsonStyle::Json,
+        "qwen_xml" => JsonStyle::Qwen,
+        "minimax_xml" => JsonStyle::Minimax,
+        "glm_xml" => JsonStyle::Glm,
         other => return bad(format!("style '{other}' is not supported")),
     };
-    Ok(Tag::Json(Box::new(schema_of(schema)?), style))
+    Ok(StructuralTag::JsonSchema(
+        Box::new(schema_of(schema)?),
+        style,
+    ))
 }
 
-fn schema_of(value: &Value) -> Read<Schema> {
+fn schema_of(value: &Value) -> ReadResult<Schema> {
     match value {
         Value::String(text) => {
             let value = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
@@ -160,12 +166,12 @@ fn schema_of(value: &Value) -> Read<Schema> {
     }
 }
 
-fn tagged(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+fn tagged(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
     let ends = match map.get("end") {
         Some(Value::Array(ends)) => ends
             .iter()
             .map(|end| mark(Some(end)))
-            .collect::<Read<_>>()?,
+            .collect::<ReadResult<_>>()?,
         end => vec![mark(end)?],
     };
     let Some(content) = map.get("content") else {
@@ -174,24 +180,24 @@ fn tagged(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
     if ends.is_empty() {
         return bad("'end' must not be empty");
     }
-    Ok(Tag::Tagged {
+    Ok(StructuralTag::Tag {
         begin: mark(map.get("begin"))?,
         content: Box::new(read(content, nesting + 1)?),
         ends,
     })
 }
 
-fn triggered(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+fn triggered(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
     let triggers = match map.get("triggers").or_else(|| map.get("trigger_tokens")) {
         Some(Value::Array(triggers)) => triggers
             .iter()
             .map(|trigger| mark(Some(trigger)))
-            .collect::<Read<Vec<String>>>()?,
+            .collect::<ReadResult<Vec<String>>>()?,
         _ => return bad("'triggers' must be an array"),
     };
     let tags = list(map, "tags", nesting)?;
     for tag in &tags {
-        let Tag::Tagged { begin, .. } = tag else {
+        let StructuralTag::Tag { begin, .. } = tag else {
             return bad("every one of the tags must be of type 'tag'");
         };
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
@@ -200,7 +206,7 @@ fn triggered(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
             ));
         }
     }
-    Ok(Tag::Triggered {
+    Ok(StructuralTag::TriggeredTags {
         triggers,
         tags,
         at_least_one: flag(map, "at_least_one"),
@@ -208,7 +214,7 @@ fn triggered(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
     })
 }
 
-fn dispatch(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
+fn dispatch(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
     let Some(rules) = map.get("rules").and_then(Value::as_array) else {
         return bad("'rules' must be an array");
     };
@@ -220,13 +226,13 @@ fn dispatch(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
         };
         let begin = mark(Some(pattern))?;
         triggers.push(begin.clone());
-        tags.push(Tag::Tagged {
+        tags.push(StructuralTag::Tag {
             begin,
             content: Box::new(read(format, nesting + 1)?),
             ends: vec![String::new()],
         });
     }
-    Ok(Tag::Triggered {
+    Ok(StructuralTag::TriggeredTags {
         triggers,
         tags,
         at_least_one: false,
@@ -235,7 +241,7 @@ fn dispatch(map: &Map<String, Value>, nesting: u32) -> Read<Tag> {
 }
 
 /// A begin, an end or a trigger: a text, or a token named by its text.
-fn mark(value: Option<&Value>) -> Read<String> {
+fn mark(value: Option<&Value>) -> ReadResult<String> {
     match value {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Object(map)) => match map.get("token") {
@@ -247,7 +253,7 @@ fn mark(value: Option<&Value>) -> Read<String> {
     }
 }
 
-fn text(map: &Map<String, Value>, key: &str) -> Read<String> {
+fn text(map: &Map<String, Value>, key: &str) -> ReadResult<String> {
     match map.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => bad(format!("'{key}' must be a string")),
@@ -255,7 +261,7 @@ fn text(map: &Map<String, Value>, key: &str) -> Read<String> {
     }
 }
 
-fn strings(map: &Map<String, Value>, key: &str) -> Read<Vec<String>> {
+fn strings(map: &Map<String, Value>, key: &str) -> ReadResult<Vec<String>> {
     let Some(items) = map.get(key).and_then(Value::as_array) else {
         return bad(format!("'{key}' must be an array of strings"));
     };
@@ -268,7 +274,7 @@ fn strings(map: &Map<String, Value>, key: &str) -> Read<Vec<String>> {
         .collect()
 }
 
-fn list(map: &Map<String, Value>, key: &str, nesting: u32) -> Read<Vec<Tag>> {
+fn list(map: &Map<String, Value>, key: &str, nesting: u32) -> ReadResult<Vec<StructuralTag>> {
     match map.get(key).and_then(Value::as_array) {
         Some(items) if !items.is_empty() => {
             items.iter().map(|item| read(item, nesting + 1)).collect()

@@ -3,18 +3,19 @@
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::format::{Style, Tag};
+use super::format::{JsonStyle, StructuralTag};
 use crate::constraint::ConstraintError;
+use crate::json_text::print;
 use crate::limits::Limits;
-use crate::print::print;
-use crate::schema::{Schema, Types};
-use crate::{sample, words};
+use crate::sample;
+use crate::schema::{JsonTypes, Schema};
+use crate::semantic_type::sentence;
 use vllm_sim_random::Draw;
 
 /// Repetitions of a part that may be repeated without end.
 const EXTRA: u32 = 2;
 
-impl Tag {
+impl StructuralTag {
     /// A text of the format.
     ///
     /// # Errors
@@ -24,7 +25,7 @@ impl Tag {
         limits: &Limits,
         rng: &mut ChaCha8Rng,
     ) -> Result<String, ConstraintError> {
-        let mut writer = Writer {
+        let mut writer = TagWriter {
             limits,
             rng,
             out: String::new(),
@@ -34,47 +35,47 @@ impl Tag {
     }
 }
 
-struct Writer<'a> {
+struct TagWriter<'a> {
     limits: &'a Limits,
     rng: &'a mut ChaCha8Rng,
     out: String,
 }
 
-impl Writer<'_> {
+impl TagWriter<'_> {
     /// Writes a text of `tag`; free text in it holds none of `stops`.
-    fn write(&mut self, tag: &Tag, stops: &[String]) -> Result<(), ConstraintError> {
+    fn write(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
         if self.out.len() > self.limits.max_chars as usize {
             return Err(ConstraintError::TooLong(self.limits.max_chars));
         }
         match tag {
-            Tag::Text(text) => self.out.push_str(text),
-            Tag::Json(schema, style) => self.json(schema, *style)?,
-            Tag::Free {
+            StructuralTag::ConstString(text) => self.out.push_str(text),
+            StructuralTag::JsonSchema(schema, style) => self.json(schema, *style)?,
+            StructuralTag::AnyText {
                 excludes,
                 max_chars,
             } => self.free(&[excludes, stops], *max_chars),
-            Tag::Regex(regex) => {
+            StructuralTag::Regex(regex) => {
                 let text = regex.sample(self.limits.max_chars, self.rng);
                 let long = ConstraintError::TooLong(self.limits.max_chars);
                 self.out.push_str(&text.ok_or(long)?);
             }
-            Tag::Grammar(grammar) => {
+            StructuralTag::Grammar(grammar) => {
                 let text = grammar.sample(self.limits, self.rng)?;
                 self.out.push_str(&text);
             }
-            Tag::Sequence(parts) => {
+            StructuralTag::Sequence(parts) => {
                 for part in parts {
                     self.write(part, stops)?;
                 }
             }
-            Tag::Or(parts) => self.one_of(parts, stops)?,
-            Tag::Repeat(part, min, max) => {
+            StructuralTag::Or(parts) => self.one_of(parts, stops)?,
+            StructuralTag::Repeat(part, min, max) => {
                 let most = max.unwrap_or(u32::MAX).min(min.saturating_add(EXTRA));
                 for _ in 0..self.rng.between(u64::from(*min), u64::from(most)) {
                     self.write(part, stops)?;
                 }
             }
-            Tag::Tagged {
+            StructuralTag::Tag {
                 begin,
                 content,
                 ends,
@@ -84,7 +85,7 @@ impl Writer<'_> {
                 let index = self.rng.between(0, ends.len() as u64 - 1) as usize;
                 self.out.push_str(&ends[index]);
             }
-            Tag::Triggered {
+            StructuralTag::TriggeredTags {
                 triggers,
                 tags,
                 at_least_one,
@@ -99,7 +100,7 @@ impl Writer<'_> {
                     self.one_of(tags, stops)?;
                 }
             }
-            Tag::Separated {
+            StructuralTag::TagsWithSeparator {
                 tags,
                 separator,
                 at_least_one,
@@ -118,15 +119,15 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn one_of(&mut self, parts: &[Tag], stops: &[String]) -> Result<(), ConstraintError> {
+    fn one_of(&mut self, parts: &[StructuralTag], stops: &[String]) -> Result<(), ConstraintError> {
         let index = self.rng.between(0, parts.len() as u64 - 1) as usize;
         self.write(&parts[index], stops)
     }
 
-    fn json(&mut self, schema: &Schema, style: Style) -> Result<(), ConstraintError> {
+    fn json(&mut self, schema: &Schema, style: JsonStyle) -> Result<(), ConstraintError> {
         let want = match style {
-            Style::Json => Types::NONE,
-            Style::Qwen | Style::Minimax | Style::Glm => Types::OBJECT,
+            JsonStyle::Json => JsonTypes::NONE,
+            JsonStyle::Qwen | JsonStyle::Minimax | JsonStyle::Glm => JsonTypes::OBJECT,
         };
         let value = sample::sample(schema, self.limits, want, self.rng)?;
         let Value::Object(map) = &value else {
@@ -140,25 +141,25 @@ impl Writer<'_> {
         for (name, inner) in map {
             let inner = plain(inner);
             match style {
-                Style::Json => {
+                JsonStyle::Json => {
                     self.out.push_str(&print(&value));
                     return Ok(());
                 }
-                Style::Qwen => {
+                JsonStyle::Qwen => {
                     let text = format!("<parameter={name}>{inner}</parameter>");
                     self.out.push_str(&text);
                 }
-                Style::Minimax => {
+                JsonStyle::Minimax => {
                     let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
                     self.out.push_str(&text);
                 }
-                Style::Glm => {
+                JsonStyle::Glm => {
                     let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
                     self.out.push_str(&text);
                 }
             }
         }
-        if map.is_empty() && matches!(style, Style::Json) {
+        if map.is_empty() && matches!(style, JsonStyle::Json) {
             self.out.push_str("{}");
         }
         Ok(())
@@ -166,7 +167,7 @@ impl Writer<'_> {
 
     /// A sentence that holds none of the stops, or nothing.
     fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
-        let text = format!("{} ", words::sentence(self.rng));
+        let text = format!("{} ", sentence(self.rng));
         let stopped = stops
             .iter()
             .copied()

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use vllm_sim_random::Draw;
-use vllm_sim_schema_sampler::{Cache, ConstraintError, Limits};
+use vllm_sim_schema_sampler::{ConstraintError, Limits, SchemaCache};
 
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +137,7 @@ pub fn plan_calls(
     tools: &[ToolDef],
     choice: &ToolChoice,
     settings: &ToolSettings,
-    cache: &Cache,
+    cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
 ) -> Result<Vec<ToolCall>, ToolError> {
     let (least, open) = match choice {
@@ -175,7 +175,7 @@ pub fn plan_calls(
 fn call(
     tool: &ToolDef,
     limits: &Limits,
-    cache: &Cache,
+    cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
 ) -> Result<ToolCall, ToolError> {
     let schema = |source| ToolError::Schema {
@@ -199,7 +199,7 @@ fn call(
 ///
 /// # Errors
 /// [`ToolError::Schema`] for the first that are not.
-pub fn check_tools(tools: &[ToolDef], cache: &Cache) -> Result<(), ToolError> {
+pub fn check_tools(tools: &[ToolDef], cache: &SchemaCache) -> Result<(), ToolError> {
     for tool in tools {
         let parameters = tool.parameters.as_ref().filter(|p| !p.is_null());
         if let Some(Err(source)) = parameters.map(|parameters| cache.schema(parameters)) {

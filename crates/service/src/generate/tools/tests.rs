@@ -40,7 +40,14 @@ fn weather() -> Vec<ToolDef> {
 
 fn plan(choice: &ToolChoice, settings: &ToolSettings, seed: u64) -> Vec<ToolCall> {
     let mut rng = stream(seed, 0, Purpose::Structured);
-    plan_calls(&weather(), choice, settings, &Cache::default(), &mut rng).expect("a plan")
+    plan_calls(
+        &weather(),
+        choice,
+        settings,
+        &SchemaCache::default(),
+        &mut rng,
+    )
+    .expect("a plan")
 }
 
 fn counts(choice: &ToolChoice, settings: &ToolSettings) -> BTreeSet<usize> {
@@ -93,7 +100,7 @@ fn an_unknown_forced_tool_is_refused() {
         &weather(),
         &ToolChoice::Named("zip".to_owned()),
         &ToolSettings::default(),
-        &Cache::default(),
+        &SchemaCache::default(),
         &mut rng,
     );
     assert_eq!(
@@ -124,7 +131,7 @@ fn the_ranges_of_the_flags_hold() {
         array: (2, 4),
         ..ToolSettings::default()
     };
-    let cache = Cache::default();
+    let cache = SchemaCache::default();
     for seed in 0..100 {
         let mut rng = stream(seed, 0, Purpose::Structured);
         let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
@@ -154,7 +161,7 @@ fn optional_arguments_follow_their_probability() {
             "required": ["a"]
         }),
     )];
-    let cache = Cache::default();
+    let cache = SchemaCache::default();
     for (percent, expected) in [(0, 0..1), (50, 140..260), (100, 400..401)] {
         let settings = ToolSettings {
             not_required_probability: percent,
@@ -191,7 +198,7 @@ fn tools_without_parameters_get_an_empty_object() {
             &tools,
             &ToolChoice::Required,
             &ToolSettings::default(),
-            &Cache::default(),
+            &SchemaCache::default(),
             &mut rng,
         );
         assert_eq!(calls.expect("a call")[0].arguments, "{}");
@@ -203,7 +210,7 @@ fn bad_parameters_name_the_tool() {
     let tools = [tool("f", json!({"type": "objekt"}))];
     let mut rng = stream(1, 0, Purpose::Structured);
     let settings = ToolSettings::default();
-    let cache = Cache::default();
+    let cache = SchemaCache::default();
     let error = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
     assert_eq!(
         error.expect_err("a bad schema").to_string(),

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, Serializer};
 
-struct Spaced;
+struct SpacedFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W: ?Sized + io::Write>(
         &mut self,
         writer: &mut W,
@@ -34,7 +34,7 @@ impl Formatter for Spaced {
 /// The text of `value`.
 pub(crate) fn print(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
-    let written = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
+    let written = value.serialize(&mut Serializer::with_formatter(&mut text, SpacedFormatter));
     // Writing into a vector cannot fail, and a `Value` has only string keys.
     debug_assert!(written.is_ok());
     String::from_utf8(text).unwrap_or_default()

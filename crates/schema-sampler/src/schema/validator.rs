@@ -1,7 +1,7 @@
 //! Whether a value satisfies a node, within a budget.
 //!
-//! `jsonschema` has the last word on a whole value; this judge answers for parts of one
-//! while it is being made, and never works longer than its fuel lasts.
+//! `jsonschema` has the last word on a whole value; this validator answers for parts of
+//! one while it is being made, and never works longer than its fuel lasts.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -10,33 +10,35 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::document::Schema;
-use super::node::{ArrayRules, Logic, Node, NodeId, NumberRules, ObjectRules, StringRules};
-use super::number::{Decimal, Num};
-use super::types::{kind_of, same};
+use super::node::{
+    Applicators, ArrayRules, NodeId, NumberRules, ObjectRules, SchemaNode, StringRules,
+};
+use super::number::{Decimal, JsonNumber};
+use super::types::{json_equal, type_of};
 
 /// How deep schemas may apply to schemas and values nest, together.
 const MAX_DEPTH: u32 = 400;
 
 /// The fuel ran out, or the schema applies itself without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Exhausted;
+pub(crate) struct FuelExhausted;
 
-type Verdict = Result<bool, Exhausted>;
+type Validity = Result<bool, FuelExhausted>;
 
 /// Which members or items have been evaluated, by position.
-type Marks = Vec<bool>;
+type EvaluatedParts = Vec<bool>;
 
-/// Judges values against the nodes of one schema.
-pub(crate) struct Judge<'a> {
+/// Checks values against the nodes of one schema.
+pub(crate) struct BoundedValidator<'a> {
     schema: &'a Schema,
     fuel: Cell<u32>,
     depth: Cell<u32>,
-    /// Verdicts on (target of a reference, address of a value), for one top-level question:
-    /// shared parts make some documents exponential to judge without it.
+    /// Answers on (target of a reference, address of a value), for one top-level question:
+    /// shared parts make some documents exponential to check without it.
     known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> BoundedValidator<'a> {
     pub(crate) fn new(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             schema,
@@ -46,7 +48,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A judge that repeats itself: it needs as much fuel as a plain validator needs work.
+    /// A validator that repeats itself: it needs as much fuel as a plain validator needs work.
     pub(crate) fn plain(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             known: None,
@@ -62,15 +64,15 @@ impl<'a> Judge<'a> {
     /// Takes `amount` of the fuel.
     ///
     /// # Errors
-    /// [`Exhausted`] when there is less.
-    pub(crate) fn spend(&self, amount: u32) -> Result<(), Exhausted> {
+    /// [`FuelExhausted`] when there is less.
+    pub(crate) fn spend(&self, amount: u32) -> Result<(), FuelExhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
-        left.map(|_| ()).ok_or(Exhausted)
+        left.map(|_| ()).ok_or(FuelExhausted)
     }
 
     /// Whether `value` satisfies the node.
-    pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Verdict {
+    pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Validity {
         if let (0, Some(known)) = (self.depth.get(), &self.known) {
             // Other values may have had these addresses.
             known.borrow_mut().clear();
@@ -87,7 +89,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether `value` satisfies all of the nodes.
-    pub(crate) fn all(&self, ids: &[NodeId], value: &Value) -> Verdict {
+    pub(crate) fn all(&self, ids: &[NodeId], value: &Value) -> Validity {
         for &id in ids {
             if !self.valid(id, value)? {
                 return Ok(false);
@@ -96,37 +98,42 @@ impl<'a> Judge<'a> {
         Ok(true)
     }
 
-    fn eval(&self, id: NodeId, value: &Value, marks: Option<&mut Marks>) -> Verdict {
+    fn eval(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
         self.spend(1)?;
         let depth = self.depth.get();
         if depth >= MAX_DEPTH {
-            return Err(Exhausted);
+            return Err(FuelExhausted);
         }
         self.depth.set(depth + 1);
         let node = self.schema.node(id);
-        let verdict = match marks {
-            Some(marks) if node.is_closing() => {
+        let valid = match evaluated {
+            Some(evaluated) if node.is_closing() => {
                 // `unevaluated…` sees what this node evaluates, not what its neighbours do.
-                let mut own = vec![false; marks.len()];
-                let verdict = self.node(node, value, Some(&mut own));
-                for (mark, own) in marks.iter_mut().zip(own) {
-                    *mark |= own;
+                let mut own = vec![false; evaluated.len()];
+                let valid = self.node(node, value, Some(&mut own));
+                for (seen, own) in evaluated.iter_mut().zip(own) {
+                    *seen |= own;
                 }
-                verdict
+                valid
             }
-            marks => self.node(node, value, marks),
+            evaluated => self.node(node, value, evaluated),
         };
         self.depth.set(depth);
-        verdict
+        valid
     }
 
-    fn node(&self, node: &Node, value: &Value, mut marks: Option<&mut Marks>) -> Verdict {
-        if node.never || !node.types.meets(kind_of(value)) {
+    fn node(
+        &self,
+        node: &SchemaNode,
+        value: &Value,
+        mut evaluated: Option<&mut EvaluatedParts>,
+    ) -> Validity {
+        if node.never || !node.types.meets(type_of(value)) {
             return Ok(false);
         }
         if let Some(values) = &node.allowed {
             self.spend(values.len() as u32 / 8)?;
-            if !values.iter().any(|allowed| same(allowed, value)) {
+            if !values.iter().any(|allowed| json_equal(allowed, value)) {
                 return Ok(false);
             }
         }
@@ -134,17 +141,17 @@ impl<'a> Judge<'a> {
             Value::Number(n) => node
                 .number
                 .as_ref()
-                .is_none_or(|rules| number(rules, Num::of(n))),
+                .is_none_or(|rules| number(rules, JsonNumber::of(n))),
             Value::String(text) => match &node.string {
                 Some(rules) => self.string(rules, text)?,
                 None => true,
             },
             Value::Array(items) => match &node.array {
-                Some(rules) => self.array(rules, items, marks.as_deref_mut())?,
+                Some(rules) => self.array(rules, items, evaluated.as_deref_mut())?,
                 None => true,
             },
             Value::Object(map) => match &node.object {
-                Some(rules) => self.object(rules, value, map, marks.as_deref_mut())?,
+                Some(rules) => self.object(rules, value, map, evaluated.as_deref_mut())?,
                 None => true,
             },
             _ => true,
@@ -152,19 +159,19 @@ impl<'a> Judge<'a> {
         if !own {
             return Ok(false);
         }
-        if let Some(logic) = &node.logic
-            && !self.logic(logic, value, marks.as_deref_mut())?
+        if let Some(applicators) = &node.applicators
+            && !self.applicators(applicators, value, evaluated.as_deref_mut())?
         {
             return Ok(false);
         }
-        match (value, marks) {
-            (Value::Array(items), Some(marks)) => {
+        match (value, evaluated) {
+            (Value::Array(items), Some(evaluated)) => {
                 let rest = node.array.as_ref().and_then(|rules| rules.unevaluated);
-                self.unevaluated(rest, items.iter(), marks)
+                self.unevaluated(rest, items.iter(), evaluated)
             }
-            (Value::Object(map), Some(marks)) => {
+            (Value::Object(map), Some(evaluated)) => {
                 let rest = node.object.as_ref().and_then(|rules| rules.unevaluated);
-                self.unevaluated(rest, map.values(), marks)
+                self.unevaluated(rest, map.values(), evaluated)
             }
             _ => Ok(true),
         }
@@ -174,21 +181,21 @@ impl<'a> Judge<'a> {
         &self,
         rest: Option<NodeId>,
         values: impl Iterator<Item = &'v Value>,
-        marks: &mut Marks,
-    ) -> Verdict {
+        evaluated: &mut EvaluatedParts,
+    ) -> Validity {
         let Some(rest) = rest else {
             return Ok(true);
         };
-        for (value, mark) in values.zip(marks) {
-            if !*mark && !self.valid(rest, value)? {
+        for (value, seen) in values.zip(evaluated) {
+            if !*seen && !self.valid(rest, value)? {
                 return Ok(false);
             }
-            *mark = true;
+            *seen = true;
         }
         Ok(true)
     }
 
-    fn string(&self, rules: &StringRules, text: &str) -> Verdict {
+    fn string(&self, rules: &StringRules, text: &str) -> Validity {
         if rules.min > 0 || rules.max.is_some() {
             let length = text.chars().count() as u64;
             if length < rules.min || rules.max.is_some_and(|max| length > max) {
@@ -208,7 +215,12 @@ impl<'a> Judge<'a> {
         Ok(true)
     }
 
-    fn array(&self, rules: &ArrayRules, items: &[Value], marks: Option<&mut Marks>) -> Verdict {
+    fn array(
+        &self,
+        rules: &ArrayRules,
+        items: &[Value],
+        evaluated: Option<&mut EvaluatedParts>,
+    ) -> Validity {
         let count = items.len() as u64;
         if count < rules.min || rules.max.is_some_and(|max| count > max) {
             return Ok(false);
@@ -223,7 +235,7 @@ impl<'a> Judge<'a> {
         }
         if rules.unique {
             self.spend((items.len() * items.len() / 16) as u32)?;
-            let twice = |(i, a): (usize, &Value)| items[..i].iter().any(|b| same(a, b));
+            let twice = |(i, a): (usize, &Value)| items[..i].iter().any(|b| json_equal(a, b));
             if items.iter().enumerate().any(twice) {
                 return Ok(false);
             }
@@ -240,15 +252,18 @@ impl<'a> Judge<'a> {
                 return Ok(false);
             }
         }
-        if let Some(marks) = marks {
+        if let Some(evaluated) = evaluated {
             let known = if rules.rest.is_some() {
                 items.len()
             } else {
                 rules.prefix.len()
             };
-            marks.iter_mut().take(known).for_each(|mark| *mark = true);
+            evaluated
+                .iter_mut()
+                .take(known)
+                .for_each(|seen| *seen = true);
             for i in held {
-                marks[i] = true;
+                evaluated[i] = true;
             }
         }
         Ok(true)
@@ -259,8 +274,8 @@ impl<'a> Judge<'a> {
         rules: &ObjectRules,
         whole: &Value,
         map: &Map<String, Value>,
-        mut marks: Option<&mut Marks>,
-    ) -> Verdict {
+        mut evaluated: Option<&mut EvaluatedParts>,
+    ) -> Validity {
         let count = map.len() as u64;
         if count < rules.min || rules.max.is_some_and(|max| count > max) {
             return Ok(false);
@@ -298,8 +313,8 @@ impl<'a> Judge<'a> {
                     return Ok(false);
                 }
             }
-            if let Some(marks) = marks.as_deref_mut() {
-                marks[i] |= known;
+            if let Some(evaluated) = evaluated.as_deref_mut() {
+                evaluated[i] |= known;
             }
             if let Some(id) = rules.names
                 && !self.name(id, name)?
@@ -308,90 +323,99 @@ impl<'a> Judge<'a> {
             }
         }
         for (name, id) in &rules.dependent {
-            if has(name) && !self.eval(*id, whole, marks.as_deref_mut())? {
+            if has(name) && !self.eval(*id, whole, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Judges a property name; the text lives only here, so nothing is remembered of it.
-    fn name(&self, id: NodeId, name: &str) -> Verdict {
-        let fresh = Judge {
+    /// Checks a property name; the text lives only here, so nothing is remembered of it.
+    fn name(&self, id: NodeId, name: &str) -> Validity {
+        let fresh = BoundedValidator {
             schema: self.schema,
             fuel: Cell::new(self.fuel.get()),
             depth: Cell::new(self.depth.get()),
             known: None,
         };
-        let verdict = fresh.valid(id, &Value::String(name.to_owned()));
+        let valid = fresh.valid(id, &Value::String(name.to_owned()));
         self.fuel.set(fresh.fuel.get());
-        verdict
+        valid
     }
 
-    fn logic(&self, logic: &Logic, value: &Value, mut marks: Option<&mut Marks>) -> Verdict {
-        for &id in &logic.refs {
-            if !self.refer(id, value, marks.as_deref_mut())? {
+    fn applicators(
+        &self,
+        applicators: &Applicators,
+        value: &Value,
+        mut evaluated: Option<&mut EvaluatedParts>,
+    ) -> Validity {
+        for &id in &applicators.refs {
+            if !self.refer(id, value, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
-        for &id in &logic.all {
-            if !self.eval(id, value, marks.as_deref_mut())? {
+        for &id in &applicators.all {
+            if !self.eval(id, value, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
-        if !logic.any.is_empty() && self.matching(&logic.any, value, &mut marks, usize::MAX)? == 0 {
+        if !applicators.any.is_empty()
+            && self.matching(&applicators.any, value, &mut evaluated, usize::MAX)? == 0
+        {
             return Ok(false);
         }
-        if !logic.one.is_empty() && self.matching(&logic.one, value, &mut marks, 2)? != 1 {
+        if !applicators.one.is_empty()
+            && self.matching(&applicators.one, value, &mut evaluated, 2)? != 1
+        {
             return Ok(false);
         }
-        if let Some(not) = logic.not
+        if let Some(not) = applicators.not
             && self.valid(not, value)?
         {
             return Ok(false);
         }
-        let Some(when) = logic.when else {
+        let Some(when) = applicators.when else {
             return Ok(true);
         };
-        let holds = self.matching(&[when.test], value, &mut marks, 1)? == 1;
+        let holds = self.matching(&[when.test], value, &mut evaluated, 1)? == 1;
         match if holds { when.then } else { when.otherwise } {
-            Some(id) => self.eval(id, value, marks),
+            Some(id) => self.eval(id, value, evaluated),
             None => Ok(true),
         }
     }
 
-    /// Judges by the target of a reference, once for each value.
-    fn refer(&self, id: NodeId, value: &Value, marks: Option<&mut Marks>) -> Verdict {
+    /// Checks by the target of a reference, once for each value.
+    fn refer(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
         let Some(known) = &self.known else {
-            return self.eval(id, value, marks);
+            return self.eval(id, value, evaluated);
         };
         let key = (id, std::ptr::from_ref(value).addr());
-        if let Some(&verdict) = known.borrow().get(&key) {
-            return Ok(verdict);
+        if let Some(&valid) = known.borrow().get(&key) {
+            return Ok(valid);
         }
-        let verdict = self.eval(id, value, marks)?;
-        known.borrow_mut().insert(key, verdict);
-        Ok(verdict)
+        let valid = self.eval(id, value, evaluated)?;
+        known.borrow_mut().insert(key, valid);
+        Ok(valid)
     }
 
-    /// How many of `branches` the value satisfies, counting to `enough` at most; their marks
-    /// are added.
+    /// How many of `branches` the value satisfies, counting to `enough` at most; what they
+    /// evaluate is added.
     fn matching(
         &self,
         branches: &[NodeId],
         value: &Value,
-        marks: &mut Option<&mut Marks>,
+        evaluated: &mut Option<&mut EvaluatedParts>,
         enough: usize,
-    ) -> Result<usize, Exhausted> {
+    ) -> Result<usize, FuelExhausted> {
         let mut count = 0;
         for &id in branches {
-            let held = match marks.as_deref_mut() {
-                Some(marks) => {
-                    let mut own = vec![false; marks.len()];
+            let held = match evaluated.as_deref_mut() {
+                Some(evaluated) => {
+                    let mut own = vec![false; evaluated.len()];
                     let held = self.eval(id, value, Some(&mut own))?;
                     if held {
-                        for (mark, own) in marks.iter_mut().zip(own) {
-                            *mark |= own;
+                        for (seen, own) in evaluated.iter_mut().zip(own) {
+                            *seen |= own;
                         }
                     }
                     held
@@ -399,8 +423,8 @@ impl<'a> Judge<'a> {
                 None => self.eval(id, value, None)?,
             };
             count += usize::from(held);
-            // Without marks the first match decides an `anyOf`.
-            if count >= enough || (marks.is_none() && enough == usize::MAX && count > 0) {
+            // Without evaluated parts the first match decides an `anyOf`.
+            if count >= enough || (evaluated.is_none() && enough == usize::MAX && count > 0) {
                 break;
             }
         }
@@ -408,7 +432,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn number(rules: &NumberRules, n: Num) -> bool {
+fn number(rules: &NumberRules, n: JsonNumber) -> bool {
     let low = rules.low.iter().all(|&(bound, open)| match n.cmp(bound) {
         Ordering::Greater => true,
         Ordering::Equal => !open,

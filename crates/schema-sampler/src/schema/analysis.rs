@@ -1,20 +1,20 @@
 //! What can be known of every node before a value is made: its possible types and how deep
 //! its least value nests.
 
-use super::node::{ENDLESS, Node, NodeId};
-use super::types::{Types, kind_of};
+use super::node::{ENDLESS, NodeId, SchemaNode};
+use super::types::{JsonTypes, type_of};
 
 /// Rounds of each fixpoint; documents that need more keep a weaker (still true) answer.
 const ROUNDS: usize = 64;
 
-/// Fills [`Node::possible`] and [`Node::height`].
-pub(super) fn measure(nodes: &mut [Node]) {
+/// Fills [`SchemaNode::possible`] and [`SchemaNode::height`].
+pub(super) fn analyse(nodes: &mut [SchemaNode]) {
     possible(nodes);
     heights(nodes);
 }
 
 /// The greatest fixpoint: start with every type, take away what cannot be.
-fn possible(nodes: &mut [Node]) {
+fn possible(nodes: &mut [SchemaNode]) {
     for _ in 0..ROUNDS {
         let mut changed = false;
         for i in (0..nodes.len()).rev() {
@@ -30,25 +30,27 @@ fn possible(nodes: &mut [Node]) {
     }
 }
 
-fn possible_of(node: &Node, nodes: &[Node]) -> Types {
+fn possible_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     if node.never {
-        return Types::NONE;
+        return JsonTypes::NONE;
     }
     let of = |id: &NodeId| nodes[*id as usize].possible;
     let mut types = node.types;
     if let Some(values) = &node.allowed {
         let kinds = values
             .iter()
-            .fold(Types::NONE, |all, value| all.or(kind_of(value)));
+            .fold(JsonTypes::NONE, |all, value| all.or(type_of(value)));
         types = types.and(kinds);
     }
-    if let Some(logic) = &node.logic {
-        for part in logic.refs.iter().chain(&logic.all) {
+    if let Some(applicators) = &node.applicators {
+        for part in applicators.refs.iter().chain(&applicators.all) {
             types = types.and(of(part));
         }
-        for branches in [&logic.any, &logic.one] {
+        for branches in [&applicators.any, &applicators.one] {
             if !branches.is_empty() {
-                let any = branches.iter().fold(Types::NONE, |all, id| all.or(of(id)));
+                let any = branches
+                    .iter()
+                    .fold(JsonTypes::NONE, |all, id| all.or(of(id)));
                 types = types.and(any);
             }
         }
@@ -57,7 +59,7 @@ fn possible_of(node: &Node, nodes: &[Node]) -> Types {
 }
 
 /// The least fixpoint: start with «no finite value», lower where one is found.
-fn heights(nodes: &mut [Node]) {
+fn heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {
         node.height = ENDLESS;
     }
@@ -85,7 +87,7 @@ fn heights(nodes: &mut [Node]) {
 }
 
 /// A lower bound, since only some keywords are looked at: an endless height is a proof.
-fn height_of(node: &Node, nodes: &[Node]) -> u16 {
+fn height_of(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     if node.never {
         // Unsatisfiable for its own reason, which the sampler words better.
         return 0;
@@ -95,11 +97,11 @@ fn height_of(node: &Node, nodes: &[Node]) -> u16 {
     if node.allowed.is_none() {
         height = own_height(node, &of);
     }
-    if let Some(logic) = &node.logic {
-        for part in logic.refs.iter().chain(&logic.all) {
+    if let Some(applicators) = &node.applicators {
+        for part in applicators.refs.iter().chain(&applicators.all) {
             height = height.max(of(part));
         }
-        for branches in [&logic.any, &logic.one] {
+        for branches in [&applicators.any, &applicators.one] {
             let least = branches.iter().map(&of).min();
             height = height.max(least.unwrap_or(0));
         }
@@ -107,8 +109,8 @@ fn height_of(node: &Node, nodes: &[Node]) -> u16 {
     height
 }
 
-fn own_height(node: &Node, of: &impl Fn(&NodeId) -> u16) -> u16 {
-    let scalars = Types::ALL.without(Types::ARRAY.or(Types::OBJECT));
+fn own_height(node: &SchemaNode, of: &impl Fn(&NodeId) -> u16) -> u16 {
+    let scalars = JsonTypes::ALL.without(JsonTypes::ARRAY.or(JsonTypes::OBJECT));
     if node.possible.meets(scalars) {
         return 0;
     }
@@ -141,8 +143,8 @@ fn own_height(node: &Node, of: &impl Fn(&NodeId) -> u16) -> u16 {
             .unwrap_or(0)
     });
     match (
-        node.possible.meets(Types::ARRAY),
-        node.possible.meets(Types::OBJECT),
+        node.possible.meets(JsonTypes::ARRAY),
+        node.possible.meets(JsonTypes::OBJECT),
     ) {
         (true, true) => array.min(object),
         (true, false) => array,

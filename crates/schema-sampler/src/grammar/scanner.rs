@@ -4,13 +4,13 @@
 const SHOWN: usize = 20;
 
 /// Reads a grammar character by character.
-pub(super) struct Scan {
+pub(super) struct GrammarScanner {
     source: String,
     chars: Vec<char>,
     pub(super) at: usize,
 }
 
-impl Scan {
+impl GrammarScanner {
     pub(super) fn new(source: &str) -> Self {
         Self {
             source: source.to_owned(),
@@ -67,7 +67,7 @@ impl Scan {
     pub(super) fn escape(&mut self) -> Result<char, String> {
         let start = self.at.saturating_sub(1);
         let Some(c) = self.next() else {
-            return Err(self.error(start, "the grammar ends in an escape"));
+            return Err(self.lark_error(start, "the grammar ends in an escape"));
         };
         let digits = match c {
             'n' => return Ok('\n'),
@@ -81,11 +81,11 @@ impl Scan {
             'u' => 4,
             'U' => 8,
             c if !c.is_ascii_alphanumeric() => return Ok(c),
-            _ => return Err(self.error(start, &format!("unknown escape '\\{c}'"))),
+            _ => return Err(self.lark_error(start, &format!("unknown escape '\\{c}'"))),
         };
         let code = self
             .hex(digits)
-            .ok_or_else(|| self.error(start, "bad hexadecimal escape"))?;
+            .ok_or_else(|| self.lark_error(start, "bad hexadecimal escape"))?;
         // JSON writes characters beyond the first plane as two escapes.
         let low = (0xd800..0xdc00).contains(&code) && self.starts("\\u");
         if low {
@@ -94,7 +94,7 @@ impl Scan {
             let code = 0x10000 + ((code - 0xd800) << 10) + (low & 0x3ff);
             return Ok(char::from_u32(code).unwrap_or('\u{fffd}'));
         }
-        char::from_u32(code).ok_or_else(|| self.error(start, "the escape is no character"))
+        char::from_u32(code).ok_or_else(|| self.lark_error(start, "the escape is no character"))
     }
 
     fn hex(&mut self, digits: usize) -> Option<u32> {
@@ -108,26 +108,26 @@ impl Scan {
         Some(code)
     }
 
-    /// An error in the form of llguidance's converter of GBNF: `words at line 1, 'a' ^ 'b'`.
-    pub(super) fn fault(&self, at: usize, words: &str) -> String {
+    /// An error in the form of llguidance's converter of GBNF: `message at line 1, 'a' ^ 'b'`.
+    pub(super) fn gbnf_error(&self, at: usize, message: &str) -> String {
         let at = at.min(self.chars.len());
         let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
         let before: String = self.chars[at.saturating_sub(SHOWN)..at].iter().collect();
         let after: String = self.chars[at..].iter().take(SHOWN).collect();
         format!(
-            "{words} at line {line}, {} ^ {}",
+            "{message} at line {line}, {} ^ {}",
             quoted(&before),
             quoted(&after)
         )
     }
 
-    /// An error in llguidance's form: `at line(column): words`, then the lines around.
-    pub(super) fn error(&self, at: usize, words: &str) -> String {
+    /// An error in llguidance's form: `at line(column): message`, then the lines around.
+    pub(super) fn lark_error(&self, at: usize, message: &str) -> String {
         let before = &self.chars[..at.min(self.chars.len())];
         let line = before.iter().filter(|&&c| c == '\n').count() + 1;
         let column = before.iter().rev().take_while(|&&c| c != '\n').count() + 1;
         let lines: Vec<&str> = self.source.lines().collect();
-        let mut text = format!("at {line}({column}): {words}");
+        let mut text = format!("at {line}({column}): {message}");
         let first = line.saturating_sub(3);
         for (i, shown) in lines.iter().enumerate().take(line + 2).skip(first) {
             let head = format!("{:>4} | ", i + 1);

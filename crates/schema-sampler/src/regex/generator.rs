@@ -11,31 +11,35 @@ const EXTRA: u32 = 8;
 
 /// A part of a pattern, with the lengths of its matches in characters.
 #[derive(Debug)]
-pub(crate) struct Rx {
-    kind: Kind,
+pub(crate) struct RegexGenerator {
+    node: RegexNode,
     pub(crate) min: u32,
     pub(crate) max: u32,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum RegexNode {
     Empty,
     Literal(String),
     Class(Vec<(char, char)>),
-    Concat(Vec<Rx>),
-    Alternation(Vec<Rx>),
-    Repeat { sub: Box<Rx>, min: u32, max: u32 },
+    Concat(Vec<RegexGenerator>),
+    Alternation(Vec<RegexGenerator>),
+    Repeat {
+        sub: Box<RegexGenerator>,
+        min: u32,
+        max: u32,
+    },
 }
 
-impl Rx {
+impl RegexGenerator {
     /// Anchors and word boundaries count as empty: the caller checks the result.
     pub(crate) fn new(hir: &Hir) -> Self {
         match hir.kind() {
-            HirKind::Empty | HirKind::Look(_) => Self::of(Kind::Empty, 0, 0),
+            HirKind::Empty | HirKind::Look(_) => Self::of(RegexNode::Empty, 0, 0),
             HirKind::Literal(literal) => {
                 let text = String::from_utf8_lossy(&literal.0).into_owned();
                 let n = saturate(text.chars().count());
-                Self::of(Kind::Literal(text), n, n)
+                Self::of(RegexNode::Literal(text), n, n)
             }
             HirKind::Class(class) => {
                 let ranges: Vec<(char, char)> = match class {
@@ -47,22 +51,22 @@ impl Rx {
                 };
                 if ranges.is_empty() {
                     // Matches nothing: no length window ever fits.
-                    return Self::of(Kind::Class(ranges), u32::MAX, 0);
+                    return Self::of(RegexNode::Class(ranges), u32::MAX, 0);
                 }
-                Self::of(Kind::Class(ranges), 1, 1)
+                Self::of(RegexNode::Class(ranges), 1, 1)
             }
             HirKind::Capture(capture) => Self::new(&capture.sub),
             HirKind::Concat(parts) => {
                 let parts: Vec<Self> = parts.iter().map(Self::new).collect();
                 let min = parts.iter().fold(0u32, |n, p| n.saturating_add(p.min));
                 let max = parts.iter().fold(0u32, |n, p| n.saturating_add(p.max));
-                Self::of(Kind::Concat(parts), min, max)
+                Self::of(RegexNode::Concat(parts), min, max)
             }
             HirKind::Alternation(parts) => {
                 let parts: Vec<Self> = parts.iter().map(Self::new).collect();
                 let min = parts.iter().map(|p| p.min).min().unwrap_or(0);
                 let max = parts.iter().map(|p| p.max).max().unwrap_or(0);
-                Self::of(Kind::Alternation(parts), min, max)
+                Self::of(RegexNode::Alternation(parts), min, max)
             }
             HirKind::Repetition(rep) => {
                 Self::repeat(Self::new(&rep.sub), rep.min, rep.max.unwrap_or(u32::MAX))
@@ -70,8 +74,8 @@ impl Rx {
         }
     }
 
-    fn of(kind: Kind, min: u32, max: u32) -> Self {
-        Self { kind, min, max }
+    fn of(node: RegexNode, min: u32, max: u32) -> Self {
+        Self { node, min, max }
     }
 
     fn repeat(sub: Self, min: u32, max: u32) -> Self {
@@ -81,17 +85,17 @@ impl Rx {
             (sub.min.saturating_mul(min), sub.max.saturating_mul(max))
         };
         let sub = Box::new(sub);
-        Self::of(Kind::Repeat { sub, min, max }, low, high)
+        Self::of(RegexNode::Repeat { sub, min, max }, low, high)
     }
 
     /// Any one of `ranges`.
     pub(crate) fn class(ranges: Vec<(char, char)>) -> Self {
-        Self::of(Kind::Class(ranges), 1, 1)
+        Self::of(RegexNode::Class(ranges), 1, 1)
     }
 
     /// Whether this is a class that holds `c`.
     pub(crate) fn has(&self, c: char) -> bool {
-        matches!(&self.kind, Kind::Class(ranges) if contains(ranges, c))
+        matches!(&self.node, RegexNode::Class(ranges) if contains(ranges, c))
     }
 
     /// Appends a match of `low..=high` characters to `out`; `None` when none was found.
@@ -105,13 +109,13 @@ impl Rx {
         if self.min > high || self.max < low || self.min > self.max {
             return None;
         }
-        match &self.kind {
-            Kind::Empty => {}
-            Kind::Literal(text) => out.push_str(text),
-            Kind::Class(ranges) => out.push(pick(ranges, rng)?),
-            Kind::Concat(parts) => {
+        match &self.node {
+            RegexNode::Empty => {}
+            RegexNode::Literal(text) => out.push_str(text),
+            RegexNode::Class(ranges) => out.push(pick(ranges, rng)?),
+            RegexNode::Concat(parts) => {
                 let sizes = parts.iter().map(|p| (p.min, p.max));
-                let mut window = Window::new(sizes, low, high);
+                let mut window = LengthWindow::new(sizes, low, high);
                 for part in parts {
                     let (low, high) = window.next((part.min, part.max))?;
                     let before = out.len();
@@ -119,7 +123,7 @@ impl Rx {
                     window.used += saturate(out[before..].chars().count());
                 }
             }
-            Kind::Alternation(parts) => {
+            RegexNode::Alternation(parts) => {
                 let first = rng.between(0, parts.len() as u64 - 1) as usize;
                 let before = out.len();
                 let done = (0..parts.len()).any(|i| {
@@ -129,7 +133,7 @@ impl Rx {
                 });
                 return done.then_some(());
             }
-            Kind::Repeat { sub, min, max } => {
+            RegexNode::Repeat { sub, min, max } => {
                 return sample_repeat(sub, (*min, *max), (low, high), rng, out);
             }
         }
@@ -138,7 +142,7 @@ impl Rx {
 }
 
 /// Shares a length window out over parts, left to right.
-struct Window {
+struct LengthWindow {
     low: u32,
     high: u32,
     used: u32,
@@ -146,7 +150,7 @@ struct Window {
     rest_max: u64,
 }
 
-impl Window {
+impl LengthWindow {
     fn new(sizes: impl Iterator<Item = (u32, u32)>, low: u32, high: u32) -> Self {
         let (min, max) = sizes.fold((0u32, 0u64), |(min, max), (a, b)| {
             (min.saturating_add(a), max.saturating_add(u64::from(b)))
@@ -175,7 +179,7 @@ impl Window {
 }
 
 fn sample_repeat(
-    sub: &Rx,
+    sub: &RegexGenerator,
     (min, max): (u32, u32),
     (low, high): (u32, u32),
     rng: &mut ChaCha8Rng,
@@ -193,8 +197,8 @@ fn sample_repeat(
     if least > most {
         return None;
     }
-    let class = match &sub.kind {
-        Kind::Class(ranges) => Some(ranges),
+    let class = match &sub.node {
+        RegexNode::Class(ranges) => Some(ranges),
         _ => None,
     };
     let natural = if class.is_some() { EXTRA } else { 2 };
@@ -213,7 +217,7 @@ fn sample_repeat(
     }
     let count = rng.between(u64::from(from), u64::from(to)) as u32;
     let each = (sub.min, sub.max);
-    let mut window = Window {
+    let mut window = LengthWindow {
         low,
         high,
         used: 0,

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 /// The names that a document gives to its parts.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct ReferenceIndex {
     /// Base address and pointer of each part that has an `$id`; the document itself first.
     resources: Vec<(String, String)>,
     /// (resource, anchor) to pointer.
     anchors: HashMap<(usize, String), String>,
 }
 
-impl Index {
+impl ReferenceIndex {
     /// `id_key` is `$id`, or `id` in draft 4; `is_old` says that `$ref` hides its neighbours.
     pub(super) fn new(root: &Value, id_key: &str, is_old: bool) -> Self {
         let mut index = Self {
@@ -182,7 +182,7 @@ mod tests {
                 "odd/name": {}
             }
         });
-        let index = Index::new(&schema, "$id", false);
+        let index = ReferenceIndex::new(&schema, "$id", false);
         for (reference, path, pointer) in [
             ("#", "/x", Some("")),
             ("#/$defs/a", "/x", Some("/$defs/a")),
