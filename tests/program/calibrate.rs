@@ -13,7 +13,7 @@ use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{BenchRun, Load, Measured};
 use vllm_sim_replay::outcome::{Outcome, Sink};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
 fn setup(coefficients: Coefficients) -> Setup {
     let shape: ModelShape = model("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
@@ -73,16 +73,12 @@ fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
         ..engine()
     };
     let settings = Settings {
-        pool: PoolSpec::new(
+        seed: 0,
+        ..Settings::new(PoolSpec::new(
             EngineSpec::Vllm(Box::new(engine)),
             1,
             RouterConfig::RoundRobin,
-        ),
-        prefill: None,
-        pace: Pace::default(),
-        limit: None,
-        seed: 0,
-        sample_every: None,
+        ))
     };
     let mut source = Synthetic {
         sessions: 50,

@@ -7,12 +7,12 @@ use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
-use vllm_sim_replay::net::Trust;
+use vllm_sim_replay::http_client::Trust;
 use vllm_sim_replay::online::{Api, OnlineError, Options, Sent, run};
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{self, Collector, Facts, Report};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
+use vllm_sim_replay::{PoolSpec, RouterConfig, Settings};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const DELAYS: [&str; 4] = [
@@ -111,16 +111,12 @@ fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
         ..PoolConfig::default()
     };
     let settings = Settings {
-        pool: PoolSpec::new(
+        seed: 0,
+        ..Settings::new(PoolSpec::new(
             EngineSpec::Pool(Box::new(pool)),
             1,
             RouterConfig::RoundRobin,
-        ),
-        prefill: None,
-        pace: Pace::default(),
-        limit: None,
-        seed: 0,
-        sample_every: None,
+        ))
     };
     let mut source = synthetic.source().expect("makes sense");
     let mut collector = Collector::new(report::Options::default());

@@ -1,13 +1,11 @@
-//! When things are said: a state machine with five verbs and no clock of its own.
+#![doc = include_str!("../README.md")]
 //!
-//! ```text
-//! submit(now, sequence)   abort(now, id)   next_wakeup()   advance(now)   poll()
-//! ```
+//! # Rules
 //!
-//! and [`Engine::command`] for what an operator does. A driver is a loop around these calls.
-//! At one instant: what was due fires first, in the order it was set, then inputs.
+//! A driver is a loop around the calls of [`Scheduler`]; [`Scheduler::command`] is for what an
+//! operator does. At one instant: what was due fires first, in the order it was set, then inputs.
 //!
-//! Invariants, each held by a property test in `tests/engine.rs`:
+//! Invariants, each held by a property test in `tests/engine/invariants.rs`:
 //!
 //! 1. everything submitted ends exactly once;
 //! 2. waiting → running → (preempted → waiting)* → ended;
@@ -19,6 +17,7 @@
 //! 8. a stored block's parent was stored before it;
 //! 9. a removed block was stored and is referenced by no one.
 
+#[cfg(feature = "live")]
 pub mod driver;
 pub mod duration;
 pub mod sched;

@@ -1,4 +1,4 @@
-//! Chance as a value: random streams that depend on nothing but (seed, request, purpose).
+#![doc = include_str!("../README.md")]
 
 pub mod std_rng;
 

@@ -1,4 +1,6 @@
-//! Whole workloads against pools of engines, in virtual time or over HTTP.
+#![doc = include_str!("../README.md")]
+//!
+//! # Parts
 //!
 //! ```text
 //! Source (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
@@ -8,8 +10,10 @@
 //! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
 
 pub mod html;
+#[cfg(feature = "online")]
+pub mod http_client;
 pub mod load;
-pub mod net;
+#[cfg(feature = "online")]
 pub mod online;
 pub mod outcome;
 pub mod report;

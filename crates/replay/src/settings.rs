@@ -24,6 +24,20 @@ pub struct Settings {
     pub sample_every: Option<Duration>,
 }
 
+impl Settings {
+    /// A plain deployment: one pool, every request at its time, to the end.
+    pub fn new(pool: PoolSpec) -> Self {
+        Self {
+            pool,
+            prefill: None,
+            pace: Pace::default(),
+            limit: None,
+            seed: 42,
+            sample_every: None,
+        }
+    }
+}
+
 /// Time that the cache of a prompt takes from one worker to another. Transfers do not share
 /// bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use proxy::Proxy;
 use store::Store;
-use vllm_sim_replay::net::{Client, Connector, Endpoint, Trust, TrustError};
+use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust, TrustError};
 use vllm_sim_tokenizer::Tokenizer;
 
 pub(in crate::tools) use exchange::Api;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::exchange::Api;
 use super::store::Inbox;
 use super::tee::{Captured, Tee};
-use vllm_sim_replay::net::{Answer, Client};
+use vllm_sim_replay::http_client::{Answer, Client};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;

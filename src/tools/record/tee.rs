@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exchange::Api;
 use super::proxy::Body;
 use super::store::Inbox;
-use vllm_sim_replay::net::Answer;
+use vllm_sim_replay::http_client::Answer;
 
 /// Most bytes of an answer that are kept; a longer one passes and is not recorded.
 const LARGEST: usize = 64 << 20;

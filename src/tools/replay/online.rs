@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use vllm_sim_replay::net::Trust;
+use vllm_sim_replay::http_client::Trust;
 use vllm_sim_replay::online::{self, Api, Options};
 use vllm_sim_replay::report::{Facts, Report};
 

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Batch;
-use super::npz::{self, NpyArray};
+use super::float_array::FloatArray;
+#[cfg(feature = "npz")]
+use super::npz;
 use super::polynomial::mean_tokens;
 
 /// Measured tables: prompt work over tokens, decode work over (tokens in cache, context length).
@@ -74,7 +76,7 @@ impl Grid {
         })
     }
 
-    fn from_arrays(mut arrays: BTreeMap<String, NpyArray>) -> Result<Self, String> {
+    fn from_arrays(mut arrays: BTreeMap<String, FloatArray>) -> Result<Self, String> {
         let mut take = |key: &str| {
             arrays
                 .remove(key)
@@ -163,7 +165,16 @@ fn between(values: &[f64], i: usize, t: f64) -> f64 {
     }
 }
 
-fn load_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, GridError> {
+#[cfg(not(feature = "npz"))]
+fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
+    Err(GridError::Content {
+        path: path.to_owned(),
+        problem: "this build reads no .npz (feature `npz`)".to_owned(),
+    })
+}
+
+#[cfg(feature = "npz")]
+fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
     let bytes = std::fs::read(path).map_err(|error| GridError::Io {
         path: path.to_owned(),
         error,
@@ -175,7 +186,7 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, GridError> {
 }
 
 /// One half of a profiler's folder: `<name>/raw_data.npz`, or a JSON file beside it.
-fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, NpyArray>, GridError> {
+fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatArray>, GridError> {
     let packed = folder.join(name).join("raw_data.npz");
     if packed.exists() {
         return load_npz(&packed);
@@ -200,7 +211,7 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, NpyArra
     };
     let array = |value: &Value| {
         let values = flat(value);
-        NpyArray {
+        FloatArray {
             shape: vec![values.len()],
             values,
         }
@@ -215,10 +226,10 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, NpyArra
 ///
 /// Source: `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
 fn from_profile(
-    prefill: &BTreeMap<String, NpyArray>,
-    decode: &BTreeMap<String, NpyArray>,
+    prefill: &BTreeMap<String, FloatArray>,
+    decode: &BTreeMap<String, FloatArray>,
 ) -> Result<Grid, String> {
-    let take = |arrays: &BTreeMap<String, NpyArray>, key: &str| match arrays.get(key) {
+    let take = |arrays: &BTreeMap<String, FloatArray>, key: &str| match arrays.get(key) {
         Some(array) if !array.values.is_empty() => Ok(array.values.clone()),
         _ => Err(format!("no numbers under {key:?}")),
     };
@@ -309,6 +320,7 @@ fn regress(x: &[[f64; 2]], y: &[f64]) -> [f64; 3] {
     [my - b1 * m1 - b2 * m2, b1, b2]
 }
 
+#[cfg(feature = "npz")]
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_profile_becomes_straight_lines() {
-        let list = |values: &[f64]| NpyArray {
+        let list = |values: &[f64]| FloatArray {
             shape: vec![values.len()],
             values: values.to_vec(),
         };

@@ -4,10 +4,12 @@
 //! batch holds. Floats compute a delay and end here: what leaves is whole nanoseconds.
 
 mod batch;
+mod float_array;
 mod gpus;
 mod grid;
 mod memory;
 mod models;
+#[cfg(feature = "npz")]
 mod npz;
 mod polynomial;
 mod quantization;

@@ -5,12 +5,7 @@ use std::io::Read;
 
 use flate2::read::DeflateDecoder;
 
-/// One array, flat, with its shape.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct NpyArray {
-    pub shape: Vec<usize>,
-    pub values: Vec<f64>,
-}
+use super::float_array::FloatArray;
 
 /// Members larger than this are refused.
 const MAX_BYTES: u64 = 256 << 20;
@@ -19,7 +14,7 @@ const MAX_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// What is wrong with the bytes.
-pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, NpyArray>, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String> {
     let mut arrays = BTreeMap::new();
     let end = find_end(bytes).ok_or("not a zip archive")?;
     let entries = u16_at(bytes, end + 10).ok_or("the zip directory is cut short")?;
@@ -108,7 +103,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn npy(bytes: &[u8]) -> Result<NpyArray, String> {
+fn npy(bytes: &[u8]) -> Result<FloatArray, String> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("not a .npy array")?;
     let (header_len, start) = match rest.first() {
         Some(1) => (u16_at(rest, 2).map(usize::from), 4),
@@ -146,7 +141,7 @@ fn npy(bytes: &[u8]) -> Result<NpyArray, String> {
             values.len()
         ));
     }
-    Ok(NpyArray { shape, values })
+    Ok(FloatArray { shape, values })
 }
 
 fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
@@ -223,7 +218,7 @@ pub(super) mod tests {
         let arrays = read(&file).unwrap();
         assert_eq!(
             arrays["a"],
-            NpyArray {
+            FloatArray {
                 shape: vec![2, 2],
                 values: vec![1.0, 2.0, 3.0, 4.5]
             }

@@ -8,6 +8,7 @@
 //! `offline` plays arrivals to a log; the bench shares it.
 
 mod invariants;
+#[cfg(feature = "live")]
 mod live_virtual;
 mod offline;
 mod pool;

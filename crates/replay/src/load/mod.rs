@@ -11,6 +11,7 @@ mod lifecycle;
 mod lines;
 mod mooncake;
 mod ready;
+#[cfg(feature = "sqlite")]
 mod recording;
 mod results;
 mod row;
@@ -28,6 +29,11 @@ use csv::Table;
 
 pub use bench::{BenchRun, Load, Measured, Stats};
 pub use sharegpt::Count;
+
+/// First bytes of an SQLite file.
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+#[cfg(not(feature = "sqlite"))]
+const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
 
 /// What a file holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -187,7 +193,10 @@ pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, Wor
             Box::new(agentic::applied(paths, sharing)?)
         }
         Format::Dynamo => Box::new(dynamo::open(paths)?),
+        #[cfg(feature = "sqlite")]
         Format::Recording => Box::new(recording::open(paths)?),
+        #[cfg(not(feature = "sqlite"))]
+        Format::Recording => return Err(bad(&first.display().to_string(), NO_SQLITE)),
         Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
         Format::BurstGpt => Box::new(csv::trace(paths, Table::BurstGpt, by_time)?),
         Format::Azure => Box::new(csv::trace(paths, Table::Azure, by_time)?),
@@ -249,7 +258,7 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
     if reader
         .fill_buf()
         .map_err(lines::io(path))?
-        .starts_with(recording::MAGIC)
+        .starts_with(SQLITE_MAGIC)
     {
         return Ok(Format::Recording);
     }

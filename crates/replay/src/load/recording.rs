@@ -11,8 +11,6 @@ use super::ready::{Ready, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// First bytes of an SQLite file.
-pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Tokens of a run: prompts that begin alike share runs up to the first difference.
 const PIECE: usize = 16;
 

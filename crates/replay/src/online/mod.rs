@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::outcome::Sink;
 use super::workload::{Source, WorkloadError};
-use crate::net::Trust;
+use crate::http_client::Trust;
 
 /// Which API is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::exchange::{Exchange, Reader};
 use super::{Api, OnlineError, Options};
-use crate::net::{Answer, Client, Connector, Endpoint};
+use crate::http_client::{Answer, Client, Connector, Endpoint};
 
 /// Longest answer that is no stream.
 const MAX_ANSWER: usize = 16 << 20;

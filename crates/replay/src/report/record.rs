@@ -138,6 +138,13 @@ pub(super) fn word(status: Status) -> &'static str {
     }
 }
 
+/// The name of a request that has none: one more than its number, in the form of a UUID.
+fn numbered_uuid(number: u64) -> String {
+    let hex = format!("{:032x}", u128::from(number) + 1);
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
 /// Milliseconds since the start.
 pub(super) fn ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
@@ -167,7 +174,7 @@ impl Kept {
         let reused = reused.map(|a| a.reused).max();
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
-            None => uuid::Uuid::from_u128(u128::from(self.number) + 1).to_string(),
+            None => numbered_uuid(self.number),
         };
         Record {
             uuid,

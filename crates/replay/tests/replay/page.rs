@@ -8,7 +8,7 @@ use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
 use vllm_sim_replay::report::{Collector, Facts, Options, Report, Slo};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
 /// A run with queues and preemptions.
 fn report(sessions: u64, workers: u32) -> Report {
@@ -22,16 +22,13 @@ fn report(sessions: u64, workers: u32) -> Report {
         ..VllmConfig::default()
     };
     let settings = Settings {
-        pool: PoolSpec::new(
+        seed: 1,
+        sample_every: Some(Duration::from_millis(100)),
+        ..Settings::new(PoolSpec::new(
             EngineSpec::Vllm(Box::new(engine)),
             workers,
             RouterConfig::RoundRobin,
-        ),
-        prefill: None,
-        pace: Pace::default(),
-        limit: None,
-        seed: 1,
-        sample_every: Some(Duration::from_millis(100)),
+        ))
     };
     let mut source = Synthetic {
         sessions,

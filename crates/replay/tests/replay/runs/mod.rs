@@ -19,8 +19,8 @@ use vllm_sim_replay::outcome::{Change, Outcome, Sink, Status};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::workload::{Dependency, Prompt, Run, Session, Source, Turn, WorkloadError};
 use vllm_sim_replay::{
-    KvConfig, Pace, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals,
-    TransferTime, run,
+    KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals, TransferTime,
+    run,
 };
 
 /// What became of a request.
@@ -128,12 +128,8 @@ fn slots() -> EngineSpec {
 
 fn settings(pool: PoolSpec) -> Settings {
     Settings {
-        pool,
-        prefill: None,
-        pace: Pace::default(),
-        limit: None,
         seed: 7,
-        sample_every: None,
+        ..Settings::new(pool)
     }
 }
 

@@ -290,7 +290,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::net::{Endpoint, Trust};
+    use crate::http_client::{Endpoint, Trust};
 
     /// A server that gives each connection these answers in turn and then closes it; and how many
     /// connections there were.

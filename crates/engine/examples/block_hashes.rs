@@ -1,0 +1,35 @@
+//! The hashes that vLLM and llm-d give the blocks of a prompt: `cargo run --example block_hashes`.
+
+use vllm_sim_engine::kv::{Extras, HashAlgo, HashConfig, Hasher};
+
+fn main() {
+    // Ten token ids in blocks of four: two full blocks, and two tokens that fill none.
+    let prompt: Vec<u32> = (1000..1010).collect();
+    let extras = Extras {
+        model: "my-model".into(),
+        ..Extras::default()
+    };
+    for algo in [
+        HashAlgo::Sha256,
+        HashAlgo::Sha256Cbor,
+        HashAlgo::Xxhash,
+        HashAlgo::XxhashCbor,
+        HashAlgo::LlmdFnv,
+        HashAlgo::LlmdSha256,
+    ] {
+        let hasher = Hasher::new(HashConfig {
+            algo,
+            seed: Some("0".to_owned()), // PYTHONHASHSEED
+            block_size: 4,
+            keep_hashes: true,
+            ..HashConfig::default()
+        });
+        let plan = hasher.plan(&prompt, &extras);
+        println!("{algo}");
+        for (key, hash) in plan.keys.iter().zip(&plan.hashes) {
+            let hash = &hash[..algo.hash_len()];
+            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            println!("  {:>20}  {hex}", key.0);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Two sequences on one vLLM engine in virtual time, and everything that happens to them:
+//! `cargo run --example two_sequences`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vllm_sim_engine::kv::{Extras, HashConfig, Hasher};
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{Outbox, Scheduler, SeqId, Sequence, SimTime};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut engine = Vllm::new(VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(40),
+            decode: Duration::from_millis(10),
+        },
+        num_gpu_blocks: 100,
+        kv_events: true,
+        ..VllmConfig::default()
+    })?;
+    let hasher = Hasher::new(HashConfig {
+        block_size: engine.config().block_size,
+        ..HashConfig::default()
+    });
+
+    // Two prompts whose first 32 tokens are equal; each wants three output tokens.
+    let (mut out, mut arrivals) = (Outbox::new(), Vec::new());
+    for (id, at_ms) in [(1, 0), (2, 45)] {
+        let tokens: Vec<u32> = (0..32).chain([id as u32; 16]).collect();
+        let sequence = Sequence {
+            plan: Some(Arc::new(hasher.plan(&tokens, &Extras::default()))),
+            ..Sequence::new(SeqId(id), tokens.len() as u32, 3)
+        };
+        arrivals.push((SimTime::from_millis(at_ms), sequence));
+    }
+
+    // The whole driver: what is due, then what arrives, until nothing is left to do.
+    let mut arrivals = arrivals.into_iter().peekable();
+    loop {
+        let arrival = arrivals.peek().map(|(at, _)| *at);
+        let Some(now) = arrival.into_iter().chain(engine.next_wakeup()).min() else {
+            break;
+        };
+        engine.advance(now, &mut out);
+        while let Some((_, sequence)) = arrivals.next_if(|(at, _)| *at == now) {
+            engine.submit(now, sequence, &mut out)?;
+        }
+        for (at, event) in out.drain(..) {
+            println!("{:>7.1} ms  {event:?}", at.as_secs_f64() * 1e3);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,6 @@
+/// One array of numbers, flat, with its shape.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FloatArray {
+    pub shape: Vec<usize>,
+    pub values: Vec<f64>,
+}

@@ -1,0 +1,50 @@
+//! A small workload on two workers behind a KV-aware router: `cargo run --example replay`.
+
+use std::time::Duration;
+
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_replay::report::{Collector, Facts, Options};
+use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
+use vllm_sim_replay::{KvConfig, PoolSpec, RouterConfig, Settings, run};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let workers = 2;
+    let engine = VllmConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::from_millis(40),
+            decode: Duration::from_millis(10),
+        },
+        num_gpu_blocks: 4000,
+        ..VllmConfig::default()
+    };
+    let settings = Settings::new(PoolSpec::new(
+        EngineSpec::Vllm(Box::new(engine)),
+        workers,
+        RouterConfig::Kv(KvConfig::default()),
+    ));
+    // 200 requests at 20 a second, in eight groups that share half of their prompts.
+    let mut workload = Synthetic {
+        sessions: 200,
+        input: Lengths::Uniform(200, 1000),
+        output: Lengths::Uniform(50, 150),
+        arrivals: Arrivals::at_rate(20.0, 1.0),
+        shared_prefix_ratio: 0.5,
+        prefix_groups: 8,
+        ..Synthetic::default()
+    }
+    .source()?;
+    let mut collector = Collector::new(Options::default());
+    let totals = run(&settings, &mut workload, &mut collector)?;
+    let report = collector.finish(&Facts {
+        requests: totals.requests,
+        prefill_worker_seconds: totals.prefill_worker_seconds,
+        decode_worker_seconds: Some(totals.worker_seconds),
+        workers,
+        gpus: (1, 1),
+        prefill_tokens: totals.prefill_tokens,
+    });
+    print!("{}", report.table(None));
+    Ok(())
+}
