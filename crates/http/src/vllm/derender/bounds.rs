@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::list;
+use super::json_list::list;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 

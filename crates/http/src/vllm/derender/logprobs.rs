@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::asked::Asked;
-use super::decode::Piece;
-use super::list;
+use super::json_list::list;
+use super::options::RequestOptions;
+use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::openai::logprobs;
 
 /// Entries with their text: token, logprob, and those of the alternatives.
-struct Entry {
+struct TextLogprob {
     text: String,
     logprob: f64,
     top: Vec<(String, f64)>,
@@ -18,9 +18,14 @@ struct Entry {
 }
 
 /// As a chat shows them.
-pub(super) fn chat(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Option<Value> {
+pub(super) fn chat(
+    app: &App,
+    choice: &TokenChoice<'_>,
+    options: &RequestOptions,
+    before: &[u32],
+) -> Option<Value> {
     let shown = |text: &str, logprob: f64| json!({"token": text, "logprob": logprob, "bytes": text.as_bytes()});
-    let entries = entries(app, piece, asked, before)?.into_iter();
+    let entries = entries(app, choice, options, before)?.into_iter();
     let content = entries.map(|entry| {
         let top = entry
             .top
@@ -37,12 +42,12 @@ pub(super) fn chat(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) 
 /// As a completion shows them, the first at character `offset`; and the offset behind the last.
 pub(super) fn completion(
     app: &App,
-    piece: &Piece<'_>,
-    asked: &Asked,
+    choice: &TokenChoice<'_>,
+    options: &RequestOptions,
     before: &[u32],
     offset: usize,
 ) -> (Option<Value>, Option<usize>) {
-    let Some(entries) = entries(app, piece, asked, before) else {
+    let Some(entries) = entries(app, choice, options, before) else {
         return (None, None);
     };
     let mut at = offset;
@@ -69,8 +74,13 @@ pub(super) fn completion(
     (Some(lists), Some(at))
 }
 
-fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Option<Vec<Entry>> {
-    let logprobs = piece.choice.get("logprobs").filter(|l| l.is_object())?;
+fn entries(
+    app: &App,
+    choice: &TokenChoice<'_>,
+    options: &RequestOptions,
+    before: &[u32],
+) -> Option<Vec<TextLogprob>> {
+    let logprobs = choice.json.get("logprobs").filter(|l| l.is_object())?;
     let mut context = before.to_vec();
     let tokenizer = app.service.generator.tokenizer();
     let text = |id: u32, context: &[u32]| logprobs::text(tokenizer, id, &|| context.to_vec());
@@ -82,10 +92,10 @@ fn entries(app: &App, piece: &Piece<'_>, asked: &Asked, before: &[u32]) -> Optio
     };
     let entries = list(logprobs, "content").map(|entry| {
         let all: Vec<&Value> = list(entry, "top_logprobs").collect();
-        let kept = asked.top.unwrap_or(all.len()).min(all.len());
+        let kept = options.top.unwrap_or(all.len()).min(all.len());
         let top = all[..kept].iter();
         let top = top.map(|other| (text(id_of(other), &context), logprob(other)));
-        let resolved = Entry {
+        let resolved = TextLogprob {
             text: text(id_of(entry), &context),
             logprob: logprob(entry),
             top: top.collect(),

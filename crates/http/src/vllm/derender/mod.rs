@@ -3,12 +3,14 @@
 //! Nothing is kept between chunks: the client carries the state.
 //! Source: vLLM 0.33 `entrypoints/scale_out/derender/serving.py`, `renderers/online_derenderer.py`.
 
-mod asked;
 mod bounds;
-mod decode;
+mod json_list;
 mod logprobs;
-mod parse;
+mod options;
+mod parsed_text;
+mod reply;
 mod stream;
+mod token_choice;
 
 use std::sync::Arc;
 
@@ -19,10 +21,12 @@ use super::ok;
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::openai::prepare;
-use asked::Asked;
-use decode::{Piece, whole};
-use parse::{Said, Syntax};
+use crate::openai::ids::call_ids;
+use json_list::list;
+use options::RequestOptions;
+use parsed_text::{OutputParsers, ParsedText};
+use reply::{finish_reason, model, output_tokens, usage};
+use token_choice::{TokenChoice, text_and_stop};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -40,44 +44,44 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
     bounds::replies(&app, std::slice::from_ref(reply))?;
     let prompt = request.prompt_token_ids.as_deref();
     bounds::prompt(&app, prompt)?;
-    let asked = Asked::of(request.chat_request.as_ref());
-    let syntax = Syntax::of(&app, &asked);
-    if syntax.is_some() && request.chat_request.is_none() {
-        return Err(Fault::bad_request(parse::NEEDS_REQUEST));
+    let options = RequestOptions::of(request.chat_request.as_ref());
+    let parsers = OutputParsers::of(&app, &options);
+    if parsers.is_some() && request.chat_request.is_none() {
+        return Err(Fault::bad_request(parsed_text::NEEDS_REQUEST));
     }
-    let seed = decode::seed(prompt, reply);
-    let ids = prepare::call_ids();
+    let prompt_ids = token_choice::prompt_ids(prompt, reply);
+    let ids = call_ids();
     let mut choices = Vec::new();
     for (at, choice) in list(reply, "choices").enumerate() {
-        let piece = Piece::of(choice);
-        if piece.ids.is_empty() {
+        let choice = TokenChoice::of(choice);
+        if choice.ids.is_empty() {
             return Err(Fault::bad_request(format!(
                 "choice {} has empty or null token_ids",
-                piece.index(at)
+                choice.index(at)
             )));
         }
-        let skip = syntax.is_none() && asked.skip_special;
-        let (text, stop_reason) = whole(&app, &piece, &asked, &seed, skip);
-        let said = match &syntax {
-            Some(syntax) => syntax.read(&text, true),
-            None => Said::plain(text),
+        let skip = parsers.is_none() && options.skip_special;
+        let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, skip);
+        let parsed = match &parsers {
+            Some(parsers) => parsers.read(&text, true),
+            None => ParsedText::plain(text),
         };
-        let finish = finish(&piece, &said, true);
-        let logprobs = (!asked.hides(syntax.is_some()))
-            .then(|| logprobs::chat(&app, &piece, &asked, &[]))
+        let finish_reason = finish_reason(&choice, &parsed, true);
+        let logprobs = (!options.hides(parsers.is_some()))
+            .then(|| logprobs::chat(&app, &choice, &options, &[]))
             .flatten();
         choices.push(json!({
-            "index": piece.index(at),
-            "message": message(&app, &asked, said, at, &ids),
+            "index": choice.index(at),
+            "message": message(&app, &options, parsed, at, &ids),
             "logprobs": logprobs,
-            "finish_reason": finish,
+            "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": asked.ids(&piece, syntax.is_some()),
+            "token_ids": choice.shown_ids(&options, parsers.is_some()),
             "routed_experts": null,
-            "weight_versions": choice.get("weight_versions"),
+            "weight_versions": choice.json.get("weight_versions"),
         }));
     }
-    let told = request.prompt_tokens.map(|n| n.max(0) as u64);
+    let prompt_tokens = request.prompt_tokens.map(|n| n.max(0) as u64);
     Ok(ok(&json!({
         "id": reply.get("request_id"),
         "object": "chat.completion",
@@ -86,9 +90,9 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
         "choices": choices,
         "service_tier": null,
         "system_fingerprint": null,
-        "usage": counted(told.unwrap_or(0), tokens(reply)),
+        "usage": usage(prompt_tokens.unwrap_or(0), output_tokens(reply)),
         "prompt_logprobs": reply.get("prompt_logprobs"),
-        "prompt_token_ids": reply.get("prompt_token_ids").filter(|_| asked.return_token_ids),
+        "prompt_token_ids": reply.get("prompt_token_ids").filter(|_| options.return_token_ids),
         "prompt_text": null,
         "kv_transfer_params": reply.get("kv_transfer_params"),
         "ec_transfer_params": reply.get("ec_transfer_params"),
@@ -112,40 +116,41 @@ pub(crate) async fn completions(
     };
     let model = model(&app, request.model.as_deref(), first)?;
     bounds::replies(&app, replies)?;
-    let asked = Asked::of(request.completion_request.as_ref());
+    let options = RequestOptions::of(request.completion_request.as_ref());
     let seeds = request.prompt_token_ids.as_deref().unwrap_or_default();
     let mut choices = Vec::new();
     let (mut prompt, mut completion) = (0, 0);
     for (at, reply) in replies.iter().enumerate() {
-        let told = request.prompt_tokens.as_ref().and_then(|p| p.get(at));
-        prompt += told.map_or(0, |n| (*n).max(0) as u64);
-        completion += tokens(reply);
+        let prompt_tokens = request.prompt_tokens.as_ref().and_then(|p| p.get(at));
+        prompt += prompt_tokens.map_or(0, |n| (*n).max(0) as u64);
+        completion += output_tokens(reply);
         let given = seeds.get(at).and_then(Option::as_deref);
         bounds::prompt(&app, given)?;
-        let seed = decode::seed(given, reply);
+        let prompt_ids = token_choice::prompt_ids(given, reply);
         for (place, choice) in list(reply, "choices").enumerate() {
-            let piece = Piece::of(choice);
-            if piece.ids.is_empty() {
+            let choice = TokenChoice::of(choice);
+            if choice.ids.is_empty() {
                 return Err(Fault::bad_request(format!(
                     "choice {} in response {} has empty or null token_ids",
-                    piece.index(place),
+                    choice.index(place),
                     reply["request_id"].as_str().unwrap_or_default()
                 )));
             }
-            let (text, stop_reason) = whole(&app, &piece, &asked, &seed, asked.skip_special);
-            let (logprobs, _) = logprobs::completion(&app, &piece, &asked, &[], 0);
+            let (text, stop_reason) =
+                text_and_stop(&app, &choice, &options, &prompt_ids, options.skip_special);
+            let (logprobs, _) = logprobs::completion(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
             choices.push(json!({
                 "index": choices.len(),
                 "text": text,
                 "logprobs": logprobs,
-                "finish_reason": piece.finish(),
+                "finish_reason": choice.finish(),
                 "stop_reason": stop_reason,
-                "token_ids": asked.ids(&piece, false),
+                "token_ids": choice.shown_ids(&options, false),
                 "prompt_logprobs": reply.get("prompt_logprobs"),
-                "prompt_token_ids": shown.filter(|_| asked.return_token_ids),
+                "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,
-                "weight_versions": choice.get("weight_versions"),
+                "weight_versions": choice.json.get("weight_versions"),
             }));
         }
     }
@@ -162,7 +167,7 @@ pub(crate) async fn completions(
         "choices": choices,
         "service_tier": null,
         "system_fingerprint": null,
-        "usage": counted(prompt, completion),
+        "usage": usage(prompt, completion),
         "kv_transfer_params": alike("kv_transfer_params"),
         "ec_transfer_params": alike("ec_transfer_params"),
         "metrics": first.get("metrics").filter(|_| replies.len() == 1),
@@ -172,21 +177,21 @@ pub(crate) async fn completions(
 /// The assistant's message.
 fn message(
     app: &App,
-    asked: &Asked,
-    said: Said,
+    options: &RequestOptions,
+    parsed: ParsedText,
     choice: usize,
     ids: &Arc<dyn Fn(usize, usize) -> String + Send + Sync>,
 ) -> Value {
     let mut message = json!({
         "role": app.config.model.response_role,
-        "content": said.content,
+        "content": parsed.content,
         "refusal": null,
         "annotations": null,
         "audio": null,
         "function_call": null,
     });
-    if !said.calls.is_empty() {
-        let calls = said.calls.iter().enumerate();
+    if !parsed.calls.is_empty() {
+        let calls = parsed.calls.iter().enumerate();
         message["tool_calls"] = calls
             .map(|(call, (name, arguments))| {
                 json!({
@@ -197,49 +202,9 @@ fn message(
             })
             .collect();
     }
-    message["reasoning"] = said
+    message["reasoning"] = parsed
         .reasoning
-        .filter(|_| asked.include_reasoning)
+        .filter(|_| options.include_reasoning)
         .map_or(Value::Null, Value::String);
     message
-}
-
-/// How a choice ended, in chat's words; a whole one has ended somehow.
-fn finish(piece: &Piece<'_>, said: &Said, whole: bool) -> Option<String> {
-    let told = piece.finish().or(whole.then_some("stop"))?;
-    let called = !said.calls.is_empty() && told == "stop";
-    Some(if called { "tool_calls" } else { told }.to_owned())
-}
-
-fn model(app: &App, asked: Option<&str>, reply: &Value) -> Result<String, Fault> {
-    let named = asked.or_else(|| reply.get("model")?.as_str());
-    let target = prepare::target(app, named)?;
-    Ok(match asked.filter(|name| !name.is_empty()) {
-        Some(name) => name.to_owned(),
-        None => app.service.models.shown(&target).to_string(),
-    })
-}
-
-fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
-    value
-        .get(key)
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-}
-
-/// Output tokens of a reply.
-fn tokens(reply: &Value) -> u64 {
-    let each = list(reply, "choices").map(|choice| list(choice, "token_ids").count() as u64);
-    each.sum()
-}
-
-fn counted(prompt: u64, completion: u64) -> Value {
-    json!({
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-        "completion_tokens": completion,
-        "prompt_tokens_details": null,
-        "completion_tokens_details": null,
-    })
 }

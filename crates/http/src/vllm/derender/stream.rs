@@ -2,13 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::asked::Asked;
-use super::decode::{Piece, seed, text};
-use super::parse::{NEEDS_REQUEST, Said, Syntax};
-use super::{bounds, counted, finish, list, logprobs, model, ok};
+use super::json_list::list;
+use super::options::RequestOptions;
+use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText};
+use super::reply::{finish_reason, model, usage};
+use super::token_choice::{TokenChoice, prompt_ids, text};
+use super::{bounds, logprobs};
 use crate::app::{App, unix_now};
 use crate::error::Answer;
-use crate::openai::prepare;
+use crate::openai::ids::call_ids;
+use crate::vllm::ok;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
@@ -22,7 +25,7 @@ const NEEDS_PROMPT: &str = "prompt_token_ids is required when a tool or reasonin
 
 /// What the client carries.
 #[derive(Debug, Clone, Default)]
-struct State {
+struct DerenderState {
     prev_tokens: Vec<String>,
     read_offset: usize,
     role_sent: bool,
@@ -34,7 +37,7 @@ struct State {
     last_tool_call_ids: Vec<String>,
 }
 
-impl State {
+impl DerenderState {
     fn of(wire: Option<&StreamState>) -> Self {
         let Some(wire) = wire else {
             return Self::default();
@@ -79,38 +82,38 @@ impl State {
 pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
-    let asked = Asked::of(request.chat_request.as_ref());
-    let syntax = Syntax::of(app, &asked);
-    if !asked.stops.is_empty() {
+    let options = RequestOptions::of(request.chat_request.as_ref());
+    let parsers = OutputParsers::of(app, &options);
+    if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS));
     }
-    if syntax.is_some() && request.chat_request.is_none() {
+    if parsers.is_some() && request.chat_request.is_none() {
         return Err(Fault::bad_request(NEEDS_REQUEST));
     }
-    if syntax.is_some() && request.prompt_token_ids.is_none() {
+    if parsers.is_some() && request.prompt_token_ids.is_none() {
         return Err(Fault::bad_request(NEEDS_PROMPT));
     }
     single(chunk, "derender_chat_stream")?;
-    let mut state = State::of(request.stream_state.as_ref());
+    let mut state = DerenderState::of(request.stream_state.as_ref());
     fits(app, request, &state)?;
     let mut choices = Vec::new();
     for choice in list(chunk, "choices") {
-        let piece = Piece::of(choice);
-        let (delta, finish_reason, stop_reason) = match &syntax {
-            Some(syntax) => parsed(app, request, &mut state, &piece, (&asked, syntax)),
-            None => plain(app, request, &mut state, &piece, &asked),
+        let choice = TokenChoice::of(choice);
+        let (delta, finish_reason, stop_reason) = match &parsers {
+            Some(parsers) => parsed(app, request, &mut state, &choice, (&options, parsers)),
+            None => plain(app, request, &mut state, &choice, &options),
         };
-        let hidden = asked.hides(syntax.is_some());
+        let hidden = options.hides(parsers.is_some());
         let before = state.logprob_context_token_ids.clone();
-        let logprobs = logprobs::chat(app, &piece, &asked, &before).filter(|_| !hidden);
-        remember(&mut state, &piece);
+        let logprobs = logprobs::chat(app, &choice, &options, &before).filter(|_| !hidden);
+        remember(&mut state, &choice);
         choices.push(json!({
-            "index": piece.index(0),
+            "index": choice.index(0),
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": asked.ids(&piece, syntax.is_some()),
+            "token_ids": choice.shown_ids(&options, parsers.is_some()),
             "weight_versions": null,
         }));
     }
@@ -122,9 +125,9 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
             "created": unix_now() as u64,
             "model": model,
             "choices": choices,
-            "usage": usage(request),
+            "usage": chunk_usage(request),
             "system_fingerprint": null,
-            "prompt_token_ids": shown.filter(|_| asked.return_token_ids),
+            "prompt_token_ids": shown.filter(|_| options.return_token_ids),
             "prompt_text": null,
             "metrics": chunk.get("metrics"),
             "kv_transfer_params": null,
@@ -137,33 +140,33 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
 pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
     let chunk = &request.generate_chunk;
     let model = model(app, request.model.as_deref(), &Value::Null)?;
-    let asked = Asked::of(request.completion_request.as_ref());
-    if !asked.stops.is_empty() {
+    let options = RequestOptions::of(request.completion_request.as_ref());
+    if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS));
     }
     bounds::prompt(app, request.prompt_token_ids.as_deref())?;
     single(chunk, "derender_completion_stream")?;
     bounds::replies(app, std::slice::from_ref(chunk))?;
-    let mut state = State::of(request.stream_state.as_ref());
+    let mut state = DerenderState::of(request.stream_state.as_ref());
     let mut choices = Vec::new();
     for choice in list(chunk, "choices") {
-        let piece = Piece::of(choice);
-        let (ids, stop_reason) = piece.spoken(app, &asked);
-        let text = resume(app, request, &mut state, ids, asked.skip_special);
+        let choice = TokenChoice::of(choice);
+        let (ids, stop_reason) = choice.output_ids(app, &options);
+        let text = resume(app, request, &mut state, ids, options.skip_special);
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
-        let (logprobs, next) = logprobs::completion(app, &piece, &asked, &before, offset);
+        let (logprobs, next) = logprobs::completion(app, &choice, &options, &before, offset);
         state.logprob_text_offset = next.unwrap_or(offset + text.chars().count());
-        remember(&mut state, &piece);
+        remember(&mut state, &choice);
         let shown = chunk.get("prompt_token_ids");
         choices.push(json!({
-            "index": piece.index(0),
+            "index": choice.index(0),
             "text": text,
             "logprobs": logprobs,
-            "finish_reason": piece.finish(),
+            "finish_reason": choice.finish(),
             "stop_reason": stop_reason,
-            "prompt_token_ids": shown.filter(|_| asked.return_token_ids),
-            "token_ids": asked.ids(&piece, false),
+            "prompt_token_ids": shown.filter(|_| options.return_token_ids),
+            "token_ids": choice.shown_ids(&options, false),
             "weight_versions": null,
         }));
     }
@@ -174,7 +177,7 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
             "created": unix_now() as u64,
             "model": model,
             "choices": choices,
-            "usage": usage(request),
+            "usage": chunk_usage(request),
             "system_fingerprint": null,
             "metrics": chunk.get("metrics"),
             "kv_transfer_params": null,
@@ -187,38 +190,41 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
 fn plain(
     app: &App,
     request: &DerenderStreamRequest,
-    state: &mut State,
-    piece: &Piece<'_>,
-    asked: &Asked,
+    state: &mut DerenderState,
+    choice: &TokenChoice<'_>,
+    options: &RequestOptions,
 ) -> (Value, Option<String>, Value) {
-    let (ids, stop_reason) = piece.spoken(app, asked);
-    let text = resume(app, request, state, ids, asked.skip_special);
+    let (ids, stop_reason) = choice.output_ids(app, options);
+    let text = resume(app, request, state, ids, options.skip_special);
     let content = (!text.is_empty()).then_some(text);
     let delta = json!({"role": role(state), "content": content, "reasoning": null});
-    (delta, piece.finish().map(str::to_owned), stop_reason)
+    (delta, choice.finish().map(str::to_owned), stop_reason)
 }
 
 /// A delta of what the parsers make of the whole text so far, less what they made of it before.
 fn parsed(
     app: &App,
     request: &DerenderStreamRequest,
-    state: &mut State,
-    piece: &Piece<'_>,
-    (asked, syntax): (&Asked, &Syntax),
+    state: &mut DerenderState,
+    choice: &TokenChoice<'_>,
+    (options, parsers): (&RequestOptions, &OutputParsers),
 ) -> (Value, Option<String>, Value) {
-    let prompt = seed(request.prompt_token_ids.as_deref(), &request.generate_chunk);
-    let (ids, stop_reason) = piece.spoken(app, asked);
+    let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+    let (ids, stop_reason) = choice.output_ids(app, options);
     let before = text(app, &state.output_token_ids, &prompt, false);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = syntax.read(&before, false);
-    let now = syntax.read(&text(app, &whole, &prompt, false), piece.finish().is_some());
+    let before = parsers.read(&before, false);
+    let now = parsers.read(
+        &text(app, &whole, &prompt, false),
+        choice.finish().is_some(),
+    );
     let reasoning = behind(&before.reasoning, &now.reasoning);
     let mut delta = json!({
         "role": role(state),
         "content": behind(&before.content, &now.content),
-        "reasoning": reasoning.filter(|_| asked.include_reasoning),
+        "reasoning": reasoning.filter(|_| options.include_reasoning),
     });
-    let ids = prepare::call_ids();
+    let ids = call_ids();
     let mut calls = Vec::new();
     for (index, (name, arguments)) in now.calls.iter().enumerate().skip(before.calls.len()) {
         while state.last_tool_call_ids.len() <= index {
@@ -235,14 +241,14 @@ fn parsed(
         delta["tool_calls"] = calls.into();
         state.tools_streamed = true;
     }
-    let said = Said {
+    let text = ParsedText {
         calls: now.calls,
-        ..Said::default()
+        ..ParsedText::default()
     };
-    let finish_reason = finish(piece, &said, false);
-    if !piece.ids.is_empty() {
-        state.output_token_ids.extend(&piece.ids);
-        state.output_chunk_lens.push(piece.ids.len() as u64);
+    let finish_reason = finish_reason(choice, &text, false);
+    if !choice.ids.is_empty() {
+        state.output_token_ids.extend(&choice.ids);
+        state.output_chunk_lens.push(choice.ids.len() as u64);
     }
     (delta, finish_reason, stop_reason)
 }
@@ -255,7 +261,7 @@ fn behind(before: &Option<String>, now: &Option<String>) -> Option<String> {
 }
 
 /// The role, with the first delta only.
-fn role(state: &mut State) -> Option<&'static str> {
+fn role(state: &mut DerenderState) -> Option<&'static str> {
     let first = !std::mem::replace(&mut state.role_sent, true);
     first.then_some("assistant")
 }
@@ -267,7 +273,7 @@ fn role(state: &mut State) -> Option<&'static str> {
 fn resume(
     app: &App,
     request: &DerenderStreamRequest,
-    state: &mut State,
+    state: &mut DerenderState,
     ids: &[u32],
     skip: bool,
 ) -> String {
@@ -278,7 +284,7 @@ fn resume(
             pieces.map(|piece| id_of(app, piece)).collect()
         }
         None => {
-            let prompt = seed(request.prompt_token_ids.as_deref(), &request.generate_chunk);
+            let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk);
             let tail = prompt.len().saturating_sub(WINDOW);
             state.read_offset = prompt.len() - tail;
             prompt[tail..].to_vec()
@@ -322,22 +328,22 @@ fn id_of(app: &App, piece: &str) -> u32 {
 }
 
 /// Remembers the last tokens for log probabilities.
-fn remember(state: &mut State, piece: &Piece<'_>) {
-    let all = [&state.logprob_context_token_ids[..], &piece.ids].concat();
+fn remember(state: &mut DerenderState, choice: &TokenChoice<'_>) {
+    let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(CONTEXT);
     state.logprob_context_token_ids = all[from..].to_vec();
 }
 
 /// The usage that a chunk carries, with the prompt that the client counted.
-fn usage(request: &DerenderStreamRequest) -> Option<Value> {
+fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
     let usage = request
         .generate_chunk
         .get("usage")
         .filter(|u| u.is_object())?;
     let count = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let told = request.prompt_tokens.map(|n| n.max(0) as u64);
-    let prompt = told.unwrap_or_else(|| count("prompt_tokens"));
-    Some(counted(prompt, count("completion_tokens")))
+    let given = request.prompt_tokens.map(|n| n.max(0) as u64);
+    let prompt = given.unwrap_or_else(|| count("prompt_tokens"));
+    Some(usage(prompt, count("completion_tokens")))
 }
 
 fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
@@ -350,7 +356,7 @@ fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
 }
 
 /// Whether all of a stream fits the context.
-fn fits(app: &App, request: &DerenderStreamRequest, state: &State) -> Result<(), Fault> {
+fn fits(app: &App, request: &DerenderStreamRequest, state: &DerenderState) -> Result<(), Fault> {
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();
     let choices = list(&request.generate_chunk, "choices");

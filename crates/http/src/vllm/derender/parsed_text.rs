@@ -1,6 +1,6 @@
 //! What a parser makes of a text: reasoning, content, calls of tools.
 
-use super::asked::Asked;
+use super::options::RequestOptions;
 use crate::app::App;
 use vllm_sim_service::generate::hermes;
 
@@ -12,14 +12,14 @@ const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
 /// What a text says.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct ParsedText {
     pub(super) reasoning: Option<String>,
     pub(super) content: Option<String>,
     /// Names and arguments.
     pub(super) calls: Vec<(String, String)>,
 }
 
-impl Said {
+impl ParsedText {
     /// Text that nobody parses.
     pub(super) fn plain(text: String) -> Self {
         Self {
@@ -31,42 +31,42 @@ impl Said {
 
 /// Which parsers look at a text.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Syntax {
+pub(super) struct OutputParsers {
     reasoning: bool,
     tools: bool,
 }
 
-impl Syntax {
+impl OutputParsers {
     /// The parsers of this server; `None`: it has none.
-    pub(super) fn of(app: &App, asked: &Asked) -> Option<Self> {
+    pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
         let api = &app.config.api;
         let configured = api.reasoning_parser.is_some() || api.tool_call_parser.is_some();
         configured.then(|| Self {
             reasoning: api.reasoning_parser.is_some(),
-            tools: asked.tools && api.tool_call_parser.is_some(),
+            tools: options.tools && api.tool_call_parser.is_some(),
         })
     }
 
     /// Reads a text; one that goes on may end inside a marker, which then is not shown yet.
-    pub(super) fn read(&self, text: &str, ended: bool) -> Said {
-        let mut said = Said::default();
+    pub(super) fn read(&self, text: &str, ended: bool) -> ParsedText {
+        let mut parsed = ParsedText::default();
         let mut rest = text;
         if self.reasoning {
             let inside = text.strip_prefix(THOUGHT.0).unwrap_or(text);
             let Some((thought, behind)) = inside.split_once(THOUGHT.1) else {
-                said.reasoning = some(shown(inside, THOUGHT.1, ended));
-                return said;
+                parsed.reasoning = some(shown(inside, THOUGHT.1, ended));
+                return parsed;
             };
-            said.reasoning = some(thought);
+            parsed.reasoning = some(thought);
             rest = behind;
         }
         if !self.tools {
-            said.content = some(rest);
-            return said;
+            parsed.content = some(rest);
+            return parsed;
         }
         let Some((content, calls)) = rest.split_once(CALL.0) else {
-            said.content = some(shown(rest, CALL.0, ended));
-            return said;
+            parsed.content = some(shown(rest, CALL.0, ended));
+            return parsed;
         };
         let whole = match (ended, rest.rfind(CALL.1)) {
             (true, _) => rest,
@@ -75,16 +75,16 @@ impl Syntax {
             (false, None) => "",
         };
         match hermes::calls(whole) {
-            Some(found) => said.calls = found,
+            Some(found) => parsed.calls = found,
             // What is no call was text all the time.
             None if ended || calls.contains(CALL.1) => {
-                said.content = some(rest);
-                return said;
+                parsed.content = some(rest);
+                return parsed;
             }
             None => {}
         }
-        said.content = some(content);
-        said
+        parsed.content = some(content);
+        parsed
     }
 }
 
@@ -103,7 +103,7 @@ fn shown<'t>(text: &'t str, marker: &str, ended: bool) -> &'t str {
 mod tests {
     use super::*;
 
-    const BOTH: Syntax = Syntax {
+    const BOTH: OutputParsers = OutputParsers {
         reasoning: true,
         tools: true,
     };
@@ -111,28 +111,28 @@ mod tests {
 
     #[test]
     fn a_text_has_three_parts() {
-        let said = BOTH.read(TEXT, true);
-        assert_eq!(said.reasoning.as_deref(), Some("Well."));
-        assert_eq!(said.content.as_deref(), Some("Let me see. "));
-        assert_eq!(said.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
+        let parsed = BOTH.read(TEXT, true);
+        assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
+        assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
+        assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
     }
 
     #[test]
     fn what_is_shown_of_a_beginning_stays() {
-        let mut before = Said::default();
+        let mut before = ParsedText::default();
         let grows = |a: &Option<String>, b: &Option<String>| {
             b.clone()
                 .unwrap_or_default()
                 .starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let said = BOTH.read(&TEXT[..end], false);
+            let parsed = BOTH.read(&TEXT[..end], false);
             // A marker that opens the text is told from text once it is whole.
             if end >= THOUGHT.0.len() {
-                assert!(grows(&before.reasoning, &said.reasoning), "{end}");
-                assert!(grows(&before.content, &said.content), "{end}");
-                assert!(said.calls.starts_with(&before.calls), "{end}");
-                before = said;
+                assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
+                assert!(grows(&before.content, &parsed.content), "{end}");
+                assert!(parsed.calls.starts_with(&before.calls), "{end}");
+                before = parsed;
             }
         }
         assert_eq!(before, BOTH.read(TEXT, true));

@@ -1,11 +1,12 @@
+//! What the request behind a reply asked for.
+
 use serde_json::{Value, json};
 
-use super::decode::Piece;
-use super::list;
+use super::json_list::list;
 
 /// What the request that was rendered says about its reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestOptions {
     /// Whether special tokens show no text.
     pub(super) skip_special: bool,
     pub(super) include_reasoning: bool,
@@ -21,7 +22,7 @@ pub(super) struct Asked {
     pub(super) top: Option<usize>,
 }
 
-impl Asked {
+impl RequestOptions {
     /// Reads a request; without one, vLLM's defaults.
     pub(super) fn of(request: Option<&Value>) -> Self {
         let none = json!({});
@@ -59,10 +60,5 @@ impl Asked {
     /// Whether what each token is would give hidden reasoning away.
     pub(super) fn hides(&self, parsed: bool) -> bool {
         parsed && !self.include_reasoning
-    }
-
-    /// The tokens of a choice, when they are to be shown.
-    pub(super) fn ids(&self, piece: &Piece<'_>, parsed: bool) -> Option<Vec<u32>> {
-        (self.return_token_ids && !self.hides(parsed)).then(|| piece.ids.clone())
     }
 }

@@ -1,0 +1,51 @@
+//! Parts that whole replies and chunks have in common.
+
+use serde_json::{Value, json};
+
+use super::json_list::list;
+use super::parsed_text::ParsedText;
+use super::token_choice::TokenChoice;
+use crate::app::App;
+use crate::openai::prepare;
+use vllm_sim_wire::fault::Fault;
+
+/// How a choice ended, in chat's words; a whole one has ended somehow.
+pub(super) fn finish_reason(
+    choice: &TokenChoice<'_>,
+    parsed: &ParsedText,
+    whole: bool,
+) -> Option<String> {
+    let reason = choice.finish().or(whole.then_some("stop"))?;
+    let called = !parsed.calls.is_empty() && reason == "stop";
+    Some(if called { "tool_calls" } else { reason }.to_owned())
+}
+
+/// The model that a derendered reply shows: the named one, else the reply's own.
+///
+/// # Errors
+/// vLLM's 404 for one that is not served.
+pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<String, Fault> {
+    let asked = named.or_else(|| reply.get("model")?.as_str());
+    let target = prepare::target(app, asked)?;
+    Ok(match named.filter(|name| !name.is_empty()) {
+        Some(name) => name.to_owned(),
+        None => app.service.models.shown(&target).to_string(),
+    })
+}
+
+/// Output tokens of a reply.
+pub(super) fn output_tokens(reply: &Value) -> u64 {
+    let each = list(reply, "choices").map(|choice| list(choice, "token_ids").count() as u64);
+    each.sum()
+}
+
+/// A `usage` object without details.
+pub(super) fn usage(prompt: u64, completion: u64) -> Value {
+    json!({
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": null,
+        "completion_tokens_details": null,
+    })
+}

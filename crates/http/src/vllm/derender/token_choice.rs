@@ -1,0 +1,124 @@
+//! From tokens to text.
+
+use serde_json::Value;
+
+use super::json_list::list;
+use super::options::RequestOptions;
+use crate::app::App;
+
+/// A choice in tokens, or what is new of it.
+pub(super) struct TokenChoice<'v> {
+    pub(super) json: &'v Value,
+    pub(super) ids: Vec<u32>,
+}
+
+impl<'v> TokenChoice<'v> {
+    pub(super) fn of(json: &'v Value) -> Self {
+        let ids = list(json, "token_ids").map(|id| id.as_u64().and_then(|id| id.try_into().ok()));
+        Self {
+            json,
+            ids: ids.map(|id| id.unwrap_or(u32::MAX)).collect(),
+        }
+    }
+
+    /// Its own number, or its place.
+    pub(super) fn index(&self, place: usize) -> u64 {
+        let own = self.json.get("index").and_then(Value::as_u64);
+        own.unwrap_or(place as u64)
+    }
+
+    pub(super) fn finish(&self) -> Option<&'v str> {
+        self.json.get("finish_reason").and_then(Value::as_str)
+    }
+
+    pub(super) fn stop_reason(&self) -> Value {
+        let reason = self.json.get("stop_reason");
+        reason.cloned().unwrap_or(Value::Null)
+    }
+
+    /// Its tokens without the one that stopped it, and the stop reason that is shown.
+    pub(super) fn output_ids(&self, app: &App, options: &RequestOptions) -> (&[u32], Value) {
+        let named = self.stop_reason();
+        let Some((last, before)) = self.ids.split_last() else {
+            return (&self.ids, named);
+        };
+        if self.finish() != Some("stop") || named.is_string() {
+            return (&self.ids, named);
+        }
+        let tokenizer = app.service.generator.tokenizer();
+        let (stopped, reason) = match named.as_u64() {
+            Some(id) => (id == u64::from(*last), named),
+            None if !options.ignore_eos && tokenizer.eos() == Some(*last) => (true, named),
+            None => {
+                let own = !options.ignore_eos && tokenizer.stop_ids().contains(last);
+                match own || options.stop_ids.contains(last) {
+                    true => (true, (*last).into()),
+                    false => (false, named),
+                }
+            }
+        };
+        match stopped && !options.include_stop {
+            true => (before, reason),
+            false => (&self.ids, reason),
+        }
+    }
+
+    /// Its tokens, when they are to be shown.
+    pub(super) fn shown_ids(&self, options: &RequestOptions, parsed: bool) -> Option<Vec<u32>> {
+        (options.return_token_ids && !options.hides(parsed)).then(|| self.ids.clone())
+    }
+}
+
+/// The prompt before a reply: the given one, or the reply's own.
+pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Vec<u32> {
+    let id = |id: u64| u32::try_from(id).unwrap_or(u32::MAX);
+    match given {
+        Some(ids) => ids.iter().map(|n| id(*n)).collect(),
+        None => list(reply, "prompt_token_ids")
+            .map(|n| id(n.as_u64().unwrap_or(u64::MAX)))
+            .collect(),
+    }
+}
+
+/// The text of a whole choice, and which stop condition ended it.
+pub(super) fn text_and_stop(
+    app: &App,
+    choice: &TokenChoice<'_>,
+    options: &RequestOptions,
+    prompt_ids: &[u32],
+    skip: bool,
+) -> (String, Value) {
+    let (ids, stop_reason) = choice.output_ids(app, options);
+    let mut text = text(app, ids, prompt_ids, skip);
+    let named = choice.stop_reason();
+    let stops: &[String] = match (&named, choice.finish()) {
+        (Value::String(stop), Some("stop")) => std::slice::from_ref(stop),
+        (Value::Null, Some("stop")) => &options.stops,
+        _ => &[],
+    };
+    let found = stops
+        .iter()
+        .filter_map(|stop| Some((text.find(stop.as_str())?, stop)));
+    let Some((at, stop)) = found.min_by_key(|(at, _)| *at) else {
+        return (text, stop_reason);
+    };
+    let stop = stop.clone();
+    text.truncate(if options.include_stop {
+        at + stop.len()
+    } else {
+        at
+    });
+    (text, stop.into())
+}
+
+/// The text of tokens behind a prompt.
+pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], skip: bool) -> String {
+    let mut decoder = app
+        .service
+        .generator
+        .tokenizer()
+        .detokenizer_after(prompt_ids, skip);
+    let mut text = String::new();
+    ids.iter().for_each(|id| decoder.push_to(*id, &mut text));
+    text
+}
