@@ -32,7 +32,6 @@ const LARGER_CIRCLES: &[(&str, usize)] = &[
     ("crates/config", 13),
     ("crates/engine", 4),
     ("crates/grpc", 6),
-    ("crates/http", 7),
     ("crates/observe", 7),
     ("crates/replay", 4),
     ("crates/schema-sampler", 13),

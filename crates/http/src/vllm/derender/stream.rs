@@ -336,13 +336,13 @@ fn remember(state: &mut DerenderState, choice: &TokenChoice<'_>) {
 
 /// The usage that a chunk carries, with the prompt that the client counted.
 fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
-    let usage = request
+    let given = request
         .generate_chunk
         .get("usage")
         .filter(|u| u.is_object())?;
-    let count = |key: &str| usage.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let given = request.prompt_tokens.map(|n| n.max(0) as u64);
-    let prompt = given.unwrap_or_else(|| count("prompt_tokens"));
+    let count = |key: &str| given.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let prompt = request.prompt_tokens.map(|n| n.max(0) as u64);
+    let prompt = prompt.unwrap_or_else(|| count("prompt_tokens"));
     Some(usage(prompt, count("completion_tokens")))
 }
 
