@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::sim::Sim;
 use super::wire::Answer;
 
-const TRANSCRIBE: &str = "/v1/audio/transcriptions";
-const TRANSLATE: &str = "/v1/audio/translations";
+pub(crate) const TRANSCRIBE: &str = "/v1/audio/transcriptions";
+pub(crate) const TRANSLATE: &str = "/v1/audio/translations";
 
 /// A recording of silence, 16 kHz, 16 bits.
-fn wav(seconds: f64) -> Vec<u8> {
+pub(crate) fn wav(seconds: f64) -> Vec<u8> {
     let bytes = (seconds * 16_000.0) as u32 * 2;
     let mut out = b"RIFF".to_vec();
     out.extend((36 + bytes).to_le_bytes());
@@ -46,13 +46,18 @@ async fn send(sim: &Sim, path: &str, kind: &str, body: &[u8]) -> Answer {
     sim.ask(request).await
 }
 
-async fn hear(sim: &Sim, path: &str, fields: &[(&str, &str)], file: &[u8]) -> Answer {
+pub(crate) async fn transcribe(
+    sim: &Sim,
+    path: &str,
+    fields: &[(&str, &str)],
+    file: &[u8],
+) -> Answer {
     let body = form(fields, Some(file));
     send(sim, path, "multipart/form-data; boundary=xyz", &body).await
 }
 
 async fn refused(sim: &Sim, fields: &[(&str, &str)], file: &[u8]) -> (u16, String) {
-    let answer = hear(sim, TRANSCRIBE, fields, file).await;
+    let answer = transcribe(sim, TRANSCRIBE, fields, file).await;
     let error = answer.json()["error"].clone();
     (
         answer.status,
@@ -63,7 +68,7 @@ async fn refused(sim: &Sim, fields: &[(&str, &str)], file: &[u8]) -> (u16, Strin
 /// Fields, file, status, and how the message begins.
 type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
 
-async fn listener() -> Sim {
+pub(crate) async fn listener() -> Sim {
     Sim::serve(&["--task", "transcription"]).await
 }
 
@@ -80,23 +85,23 @@ fn events(answer: &Answer) -> Vec<Value> {
 #[tokio::test]
 async fn a_transcript_is_as_long_as_its_sound_and_repeats() {
     let sim = listener().await;
-    let answer = hear(&sim, TRANSCRIBE, &[("model", "tiny-llama")], &wav(2.5)).await;
+    let answer = transcribe(&sim, TRANSCRIBE, &[("model", "tiny-llama")], &wav(2.5)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let body = answer.json();
     assert_eq!(body["usage"], json!({"type": "duration", "seconds": 3}));
     let keys: Vec<_> = body.as_object().unwrap().keys().cloned().collect();
     assert_eq!(keys, ["text", "usage"]);
-    let again = hear(&sim, TRANSCRIBE, &[], &wav(2.5)).await;
+    let again = transcribe(&sim, TRANSCRIBE, &[], &wav(2.5)).await;
     assert_eq!(again.json()["text"], body["text"]);
-    let long = hear(&sim, TRANSCRIBE, &[], &wav(20.0)).await.json();
+    let long = transcribe(&sim, TRANSCRIBE, &[], &wav(20.0)).await.json();
     let length = |body: &Value| body["text"].as_str().unwrap().len();
     assert!(length(&long) > 3 * length(&body), "{long} {body}");
-    let translated = hear(&sim, TRANSLATE, &[], &wav(2.5)).await.json();
+    let translated = transcribe(&sim, TRANSLATE, &[], &wav(2.5)).await.json();
     let keys: Vec<_> = translated.as_object().unwrap().keys().cloned().collect();
     assert_eq!(keys, ["text"]);
     // A request without a language is heard twice: once to find it out.
     assert_eq!(sim.metric("vllm:request_success_total").await, 8.0);
-    hear(&sim, TRANSCRIBE, &[("language", "de")], &wav(1.0)).await;
+    transcribe(&sim, TRANSCRIBE, &[("language", "de")], &wav(1.0)).await;
     assert_eq!(sim.metric("vllm:request_success_total").await, 9.0);
 }
 
@@ -107,7 +112,9 @@ async fn verbose_transcripts_have_times() {
         ("response_format", "verbose_json"),
         ("timestamp_granularities[]", "segment"),
     ];
-    let body = hear(&sim, TRANSCRIBE, &fields, &wav(40.0)).await.json();
+    let body = transcribe(&sim, TRANSCRIBE, &fields, &wav(40.0))
+        .await
+        .json();
     assert_eq!(body["duration"], 40.0);
     assert_eq!(body["language"], "en");
     assert_eq!(body["words"], Value::Null);
@@ -136,13 +143,13 @@ async fn verbose_transcripts_have_times() {
 #[tokio::test]
 async fn streams_say_the_same_and_may_end_with_usage() {
     let sim = listener().await;
-    let whole = hear(&sim, TRANSCRIBE, &[], &wav(35.0)).await.json();
+    let whole = transcribe(&sim, TRANSCRIBE, &[], &wav(35.0)).await.json();
     let fields = [
         ("stream", "true"),
         ("stream_include_usage", "true"),
         ("stream_continuous_usage_stats", "true"),
     ];
-    let answer = hear(&sim, TRANSCRIBE, &fields, &wav(35.0)).await;
+    let answer = transcribe(&sim, TRANSCRIBE, &fields, &wav(35.0)).await;
     assert_eq!(
         answer.header("content-type"),
         Some("text/event-stream; charset=utf-8")
@@ -167,7 +174,7 @@ async fn streams_say_the_same_and_may_end_with_usage() {
     // Four markers, and 100 frames of each second.
     assert_eq!(usage["prompt_tokens"], 3504);
     assert_eq!(*usage, parts.last().unwrap()["usage"]);
-    let plain = hear(&sim, TRANSLATE, &[("stream", "1")], &wav(1.0)).await;
+    let plain = transcribe(&sim, TRANSLATE, &[("stream", "1")], &wav(1.0)).await;
     let plain = self::events(&plain);
     assert_eq!(plain[0]["object"], "translation.chunk");
     assert!(plain.iter().all(|e| e.get("usage").is_none()));
@@ -290,7 +297,10 @@ async fn forms_are_read_as_starlette_reads_them() {
 #[tokio::test]
 async fn the_model_decides_which_routes_there_are() {
     let text = Sim::serve(&[]).await;
-    assert_eq!(hear(&text, TRANSCRIBE, &[], &wav(1.0)).await.status, 404);
+    assert_eq!(
+        transcribe(&text, TRANSCRIBE, &[], &wav(1.0)).await.status,
+        404
+    );
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
     let serve = async |architecture: &str| {
@@ -300,7 +310,12 @@ async fn the_model_decides_which_routes_there_are() {
     };
     let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2});
     let whisper = serve("WhisperForConditionalGeneration").await;
-    assert_eq!(hear(&whisper, TRANSCRIBE, &[], &wav(1.0)).await.status, 200);
+    assert_eq!(
+        transcribe(&whisper, TRANSCRIBE, &[], &wav(1.0))
+            .await
+            .status,
+        200
+    );
     assert_eq!(
         whisper.post("/v1/chat/completions", &chat).await.status,
         404
@@ -310,13 +325,15 @@ async fn the_model_decides_which_routes_there_are() {
         voxtral.post("/v1/chat/completions", &chat).await.status,
         200
     );
-    let heard = hear(&voxtral, TRANSCRIBE, &[], &wav(1.0)).await;
+    let heard = transcribe(&voxtral, TRANSCRIBE, &[], &wav(1.0)).await;
     assert_eq!(heard.status, 200, "{}", heard.text());
     let (status, message) =
         refused(&voxtral, &[("response_format", "verbose_json")], &wav(1.0)).await;
     assert_eq!(status, 400, "{message}");
     // llm-d's simulator has every route, and takes anything for a sound.
     let llmd = Sim::llmd(&[]).await;
-    let guessed = hear(&llmd, TRANSCRIBE, &[], &[b'a'; 16_000]).await.json();
+    let guessed = transcribe(&llmd, TRANSCRIBE, &[], &[b'a'; 16_000])
+        .await
+        .json();
     assert_eq!(guessed["usage"]["seconds"], 2, "{guessed}");
 }

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::sim::Sim;
 
-const CHAT: &str = "/v1/chat/completions/derender";
-const COMPLETION: &str = "/v1/completions/derender";
+pub(crate) const CHAT: &str = "/v1/chat/completions/derender";
+pub(crate) const COMPLETION: &str = "/v1/completions/derender";
 /// What a model with a parser for each might write.
-const TEXT: &str = "<think>Zürich, then.</think>Let me see. <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Zürich\"}}\n</tool_call>";
+pub(crate) const TEXT: &str = "<think>Zürich, then.</think>Let me see. <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Zürich\"}}\n</tool_call>";
 
-async fn ids_of(sim: &Sim, text: &str) -> Vec<u64> {
+pub(crate) async fn ids_of(sim: &Sim, text: &str) -> Vec<u64> {
     let body = json!({"prompt": text, "add_special_tokens": false});
     let tokens = sim.post("/tokenize", &body).await.json()["tokens"].clone();
     serde_json::from_value(tokens).unwrap()

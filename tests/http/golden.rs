@@ -9,8 +9,18 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use regex::Regex;
+use serde_json::Value;
 
+use super::sim::Sim;
 use super::wire::Answer;
+
+/// Posts each body to `path` and compares the answers with the files called so.
+pub(crate) async fn posts(sim: &Sim, path: &str, cases: &[(&str, Value)]) {
+    for (name, body) in cases {
+        let answer = sim.post(path, body).await;
+        check(name, &format!("POST {path}\n{body}"), &answer);
+    }
+}
 
 /// Compares `answer` to `request` with the file called `name`.
 pub(crate) fn check(name: &str, request: &str, answer: &Answer) {
@@ -107,9 +117,11 @@ fn mask(text: &str) -> String {
         let mask = |pattern: &str, name| (Regex::new(pattern).unwrap(), name);
         vec![
             mask(
-                r"(chatcmpl-tool-|chatcmpl-|cmpl-|modelperm-)[0-9a-f]{16}",
+                r"\b((?:chatcmpl-tool|chatcmpl|cmpl|modelperm|embd|classify|pooling|score|generate-tokens)-|(?:ctc|fc|msg|resp|rs)_)[0-9a-f]{16}\b",
                 "${1}UID",
             ),
+            mask(r#""signature":"[0-9a-f]{32}""#, "\"signature\":\"UUID\""),
+            mask(r#""created_at":\d{10}\b"#, "\"created_at\":NOW"),
             mask(r#""created":\d{10}\b"#, "\"created\":NOW"),
             mask(
                 r"(?m)^date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$",

@@ -7,6 +7,7 @@
 //! - `custom_tools`: tools that take free text
 //! - `derender`: replies from tokens
 //! - `drills`: settings changed while requests run, and failures over time
+//! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `llmd`: llm-d's words with `--compat llm-d`
@@ -39,6 +40,7 @@ mod compat_faces;
 mod custom_tools;
 mod derender;
 mod drills;
+mod endpoints;
 mod engine_settings;
 mod events;
 mod faces;
@@ -57,9 +59,15 @@ mod pd;
 mod realtime;
 mod refusals;
 mod rules;
+mod shapes_audio;
 mod shapes_chat;
 mod shapes_completions;
+mod shapes_messages;
 mod shapes_ops;
+mod shapes_pooling;
+mod shapes_responses;
+mod shapes_tokens;
+mod shapes_tools;
 mod sim;
 mod tls;
 mod tools;

@@ -10,10 +10,7 @@ const PATH: &str = "/v1/completions";
 
 async fn golden(cases: &[(&str, Value)]) {
     let sim = Sim::serve(&["--mode", "echo"]).await;
-    for (name, body) in cases {
-        let answer = sim.post(PATH, body).await;
-        golden::check(name, &format!("POST {PATH}\n{body}"), &answer);
-    }
+    golden::posts(&sim, PATH, cases).await;
     sim.server.shutdown().await;
 }
 

@@ -1,0 +1,66 @@
+//! `docs/endpoints.md` against the routes that there are.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use super::sim::Sim;
+
+/// Flags that leave no route out.
+const EVERYTHING: &[&str] = &[
+    "--dev-mode",
+    "--enable-tokenizer-info-endpoint",
+    "--enable-fault-tolerance",
+    "--profiler-config",
+    r#"{"profiler":"torch","torch_profiler_dir":"traces"}"#,
+];
+
+/// A WebSocket is no route of HTTP, and not in the list of routes.
+const WEBSOCKET: &str = "GET /v1/realtime";
+
+#[tokio::test]
+async fn the_page_of_endpoints_lists_what_is_served() {
+    let sim = Sim::llmd(EVERYTHING).await;
+    let config = sim.server.app().config().clone();
+    let mut served = BTreeSet::from([WEBSOCKET.to_owned()]);
+    for path in vllm_sim_http::routes(&config).paths() {
+        // The others redirect to these.
+        if !path.ends_with('/') {
+            let methods = methods(&sim, &path).await;
+            served.extend(
+                methods
+                    .iter()
+                    .map(|method| format!("{method} {}", plain(&path))),
+            );
+        }
+    }
+    let page = include_str!("../../docs/endpoints.md");
+    let route = Regex::new("`([A-Z]+ /[^` ]*)`").unwrap();
+    let listed: BTreeSet<_> = route.captures_iter(page).map(|c| plain(&c[1])).collect();
+    let missing: Vec<_> = served.difference(&listed).collect();
+    let unknown: Vec<_> = listed.difference(&served).collect();
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "docs/endpoints.md lacks {missing:?}, and has {unknown:?}, which are not served"
+    );
+}
+
+/// The methods of a route, HEAD left out, as it names them to a method that it does not have.
+async fn methods(sim: &Sim, path: &str) -> Vec<String> {
+    let request = format!("PATCH {} HTTP/1.1\r\nhost: sim\r\n\r\n", plain(path));
+    let answer = sim.ask(request.replace("{}", "x")).await;
+    if path == "/metrics" {
+        // It answers any method.
+        return vec!["GET".to_owned()];
+    }
+    assert_eq!(answer.status, 405, "{path}");
+    let allow = answer.header("allow").expect("methods of a route");
+    let methods = allow.split(", ").filter(|method| *method != "HEAD");
+    methods.map(str::to_owned).collect()
+}
+
+/// A path without the names of its parameters.
+fn plain(path: &str) -> String {
+    let parameter = Regex::new(r"\{[^}]*\}").unwrap();
+    parameter.replace_all(path, "{}").into_owned()
+}
