@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use vllm_sim::server::Fleet;
 use vllm_sim_config::{CliMode, Loaded};
 
-use super::sim::{Sim, post};
+use super::sim::{Sim, eventually, post};
 use super::wire::Wire;
 
 fn chat() -> Value {
@@ -90,17 +91,15 @@ async fn phases_by_time_change_settings_and_give_them_back() {
     let answer = sim.post("/admin/scenario", &scenario).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let mut seen = Vec::new();
-    for _ in 0..200 {
+    let changed = eventually(async || {
         let status = sim.get("/health").await.status;
         if seen.last() != Some(&status) {
             seen.push(status);
         }
-        if seen.len() >= 5 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(seen[..5], [503, 200, 503, 200, 503]);
+        seen.len() == 5
+    });
+    assert!(changed.await, "it stays as it is");
+    assert_eq!(seen, [503, 200, 503, 200, 503]);
     let delete = "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n";
     assert_eq!(sim.ask(delete).await.json(), json!({"ended": true}));
     assert_eq!(sim.get("/health").await.status, 200);
@@ -133,18 +132,13 @@ async fn a_restart_resets_every_connection_and_leaves_a_cold_cache() {
     assert!(busy.is_closed().await);
     let mut down = sim.connect().await;
     assert!(down.is_closed().await);
-    for _ in 0..200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let back = eventually(async || {
         let mut wire = sim.connect().await;
-        let asked = wire
-            .try_send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
-            .await;
-        if asked && wire.try_head().await == Some(200) {
-            assert!(sim.is_idle().await);
-            return;
-        }
-    }
-    panic!("it does not come back");
+        let health = b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
+        wire.try_send(health).await && wire.try_head().await == Some(200)
+    });
+    assert!(back.await, "it does not come back");
+    assert!(sim.is_idle().await);
 }
 
 #[tokio::test]
@@ -258,6 +252,7 @@ async fn one_change_counts_for_all_ranks_or_for_one() {
 async fn no_request_sees_a_mix_of_two_settings() {
     const CLIENTS: usize = 50;
     const FLIPS: usize = 100;
+    const SEVERAL: u32 = 10;
     let flags = [
         "--mode",
         "echo",
@@ -277,9 +272,10 @@ async fn no_request_sees_a_mix_of_two_settings() {
     sim.post("/admin/config", &settings(true)).await;
     let sim = Arc::new(sim);
     let over = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(Semaphore::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
-            let (sim, over) = (sim.clone(), over.clone());
+            let (sim, over, answers) = (sim.clone(), over.clone(), answers.clone());
             tokio::spawn(async move {
                 let mut seen = (0, 0);
                 while !over.load(Ordering::Relaxed) {
@@ -295,7 +291,7 @@ async fn no_request_sees_a_mix_of_two_settings() {
                         }
                         other => panic!("{other} belongs to neither setting"),
                     }
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    answers.add_permits(1);
                 }
                 seen
             })
@@ -304,7 +300,8 @@ async fn no_request_sees_a_mix_of_two_settings() {
     for flip in 0..FLIPS {
         let answer = sim.post("/admin/config", &settings(flip % 2 == 1)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        // Both settings are seen by several.
+        answers.acquire_many(SEVERAL).await.unwrap().forget();
     }
     over.store(true, Ordering::Relaxed);
     let (mut refused, mut answered) = (0, 0);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::sim::{Sim, post};
+use super::sim::{Sim, eventually, post};
 
 const COMPLETION: &str = "/v1/completions";
 
@@ -168,17 +168,12 @@ async fn shutting_down_lets_requests_end() {
     let mut idle = sim.connect().await;
     assert!(sim.runs(1.0).await);
     let stop = tokio::spawn(sim.server.shutdown());
-    for _ in 0..200 {
-        idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
-            .await;
-        if idle.answer().await.status == 503 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    idle.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n")
-        .await;
-    assert_eq!(idle.answer().await.status, 503);
+    let stops = eventually(async || {
+        let health = b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
+        idle.send(health).await;
+        idle.answer().await.status == 503
+    });
+    assert!(stops.await, "it is still healthy");
     idle.send(&post(COMPLETION, &[], b"{\"prompt\":\"Hi\"}"))
         .await;
     assert_eq!(idle.answer().await.status, 503);
@@ -223,13 +218,7 @@ async fn start_up_takes_as_long_as_asked() {
     let sim = Sim::serve(&["--startup-duration", "300ms"]).await;
     assert_eq!(sim.get("/health").await.status, 200);
     assert_eq!(sim.get("/health/ready").await.status, 503);
-    for _ in 0..200 {
-        if sim.get("/ready").await.status == 200 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never ready");
+    assert!(eventually(async || sim.get("/ready").await.status == 200).await);
 }
 
 /// A request of very many sequences is written without holding up the others.

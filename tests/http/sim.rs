@@ -13,6 +13,22 @@ use super::wire::{Answer, Wire};
 /// The folder of the model, in the words of a command line.
 pub(crate) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
+/// Longest wait for a condition. Only a failure takes that long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Looks until a condition holds; whether it came to hold.
+pub(crate) async fn eventually(mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let looks = async {
+        while !holds().await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.is_ok()
+}
+
 /// A running server.
 pub(crate) struct Sim {
     /// Its public handle.
@@ -93,15 +109,12 @@ impl Sim {
 
     /// Waits until nothing runs or waits any more.
     pub(crate) async fn is_idle(&self) -> bool {
-        for _ in 0..400 {
+        eventually(async || {
             let running = self.metric("vllm:num_requests_running").await;
             let waiting = self.metric("vllm:num_requests_waiting").await;
-            if running + waiting == 0.0 {
-                return true;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        false
+            running + waiting == 0.0
+        })
+        .await
     }
 
     /// Waits until that many requests run.
@@ -111,13 +124,7 @@ impl Sim {
 
     /// Waits until `/metrics` shows this.
     pub(crate) async fn shows(&self, name: &str, value: f64) -> bool {
-        for _ in 0..400 {
-            if (self.metric(name).await - value).abs() < 1e-9 {
-                return true;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        false
+        eventually(async || (self.metric(name).await - value).abs() < 1e-9).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Certificates: made at start, from files, asked of clients, changed while running.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -230,8 +232,48 @@ async fn client_certificates() {
     }
 }
 
+/// What this thread logs, line by line, until dropped.
+struct Log {
+    lines: UnboundedReceiver<String>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+/// Gives each line to whoever reads it.
+struct Lines(UnboundedSender<String>);
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        // Nobody reads once the test has what it wants.
+        let _ = self.0.send(String::from_utf8_lossy(line).into_owned());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn new() -> Self {
+        let (sender, lines) = unbounded_channel();
+        let writer = move || Lines(sender.clone());
+        let log = tracing_subscriber::fmt().with_writer(writer).finish();
+        let _guard = tracing::subscriber::set_default(log);
+        Self { lines, _guard }
+    }
+
+    async fn wait_for(&mut self, words: &str) {
+        while let Some(line) = self.lines.recv().await {
+            if line.contains(words) {
+                return;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_changed_certificate_is_picked_up() {
+    let mut log = Log::new();
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (Authority::new(), Authority::new());
     let (cert, key) = write(folder.path(), "server", &old.sign("sim.test"));
@@ -242,24 +284,16 @@ async fn a_changed_certificate_is_picked_up() {
         .unwrap();
     // Something broken first: what was loaded stays.
     std::fs::write(&cert, "not a certificate").unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(900)).await;
+    log.wait_for("certificate not reloaded").await;
     assert!(
         connect(&sim, client(old.roots(), None), "sim.test")
             .await
             .is_ok()
     );
     write(folder.path(), "server", &new.sign("sim.test"));
-    let mut picked_up = false;
-    for _ in 0..100 {
-        picked_up = connect(&sim, client(new.roots(), None), "sim.test")
-            .await
-            .is_ok();
-        if picked_up {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    assert!(picked_up, "the old certificate is still shown");
+    log.wait_for("certificate reloaded").await;
+    let picked_up = connect(&sim, client(new.roots(), None), "sim.test").await;
+    assert!(picked_up.is_ok(), "the old certificate is still shown");
     // Connections that are open stay.
     assert_eq!(version(before).await, Some(200));
 }

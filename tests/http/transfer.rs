@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::sim::Sim;
+use super::sim::{Sim, eventually};
 
 const CONNECTOR: &str =
     r#"{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"prefiller"}"#;
@@ -148,13 +148,12 @@ async fn used_blocks(sim: &Sim) -> u64 {
 
 /// Waits until a server holds so many blocks.
 pub(crate) async fn holds(sim: &Sim, blocks: u64) {
-    for _ in 0..2000 {
-        if used_blocks(sim).await == blocks {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    panic!("{} blocks are held, not {blocks}", used_blocks(sim).await);
+    let held = eventually(async || used_blocks(sim).await == blocks).await;
+    assert!(
+        held,
+        "{} blocks are held, not {blocks}",
+        used_blocks(sim).await
+    );
 }
 
 #[tokio::test]

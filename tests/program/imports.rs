@@ -394,7 +394,7 @@ fn is_word(token: &str) -> bool {
 }
 
 /// Leaves out what stands under `#[cfg(test)]`.
-fn without_tests(tokens: Vec<String>) -> Vec<String> {
+pub(crate) fn without_tests(tokens: Vec<String>) -> Vec<String> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! The program from outside: command lines, tools, files, and what is shipped around it.
 //!
-//! - `architecture`: length of files, circles of imports, paths that must not be committed; with
-//!   `imports` and `rust_tokens`, which read the sources
+//! - `architecture`: length of files, circles of imports, tests that sleep, paths that must not be
+//!   committed; with `imports` and `rust_tokens`, which read the sources
 //! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `online`: the tools that
 //!   predict
 //! - `compat`: command lines of other projects

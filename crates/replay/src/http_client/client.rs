@@ -288,6 +288,7 @@ mod tests {
     use http_body_util::{BodyExt as _, Full};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
 
     use super::*;
     use crate::http_client::{Endpoint, Trust};
@@ -295,13 +296,23 @@ mod tests {
     /// A server that gives each connection these answers in turn and then closes it; and how many
     /// connections there were.
     async fn server(answers: &'static [&'static str]) -> (Client<Full<Bytes>>, Arc<AtomicUsize>) {
+        let (client, made, _) = closing_server(answers).await;
+        (client, made)
+    }
+
+    /// The same, and a permit for each connection that it has closed.
+    async fn closing_server(
+        answers: &'static [&'static str],
+    ) -> (Client<Full<Bytes>>, Arc<AtomicUsize>, Arc<Semaphore>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let made = Arc::new(AtomicUsize::new(0));
-        let count = made.clone();
+        let closed = Arc::new(Semaphore::new(0));
+        let (count, closes) = (made.clone(), closed.clone());
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
+                let closes = closes.clone();
                 tokio::spawn(async move {
                     let mut room = [0; 1024];
                     for answer in answers {
@@ -311,6 +322,8 @@ mod tests {
                         }
                         socket.write_all(answer.as_bytes()).await.expect("is open");
                     }
+                    drop(socket);
+                    closes.add_permits(1);
                 });
             }
         });
@@ -320,7 +333,7 @@ mod tests {
             port: address.port(),
         };
         let connector = Connector::new(endpoint, &Trust::Browsers).expect("needs none");
-        (Client::new(connector), made)
+        (Client::new(connector), made, closed)
     }
 
     fn request() -> Request<Full<Bytes>> {
@@ -351,13 +364,14 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_was_closed_meanwhile_is_replaced() {
-        let (client, made) = server(&[SIZED]).await;
+        let (client, made, closed) = closing_server(&[SIZED]).await;
         for _ in 0..3 {
             let answer = client.send(request()).await.expect("is answered");
             let body = answer.into_body().collect().await.expect("is whole");
             assert_eq!(body.to_bytes(), "ok");
-            // So that the server's end of the connection is here.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            closed.acquire().await.expect("is open").forget();
+            // The runtime looks at the sockets before this goes on.
+            tokio::task::yield_now().await;
         }
         assert_eq!(made.load(Ordering::Relaxed), 3);
     }
