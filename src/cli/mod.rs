@@ -95,7 +95,11 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     };
     let fleet = match started {
         Ok(fleet) => fleet,
-        Err(error @ (StartError::Config(_) | StartError::Scenario { .. })) => {
+        Err(
+            error @ (StartError::Config(_)
+            | StartError::MissingFeature { .. }
+            | StartError::Scenario { .. }),
+        ) => {
             return complain(&error, BAD_CONFIG);
         }
         Err(error) => return complain(&error, FAILED),

@@ -1,64 +1,31 @@
-//! Engines and who listens to them, from the configuration.
+//! Engines, from the configuration.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{StartError, setup, timing};
+use super::error::{StartError, wrong};
+use super::observers::EngineObservers;
+use super::{setup, timing};
 use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::Scheduler;
-use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning, unix_at};
+use vllm_sim_engine::driver::{LiveEngine, Observers, TimerTuning};
 use vllm_sim_engine::latency::{Setup, Speed};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
-use vllm_sim_observe::kv_events::{
-    Batching, Form, KvObserver, Publisher, PublisherConfig, Topic, for_rank,
-};
-use vllm_sim_observe::kv_transfer::Reader;
-use vllm_sim_observe::metrics::{
-    BlockLifetime, Metrics, Observer as MetricsObserver, WorkObserver,
-};
-use vllm_sim_observe::otel::Spans;
 
 /// Starts one engine for each rank of this process.
 pub(super) fn start(
     config: &Config,
     seed: u64,
     epoch: Instant,
-    metrics: &Arc<Metrics>,
+    observers: &EngineObservers,
     port: u16,
-    spans: Option<&Spans>,
 ) -> Result<Vec<LiveEngine>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
-    let reads = config.kv_transfer.as_ref().is_some_and(|t| t.consumer);
-    let reader = match reads {
-        true => Some(Reader::start().map_err(StartError::Thread)?),
-        false => None,
-    };
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
-        let hearing = setup::hearing(config);
-        let series = metrics.engine(index);
-        let mut observers: Vec<Box<dyn Observer>> =
-            vec![Box::new(MetricsObserver::new(series.clone(), hearing))];
-        if config.metrics.kv_cache {
-            let share = config.metrics.kv_cache_sample;
-            observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
-        }
-        if let Some(model) = timing::work(config) {
-            observers.push(Box::new(WorkObserver::new(series, model, hearing.steps)));
-        }
-        if config.kv_events.enabled && setup::has_cache(config) {
-            let publisher = publisher(config, rank, port)?;
-            observers.push(Box::new(KvObserver::new(publisher, hearing.steps)));
-        }
-        if let Some(reader) = &reader {
-            observers.push(Box::new(reader.clone()));
-        }
-        if let Some(spans) = spans {
-            observers.push(Box::new(spans.observer(unix_at(epoch))));
-        }
+        let observers = observers.of_engine(config, (index, rank), epoch, port)?;
         let scheduler = scheduler(config, seed)?;
         let name = format!("engine-{rank}");
         let observers = Box::new(Observers(observers));
@@ -66,10 +33,6 @@ pub(super) fn start(
         live.push(started.map_err(StartError::Thread)?);
     }
     Ok(live)
-}
-
-pub(super) fn wrong(problem: impl ToString) -> StartError {
-    StartError::Engine(problem.to_string())
 }
 
 fn scheduler(config: &Config, seed: u64) -> Result<Box<dyn Scheduler + Send>, StartError> {
@@ -184,50 +147,4 @@ fn fetch(config: &Config) -> (Duration, Duration) {
         _ => delays.kv_transfer_per_token,
     };
     (delays.kv_transfer.0, per_token)
-}
-
-fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {
-    let events = &config.kv_events;
-    let vllm = events.encoding.form == Form::Vllm;
-    let topic = Topic {
-        pod_ip: config
-            .server
-            .pod
-            .ip
-            .clone()
-            .unwrap_or_else(|| "localhost".to_owned()),
-        host: config
-            .server
-            .pod
-            .name
-            .clone()
-            .unwrap_or_else(|| "localhost".to_owned()),
-        port,
-        model: config.model.name.clone(),
-        rank,
-    };
-    let replay = events.replay_endpoint.as_deref();
-    Publisher::start(PublisherConfig {
-        endpoint: for_rank(&events.endpoint, rank).map_err(wrong)?,
-        replay_endpoint: replay
-            .map(|at| for_rank(at, rank))
-            .transpose()
-            .map_err(wrong)?,
-        buffer_steps: events.buffer_steps,
-        hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
-        max_queue_size: events.max_queue_size,
-        topic: topic.render(&events.topic).map_err(wrong)?,
-        first_sequence: u64::from(!vllm),
-        rank,
-        encoding: events.encoding,
-        batching: if vllm {
-            Batching::PerCall
-        } else {
-            Batching::Sized {
-                events: events.batch_size,
-                every: Duration::from_secs(1),
-            }
-        },
-    })
-    .map_err(wrong)
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::error::StartError;
 use super::supervisor::Supervisor;
-use super::{Server, StartError, Texts, drill};
+use super::texts::Texts;
+use super::{Server, features, scenario};
 use vllm_sim_config::{Balance, Config, Engine, Loaded};
 use vllm_sim_observe::kv_events;
 
@@ -25,10 +27,11 @@ impl Fleet {
     /// # Errors
     /// [`StartError`] of the first server that does not start; the others are gone then.
     pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+        features::check(&loaded.config)?;
         let texts = Texts::open(&loaded.config).await?;
-        let drill = drill::read(&loaded.config)?;
+        let scenario = scenario::read(&loaded.config)?;
         let members = members(&loaded.config)?;
-        // The ranks of a replica share one admin_state; replicas know nothing of each other.
+        // The ranks of a replica share one admin state; replicas know nothing of each other.
         let ranks = members.len() / loaded.config.engine.replicas.max(1) as usize;
         let mut fleet = Self {
             servers: Vec::new(),
@@ -53,7 +56,7 @@ impl Fleet {
             }
         }
         for server in fleet.servers.iter().step_by(ranks) {
-            if let Err(error) = drill::play(server, drill.clone()) {
+            if let Err(error) = scenario::start(server, scenario.clone()) {
                 fleet.shutdown().await;
                 return Err(error);
             }

@@ -7,15 +7,17 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
-use super::{StartError, side};
+use super::error::StartError;
+use super::side;
 use vllm_sim_config::Config;
 use vllm_sim_http::{App, bootstrap};
-use vllm_sim_observe::kv_transfer::Listener;
-use vllm_sim_service::Service;
+#[cfg(feature = "zmq")]
+use {vllm_sim_observe::kv_transfer::ReadListener, vllm_sim_service::Service};
 
 /// One listener per rank for decoding servers that have read. A port that is taken is no error:
 /// the blocks come back when their lease runs out.
-pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<Listener> {
+#[cfg(feature = "zmq")]
+pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListener> {
     let transfer = config.kv_transfer.as_ref();
     let Some(transfer) = transfer.filter(|transfer| transfer.keeps().is_some()) else {
         return Vec::new();
@@ -26,12 +28,12 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<Listener> {
         let port = u32::from(transfer.side_channel.port) + rank;
         let endpoint = endpoint(&transfer.side_channel.host, port);
         let service = Arc::downgrade(service);
-        let heard = move |request: &str| {
+        let on_read = move |request: &str| {
             if let Some(service) = service.upgrade() {
                 service.release(request);
             }
         };
-        match Listener::start(&endpoint, heard) {
+        match ReadListener::start(&endpoint, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,
@@ -44,6 +46,7 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<Listener> {
 }
 
 /// A ZeroMQ address that can be bound.
+#[cfg(feature = "zmq")]
 fn endpoint(host: &str, port: u32) -> String {
     match host {
         // Not every resolver's first answer for it is an address of this machine.

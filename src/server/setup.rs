@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
 use vllm_sim_engine::kv::{HashConfig, KvConfig};
-use vllm_sim_observe::kv_events::HashForm;
-use vllm_sim_observe::metrics::{CacheConfig, Fake, Hearing, Settings};
+use vllm_sim_observe::kv_events::HashFormat;
+use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, Settings};
 use vllm_sim_service::LiveSettings;
 use vllm_sim_tokenizer::{Hub, Source};
 
@@ -107,15 +107,15 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
             seed: engine.hash_seed.clone(),
             block_size: engine.block_size,
             keep_hashes: config.kv_events.enabled
-                && matches!(config.kv_events.encoding.hashes, HashForm::Bytes(_)),
+                && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
             keep_tokens: config.kv_events.enabled,
         }
     })
 }
 
-/// What observers may expect of an engine.
-pub(super) fn hearing(config: &Config) -> Hearing {
-    Hearing {
+/// What the engines have that observers look at.
+pub(super) fn engine_features(config: &Config) -> EngineFeatures {
+    EngineFeatures {
         loras: config.lora.enabled,
         cache: has_cache(config) && config.engine.enable_prefix_caching
             || config.engine.enable_kvcache,
@@ -145,7 +145,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         .metrics
         .fake
         .as_ref()
-        .and_then(|value| Fake::from_value(value.clone()).ok());
+        .and_then(|value| serde_json::from_value::<FakeMetrics>(value.clone()).ok());
     Settings {
         model_name: config
             .model

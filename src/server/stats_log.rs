@@ -13,27 +13,27 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_observe::metrics::{EngineMetrics, Metrics, Totals};
 
 /// One engine.
-pub(super) struct Watched {
+pub(super) struct LoggedEngine {
     /// Its rank.
     number: u32,
     live: LiveEngine,
     metrics: Arc<EngineMetrics>,
 }
 
-/// What was said of an engine the last time.
+/// What the last line about an engine was made of.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct LastLine {
     totals: Totals,
     /// Tokens per second, prompt and output.
     rates: (f64, f64),
 }
 
-/// The engines of a server and how often they are spoken of; `None`: never, as llm-d.
-pub(super) fn watched(
+/// The engines of a server and how often a line is logged; `None`: never, as llm-d.
+pub(super) fn engines(
     config: &Config,
     metrics: &Arc<Metrics>,
     live: &[LiveEngine],
-) -> Option<(Vec<Watched>, Duration)> {
+) -> Option<(Vec<LoggedEngine>, Duration)> {
     let every = config.metrics.log_interval;
     if config.metrics.disable_log_stats
         || config.api.render_only
@@ -44,26 +44,26 @@ pub(super) fn watched(
     }
     let (first, _) = config.engine.parallel.local_ranks;
     let engines = (first..).zip(live).enumerate();
-    let watched = engines.map(|(index, (number, live))| Watched {
+    let engines = engines.map(|(index, (number, live))| LoggedEngine {
         number,
         live: live.clone(),
         metrics: metrics.engine(index),
     });
-    Some((watched.collect(), every))
+    Some((engines.collect(), every))
 }
 
 /// Logs about these engines until it is dropped.
-pub(super) async fn run(engines: Vec<Watched>, every: Duration) {
-    let mut said = vec![Said::default(); engines.len()];
+pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
+    let mut last = vec![LastLine::default(); engines.len()];
     let mut before = Instant::now();
     loop {
         tokio::time::sleep(every).await;
         let seconds = before.elapsed().as_secs_f64();
         before = Instant::now();
-        for (engine, said) in engines.iter().zip(&mut said) {
+        for (engine, last) in engines.iter().zip(&mut last) {
             let totals = engine.metrics.totals();
             let stats = engine.live.stats();
-            let (text, is_idle) = line(engine.number, &stats, totals, said, seconds);
+            let (text, is_idle) = line(engine.number, &stats, totals, last, seconds);
             if is_idle {
                 tracing::debug!("{text}");
             } else {
@@ -74,16 +74,22 @@ pub(super) async fn run(engines: Vec<Watched>, every: Duration) {
 }
 
 /// The line, and whether the engine had nothing to do now and the last time.
-fn line(number: u32, stats: &Stats, now: Totals, said: &mut Said, seconds: f64) -> (String, bool) {
+fn line(
+    number: u32,
+    stats: &Stats,
+    now: Totals,
+    last: &mut LastLine,
+    seconds: f64,
+) -> (String, bool) {
     let rate = |now: u64, before: u64| (now.saturating_sub(before)) as f64 / seconds.max(1e-9);
     let rates = (
-        rate(now.computed, said.totals.computed),
-        rate(now.generated, said.totals.generated),
+        rate(now.computed, last.totals.computed),
+        rate(now.generated, last.totals.generated),
     );
-    let preempted = now.preemptions.saturating_sub(said.totals.preemptions);
-    let busy = [rates.0, rates.1, said.rates.0, said.rates.1];
+    let preempted = now.preemptions.saturating_sub(last.totals.preemptions);
+    let busy = [rates.0, rates.1, last.rates.0, last.rates.1];
     let is_idle = busy.iter().all(|rate| *rate == 0.0);
-    *said = Said { totals: now, rates };
+    *last = LastLine { totals: now, rates };
     let mut text = format!(
         "Engine {number:03}: Avg prompt throughput: {:.1} tokens/s, Avg generation throughput: {:.1} \
          tokens/s, Running: {} reqs, Waiting: {} reqs",
@@ -132,8 +138,8 @@ mod tests {
             prefix: (1, 4),
             ..Totals::default()
         };
-        let mut said = Said::default();
-        let (text, is_idle) = line(0, &stats, totals, &mut said, 10.0);
+        let mut last = LastLine::default();
+        let (text, is_idle) = line(0, &stats, totals, &mut last, 10.0);
         assert_eq!(
             text,
             "Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 5.0 \
@@ -141,7 +147,7 @@ mod tests {
              12.5%, Prefix cache hit rate: 25.0%"
         );
         assert!(!is_idle);
-        assert!(!line(0, &stats, totals, &mut said, 10.0).1, "once more");
-        assert!(line(0, &stats, totals, &mut said, 10.0).1);
+        assert!(!line(0, &stats, totals, &mut last, 10.0).1, "once more");
+        assert!(line(0, &stats, totals, &mut last, 10.0).1);
     }
 }

@@ -12,7 +12,8 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::{StartError, side};
+use super::error::StartError;
+use super::side;
 use vllm_sim_http::App;
 
 /// Listens, and answers until it is dropped.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{StartError, setup};
+use super::error::StartError;
+use super::setup;
 use vllm_sim_config::Config;
 use vllm_sim_dataset::{Dataset, DatasetError};
 use vllm_sim_service::generate::Recordings;

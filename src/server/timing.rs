@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::engines::wrong;
-use super::{StartError, setup};
+use super::error::{StartError, wrong};
+use super::setup;
 use vllm_sim_config::{Config, LatencySource};
 use vllm_sim_engine::latency::{
     Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,

@@ -4,7 +4,7 @@ use super::Engine;
 use super::error::ConfigError;
 use super::values::Values;
 use super::words::closest;
-use vllm_sim_observe::kv_events::{Encoding, Form, HashForm, LLMD_TOPIC, for_rank};
+use vllm_sim_observe::kv_events::{Encoding, EventFormat, HashFormat, LLMD_TOPIC, for_rank};
 
 /// Events about cached blocks.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,8 +82,12 @@ impl KvEvents {
         Ok(Self {
             enabled,
             encoding: Encoding {
-                form: if map { Form::LlmdMap } else { Form::Llmd },
-                hashes: HashForm::Int,
+                format: if map {
+                    EventFormat::LlmdMap
+                } else {
+                    EventFormat::LlmdArray
+                },
+                hashes: HashFormat::Int,
             },
             buffer_steps: match (v.int(queue)?, &replay_endpoint) {
                 (_, Some(_)) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,

@@ -60,7 +60,7 @@ pub use vllm_sim_observe::metrics::Compat;
 
 use values::Values;
 use vllm_sim_engine::kv::HashAlgo;
-use vllm_sim_observe::kv_events::{Form, HashForm};
+use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
 use vllm_sim_service::Role;
 
 /// All that can be chosen at start, checked.
@@ -95,8 +95,8 @@ impl Config {
         let mut kv_events = KvEvents::from_values(v, &engine)?;
         // What a decode worker holds is of no use to the next prompt.
         kv_events.enabled &= engine.role != Role::Decode;
-        let vllm_form = kv_events.encoding.form == Form::Vllm;
-        if kv_events.enabled && vllm_form {
+        let vllm_format = kv_events.encoding.format == EventFormat::Vllm;
+        if kv_events.enabled && vllm_format {
             // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
             // its block names are not llm-d's.
             engine.enable_prefix_caching |= !v.given("enable-prefix-caching");
@@ -104,8 +104,8 @@ impl Config {
                 engine.hash_algo = HashAlgo::Sha256;
             }
         }
-        if !v.switch("kv-events-int-hashes")? && vllm_form {
-            kv_events.encoding.hashes = HashForm::Bytes(engine.hash_algo.hash_len());
+        if !v.switch("kv-events-int-hashes")? && vllm_format {
+            kv_events.encoding.hashes = HashFormat::Bytes(engine.hash_algo.hash_len());
         }
         let config = Self {
             server: Server::from_values(v)?,
@@ -157,7 +157,7 @@ impl Config {
             }
         }
         if self.kv_events.enabled
-            && self.kv_events.encoding.form != Form::Vllm
+            && self.kv_events.encoding.format != EventFormat::Vllm
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::CliMode;
 use super::error::ConfigError;
 use super::values::Values;
-use vllm_sim_observe::otel::Protocol;
+use vllm_sim_observe::otel::OtlpProtocol;
 
 /// Sockets, TLS, headers, logs.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +56,7 @@ pub struct Server {
     /// Where spans go.
     pub otlp_traces_endpoint: Option<String>,
     /// How they get there.
-    pub otlp_traces_protocol: Protocol,
+    pub otlp_traces_protocol: OtlpProtocol,
     /// Engines without an HTTP server.
     pub headless: bool,
 }
@@ -236,8 +236,8 @@ impl Server {
             )?,
             otlp_traces_endpoint: v.owned("otlp-traces-endpoint"),
             otlp_traces_protocol: match v.choice("otlp-traces-protocol")? {
-                Some("http/protobuf") => Protocol::HttpProtobuf,
-                _ => Protocol::Grpc,
+                Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
+                _ => OtlpProtocol::Grpc,
             },
             headless: v.switch("headless")?,
         })

@@ -8,7 +8,7 @@ use super::image_output::ImageOutputSettings;
 use super::server_controls::ServerControls;
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::Command;
-use vllm_sim_observe::metrics::Fake;
+use vllm_sim_observe::metrics::FakeMetrics;
 use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::Origin;
 
@@ -55,7 +55,7 @@ impl AppliedSettings {
             engine.command(Command::Bounds { running, waiting });
         }
         if let Some(fake) = &self.fake_metrics
-            && let Ok(fake) = Fake::from_value(fake.clone())
+            && let Ok(fake) = serde_json::from_value::<FakeMetrics>(fake.clone())
             && let Err(error) = server.metrics.update_fake(&fake)
         {
             tracing::warn!(%error, "fake metrics not changed");

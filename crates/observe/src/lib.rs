@@ -1,6 +1,7 @@
-//! What is told of an engine: observers of a driver.
+#![doc = include_str!("../README.md")]
 
 pub mod kv_events;
+#[cfg(feature = "zmq")]
 pub mod kv_transfer;
 pub mod metrics;
 pub mod otel;

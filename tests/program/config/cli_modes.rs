@@ -228,12 +228,12 @@ fn a_gpu_asks_for_a_scheduler_with_steps() {
 
 #[test]
 fn events_take_the_form_of_the_flag_that_switches_them_on() {
-    use vllm_sim_observe::kv_events::Form::{Llmd, LlmdMap, Vllm};
+    use vllm_sim_observe::kv_events::EventFormat::{LlmdArray, LlmdMap, Vllm};
     use vllm_sim_observe::kv_events::binds;
     let on = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","topic":"kv@x"}"#;
     let config = sim(&["--kv-events-config", on, "--enable-kvcache"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.form),
+        (config.kv_events.enabled, config.kv_events.encoding.format),
         (true, Vllm)
     );
     assert_eq!(
@@ -251,14 +251,14 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
     );
     let config = sim(&["--enable-kvcache"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.form),
-        (true, Llmd)
+        (config.kv_events.enabled, config.kv_events.encoding.format),
+        (true, LlmdArray)
     );
     assert_eq!(config.engine.hash_algo, HashAlgo::LlmdFnv);
     assert!(!binds(&config.kv_events.endpoint) && config.engine.enable_prefix_caching);
     let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.form),
+        (config.kv_events.enabled, config.kv_events.encoding.format),
         (true, LlmdMap)
     );
     assert!(!sim(&["--zmq-endpoint", "tcp://h:1"]).kv_events.enabled);

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::body::{Posted, Received};
 use crate::error::Answer;
 use crate::query;
-use vllm_sim_observe::kv_events::Form;
+use vllm_sim_observe::kv_events::EventFormat;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::{Fault, Kind};
 use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
@@ -24,9 +24,9 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     let (first, count) = app.config.engine.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
         let (endpoint, replay_endpoint) = events.of_rank(rank);
-        let topic = match events.encoding.form {
-            Form::Vllm | Form::VllmArray => events.topic.clone(),
-            Form::Llmd | Form::LlmdMap | Form::LlmdV06 => filled(&app, &events.topic, rank),
+        let topic = match events.encoding.format {
+            EventFormat::Vllm => events.topic.clone(),
+            EventFormat::LlmdArray | EventFormat::LlmdMap => filled(&app, &events.topic, rank),
         };
         let source = json!({
             "enable_kv_cache_events": true,

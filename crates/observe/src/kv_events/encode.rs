@@ -1,19 +1,20 @@
-use crate::kv_events::message as wire;
-use crate::kv_events::message::{BlockHash, BlockStored, Form, KvEvent, KvEventBatch};
+//! From an engine's events to messages.
+
+use super::message::{self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch};
 use vllm_sim_engine::{BlockPlan, Event, ExtraKey};
 
 /// How events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
     /// Whose bytes.
-    pub form: Form,
+    pub format: EventFormat,
     /// How block hashes appear.
-    pub hashes: HashForm,
+    pub hashes: HashFormat,
 }
 
 /// How block hashes appear (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HashForm {
+pub enum HashFormat {
     /// Their last 64 bits, as a number.
     #[default]
     Int,
@@ -26,14 +27,14 @@ pub enum HashForm {
 pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
-        show(event, encoding.hashes, &mut shown);
+        push_event(event, encoding.hashes, &mut shown);
     }
     let batch = KvEventBatch {
         ts,
         events: &shown,
         data_parallel_rank: rank,
     };
-    batch.encode(encoding.form)
+    batch.encode(encoding.format)
 }
 
 /// Whether an event concerns the KV cache.
@@ -44,7 +45,7 @@ pub const fn is_kv(event: &Event) -> bool {
     )
 }
 
-fn show<'a>(event: &'a Event, hashes: HashForm, shown: &mut Vec<KvEvent<'a>>) {
+fn push_event<'a>(event: &'a Event, hashes: HashFormat, shown: &mut Vec<KvEvent<'a>>) {
     match event {
         Event::Stored { plan, from, to } => {
             shown.push(KvEvent::BlockStored(stored(plan, *from, *to, hashes)));
@@ -59,7 +60,7 @@ fn show<'a>(event: &'a Event, hashes: HashForm, shown: &mut Vec<KvEvent<'a>>) {
     }
 }
 
-fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashForm) -> BlockStored<'_> {
+fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStored<'_> {
     let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
     let hash = |i: usize| block_hash(plan.keys[i].0, plan.hashes.get(i), hashes);
     let size = plan.block_size as usize;
@@ -74,18 +75,18 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashForm) -> BlockStored
     }
 }
 
-fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, form: HashForm) -> BlockHash<'a> {
-    match (form, hash) {
-        (HashForm::Bytes(len), Some(hash)) => BlockHash::Bytes(&hash[..len.min(hash.len())]),
+fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, format: HashFormat) -> BlockHash<'a> {
+    match (format, hash) {
+        (HashFormat::Bytes(len), Some(hash)) => BlockHash::Bytes(&hash[..len.min(hash.len())]),
         _ => BlockHash::Int(key),
     }
 }
 
-fn extra_keys(plan: &BlockPlan, block: usize) -> Option<Vec<wire::ExtraKey<'_>>> {
+fn extra_keys(plan: &BlockPlan, block: usize) -> Option<Vec<message::ExtraKey<'_>>> {
     let keys = plan.extra_keys.get(block)?.as_deref()?;
     let keys = keys.iter().map(|key| match key {
-        ExtraKey::Text(text) => wire::ExtraKey::Text(text),
-        ExtraKey::Media { identifier, offset } => wire::ExtraKey::Media(identifier, *offset),
+        ExtraKey::Text(text) => message::ExtraKey::Text(text),
+        ExtraKey::Media { identifier, offset } => message::ExtraKey::Media(identifier, *offset),
     });
     Some(keys.collect())
 }
@@ -144,10 +145,10 @@ mod tests {
         ]
     }
 
-    fn encoded(form: Form, rank: u32) -> String {
+    fn encoded(format: EventFormat, rank: u32) -> String {
         let encoding = Encoding {
-            form,
-            hashes: HashForm::Int,
+            format,
+            ..Encoding::default()
         };
         hex(&encode_batch(&events(), 1_700_000_000.5, rank, encoding))
     }
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn vllm_writes_maps() {
         assert_eq!(
-            encoded(Form::Vllm, 0),
+            encoded(EventFormat::Vllm, 0),
             "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656484a474797065ac426c\
              6f636b52656d6f766564ac626c6f636b5f68617368657391ccc8a66d656469756da3475055a967726f7570\
              5f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739207cf00000100\
@@ -174,21 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn older_vllm_writes_arrays() {
-        assert_eq!(
-            encoded(Form::VllmArray, 0),
-            "93cb41d954fc402000009491b0416c6c426c6f636b73436c656172656494ac426c6f636b52656d6f766564\
-             91ccc8a3475055009aab426c6f636b53746f7265649207cf0000010000000000c09401ccc8cd012cce0001\
-             11700201a3475055a873716c2d6c6f72619293a873716c2d6c6f726192a3696d6703a670657070657292a8\
-             73716c2d6c6f726192a3696d67ff009aab426c6f636b53746f7265649109cf000001000000000092050602\
-             c0a3475055c091c00000"
-        );
-    }
-
-    #[test]
     fn llmd_writes_arrays_with_wide_integers() {
         assert_eq!(
-            encoded(Form::Llmd, 3),
+            encoded(EventFormat::LlmdArray, 3),
             "93cb41d954fc402000009491b0416c6c426c6f636b73436c656172656493ac426c6f636b52656d6f766564\
              91cf00000000000000c8a347505599ab426c6f636b53746f72656492cf0000000000000007cf0000010000\
              000000cf000000000000000094ce00000001ce000000c8ce0000012cce000111700201a3475055a873716c\
@@ -200,7 +189,7 @@ mod tests {
     #[test]
     fn llmd_writes_maps_without_what_is_not_there() {
         assert_eq!(
-            encoded(Form::LlmdMap, 3),
+            encoded(EventFormat::LlmdMap, 3),
             "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656483a474797065ac426c\
              6f636b52656d6f766564ac626c6f636b5f68617368657391cf00000000000000c8a66d656469756da34750\
              5588a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf0000000000000007cf\
@@ -210,20 +199,6 @@ mod tests {
              6c6f636b5f68617368657391cf0000000000000009b1706172656e745f626c6f636b5f68617368cf000001\
              0000000000a9746f6b656e5f69647392ce00000005ce00000006aa626c6f636b5f73697a6502a66d656469\
              756da347505503"
-        );
-    }
-
-    #[test]
-    fn llmd_v06_writes_hashes_alone_and_rank_zero() {
-        let encoding = Encoding {
-            form: Form::LlmdV06,
-            hashes: HashForm::Int,
-        };
-        let events = [events().swap_remove(2), events().swap_remove(3)];
-        assert_eq!(
-            hex(&encode_batch(&events, 1_700_000_000.5, 3, encoding)),
-            "93cb41d954fc402000009292ac426c6f636b52656d6f76656491cf00000000000000c896ab426c6f636b53\
-             746f72656492cf0000000000000007cf0000010000000000c0c000c000"
         );
     }
 
@@ -249,8 +224,8 @@ mod tests {
         ];
         let encoded = |len| {
             let encoding = Encoding {
-                form: Form::Vllm,
-                hashes: HashForm::Bytes(len),
+                format: EventFormat::Vllm,
+                hashes: HashFormat::Bytes(len),
             };
             hex(&encode_batch(&events, 0.25, 3, encoding))
         };

@@ -1,3 +1,5 @@
+//! Addresses of sockets.
+
 /// An endpoint whose port cannot be moved to that of another rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]

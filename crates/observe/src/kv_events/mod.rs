@@ -3,27 +3,36 @@
 //!
 //! ```text
 //! engine → publish() → bounded queue → thread "kv-events" → PUB   (3 frames: topic, seq, payload)
-//!                                             └→ ring ← thread "kv-replay" ↔ ROUTER
+//!                                             └→ buffer ← thread "kv-replay" ↔ ROUTER
 //! ```
 //!
 //! The engine hands over a batch and goes on: a peer that is absent, slow or dies fills libzmq's
-//! buffers or our queue, and what does not fit is dropped and counted.
+//! buffers or our queue, and what does not fit is dropped and counted. Sockets and threads need
+//! the feature `zmq`; messages, topics and endpoints do not.
 
 mod encode;
 mod endpoint;
-pub mod message;
-mod observer;
-mod publisher;
-mod queue;
-mod replay;
-#[cfg(test)]
-mod tests;
+mod message;
+mod msgpack;
 mod topic;
 
-pub use encode::{Encoding, HashForm, encode_batch, is_kv};
-pub use endpoint::{EndpointError, binds, for_rank};
-pub use observer::KvObserver;
-pub use publisher::{Batching, Publisher, PublisherConfig, PublisherError};
-pub use topic::{LLMD_TOPIC, LLMD_V06_TOPIC, LLMD_V09_TOPIC, Topic, TopicError};
+#[cfg(feature = "zmq")]
+mod observer;
+#[cfg(feature = "zmq")]
+mod publisher;
+#[cfg(feature = "zmq")]
+mod queue;
+#[cfg(feature = "zmq")]
+mod replay;
+#[cfg(all(test, feature = "zmq"))]
+mod tests;
 
-pub use crate::kv_events::message::Form;
+pub use encode::{Encoding, HashFormat, encode_batch, is_kv};
+pub use endpoint::{EndpointError, binds, for_rank};
+pub use message::EventFormat;
+pub use topic::{LLMD_TOPIC, TopicError, TopicFields};
+
+#[cfg(feature = "zmq")]
+pub use observer::KvObserver;
+#[cfg(feature = "zmq")]
+pub use publisher::{Batching, Publisher, PublisherConfig, PublisherError};

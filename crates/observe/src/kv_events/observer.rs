@@ -1,9 +1,12 @@
-use super::{Publisher, is_kv};
+//! From an engine to a publisher.
+
+use super::encode::is_kv;
+use super::publisher::Publisher;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// Hands what an engine says of its cache to a [`Publisher`], one batch per step.
+/// Hands an engine's cache events to a [`Publisher`], one batch per step.
 #[derive(Debug)]
 pub struct KvObserver {
     publisher: Publisher,

@@ -1,3 +1,5 @@
+//! The PUB socket and the thread behind it.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -5,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::encode::{Encoding, encode_batch, is_kv};
 use super::endpoint;
-use super::queue::{Entry, Queue};
-use super::replay::{Replay, Ring};
+use super::queue::{BatchQueue, QueuedBatch};
+use super::replay::{ReplayBuffer, ReplaySocket};
 use vllm_sim_engine::Event;
 
 /// How long closing waits for a slow subscriber to take the last batches.
@@ -90,13 +92,14 @@ pub enum PublisherError {
     Thread(#[from] std::io::Error),
 }
 
-/// Sends batches of KV events to whoever listens; one per data-parallel rank.
+/// Sends batches of KV events to whoever listens; one per data-parallel rank. Dropping it sends
+/// what waits and closes the sockets, which takes at most a little over a second.
 #[derive(Debug)]
 pub struct Publisher {
-    queue: Arc<Queue>,
+    queue: Arc<BatchQueue>,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
-    replay: Option<Replay>,
+    replay: Option<ReplaySocket>,
     endpoint: String,
 }
 
@@ -108,21 +111,21 @@ impl Publisher {
     pub fn start(config: PublisherConfig) -> Result<Self, PublisherError> {
         let context = zmq::Context::new();
         let (socket, endpoint) = open_pub(&context, &config)?;
-        let ring = Arc::new(Ring::new(config.buffer_steps));
+        let buffer = Arc::new(ReplayBuffer::new(config.buffer_steps));
         let replay = match &config.replay_endpoint {
-            Some(at) => Some(Replay::start(
+            Some(at) => Some(ReplaySocket::start(
                 &context,
                 at,
                 &config.topic,
-                Arc::clone(&ring),
+                Arc::clone(&buffer),
             )?),
             None => None,
         };
-        let queue = Arc::new(Queue::new(config.max_queue_size));
+        let queue = Arc::new(BatchQueue::new(config.max_queue_size));
         let sender = Sender {
             socket,
             sequence: config.first_sequence,
-            ring: replay.is_some().then_some(ring),
+            buffer: replay.is_some().then_some(buffer),
             pending: Vec::new(),
             pending_ts: 0.0,
             failed: false,
@@ -171,12 +174,7 @@ impl Publisher {
 
     /// Where the replay socket is bound, with the port that was chosen.
     pub fn replay_endpoint(&self) -> Option<&str> {
-        self.replay.as_ref().map(Replay::endpoint)
-    }
-
-    /// Sends what waits and closes the sockets; takes at most a little over a second.
-    pub fn shutdown(self) {
-        drop(self);
+        self.replay.as_ref().map(ReplaySocket::endpoint)
     }
 }
 
@@ -229,7 +227,7 @@ struct Sender {
     config: PublisherConfig,
     socket: zmq::Socket,
     sequence: u64,
-    ring: Option<Arc<Ring>>,
+    buffer: Option<Arc<ReplayBuffer>>,
     /// Events that wait for their number to be complete ([`Batching::Sized`]).
     pending: Vec<Event>,
     pending_ts: f64,
@@ -238,12 +236,12 @@ struct Sender {
 }
 
 impl Sender {
-    fn run(mut self, queue: &Queue) {
+    fn run(mut self, queue: &BatchQueue) {
         let mut deadline = None;
         loop {
             let taken = queue.take(deadline);
-            for entry in taken.entries {
-                self.accept(entry);
+            for batch in taken.batches {
+                self.accept(batch);
             }
             deadline = self.flush_due(deadline, taken.closed);
             if taken.closed {
@@ -252,14 +250,14 @@ impl Sender {
         }
     }
 
-    fn accept(&mut self, entry: Entry) {
-        self.sequence = self.sequence.wrapping_add(entry.lost);
+    fn accept(&mut self, batch: QueuedBatch) {
+        self.sequence = self.sequence.wrapping_add(batch.lost);
         let Batching::Sized { events, .. } = self.config.batching else {
-            self.send(&entry.events, entry.ts);
+            self.send(&batch.events, batch.ts);
             return;
         };
-        self.pending_ts = entry.ts;
-        for event in entry.events {
+        self.pending_ts = batch.ts;
+        for event in batch.events {
             match event {
                 // A message is counted in events as they are written: one for each block.
                 Event::Removed { keys } => {
@@ -316,8 +314,8 @@ impl Sender {
         {
             tracing::error!(%error, endpoint = self.config.endpoint, "cannot send KV events");
         }
-        if let Some(ring) = &self.ring {
-            ring.push(self.sequence, payload.into());
+        if let Some(buffer) = &self.buffer {
+            buffer.push(self.sequence, payload.into());
         }
         self.sequence = self.sequence.wrapping_add(1);
     }

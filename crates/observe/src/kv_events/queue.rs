@@ -1,3 +1,5 @@
+//! What an engine hands to the publishing thread.
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -7,7 +9,7 @@ use vllm_sim_engine::Event;
 
 /// One batch on its way to the publishing thread.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct QueuedBatch {
     /// In the order they happened.
     pub(super) events: Vec<Event>,
     /// Unix seconds.
@@ -18,28 +20,28 @@ pub(super) struct Entry {
 
 /// A bounded queue whose writer never waits.
 #[derive(Debug)]
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct BatchQueue {
+    state: Mutex<QueueState>,
     filled: Condvar,
     bound: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entries: VecDeque<Entry>,
+struct QueueState {
+    batches: VecDeque<QueuedBatch>,
     lost: u64,
     closed: bool,
 }
 
-/// What [`Queue::take`] came back with.
+/// What [`BatchQueue::take`] came back with.
 #[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) entries: VecDeque<Entry>,
+pub(super) struct TakenBatches {
+    pub(super) batches: VecDeque<QueuedBatch>,
     /// No more will come.
     pub(super) closed: bool,
 }
 
-impl Queue {
+impl BatchQueue {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -51,21 +53,21 @@ impl Queue {
     /// Adds a batch, or drops it when the queue is full: then false.
     pub(super) fn push(&self, events: Vec<Event>, ts: f64) -> bool {
         let mut state = self.state.lock();
-        if state.closed || state.entries.len() >= self.bound {
+        if state.closed || state.batches.len() >= self.bound {
             state.lost += 1;
             return false;
         }
         let lost = std::mem::take(&mut state.lost);
-        state.entries.push_back(Entry { events, ts, lost });
+        state.batches.push_back(QueuedBatch { events, ts, lost });
         drop(state);
         self.filled.notify_one();
         true
     }
 
     /// All that waits, as soon as anything does; empty when closed or at the deadline.
-    pub(super) fn take(&self, deadline: Option<Instant>) -> Taken {
+    pub(super) fn take(&self, deadline: Option<Instant>) -> TakenBatches {
         let mut state = self.state.lock();
-        while state.entries.is_empty() && !state.closed {
+        while state.batches.is_empty() && !state.closed {
             match deadline {
                 None => self.filled.wait(&mut state),
                 Some(at) => {
@@ -75,8 +77,8 @@ impl Queue {
                 }
             }
         }
-        Taken {
-            entries: std::mem::take(&mut state.entries),
+        TakenBatches {
+            batches: std::mem::take(&mut state.batches),
             closed: state.closed,
         }
     }
@@ -93,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_drops_and_the_next_entry_says_how_many() {
-        let queue = Queue::new(2);
+    fn a_full_queue_drops_and_the_next_batch_says_how_many() {
+        let queue = BatchQueue::new(2);
         let pushed: Vec<bool> = (0..5).map(|i| queue.push(vec![], f64::from(i))).collect();
         assert_eq!(pushed, [true, true, false, false, false]);
         let first = queue.take(None);
         queue.push(vec![], 5.0);
         queue.close();
         let last = queue.take(None);
-        let seen = |taken: &Taken| -> Vec<(f64, u64)> {
-            taken.entries.iter().map(|e| (e.ts, e.lost)).collect()
+        let seen = |taken: &TakenBatches| -> Vec<(f64, u64)> {
+            taken.batches.iter().map(|e| (e.ts, e.lost)).collect()
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
         assert_eq!(seen(&last), [(5.0, 3)]);

@@ -1,3 +1,5 @@
+//! The ROUTER socket that repeats what a subscriber missed, and the thread behind it.
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +16,9 @@ const IDLE_MS: i64 = 100;
 /// How soon a client that takes nothing is tried again.
 const RETRY_MS: i64 = 5;
 /// Messages sent to one client before the next has its turn.
-const BURST: usize = 256;
+const MAX_BATCHES_PER_TURN: usize = 256;
 /// A client that takes nothing for this long loses the rest of its answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests kept for one client, and clients served at a time; further requests are ignored.
 const MAX_REQUESTS: usize = 16;
 const MAX_CLIENTS: usize = 4096;
@@ -25,15 +27,15 @@ const END: [u8; 8] = [0xff; 8];
 
 /// The last batches, for those who missed them.
 #[derive(Debug)]
-pub(super) struct Ring {
-    entries: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
+pub(super) struct ReplayBuffer {
+    batches: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
     capacity: usize,
 }
 
-impl Ring {
+impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
-            entries: Mutex::default(),
+            batches: Mutex::default(),
             capacity,
         }
     }
@@ -42,23 +44,23 @@ impl Ring {
         if self.capacity == 0 {
             return;
         }
-        let mut entries = self.entries.lock();
-        if entries.len() == self.capacity {
-            entries.pop_front();
+        let mut batches = self.batches.lock();
+        if batches.len() == self.capacity {
+            batches.pop_front();
         }
-        entries.push_back((sequence, payload));
+        batches.push_back((sequence, payload));
     }
 
     /// One past the last sequence.
     fn end(&self) -> u64 {
-        self.entries.lock().back().map_or(0, |(last, _)| last + 1)
+        self.batches.lock().back().map_or(0, |(last, _)| last + 1)
     }
 
-    /// At most `n` entries of `from..end`.
+    /// At most `n` batches of `from..end`.
     fn range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
-        let entries = self.entries.lock();
-        let start = entries.partition_point(|(sequence, _)| *sequence < from);
-        let found = entries.range(start..).take(n);
+        let batches = self.batches.lock();
+        let start = batches.partition_point(|(sequence, _)| *sequence < from);
+        let found = batches.range(start..).take(n);
         found
             .take_while(|(sequence, _)| *sequence < end)
             .cloned()
@@ -68,18 +70,18 @@ impl Ring {
 
 /// The replay socket and its thread.
 #[derive(Debug)]
-pub(super) struct Replay {
+pub(super) struct ReplaySocket {
     endpoint: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Replay {
+impl ReplaySocket {
     pub(super) fn start(
         context: &zmq::Context,
         endpoint: &str,
         topic: &str,
-        ring: Arc<Ring>,
+        buffer: Arc<ReplayBuffer>,
     ) -> Result<Self, PublisherError> {
         let socket = open_router(context, endpoint).map_err(|source| PublisherError::Endpoint {
             field: "replay_endpoint",
@@ -89,10 +91,10 @@ impl Replay {
         })?;
         let endpoint = resolved(&socket, endpoint);
         let stop = Arc::new(AtomicBool::new(false));
-        let server = Server {
+        let server = ReplayServer {
             socket,
             topic: topic.as_bytes().to_vec(),
-            ring,
+            buffer,
             clients: IndexMap::new(),
         };
         let thread = thread::Builder::new().name("kv-replay".to_owned());
@@ -112,7 +114,7 @@ impl Replay {
     }
 }
 
-impl Drop for Replay {
+impl Drop for ReplaySocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -135,20 +137,20 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
 
 /// One answer on its way to a client: the batches `next..end`, then the end marker.
 #[derive(Debug)]
-struct Answer {
+struct ReplayAnswer {
     next: u64,
     end: u64,
 }
 
 #[derive(Debug)]
-struct Client {
-    answers: VecDeque<Answer>,
+struct ReplayClient {
+    answers: VecDeque<ReplayAnswer>,
     /// Since when it takes nothing.
     stuck: Option<Instant>,
 }
 
 /// What became of a client in its turn.
-enum Turn {
+enum SendOutcome {
     /// It can take more.
     Ready,
     /// Its buffers are full.
@@ -159,14 +161,14 @@ enum Turn {
     Gone,
 }
 
-struct Server {
+struct ReplayServer {
     socket: zmq::Socket,
     topic: Vec<u8>,
-    ring: Arc<Ring>,
-    clients: IndexMap<Vec<u8>, Client>,
+    buffer: Arc<ReplayBuffer>,
+    clients: IndexMap<Vec<u8>, ReplayClient>,
 }
 
-impl Server {
+impl ReplayServer {
     fn run(mut self, stop: &AtomicBool) {
         let mut wait = IDLE_MS;
         while !stop.load(Ordering::Relaxed) {
@@ -177,7 +179,7 @@ impl Server {
                     return;
                 }
             }
-            for _ in 0..BURST {
+            for _ in 0..MAX_BATCHES_PER_TURN {
                 match self.socket.recv_multipart(zmq::DONTWAIT) {
                     Ok(frames) => self.accept(frames),
                     Err(_) => break,
@@ -195,14 +197,17 @@ impl Server {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&identity) {
             return;
         }
-        let client = self.clients.entry(identity).or_insert_with(|| Client {
-            answers: VecDeque::new(),
-            stuck: None,
-        });
+        let client = self
+            .clients
+            .entry(identity)
+            .or_insert_with(|| ReplayClient {
+                answers: VecDeque::new(),
+                stuck: None,
+            });
         if client.answers.len() < MAX_REQUESTS {
             let next = sequence(&start);
-            let end = self.ring.end();
-            client.answers.push_back(Answer { next, end });
+            let end = self.buffer.end();
+            client.answers.push_back(ReplayAnswer { next, end });
         }
     }
 
@@ -213,20 +218,20 @@ impl Server {
     )]
     fn serve(&mut self) -> i64 {
         let mut wait = IDLE_MS;
-        let (socket, topic, ring) = (&self.socket, &self.topic, &self.ring);
+        let (socket, topic, buffer) = (&self.socket, &self.topic, &self.buffer);
         self.clients.retain(|identity, client| {
-            let wanted = match client.turn(identity, socket, topic, ring) {
-                Turn::Ready => 0,
-                Turn::Stuck => {
+            let wanted = match client.turn(identity, socket, topic, buffer) {
+                SendOutcome::Ready => 0,
+                SendOutcome::Stuck => {
                     let now = Instant::now();
                     let since = *client.stuck.get_or_insert(now);
-                    if now.saturating_duration_since(since) >= PATIENCE {
+                    if now.saturating_duration_since(since) >= STUCK_TIMEOUT {
                         tracing::debug!("a KV replay client takes nothing and is given up");
                         return false;
                     }
                     RETRY_MS
                 }
-                Turn::Done | Turn::Gone => return false,
+                SendOutcome::Done | SendOutcome::Gone => return false,
             };
             wait = wait.min(wanted);
             true
@@ -235,20 +240,26 @@ impl Server {
     }
 }
 
-impl Client {
-    fn turn(&mut self, id: &[u8], socket: &zmq::Socket, topic: &[u8], ring: &Ring) -> Turn {
+impl ReplayClient {
+    fn turn(
+        &mut self,
+        id: &[u8],
+        socket: &zmq::Socket,
+        topic: &[u8],
+        buffer: &ReplayBuffer,
+    ) -> SendOutcome {
         let Some(answer) = self.answers.front_mut() else {
-            return Turn::Done;
+            return SendOutcome::Done;
         };
-        let batches = ring.range(answer.next, answer.end, BURST);
-        let last = batches.len() < BURST;
+        let batches = buffer.range(answer.next, answer.end, MAX_BATCHES_PER_TURN);
+        let last = batches.len() < MAX_BATCHES_PER_TURN;
         let mut send = |frames: [&[u8]; 5]| match socket.send_multipart(frames, zmq::DONTWAIT) {
             Ok(()) => {
                 self.stuck = None;
                 None
             }
-            Err(zmq::Error::EAGAIN) => Some(Turn::Stuck),
-            Err(_) => Some(Turn::Gone),
+            Err(zmq::Error::EAGAIN) => Some(SendOutcome::Stuck),
+            Err(_) => Some(SendOutcome::Gone),
         };
         for (sequence, payload) in batches {
             if let Some(turn) = send([id, &[], topic, &sequence.to_be_bytes(), &payload]) {
@@ -262,7 +273,7 @@ impl Client {
             }
             self.answers.pop_front();
         }
-        Turn::Ready
+        SendOutcome::Ready
     }
 }
 
@@ -282,18 +293,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_keeps_the_last_and_knows_holes() {
-        let ring = Ring::new(3);
+    fn the_buffer_keeps_the_last_and_knows_holes() {
+        let buffer = ReplayBuffer::new(3);
         for sequence in [0, 1, 4, 5] {
-            ring.push(sequence, [sequence as u8].as_slice().into());
+            buffer.push(sequence, [sequence as u8].as_slice().into());
         }
         let sequences = |from, end, n| -> Vec<u64> {
-            ring.range(from, end, n)
+            buffer
+                .range(from, end, n)
                 .into_iter()
                 .map(|(s, _)| s)
                 .collect()
         };
-        assert_eq!(ring.end(), 6);
+        assert_eq!(buffer.end(), 6);
         assert_eq!(sequences(0, 6, 9), [1, 4, 5]);
         assert_eq!(sequences(2, 5, 9), [4]);
         assert_eq!(sequences(0, 6, 2), [1, 4]);

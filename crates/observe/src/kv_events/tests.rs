@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batching, Encoding, Form, Publisher, PublisherConfig, encode_batch};
+use super::encode::{Encoding, encode_batch};
+use super::message::EventFormat;
+use super::publisher::{Batching, Publisher, PublisherConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, Event};
 
 /// The longest a test waits for a message that must come.
@@ -132,7 +134,7 @@ impl Dealer {
     }
 }
 
-/// Asks until `n` batches have reached the ring.
+/// Asks until `n` batches have reached the buffer.
 fn wait_for(dealer: &Dealer, n: u64) {
     // Each answer is waited for, so this ends late on a busy machine and not too early.
     for _ in 0..1_000_000 {
@@ -140,7 +142,7 @@ fn wait_for(dealer: &Dealer, n: u64) {
             return;
         }
     }
-    panic!("{n} batches never reached the ring");
+    panic!("{n} batches never reached the buffer");
 }
 
 #[test]
@@ -191,7 +193,7 @@ fn a_local_socket_works_too() {
 }
 
 #[test]
-fn shutdown_sends_what_waits() {
+fn dropping_sends_what_waits() {
     let publisher = Publisher::start(config(ANY_PORT)).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.connect(publisher.endpoint()).unwrap();
@@ -199,7 +201,7 @@ fn shutdown_sends_what_waits() {
     for key in 0..500 {
         publisher.publish(vec![stored(key)], 0.0);
     }
-    publisher.shutdown();
+    drop(publisher);
     let sequences: Vec<u64> = (0..500).map(|_| subscriber.next().1).collect();
     assert_eq!(sequences, (first..first + 500).collect::<Vec<u64>>());
 }
@@ -210,7 +212,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
         first_sequence: 1,
         rank: 2,
         encoding: Encoding {
-            form: Form::Llmd,
+            format: EventFormat::LlmdArray,
             ..Encoding::default()
         },
         batching: Batching::Sized { events, every },
@@ -222,7 +224,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
             3.0,
             2,
             Encoding {
-                form: Form::Llmd,
+                format: EventFormat::LlmdArray,
                 ..Encoding::default()
             },
         )
@@ -253,7 +255,7 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
     let (publisher, subscriber) = start(2, Duration::from_secs(3600));
     subscriber.attach_sized(&publisher, 1, 2);
     publisher.publish(vec![stored(5)], 3.0);
-    publisher.shutdown();
+    drop(publisher);
     assert_eq!(subscriber.next().2, encoded(&[stored(5)]));
 }
 
@@ -340,7 +342,7 @@ fn an_absent_peer_holds_nothing_up() {
         publisher.publish(vec![stored(key)], 0.0);
     }
     assert_eq!(publisher.dropped(), 0);
-    publisher.shutdown();
+    drop(publisher);
 }
 
 #[test]

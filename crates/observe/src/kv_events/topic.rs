@@ -1,13 +1,11 @@
+//! The first frame of a message.
+
 /// Topic of llm-d-inference-sim HEAD.
 pub const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
-/// Topic of llm-d-inference-sim v0.9.
-pub const LLMD_V09_TOPIC: &str = "kv@{pod_ip}@{model}";
-/// Topic of llm-d-inference-sim v0.6; the dollar sign is sent as it stands.
-pub const LLMD_V06_TOPIC: &str = "kv@$localhost:{port}@{model}";
 
 /// What the fields of a topic template stand for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topic {
+pub struct TopicFields {
     /// `{pod_ip}`: the environment variable POD_IP.
     pub pod_ip: String,
     /// `{host}`: the name of this machine.
@@ -32,7 +30,7 @@ pub struct TopicError {
     pub field: String,
 }
 
-impl Topic {
+impl TopicFields {
     /// Puts the values in the places of their names; a brace without a partner stays.
     ///
     /// # Errors
@@ -71,8 +69,8 @@ impl Topic {
 mod tests {
     use super::*;
 
-    fn topic() -> Topic {
-        Topic {
+    fn topic() -> TopicFields {
+        TopicFields {
             pod_ip: "10.0.0.7".into(),
             host: "pod-a".into(),
             port: 8001,
@@ -83,10 +81,11 @@ mod tests {
 
     #[test]
     fn each_generation_has_its_topic() {
+        // llm-d-inference-sim's own, and those of its versions 0.9 and 0.6.
         let rendered = [
             LLMD_TOPIC,
-            LLMD_V09_TOPIC,
-            LLMD_V06_TOPIC,
+            "kv@{pod_ip}@{model}",
+            "kv@$localhost:{port}@{model}",
             "{host}/{rank}",
             "",
         ];

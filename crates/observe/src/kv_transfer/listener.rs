@@ -1,32 +1,35 @@
+//! The prefilling side.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::READ;
+/// Second frame of the message.
+pub(super) const READ: &[u8] = b"read";
 
 /// How often the thread looks whether it is to end.
-const LOOK_MS: i32 = 200;
+const POLL_MS: i32 = 200;
 
-/// Hears from decoding servers which requests they have read; one per data-parallel rank.
+/// Receives from decoding servers which requests they have read; one per data-parallel rank.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ReadListener {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Listener {
-    /// Listens on `endpoint` and calls `heard` with the id of each request that was read.
+impl ReadListener {
+    /// Listens on `endpoint` and calls `on_read` with the id of each request that was read.
     ///
     /// # Errors
     /// When the endpoint cannot be bound or the thread not started.
     pub fn start(
         endpoint: &str,
-        heard: impl Fn(&str) + Send + 'static,
+        on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
         let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
         let socket = zmq::Context::new().socket(zmq::ROUTER).map_err(failed)?;
         socket.set_linger(0).map_err(failed)?;
-        socket.set_rcvtimeo(LOOK_MS).map_err(failed)?;
+        socket.set_rcvtimeo(POLL_MS).map_err(failed)?;
         socket.set_ipv6(endpoint.contains('[')).map_err(failed)?;
         socket.bind(endpoint).map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -44,7 +47,7 @@ impl Listener {
                         && word == READ
                         && let Ok(request) = std::str::from_utf8(request)
                     {
-                        heard(request);
+                        on_read(request);
                     }
                 }
             }
@@ -56,7 +59,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ReadListener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -72,17 +75,17 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::super::Reader;
+    use super::super::notifier::ReadNotifier;
     use super::*;
     use vllm_sim_engine::driver::KvSource;
 
     #[test]
-    fn what_was_read_is_heard_and_the_rest_is_not() {
+    fn a_read_is_reported_and_nothing_else() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("tcp://{}", free.local_addr().unwrap());
         drop(free);
-        let (sender, heard) = mpsc::channel();
-        let listener = Listener::start(&endpoint, move |request| {
+        let (sender, reads) = mpsc::channel();
+        let listener = ReadListener::start(&endpoint, move |request| {
             let _ = sender.send(request.to_owned());
         })
         .unwrap();
@@ -91,16 +94,16 @@ mod tests {
         stranger.connect(&endpoint).unwrap();
         stranger.send_multipart(["", "handshake", "x"], 0).unwrap();
         stranger.send("x", 0).unwrap();
-        let reader = Reader::start().unwrap();
+        let notifier = ReadNotifier::start().unwrap();
         for request in ["a", "b"] {
-            reader.read(&KvSource {
+            notifier.notify(&KvSource {
                 endpoint: endpoint.clone(),
                 request: request.to_owned(),
             });
         }
-        let next = || heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        let next = || reads.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!([next(), next()], ["a", "b"]);
         drop(listener);
-        assert!(heard.recv().is_err());
+        assert!(reads.recv().is_err());
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::EngineMetrics;
+use super::engine::EngineMetrics;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{BlockKey, Event, Stats};
@@ -20,10 +20,10 @@ pub struct BlockLifetime {
     share: f64,
     /// Blocks stored so far: which of them are followed must not depend on anything else.
     stored: u64,
-    lives: HashMap<BlockKey, Life>,
+    lives: HashMap<BlockKey, BlockLife>,
 }
 
-struct Life {
+struct BlockLife {
     born: SimTime,
     used: SimTime,
     accesses: VecDeque<SimTime>,
@@ -83,7 +83,7 @@ impl Observer for BlockLifetime {
                 let range = *from as usize..(*to as usize).min(plan.keys.len());
                 for key in plan.keys.get(range).unwrap_or_default() {
                     if self.is_followed() {
-                        let life = Life {
+                        let life = BlockLife {
                             born: at,
                             used: at,
                             accesses: VecDeque::new(),

@@ -128,9 +128,9 @@ impl Histogram {
 /// Unix time at which a series came to be (any time, where nobody shows it); until then the
 /// series is not shown.
 #[derive(Debug, Default)]
-pub(super) struct Born(Gauge);
+pub(super) struct CreatedAt(Gauge);
 
-impl Born {
+impl CreatedAt {
     /// Shows the series from `now_unix` on; later calls change nothing that matters.
     pub(super) fn show(&self, now_unix: f64) {
         if self.0.get() == 0.0 {
@@ -143,7 +143,7 @@ impl Born {
         self.0.set(0.0);
     }
 
-    /// When it was born, if it was.
+    /// When it came to be, if it did.
     pub(super) fn at(&self) -> Option<f64> {
         let at = self.0.get();
         (at != 0.0).then_some(at)

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Settings;
 use super::buckets;
-use super::cell::{Born, Counter, Gauge, Histogram};
+use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
-use super::page::{Labels, PageBuilder, Series, Spec, Value};
+use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
+use super::settings::Settings;
 
 /// Values of `finished_reason`; the last three exist in llm-d-inference-sim alone and stay
 /// hidden until one is counted.
-pub(super) const REASONS: [&str; 8] = [
+pub(super) const FINISH_REASONS: [&str; 8] = [
     "stop",
     "length",
     "abort",
@@ -20,11 +20,10 @@ pub(super) const REASONS: [&str; 8] = [
     "remote_decode",
     "cache_threshold",
 ];
-/// How many of [`REASONS`] are vLLM's.
+/// How many of [`FINISH_REASONS`] are vLLM's.
 pub(super) const VLLM_REASONS: usize = 5;
 
 const SLEEP_STATES: [&str; 3] = ["awake", "weights_offloaded", "discard_all"];
-const FETCH_STAGES: [&str; 3] = ["waiting_to_start", "in_progress", "completed_waiting"];
 const PROMPT_SOURCES: [&str; 3] = ["local_compute", "local_cache_hit", "external_kv_transfer"];
 const CACHE_TIERS: [&str; 5] = ["device", "host", "p2p", "disk", "external_unspecified"];
 /// Index into the cache tiers.
@@ -39,7 +38,7 @@ pub(super) type Counters<const N: usize> = [Arc<Counter>; N];
 
 /// The numbers of one engine. A clone shares them.
 #[derive(Debug, Clone)]
-pub(super) struct Cells {
+pub(super) struct EngineCells {
     pub(super) spec_drafts: Arc<Counter>,
     pub(super) spec_draft_tokens: Arc<Counter>,
     pub(super) spec_accepted: Arc<Counter>,
@@ -47,12 +46,11 @@ pub(super) struct Cells {
     /// Flops, bytes read, bytes written.
     pub(super) work: [Arc<Gauge>; 3],
     /// Several API servers show the next gauges from the first step on.
-    pub(super) stepped: Arc<Born>,
+    pub(super) stepped: Arc<CreatedAt>,
     pub(super) running: Arc<Gauge>,
     pub(super) waiting: Arc<Gauge>,
     /// Capacity, deferred.
     pub(super) waiting_by_reason: [Arc<Gauge>; 2],
-    pub(super) kv_fetch: [Arc<Gauge>; 3],
     pub(super) sleep_state: [Arc<Gauge>; 3],
     pub(super) kv_usage: Arc<Gauge>,
     pub(super) prefix_queries: Arc<Counter>,
@@ -68,7 +66,7 @@ pub(super) struct Cells {
     pub(super) cached_by_source: Counters<5>,
     pub(super) generation_tokens: Arc<Counter>,
     pub(super) success: Counters<8>,
-    pub(super) success_shown: [Arc<Born>; 8],
+    pub(super) success_shown: [Arc<CreatedAt>; 8],
     pub(super) request_prompt_tokens: Arc<Histogram>,
     pub(super) request_generation_tokens: Arc<Histogram>,
     pub(super) iteration_tokens: Arc<Histogram>,
@@ -100,17 +98,13 @@ fn some<T: Default, const N: usize>() -> [Arc<T>; N] {
     std::array::from_fn(|_| Arc::default())
 }
 
-impl Cells {
+impl EngineCells {
     pub(super) fn new(settings: &Settings) -> Self {
-        let b = &settings.buckets;
         let of = |bounds: &[f64]| Arc::new(Histogram::new(bounds));
-        let token_bounds = match &b.request_tokens {
-            Some(bounds) => bounds.clone(),
-            None => buckets::tokens(settings.max_model_len),
-        };
+        let token_bounds = buckets::tokens(settings.max_model_len);
         let tokens = || of(&token_bounds);
-        let latency = || of(&b.request_latency);
-        let lifetimes = || of(&b.kv_cache_residency);
+        let latency = || of(buckets::REQUEST_LATENCY);
+        let lifetimes = || of(buckets::KV_CACHE_RESIDENCY);
         let positions = 0..settings.spec_positions;
         let cells = Self {
             spec_drafts: Arc::default(),
@@ -122,7 +116,6 @@ impl Cells {
             running: Arc::default(),
             waiting: Arc::default(),
             waiting_by_reason: some(),
-            kv_fetch: some(),
             sleep_state: some(),
             kv_usage: Arc::default(),
             prefix_queries: Arc::default(),
@@ -141,19 +134,19 @@ impl Cells {
             success_shown: some(),
             request_prompt_tokens: tokens(),
             request_generation_tokens: tokens(),
-            iteration_tokens: of(&b.iteration_tokens),
+            iteration_tokens: of(buckets::ITERATION_TOKENS),
             max_generation_tokens: tokens(),
-            params_n: of(&b.request_params_n),
+            params_n: of(buckets::REQUEST_PARAMS_N),
             params_max_tokens: tokens(),
-            ttft: of(&b.time_to_first_token),
-            itl: of(&b.inter_token_latency),
-            request_tpot: of(&b.inter_token_latency),
+            ttft: of(buckets::TIME_TO_FIRST_TOKEN),
+            itl: of(buckets::INTER_TOKEN_LATENCY),
+            request_tpot: of(buckets::INTER_TOKEN_LATENCY),
             e2e: latency(),
             queue_time: latency(),
             inference_time: latency(),
             prefill_time: latency(),
             decode_time: latency(),
-            request_preemptions: of(&b.request_num_preemptions),
+            request_preemptions: of(buckets::REQUEST_NUM_PREEMPTIONS),
             prefill_computed: tokens(),
             block_lifetime: lifetimes(),
             block_idle: lifetimes(),
@@ -201,14 +194,14 @@ impl Cells {
 }
 
 /// The engines of one page, each with its labels.
-pub(super) struct Engines<'a> {
-    pub(super) each: &'a [(Labels, Cells)],
+pub(super) struct EngineFamilies<'a> {
+    pub(super) each: &'a [(Labels, EngineCells)],
     pub(super) settings: &'a Settings,
 }
 
-impl Engines<'_> {
+impl EngineFamilies<'_> {
     /// One series per engine.
-    fn one<T>(&self, pick: impl Fn(&Cells) -> &Arc<T>) -> Vec<Series>
+    fn one<T>(&self, pick: impl Fn(&EngineCells) -> &Arc<T>) -> Vec<Series>
     where
         for<'v> Value: From<&'v Arc<T>>,
     {
@@ -222,7 +215,7 @@ impl Engines<'_> {
         &self,
         label: &str,
         values: &[&str],
-        pick: impl Fn(&Cells, usize) -> &Arc<T>,
+        pick: impl Fn(&EngineCells, usize) -> &Arc<T>,
     ) -> Vec<Series>
     where
         for<'v> Value: From<&'v Arc<T>>,
@@ -239,24 +232,24 @@ impl Engines<'_> {
     fn histogram(
         &self,
         page: &mut PageBuilder,
-        spec: Spec,
-        pick: impl Fn(&Cells) -> &Arc<Histogram>,
+        desc: FamilyDesc,
+        pick: impl Fn(&EngineCells) -> &Arc<Histogram>,
     ) {
         let each = self.each.iter();
         let series: Vec<_> = each
             .map(|(labels, cells)| (labels.clone(), pick(cells).clone()))
             .collect();
-        page.histogram(spec, &series);
+        page.histogram(desc, &series);
     }
 
     /// All families that an engine moves, in vLLM's order.
     pub(super) fn register(&self, page: &mut PageBuilder, rejections: &[Series]) {
         self.register_spec_decode(page);
-        for (i, spec) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
+        for (i, desc) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
             .into_iter()
             .enumerate()
         {
-            page.counter(spec, self.one(|c| &c.work[i]));
+            page.counter(desc, self.one(|c| &c.work[i]));
         }
         if self.settings.nixl {
             self.register_nixl(page);
@@ -295,8 +288,8 @@ impl Engines<'_> {
             f::NIXL_EXPIRED,
             f::NIXL_LATE_NOTIFICATIONS,
         ];
-        for (i, spec) in failures.into_iter().enumerate() {
-            page.counter(spec, self.one(|c| &c.nixl_failures[i]));
+        for (i, desc) in failures.into_iter().enumerate() {
+            page.counter(desc, self.one(|c| &c.nixl_failures[i]));
         }
     }
 
@@ -306,10 +299,6 @@ impl Engines<'_> {
         let reasons = ["capacity", "deferred"];
         let waiting = self.by("reason", &reasons, |c, i| &c.waiting_by_reason[i]);
         page.gauge(f::WAITING_BY_REASON, &self.stepped(waiting));
-        if self.settings.kv_consumer {
-            let stages = self.by("stage", &FETCH_STAGES, |c, i| &c.kv_fetch[i]);
-            page.gauge(f::KV_FETCH, &self.stepped(stages));
-        }
         let states = self.by("sleep_state", &SLEEP_STATES, |c, i| &c.sleep_state[i]);
         page.gauge(f::SLEEP_STATE, &states);
         page.gauge(f::KV_USAGE, &self.stepped(self.one(|c| &c.kv_usage)));
@@ -344,7 +333,7 @@ impl Engines<'_> {
         page.counter(f::GENERATION_TOKENS, self.one(|c| &c.generation_tokens));
 
         let mut success = Vec::new();
-        for (i, reason) in REASONS.into_iter().enumerate() {
+        for (i, reason) in FINISH_REASONS.into_iter().enumerate() {
             for (labels, cells) in self.each {
                 let mut labels = labels.with("finished_reason", reason);
                 if self.settings.finish_reason_label {

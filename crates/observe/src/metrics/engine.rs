@@ -1,25 +1,21 @@
-//! What an engine tells: one call per thing that happens, no look-up, no lock, no allocation.
+//! What an engine reports: one call per thing that happens, no look-up, no lock, no allocation.
 
 use std::sync::Arc;
 
 use super::cell::Counter;
-use super::cells::{Cells, TIER_DEVICE, TIER_EXTERNAL, TIER_P2P, VLLM_REASONS};
+use super::cells::{EngineCells, TIER_DEVICE, TIER_EXTERNAL, TIER_P2P, VLLM_REASONS};
 use super::lora::{LoraInfo, LoraLoad, LoraWriter};
-use super::{Clock, Compat};
+use super::settings::{Clock, Compat, Settings};
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum FinishReason {
     /// It said all it wanted, or met a stop string.
     Stop,
     /// It reached `max_tokens`.
     Length,
     /// The engine gave it up. A client that goes away is no end: nothing is counted for it.
     Abort,
-    /// It failed.
-    Error,
-    /// It repeated itself.
-    Repetition,
     /// It called tools: `stop` to vLLM's engine, a reason of its own to llm-d's simulator.
     ToolCalls,
     /// It was prefilled for another server: `length` to vLLM's engine, a reason of its own to
@@ -29,15 +25,13 @@ pub enum Reason {
     CacheThreshold,
 }
 
-impl Reason {
+impl FinishReason {
     /// Index into the values of the label.
     fn index(self, compat: Compat) -> usize {
         match (self, compat) {
             (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
             (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm) => 1,
             (Self::Abort, _) => 2,
-            (Self::Error, _) => 3,
-            (Self::Repetition, _) => 4,
             (Self::ToolCalls, Compat::Llmd) => 5,
             (Self::RemoteDecode, Compat::Llmd) => 6,
             (Self::CacheThreshold, _) => 7,
@@ -47,14 +41,14 @@ impl Reason {
 
 /// A sequence that ended with a reason.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Finished {
+pub struct FinishedRequest {
     /// Why.
-    pub reason: Reason,
+    pub reason: FinishReason,
     /// Length of its prompt.
     pub prompt_tokens: u32,
     /// Tokens it made.
     pub output_tokens: u32,
-    /// Its effective limit; `None`: there was none to tell (llm-d's simulator).
+    /// Its effective limit; `None`: there was none (llm-d's simulator).
     pub max_tokens: Option<u32>,
     /// Arrival to end, seconds.
     pub e2e_s: f64,
@@ -97,32 +91,6 @@ impl Rejection {
     pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 }
 
-/// What went wrong with a NIXL transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NixlFailure {
-    /// The transfer itself.
-    Transfer,
-    /// Telling the other side.
-    Notification,
-    /// Nobody fetched the blocks in time.
-    Expired,
-    /// The other side told of its fetch after that.
-    LateNotification,
-}
-
-/// One fetch of KV blocks from another server.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NixlTransfer {
-    /// How long it took, seconds.
-    pub transfer_s: f64,
-    /// How long it took to post, seconds.
-    pub post_s: f64,
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Descriptors used.
-    pub descriptors: u32,
-}
-
 /// Sums since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
@@ -144,7 +112,7 @@ pub struct Totals {
 ///
 /// Any thread may call; the calls of one token cost some nanoseconds.
 pub struct EngineMetrics {
-    cells: Cells,
+    cells: EngineCells,
     rejections: [Arc<Counter>; 2],
     lora: LoraWriter,
     compat: Compat,
@@ -155,10 +123,10 @@ pub struct EngineMetrics {
 
 impl EngineMetrics {
     pub(super) fn new(
-        cells: Cells,
+        cells: EngineCells,
         rejections: [Arc<Counter>; 2],
         lora: Arc<LoraInfo>,
-        settings: &super::Settings,
+        settings: &Settings,
     ) -> Self {
         Self {
             cells,
@@ -232,7 +200,7 @@ impl EngineMetrics {
     }
 
     /// A sequence ended with a reason; each choice of a request is one.
-    pub fn on_finished(&self, f: &Finished) {
+    pub fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
         c.success[reason].add(1);
@@ -280,15 +248,6 @@ impl EngineMetrics {
         c.kv_usage.set(kv_usage);
     }
 
-    /// Sequences whose prompt comes from another server: not begun, being fetched, fetched and
-    /// waiting. Shown with [`super::Settings::kv_consumer`].
-    pub fn set_kv_fetch(&self, waiting: usize, in_progress: usize, completed: usize) {
-        let stages = [waiting, in_progress, completed];
-        for (cell, n) in self.cells.kv_fetch.iter().zip(stages) {
-            cell.set(n as f64);
-        }
-    }
-
     /// The engine fell asleep or woke up.
     pub fn set_sleep_state(&self, state: SleepState) {
         for (i, cell) in self.cells.sleep_state.iter().enumerate() {
@@ -317,19 +276,6 @@ impl EngineMetrics {
         }
     }
 
-    /// Speculation of one step: drafts, tokens they proposed, drafts accepted at each position.
-    pub fn on_spec_decode(&self, drafts: u32, draft_tokens: u32, accepted_per_pos: &[u32]) {
-        let c = &self.cells;
-        c.spec_drafts.add(u64::from(drafts));
-        c.spec_draft_tokens.add(u64::from(draft_tokens));
-        for (i, n) in accepted_per_pos.iter().enumerate() {
-            c.spec_accepted.add(u64::from(*n));
-            if let Some(cell) = c.spec_accepted_per_pos.get(i) {
-                cell.add(u64::from(*n));
-            }
-        }
-    }
-
     /// Estimated work of one step on each GPU (`--enable-mfu-metrics`).
     pub fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
         let work = [flops, read_bytes, write_bytes];
@@ -351,23 +297,8 @@ impl EngineMetrics {
         }
     }
 
-    /// Blocks came from another server. Shown with [`super::Settings::nixl`].
-    pub fn on_nixl_transfer(&self, t: &NixlTransfer) {
-        self.cells.nixl_xfer_time.observe(t.transfer_s);
-        self.cells.nixl_post_time.observe(t.post_s);
-        self.cells.nixl_bytes.observe(t.bytes as f64);
-        self.cells
-            .nixl_descriptors
-            .observe(f64::from(t.descriptors));
-    }
-
-    /// A transfer went wrong.
-    pub fn on_nixl_failure(&self, failure: NixlFailure) {
-        self.cells.nixl_failures[failure as usize].add(1);
-    }
-
     /// The adapters that have requests, in the order they got their first one; every step, also
-    /// with an empty list. Shown with [`super::Settings::lora`].
+    /// with an empty list. Shown with [`Settings::lora`].
     pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
         self.lora.set(adapters, self.compat, (self.clock)());
     }

@@ -5,11 +5,11 @@
 //! (NIXL, weight updates, KV fetch), the name is upstream's and the HELP is upstream's
 //! documentation, or ours where that says nothing.
 
-use super::page::Spec;
+use super::page::FamilyDesc;
 
 macro_rules! specs {
     ($($(#[$doc:meta])* $id:ident = $name:literal, $help:literal;)*) => {
-        $($(#[$doc])* pub(super) const $id: Spec = Spec { name: $name, help: $help };)*
+        $($(#[$doc])* pub(super) const $id: FamilyDesc = FamilyDesc { name: $name, help: $help };)*
     };
 }
 
@@ -53,8 +53,6 @@ specs! {
         "Number of requests waiting to be processed.";
     WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason",
         "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.";
-    KV_FETCH = "vllm:num_requests_kv_fetch_by_stage",
-        "Number of requests that fetch KV from a remote instance, by stage.";
     SLEEP_STATE = "vllm:engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.";
     KV_USAGE = "vllm:kv_cache_usage_perc",

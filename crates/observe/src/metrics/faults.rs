@@ -1,57 +1,82 @@
-//! Faults on purpose, counted by kind. Nothing of vLLM: the series exist once there is something
-//! to count.
+//! The families that are ours and not vLLM's: injected faults, and the phase of a scenario. They
+//! appear once there is something to count.
 
-use std::collections::BTreeMap;
+use prometheus::proto::{Metric, MetricType};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 
-use parking_lot::Mutex;
-
-use super::page::{Labels, Live};
-
-/// Scenario and phase, as labels show them.
-type Place = (String, String);
+use super::page::{Labels, LiveFamily, header};
 
 /// `vllm_sim_faults_total` and `vllm_sim_scenario_phase`.
-#[derive(Debug, Default)]
-pub(super) struct Faults {
-    counts: Mutex<BTreeMap<(&'static str, Place), u64>>,
-    playing: Mutex<Option<Place>>,
+pub(super) struct FaultMetrics {
+    registry: Registry,
+    faults: IntCounterVec,
+    phase: IntGaugeVec,
 }
 
-impl Faults {
-    pub(super) fn add(&self, kind: &'static str, scenario: &str, phase: &str) {
-        let place = (scenario.to_owned(), phase.to_owned());
-        *self.counts.lock().entry((kind, place)).or_default() += 1;
+impl FaultMetrics {
+    pub(super) fn new() -> Self {
+        const CONSTANT: &str = "names and labels are constants, each registered once";
+        let faults = Opts::new(
+            "vllm_sim_faults_total",
+            "Faults on purpose that clients got to feel.",
+        );
+        let faults = IntCounterVec::new(faults, &["kind", "scenario", "phase"]).expect(CONSTANT);
+        let phase = Opts::new(
+            "vllm_sim_scenario_phase",
+            "The phase of the drill that is being played.",
+        );
+        let phase = IntGaugeVec::new(phase, &["scenario", "phase"]).expect(CONSTANT);
+        let registry = Registry::new();
+        registry.register(Box::new(faults.clone())).expect(CONSTANT);
+        registry.register(Box::new(phase.clone())).expect(CONSTANT);
+        Self {
+            registry,
+            faults,
+            phase,
+        }
     }
 
-    pub(super) fn play(&self, place: Option<(&str, &str)>) {
-        *self.playing.lock() = place.map(|(s, p)| (s.to_owned(), p.to_owned()));
+    /// A client got to feel a fault of this kind.
+    pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {
+        let labels = [kind, scenario, phase];
+        self.faults.with_label_values(&labels).inc();
+    }
+
+    /// The scenario and phase that are in force.
+    pub(super) fn set_phase(&self, phase: Option<(&str, &str)>) {
+        self.phase.reset();
+        if let Some((scenario, phase)) = phase {
+            self.phase.with_label_values(&[scenario, phase]).set(1);
+        }
     }
 }
 
-fn labels(kind: Option<&'static str>, (scenario, phase): &Place) -> Labels {
-    let all = [
-        ("kind", kind.unwrap_or_default()),
-        ("scenario", scenario),
-        ("phase", phase),
-    ];
-    // A label without a value is one that is not there.
-    Labels::new(all.into_iter().filter(|(_, value)| !value.is_empty()))
-}
-
-impl Live for Faults {
+impl LiveFamily for FaultMetrics {
     fn write(&self, out: &mut String, _: f64) {
-        let counts = self.counts.lock();
-        if !counts.is_empty() {
-            out.push_str("# HELP vllm_sim_faults_total Faults on purpose that clients got to feel.\n# TYPE vllm_sim_faults_total counter\n");
-        }
-        for ((kind, place), count) in counts.iter() {
-            let labels = labels(Some(kind), place).render();
-            out.push_str(&format!("vllm_sim_faults_total{labels} {count}.0\n"));
-        }
-        drop(counts);
-        if let Some(place) = self.playing.lock().as_ref() {
-            let labels = labels(None, place).render();
-            out.push_str(&format!("# HELP vllm_sim_scenario_phase The phase of the drill that is being played.\n# TYPE vllm_sim_scenario_phase gauge\nvllm_sim_scenario_phase{labels} 1.0\n"));
+        for mut family in self.registry.gather() {
+            let counter = family.get_field_type() == MetricType::COUNTER;
+            let kind = if counter { "counter" } else { "gauge" };
+            out.push_str(&header(family.name(), family.help(), kind));
+            let mut metrics = family.take_metric();
+            metrics
+                .sort_by_cached_key(|m| ["kind", "scenario", "phase"].map(|name| label(m, name)));
+            for metric in &metrics {
+                let value = match counter {
+                    true => metric.get_counter().get_value(),
+                    false => metric.get_gauge().get_value(),
+                };
+                let labels = metric.get_label().iter();
+                // A label without a value is one that is not there.
+                let labels = labels.filter(|label| !label.value().is_empty());
+                let labels = Labels::new(labels.map(|label| (label.name(), label.value())));
+                let (name, labels) = (family.name(), labels.render());
+                out.push_str(&format!("{name}{labels} {value:?}\n"));
+            }
         }
     }
+}
+
+fn label(metric: &Metric, name: &str) -> String {
+    let found = metric.get_label().iter().find(|label| label.name() == name);
+    found.map_or_else(String::new, |label| label.value().to_owned())
 }

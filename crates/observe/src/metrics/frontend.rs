@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Clock;
 use super::buckets::OPERATION;
-use super::cell::{Born, Counter, Gauge, Histogram};
+use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::number::push_float;
 use super::page::{
-    Group, Labels, Live, PageBuilder, Series, Spec, header, histogram_lines, write_histogram,
+    FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, Series, header, histogram_lines,
+    write_histogram,
 };
+use super::settings::Clock;
 
 /// How the parsed reply reached the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +42,9 @@ pub enum ToolRequest {
 }
 
 /// Invocations of the tool-call parser: 2 modes × 2 outcomes × 3 APIs, all there from the start.
-pub(super) struct ToolParser([Arc<Counter>; 12]);
+pub(super) struct ToolParserMetrics([Arc<Counter>; 12]);
 
-impl ToolParser {
+impl ToolParserMetrics {
     pub(super) fn new() -> Self {
         Self(std::array::from_fn(|_| Arc::default()))
     }
@@ -104,30 +105,35 @@ const WEIGHTS: [&str; 6] = [
 ];
 
 /// Durations and numbers under way of the operations of one family pair.
-pub(super) struct Operations {
-    duration: Spec,
-    in_flight: Spec,
-    each: Vec<OneOperation>,
+pub(super) struct OperationFamily {
+    duration: FamilyDesc,
+    in_flight: FamilyDesc,
+    each: Vec<OperationCells>,
     multiprocess: bool,
 }
 
-struct OneOperation {
+struct OperationCells {
     labels: String,
-    born: Born,
+    created: CreatedAt,
     duration: Histogram,
     lines: Vec<String>,
     in_flight: Gauge,
 }
 
-impl Operations {
-    fn new(duration: Spec, in_flight: Spec, names: &[&str], page: &PageBuilder) -> Self {
+impl OperationFamily {
+    fn new(
+        duration: FamilyDesc,
+        in_flight: FamilyDesc,
+        names: &[&str],
+        page: &PageBuilder,
+    ) -> Self {
         let multiprocess = page.is_multiprocess();
         let each = names.iter().map(|name| {
             let labels = Labels::new([("operation", *name)]);
-            OneOperation {
+            OperationCells {
                 lines: histogram_lines(duration.name, &labels, OPERATION, multiprocess),
                 labels: labels.render(),
-                born: Born::default(),
+                created: CreatedAt::default(),
                 duration: Histogram::new(OPERATION),
                 in_flight: Gauge::default(),
             }
@@ -141,11 +147,11 @@ impl Operations {
     }
 
     /// Those that were ever asked for, in that order.
-    fn shown(&self) -> Vec<(f64, &OneOperation)> {
+    fn shown(&self) -> Vec<(f64, &OperationCells)> {
         let mut shown: Vec<_> = self
             .each
             .iter()
-            .filter_map(|op| Some((op.born.at()?, op)))
+            .filter_map(|op| Some((op.created.at()?, op)))
             .collect();
         shown.sort_by(|a, b| a.0.total_cmp(&b.0));
         shown
@@ -156,7 +162,7 @@ impl Operations {
         if shown.is_empty() {
             return;
         }
-        let Spec { name, help } = self.duration;
+        let FamilyDesc { name, help } = self.duration;
         out.push_str(&header(name, help, "histogram"));
         for (_, op) in &shown {
             write_histogram(out, &op.duration, &op.lines, self.multiprocess);
@@ -175,7 +181,7 @@ impl Operations {
         if shown.is_empty() {
             return;
         }
-        let Spec { name, help } = self.in_flight;
+        let FamilyDesc { name, help } = self.in_flight;
         out.push_str(&header(name, help, "gauge"));
         for (_, op) in &shown {
             push_sample(out, name, &op.labels, op.in_flight.get());
@@ -191,11 +197,11 @@ fn push_sample(out: &mut String, name: &str, labels: &str, value: f64) {
     out.push('\n');
 }
 
-struct Durations(Arc<Operations>);
-impl Live for Durations {
+struct DurationFamily(Arc<OperationFamily>);
+impl LiveFamily for DurationFamily {
     fn restart(&self, _: f64) {
         for op in &self.0.each {
-            op.born.hide();
+            op.created.hide();
             op.duration.replace(&[]);
         }
     }
@@ -205,24 +211,25 @@ impl Live for Durations {
     }
 }
 
-struct InFlight(Arc<Operations>);
-impl Live for InFlight {
+struct InFlightFamily(Arc<OperationFamily>);
+impl LiveFamily for InFlightFamily {
     fn write(&self, out: &mut String, _: f64) {
         self.0.write_in_flight(out);
     }
 }
 
 /// Sleep-mode and weight-update operations.
-pub(super) struct AllOperations {
-    sleep: Arc<Operations>,
-    weights: Arc<Operations>,
+pub(super) struct OperationMetrics {
+    sleep: Arc<OperationFamily>,
+    weights: Arc<OperationFamily>,
     clock: Clock,
 }
 
-impl AllOperations {
+impl OperationMetrics {
     pub(super) fn new(page: &PageBuilder, clock: Clock) -> Self {
-        let sleep = Operations::new(f::SLEEP_DURATION, f::SLEEP_IN_FLIGHT, &SLEEP, page);
-        let weights = Operations::new(f::WEIGHTS_DURATION, f::WEIGHTS_IN_FLIGHT, &WEIGHTS, page);
+        let sleep = OperationFamily::new(f::SLEEP_DURATION, f::SLEEP_IN_FLIGHT, &SLEEP, page);
+        let weights =
+            OperationFamily::new(f::WEIGHTS_DURATION, f::WEIGHTS_IN_FLIGHT, &WEIGHTS, page);
         Self {
             sleep: Arc::new(sleep),
             weights: Arc::new(weights),
@@ -232,12 +239,18 @@ impl AllOperations {
 
     pub(super) fn register(&self, page: &mut PageBuilder) {
         for ops in [&self.sleep, &self.weights] {
-            page.live(Group::Histogram, Arc::new(Durations(ops.clone())));
-            page.live(Group::SummedGauge, Arc::new(InFlight(ops.clone())));
+            page.live(
+                FamilyGroup::Histogram,
+                Arc::new(DurationFamily(ops.clone())),
+            );
+            page.live(
+                FamilyGroup::SummedGauge,
+                Arc::new(InFlightFamily(ops.clone())),
+            );
         }
     }
 
-    fn one(&self, op: Operation) -> &OneOperation {
+    fn one(&self, op: Operation) -> &OperationCells {
         let i = op as usize;
         match i.checked_sub(SLEEP.len()) {
             None => &self.sleep.each[i],
@@ -247,7 +260,7 @@ impl AllOperations {
 
     pub(super) fn started(&self, op: Operation) {
         let one = self.one(op);
-        one.born.show((self.clock)());
+        one.created.show((self.clock)());
         one.in_flight.add(1.0);
     }
 

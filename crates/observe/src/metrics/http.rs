@@ -12,14 +12,15 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::Clock;
 use super::buckets;
 use super::cell::{Counter, Histogram};
 use super::families as f;
 use super::number::{push_count, push_float};
 use super::page::{
-    Group, Labels, Live, PageBuilder, Spec, created_name, header, histogram_lines, write_histogram,
+    FamilyDesc, FamilyGroup, Labels, LiveFamily, PageBuilder, created_name, header,
+    histogram_lines, write_histogram,
 };
+use super::settings::Clock;
 
 const EXCLUDED: [&str; 6] = [
     "/metrics",
@@ -39,16 +40,16 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandlerId(u16);
 
-/// What requests of one route come to; its parts are made with the first request of each.
-struct Handler {
+/// What requests of one route come to; its cells are made with the first request of each.
+struct HandlerCells {
     name: String,
     requests: [[OnceLock<Arc<Counter>>; CLASSES.len()]; METHODS.len()],
     durations: [OnceLock<Arc<Histogram>>; METHODS.len()],
-    sizes: OnceLock<Arc<Sizes>>,
+    sizes: OnceLock<Arc<SizeCells>>,
 }
 
 #[derive(Default)]
-struct Sizes {
+struct SizeCells {
     count: Counter,
     request: Counter,
     response: Counter,
@@ -57,11 +58,11 @@ struct Sizes {
 /// Requests over HTTP, as seen from outside.
 pub struct HttpMetrics {
     /// The first is `none`: no route matched.
-    handlers: Vec<Handler>,
+    handlers: Vec<HandlerCells>,
     /// Per route its handler, or that it is not counted.
     routes: HashMap<String, Option<HandlerId>>,
     highr: Arc<Histogram>,
-    lines: Arc<Mutex<Lines>>,
+    series: Arc<Mutex<HttpSeries>>,
     multiprocess: bool,
     clock: Clock,
 }
@@ -72,7 +73,7 @@ impl HttpMetrics {
         let names = ["none"]
             .into_iter()
             .chain(routes.iter().map(String::as_str));
-        let handlers = names.take(usize::from(u16::MAX)).map(|name| Handler {
+        let handlers = names.take(usize::from(u16::MAX)).map(|name| HandlerCells {
             name: name.to_owned(),
             requests: Default::default(),
             durations: Default::default(),
@@ -87,7 +88,7 @@ impl HttpMetrics {
             handlers: handlers.collect(),
             routes: routes.collect(),
             highr: Arc::new(Histogram::new(buckets::HTTP_HIGHR)),
-            lines: Arc::default(),
+            series: Arc::default(),
             multiprocess,
             clock,
         }
@@ -141,22 +142,22 @@ impl HttpMetrics {
             ("method", METHODS[method]),
             ("status", CLASSES[class]),
         ]);
-        let line = CountLine {
-            line: Line::new(&labels, (self.clock)()),
+        let series = CounterSeries {
+            head: SeriesHead::new(&labels, (self.clock)()),
             cell: cell.clone(),
         };
-        self.lines.lock().requests.push(line);
+        self.series.lock().requests.push(series);
         cell
     }
 
-    fn add_sizes(&self, handler: &str) -> Arc<Sizes> {
-        let cells = Arc::<Sizes>::default();
+    fn add_sizes(&self, handler: &str) -> Arc<SizeCells> {
+        let cells = Arc::<SizeCells>::default();
         let labels = Labels::new([("handler", handler)]);
-        let line = SizeLine {
-            line: Line::new(&labels, (self.clock)()),
+        let series = SizeSeries {
+            head: SeriesHead::new(&labels, (self.clock)()),
             cells: cells.clone(),
         };
-        self.lines.lock().sizes.push(line);
+        self.series.lock().sizes.push(series);
         cells
     }
 
@@ -164,29 +165,29 @@ impl HttpMetrics {
         let cell = Arc::new(Histogram::new(buckets::HTTP));
         let labels = Labels::new([("handler", handler), ("method", METHODS[method])]);
         let name = f::HTTP_DURATION.name;
-        let line = DurationLine {
-            line: Line::new(&labels, (self.clock)()),
+        let series = DurationSeries {
+            head: SeriesHead::new(&labels, (self.clock)()),
             before: histogram_lines(name, &labels, buckets::HTTP, self.multiprocess),
             cell: cell.clone(),
         };
-        self.lines.lock().durations.push(line);
+        self.series.lock().durations.push(series);
         cell
     }
 
     pub(super) fn register(&self, page: &mut PageBuilder) {
-        let text = |what| {
-            Arc::new(Text {
-                what,
-                lines: self.lines.clone(),
+        let text = |family| {
+            Arc::new(HttpFamilyWriter {
+                family,
+                series: self.series.clone(),
                 multiprocess: self.multiprocess,
             })
         };
-        page.live(Group::Counter, text(What::Requests));
-        page.live(Group::Summary, text(What::RequestSizes));
-        page.live(Group::Summary, text(What::ResponseSizes));
+        page.live(FamilyGroup::Counter, text(HttpFamily::Requests));
+        page.live(FamilyGroup::Summary, text(HttpFamily::RequestSizes));
+        page.live(FamilyGroup::Summary, text(HttpFamily::ResponseSizes));
         let highr = (Labels::default(), self.highr.clone());
         page.histogram(f::HTTP_DURATION_HIGHR, &[highr]);
-        page.live(Group::Histogram, text(What::Durations));
+        page.live(FamilyGroup::Histogram, text(HttpFamily::Durations));
     }
 }
 
@@ -196,164 +197,168 @@ fn is_excluded(route: &str) -> bool {
 
 /// All series there are, in the order they appeared.
 #[derive(Default)]
-struct Lines {
-    requests: Vec<CountLine>,
-    sizes: Vec<SizeLine>,
-    durations: Vec<DurationLine>,
+struct HttpSeries {
+    requests: Vec<CounterSeries>,
+    sizes: Vec<SizeSeries>,
+    durations: Vec<DurationSeries>,
 }
 
-struct Line {
+struct SeriesHead {
     /// `{…} `, with the space after.
     labels: String,
-    born: f64,
+    created: f64,
 }
 
-impl Line {
-    fn new(labels: &Labels, born: f64) -> Self {
+impl SeriesHead {
+    fn new(labels: &Labels, created: f64) -> Self {
         let mut labels = labels.render();
         labels.push(' ');
-        Self { labels, born }
+        Self { labels, created }
     }
 }
 
-struct CountLine {
-    line: Line,
+struct CounterSeries {
+    head: SeriesHead,
     cell: Arc<Counter>,
 }
 
-struct SizeLine {
-    line: Line,
-    cells: Arc<Sizes>,
+struct SizeSeries {
+    head: SeriesHead,
+    cells: Arc<SizeCells>,
 }
 
-struct DurationLine {
-    line: Line,
+struct DurationSeries {
+    head: SeriesHead,
     cell: Arc<Histogram>,
     before: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum HttpFamily {
     Requests,
     RequestSizes,
     ResponseSizes,
     Durations,
 }
 
-impl Lines {
+impl HttpSeries {
     /// The series stay, at zero: a count that is under way still finds its own.
     fn restart(&mut self, now_unix: f64) {
-        for l in &mut self.requests {
-            l.cell.set(0);
-            l.line.born = now_unix;
+        for s in &mut self.requests {
+            s.cell.set(0);
+            s.head.created = now_unix;
         }
-        for l in &mut self.sizes {
-            let cells = &l.cells;
+        for s in &mut self.sizes {
+            let cells = &s.cells;
             for cell in [&cells.count, &cells.request, &cells.response] {
                 cell.set(0);
             }
-            l.line.born = now_unix;
+            s.head.created = now_unix;
         }
-        for l in &mut self.durations {
-            l.cell.replace(&[]);
-            l.line.born = now_unix;
+        for s in &mut self.durations {
+            s.cell.replace(&[]);
+            s.head.created = now_unix;
         }
     }
 }
 
 /// One family.
-struct Text {
-    what: What,
-    lines: Arc<Mutex<Lines>>,
+struct HttpFamilyWriter {
+    family: HttpFamily,
+    series: Arc<Mutex<HttpSeries>>,
     multiprocess: bool,
 }
 
-impl Live for Text {
+impl LiveFamily for HttpFamilyWriter {
     fn restart(&self, now_unix: f64) {
-        self.lines.lock().restart(now_unix);
+        self.series.lock().restart(now_unix);
     }
 
     fn write(&self, out: &mut String, _: f64) {
-        let lines = &*self.lines.lock();
-        match self.what {
-            What::Requests => {
-                self.head(out, f::HTTP_REQUESTS, "counter", lines.requests.is_empty());
-                for l in &lines.requests {
-                    push_sample(out, f::HTTP_REQUESTS.name, "", &l.line, &l.cell);
+        let series = &*self.series.lock();
+        match self.family {
+            HttpFamily::Requests => {
+                self.head(out, f::HTTP_REQUESTS, "counter", series.requests.is_empty());
+                for s in &series.requests {
+                    push_sample(out, f::HTTP_REQUESTS.name, "", &s.head, &s.cell);
                 }
-                let born = lines.requests.iter().map(|l| &l.line);
-                self.write_created(out, f::HTTP_REQUESTS, born);
+                let created = series.requests.iter().map(|s| &s.head);
+                self.write_created(out, f::HTTP_REQUESTS, created);
             }
-            What::RequestSizes => {
-                self.write_sizes(out, f::HTTP_REQUEST_SIZE, &lines.sizes, |s| &s.request);
+            HttpFamily::RequestSizes => {
+                self.write_sizes(out, f::HTTP_REQUEST_SIZE, &series.sizes, |cells| {
+                    &cells.request
+                });
             }
-            What::ResponseSizes => {
-                self.write_sizes(out, f::HTTP_RESPONSE_SIZE, &lines.sizes, |s| &s.response);
+            HttpFamily::ResponseSizes => {
+                self.write_sizes(out, f::HTTP_RESPONSE_SIZE, &series.sizes, |cells| {
+                    &cells.response
+                });
             }
-            What::Durations => {
+            HttpFamily::Durations => {
                 self.head(
                     out,
                     f::HTTP_DURATION,
                     "histogram",
-                    lines.durations.is_empty(),
+                    series.durations.is_empty(),
                 );
-                for l in &lines.durations {
-                    write_histogram(out, &l.cell, &l.before, self.multiprocess);
+                for s in &series.durations {
+                    write_histogram(out, &s.cell, &s.before, self.multiprocess);
                 }
-                let born = lines.durations.iter().map(|l| &l.line);
-                self.write_created(out, f::HTTP_DURATION, born);
+                let created = series.durations.iter().map(|s| &s.head);
+                self.write_created(out, f::HTTP_DURATION, created);
             }
         }
     }
 }
 
-impl Text {
+impl HttpFamilyWriter {
     /// Several processes show no family without series.
-    fn head(&self, out: &mut String, spec: Spec, kind: &str, empty: bool) {
+    fn head(&self, out: &mut String, desc: FamilyDesc, kind: &str, empty: bool) {
         if !(empty && self.multiprocess) {
-            out.push_str(&header(spec.name, spec.help, kind));
+            out.push_str(&header(desc.name, desc.help, kind));
         }
     }
 
     fn write_sizes(
         &self,
         out: &mut String,
-        spec: Spec,
-        lines: &[SizeLine],
-        bytes: fn(&Sizes) -> &Counter,
+        desc: FamilyDesc,
+        series: &[SizeSeries],
+        bytes: fn(&SizeCells) -> &Counter,
     ) {
-        self.head(out, spec, "summary", lines.is_empty());
-        for l in lines {
-            push_sample(out, spec.name, "_count", &l.line, &l.cells.count);
-            push_sample(out, spec.name, "_sum", &l.line, bytes(&l.cells));
+        self.head(out, desc, "summary", series.is_empty());
+        for s in series {
+            push_sample(out, desc.name, "_count", &s.head, &s.cells.count);
+            push_sample(out, desc.name, "_sum", &s.head, bytes(&s.cells));
         }
-        self.write_created(out, spec, lines.iter().map(|l| &l.line));
+        self.write_created(out, desc, series.iter().map(|s| &s.head));
     }
 
     fn write_created<'a>(
         &self,
         out: &mut String,
-        spec: Spec,
-        lines: impl ExactSizeIterator<Item = &'a Line>,
+        desc: FamilyDesc,
+        series: impl ExactSizeIterator<Item = &'a SeriesHead>,
     ) {
-        if self.multiprocess || lines.len() == 0 {
+        if self.multiprocess || series.len() == 0 {
             return;
         }
-        let name = created_name(spec.name);
-        out.push_str(&header(&name, spec.help, "gauge"));
-        for line in lines {
+        let name = created_name(desc.name);
+        out.push_str(&header(&name, desc.help, "gauge"));
+        for head in series {
             out.push_str(&name);
-            out.push_str(&line.labels);
-            push_float(out, line.born);
+            out.push_str(&head.labels);
+            push_float(out, head.created);
             out.push('\n');
         }
     }
 }
 
-fn push_sample(out: &mut String, name: &str, suffix: &str, line: &Line, cell: &Counter) {
+fn push_sample(out: &mut String, name: &str, suffix: &str, head: &SeriesHead, cell: &Counter) {
     out.push_str(name);
     out.push_str(suffix);
-    out.push_str(&line.labels);
+    out.push_str(&head.labels);
     push_count(out, cell.get());
     out.push('\n');
 }
@@ -386,12 +391,12 @@ mod tests {
         http.observe(route, "POST", 503, 50, 20, 0.001);
         http.observe(http.handler("/nowhere").unwrap(), "BREW", 418, 0, 7, 0.0);
         let text = text(&http);
-        let lines: Vec<_> = text
+        let series: Vec<_> = text
             .lines()
             .filter(|l| !l.starts_with('#') && !l.contains("highr") && !l.contains("_bucket"))
             .collect();
         assert_eq!(
-            lines,
+            series,
             [
                 r#"http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 1.0"#,
                 r#"http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 1.0"#,

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::Compat;
 use super::cell::Gauge;
 use super::families::LORA_INFO;
 use super::number::push_float;
-use super::page::{Labels, Live, header};
+use super::page::{Labels, LiveFamily, header};
+use super::settings::Compat;
 
 /// Most series kept; past it the one that was set longest ago goes.
 const MAX_SERIES: usize = 4096;
@@ -33,7 +33,7 @@ pub struct LoraLoad<'a> {
     pub waiting: u32,
 }
 
-struct Series {
+struct LoraSeries {
     running: String,
     waiting: String,
     /// Name and labels, with the space after.
@@ -43,7 +43,7 @@ struct Series {
     evicted: AtomicBool,
 }
 
-impl Series {
+impl LoraSeries {
     fn shows(&self, running: &str, waiting: &str) -> bool {
         self.running == running && self.waiting == waiting && !self.evicted.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl Series {
 /// All series, of all engines: they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
-    series: ArcSwap<Vec<Arc<Series>>>,
+    series: ArcSwap<Vec<Arc<LoraSeries>>>,
     /// Held to add a series, never by a reader.
     adding: Mutex<()>,
     header: String,
@@ -75,7 +75,7 @@ impl LoraInfo {
         self.touch(running, waiting, value);
     }
 
-    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
+    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
         let _adding = self.adding.lock();
         let all = self.series.load();
         let known = all.iter().find(|s| s.shows(running, waiting));
@@ -97,13 +97,13 @@ impl LoraInfo {
         series
     }
 
-    fn series(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
+    fn series(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
         let labels = Labels::new([
             ("max_lora", self.max_lora.as_str()),
             ("running_lora_adapters", running),
             ("waiting_lora_adapters", waiting),
         ]);
-        Arc::new(Series {
+        Arc::new(LoraSeries {
             running: running.to_owned(),
             waiting: waiting.to_owned(),
             text: format!("{}{} ", LORA_INFO.name, labels.render()),
@@ -123,7 +123,7 @@ impl LoraInfo {
     /// Forgets all series for these (running, waiting, value).
     pub(super) fn replace(&self, series: &[(String, String, f64)]) {
         let _adding = self.adding.lock();
-        let mut all: Vec<Arc<Series>> = Vec::with_capacity(series.len());
+        let mut all: Vec<Arc<LoraSeries>> = Vec::with_capacity(series.len());
         for (running, waiting, value) in series {
             match all.iter().find(|s| s.shows(running, waiting)) {
                 Some(same) => same.at.set(*value),
@@ -134,7 +134,7 @@ impl LoraInfo {
     }
 }
 
-impl Live for LoraInfo {
+impl LiveFamily for LoraInfo {
     fn restart(&self, _: f64) {
         self.clear();
     }
@@ -156,12 +156,12 @@ impl Live for LoraInfo {
 /// One engine's hand on the series: while the adapters stay the same, it only writes the time.
 pub(super) struct LoraWriter {
     info: Arc<LoraInfo>,
-    last: Mutex<Last>,
+    last: Mutex<LastWritten>,
 }
 
 #[derive(Default)]
-struct Last {
-    series: Option<Arc<Series>>,
+struct LastWritten {
+    series: Option<Arc<LoraSeries>>,
     running: String,
     waiting: String,
 }

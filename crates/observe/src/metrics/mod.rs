@@ -25,8 +25,7 @@ mod cache_config;
 mod cell;
 mod cells;
 mod engine;
-pub mod exposition;
-pub mod fake;
+mod fake;
 mod families;
 mod faults;
 mod frontend;
@@ -37,6 +36,7 @@ mod observer;
 mod page;
 mod process;
 mod restart;
+mod settings;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -44,133 +44,30 @@ mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use block_lifetime::BlockLifetime;
-pub use buckets::{BucketError, Buckets};
 pub use cache_config::CacheConfig;
-pub use engine::{
-    EngineMetrics, Finished, NixlFailure, NixlTransfer, Reason, Rejection, SleepState, Totals,
-};
-pub use fake::{Fake, FakeError};
+pub use engine::{EngineMetrics, FinishReason, FinishedRequest, Rejection, SleepState, Totals};
+pub use fake::{FakeGauge, FakeLora, FakeMetrics, RealMetrics, Waveform};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
-pub use observer::{Hearing, Observer};
-pub use work::{Model as WorkModel, WorkObserver};
+pub use observer::{EngineFeatures, MetricsObserver};
+pub use settings::{Clock, Compat, Settings, wall_clock};
+pub use work::{WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};
-use cells::{Cells, Engines};
-use frontend::{AllOperations, ToolParser};
+use cells::{EngineCells, EngineFamilies};
+use fake::FakeState;
+use faults::FaultMetrics;
+use frontend::{OperationMetrics, ToolParserMetrics};
 use lora::LoraInfo;
-use page::{Group, Labels, Page, PageBuilder, Series};
+use page::{FamilyGroup, Labels, Page, PageBuilder, Series};
+use process::{ProcessInfo, PythonInfo};
+use sockets::WebSocketMetrics;
 
 /// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
-
-/// Tells the unix time, in seconds.
-pub type Clock = fn() -> f64;
-
-/// The time of this machine.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an edge: wall-clock times are part of the text"
-)]
-pub fn wall_clock() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
-}
-
-/// Whose habits decide where the two projects differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Compat {
-    /// vLLM: an adapter with requests is listed as running and waiting; tool calls and remote
-    /// decodes count as `stop` and `length`.
-    #[default]
-    Vllm,
-    /// llm-d's simulator: an adapter is listed where it is; those reasons count by name.
-    Llmd,
-}
-
-/// What decides which series there are.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// First served model name; requests to adapters count under it too.
-    pub model_name: String,
-    /// One per data-parallel rank, as the label `engine` shows it.
-    pub engines: Vec<String>,
-    /// Whether there is such a label; without, there must be one engine.
-    pub engine_label: bool,
-    /// Context length: bounds the histograms of lengths.
-    pub max_model_len: u32,
-    /// `--max-loras`; `None`: no adapters are enabled.
-    pub lora: Option<u32>,
-    /// Whose habits.
-    pub compat: Compat,
-    /// Retired names beside the new ones.
-    pub legacy: bool,
-    /// The label `finish_reason` beside `finished_reason`.
-    pub finish_reason_label: bool,
-    /// A tool-call parser is configured.
-    pub tool_parser: bool,
-    /// Whether engines are shown at all (not with `--disable-log-stats`).
-    pub engine_stats: bool,
-    /// `--kv-cache-metrics`.
-    pub kv_cache_metrics: bool,
-    /// Whether speech comes over WebSockets.
-    pub sockets: bool,
-    /// Draft tokens per step; zero: no speculation.
-    pub spec_positions: u32,
-    /// Prompts may come from other servers.
-    pub kv_consumer: bool,
-    /// They come by NIXL.
-    pub nixl: bool,
-    /// Per engine, the labels of `cache_config_info` without `engine` ([`CacheConfig::labels`]).
-    pub cache_config: Vec<Vec<(String, String)>>,
-    /// Bucket bounds.
-    pub buckets: Buckets,
-    /// `python_*` and `process_*`; never with several processes.
-    pub runtime_series: bool,
-    /// The text of several API servers (vLLM's data parallelism): no `_created`, no
-    /// `python_*` and `process_*`, families by type, none without series.
-    pub multiprocess: bool,
-    /// Route templates that requests are counted under; one that redirects to another
-    /// (`/v1/models/`) is one too.
-    pub routes: Vec<String>,
-    /// Shown instead of the truth, and how often moving values move.
-    pub fake: Option<(Fake, Duration)>,
-    /// The time.
-    pub clock: Clock,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            model_name: String::new(),
-            engines: vec!["0".to_owned()],
-            engine_label: true,
-            max_model_len: 1024,
-            lora: None,
-            compat: Compat::Vllm,
-            legacy: false,
-            finish_reason_label: false,
-            tool_parser: false,
-            engine_stats: true,
-            kv_cache_metrics: false,
-            sockets: false,
-            spec_positions: 0,
-            kv_consumer: false,
-            nixl: false,
-            cache_config: Vec::new(),
-            buckets: Buckets::default(),
-            runtime_series: true,
-            multiprocess: false,
-            routes: Vec::new(),
-            fake: None,
-            clock: wall_clock,
-        }
-    }
-}
 
 /// All metrics of a server.
 pub struct Metrics {
@@ -178,11 +75,11 @@ pub struct Metrics {
     engines: Vec<Arc<EngineMetrics>>,
     rejections: [Arc<Counter>; 2],
     http: HttpMetrics,
-    tool_parser: ToolParser,
-    operations: AllOperations,
-    sockets: sockets::Sockets,
-    faults: Arc<faults::Faults>,
-    fake: Option<fake::FakeState>,
+    tool_parser: ToolParserMetrics,
+    operations: OperationMetrics,
+    sockets: WebSocketMetrics,
+    faults: Arc<FaultMetrics>,
+    fake: Option<FakeState>,
     /// Where a process without requests shows that it has no adapter (llm-d).
     idle_lora: Option<Arc<LoraInfo>>,
     clock: Clock,
@@ -192,23 +89,20 @@ pub struct Metrics {
 
 impl Metrics {
     /// All series that these settings ask for, at zero.
-    ///
-    /// # Errors
-    /// [`FakeError`] when the fake metrics cannot be shown.
-    pub fn new(settings: Settings) -> Result<Arc<Self>, FakeError> {
-        let born = (settings.clock)();
-        let mut page = PageBuilder::new(settings.multiprocess, born);
+    pub fn new(settings: Settings) -> Arc<Self> {
+        let created = (settings.clock)();
+        let mut page = PageBuilder::new(settings.multiprocess, created);
         if settings.runtime_series && !settings.multiprocess {
-            page.live(Group::Counter, Arc::new(process::Python));
-            page.live(Group::Gauge, Arc::new(process::Process::new()));
+            page.live(FamilyGroup::Counter, Arc::new(PythonInfo));
+            page.live(FamilyGroup::Gauge, Arc::new(ProcessInfo::new()));
         }
 
-        let real: Vec<Cells> = settings
+        let real: Vec<EngineCells> = settings
             .engines
             .iter()
-            .map(|_| Cells::new(&settings))
+            .map(|_| EngineCells::new(&settings))
             .collect();
-        let shown: Vec<(Labels, Cells)> = settings
+        let shown: Vec<(Labels, EngineCells)> = settings
             .engines
             .iter()
             .zip(&real)
@@ -222,7 +116,7 @@ impl Metrics {
             .collect();
         let rejections: [Arc<Counter>; 2] = Default::default();
         let rejected = rejected_series(&settings, &rejections);
-        let all = Engines {
+        let all = EngineFamilies {
             each: &shown,
             settings: &settings,
         };
@@ -239,9 +133,9 @@ impl Metrics {
             .map_or_else(|| real_lora.clone(), |_| lora());
         let mut idle_lora = None;
         if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
-            page.live(Group::SummedGauge, shown_lora.clone());
+            page.live(FamilyGroup::SummedGauge, shown_lora.clone());
             if settings.compat == Compat::Llmd {
-                shown_lora.set("", "", born.trunc());
+                shown_lora.set("", "", created.trunc());
                 idle_lora = Some(shown_lora.clone());
             }
         }
@@ -251,37 +145,32 @@ impl Metrics {
 
         let http = HttpMetrics::new(&settings.routes, settings.multiprocess, settings.clock);
         http.register(&mut page);
-        let tool_parser = ToolParser::new();
+        let tool_parser = ToolParserMetrics::new();
         if settings.tool_parser {
             tool_parser.register(&mut page, &settings.model_name);
         }
-        let operations = AllOperations::new(&page, settings.clock);
+        let operations = OperationMetrics::new(&page, settings.clock);
         operations.register(&mut page);
-        let sockets = sockets::Sockets::new();
+        let sockets = WebSocketMetrics::new();
         if settings.sockets {
             sockets.register(&mut page);
         }
-        let faults = Arc::new(faults::Faults::default());
-        page.live(Group::Counter, faults.clone());
+        let faults = Arc::new(FaultMetrics::new());
+        page.live(FamilyGroup::Counter, faults.clone());
         if settings.engine_stats && settings.legacy {
             page.without_created();
             all.register_old_names(&mut page);
         }
 
-        let fake = settings
-            .fake
-            .as_ref()
-            .map(|(fake, refresh)| {
-                let shown = shown.iter().map(|(_, cells)| cells.clone()).collect();
-                let buckets = settings.buckets.clone();
-                fake::FakeState::new(fake, *refresh, shown, shown_lora, buckets, settings.clock)
-            })
-            .transpose()?;
+        let fake = settings.fake.as_ref().map(|(fake, refresh)| {
+            let shown = shown.into_iter().map(|(_, cells)| cells).collect();
+            FakeState::new(fake, *refresh, shown, shown_lora, settings.clock)
+        });
         let engines = real.into_iter().map(|cells| {
             let (rejections, lora) = (rejections.clone(), real_lora.clone());
             Arc::new(EngineMetrics::new(cells, rejections, lora, &settings))
         });
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             engines: engines.collect(),
             page: page.build(),
             rejections,
@@ -294,7 +183,7 @@ impl Metrics {
             idle_lora,
             clock: settings.clock,
             length: AtomicUsize::new(0),
-        }))
+        })
     }
 
     /// The series of one data-parallel rank.
@@ -346,33 +235,28 @@ impl Metrics {
         self.sockets.closed(seconds);
     }
 
-    /// A client got to feel a fault of this kind, dealt by a scenario's phase (both empty outside
-    /// a drill).
-    pub fn on_fault(&self, kind: &'static str, scenario: &str, phase: &str) {
-        self.faults.add(kind, scenario, phase);
+    /// A client got to feel a fault of this kind, injected by a scenario's phase (both empty
+    /// without a scenario).
+    pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
+        self.faults.count(kind, scenario, phase);
     }
 
-    /// The scenario and phase that are played; `None`: none.
-    pub fn on_phase(&self, place: Option<(&str, &str)>) {
-        self.faults.play(place);
+    /// The scenario and phase that are in force; `None`: none.
+    pub fn on_phase(&self, phase: Option<(&str, &str)>) {
+        self.faults.set_phase(phase);
     }
 
-    /// The fake metrics that are shown, if any are.
-    pub fn fake(&self) -> Option<Fake> {
-        self.fake.as_ref().map(fake::FakeState::config)
-    }
-
-    /// Lays an update over the fake metrics; all of it or nothing.
+    /// Lays an update over the fake metrics.
     ///
     /// # Errors
-    /// [`FakeError::RealMetrics`] when none are shown, or what is wrong with the result.
-    pub fn update_fake(&self, update: &Fake) -> Result<(), FakeError> {
-        let fake = self.fake.as_ref().ok_or(FakeError::RealMetrics)?;
-        fake.update(update)
+    /// [`RealMetrics`] when none are shown.
+    pub fn update_fake(&self, update: &FakeMetrics) -> Result<(), RealMetrics> {
+        self.fake.as_ref().ok_or(RealMetrics)?.update(update);
+        Ok(())
     }
 
     /// Counts begin again at zero, as in a process that starts now. Fake metrics stay as they are,
-    /// and so does what is counted of faults: it is the record of the drill.
+    /// and so does what is counted of faults: it is the record of the scenario.
     pub fn restart(&self) {
         if self.fake.is_some() {
             return;
@@ -410,12 +294,10 @@ fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series
 }
 
 fn engine_labels(settings: &Settings, engine: &str) -> Labels {
-    let labels = Labels::new([("model_name", settings.model_name.as_str())]);
-    if settings.engine_label {
-        labels.with("engine", engine)
-    } else {
-        labels
-    }
+    Labels::new([
+        ("model_name", settings.model_name.as_str()),
+        ("engine", engine),
+    ])
 }
 
 fn register_cache_config(settings: &Settings, page: &mut PageBuilder) {

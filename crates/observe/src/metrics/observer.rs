@@ -1,50 +1,53 @@
+//! From what an engine does to what `/metrics` shows, when vLLM would.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{EngineMetrics, Finished, LoraLoad, Reason};
+use super::engine::{EngineMetrics, FinishReason, FinishedRequest};
+use super::lora::LoraLoad;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer as Hears, PlannedFinish, SequenceRecord};
+use vllm_sim_engine::driver::{Observer, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{End, Event, Stats};
 
 /// Turns what an engine does into what `/metrics` shows, when vLLM would.
-pub struct Observer {
+pub struct MetricsObserver {
     metrics: Arc<EngineMetrics>,
-    loras: BTreeMap<Arc<str>, Use>,
-    hears: Hearing,
+    loras: BTreeMap<Arc<str>, AdapterUse>,
+    features: EngineFeatures,
 }
 
-/// What kind of engine is observed.
+/// What the observed engine has.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Hearing {
-    /// Adapters exist.
+pub struct EngineFeatures {
+    /// Adapters.
     pub loras: bool,
-    /// The engine has a prefix cache.
+    /// A prefix cache.
     pub cache: bool,
-    /// The engine tells of its batches.
+    /// Events of its batches.
     pub steps: bool,
-    /// It asks a connector for what it has not cached.
+    /// A connector that it asks for what it has not cached.
     pub connector: bool,
 }
 
 /// Sequences of one adapter.
 #[derive(Debug, Clone, Copy, Default)]
-struct Use {
+struct AdapterUse {
     waiting: u32,
     running: u32,
 }
 
-impl Observer {
+impl MetricsObserver {
     /// An observer that feeds one engine's series.
-    pub fn new(metrics: Arc<EngineMetrics>, hears: Hearing) -> Self {
+    pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
         Self {
             metrics,
             loras: BTreeMap::new(),
-            hears,
+            features,
         }
     }
 
-    fn lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut Use)) {
+    fn lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
         if let Some(name) = &record.request.lora {
             change(self.loras.entry(name.clone()).or_default());
             self.show_loras();
@@ -52,8 +55,8 @@ impl Observer {
     }
 
     fn show_loras(&mut self) {
-        if self.hears.loras {
-            let load = |(name, used): (&'_ Arc<str>, &Use)| (name.clone(), *used);
+        if self.features.loras {
+            let load = |(name, used): (&'_ Arc<str>, &AdapterUse)| (name.clone(), *used);
             let loads: Vec<_> = self.loras.iter().map(load).collect();
             let loads: Vec<_> = loads
                 .iter()
@@ -67,7 +70,7 @@ impl Observer {
         }
     }
 
-    fn finish(&self, record: &SequenceRecord, reason: Reason) {
+    fn finish(&self, record: &SequenceRecord, reason: FinishReason) {
         let seconds = |d: std::time::Duration| d.as_secs_f64();
         let has_token = record.output > 0;
         let last = if has_token {
@@ -80,7 +83,7 @@ impl Observer {
         } else {
             record.scheduled
         };
-        self.metrics.on_finished(&Finished {
+        self.metrics.on_finished(&FinishedRequest {
             reason,
             prompt_tokens: record.prompt,
             output_tokens: record.output,
@@ -95,7 +98,7 @@ impl Observer {
         });
     }
 
-    /// The last sequence of a request tells of the request.
+    /// The last sequence of a request reports the request.
     fn close_parent(&self, record: &SequenceRecord) {
         let Some(parent) = &record.request.parent else {
             return;
@@ -108,7 +111,7 @@ impl Observer {
     }
 }
 
-impl Hears for Observer {
+impl Observer for MetricsObserver {
     fn on_queued(&mut self, record: &SequenceRecord) {
         self.lora(record, |u| u.waiting += 1);
     }
@@ -119,11 +122,11 @@ impl Hears for Observer {
                 cached, external, ..
             } => {
                 // A connector is asked for what this engine's cache has not.
-                let asked = match self.hears.connector || *external > 0 {
+                let asked = match self.features.connector || *external > 0 {
                     true => record.prompt - cached,
                     false => 0,
                 };
-                if record.looked_up && self.hears.cache {
+                if record.looked_up && self.features.cache {
                     self.metrics
                         .on_scheduled(record.prompt, *cached, asked, *external);
                 }
@@ -151,7 +154,7 @@ impl Hears for Observer {
                 for _ in 1..*n {
                     self.metrics.on_gap(0.0);
                 }
-                if !self.hears.steps {
+                if !self.features.steps {
                     let computed = if first {
                         record.prompt - record.cached
                     } else {
@@ -167,15 +170,17 @@ impl Hears for Observer {
                 });
                 match (end, record.request.finish) {
                     (End::Aborted, _) => {}
-                    (End::Cancelled, _) => self.finish(record, Reason::Abort),
-                    (End::Threshold, _) => self.finish(record, Reason::CacheThreshold),
-                    (End::Finished, PlannedFinish::Stop) => self.finish(record, Reason::Stop),
-                    (End::Finished, PlannedFinish::Length) => self.finish(record, Reason::Length),
+                    (End::Cancelled, _) => self.finish(record, FinishReason::Abort),
+                    (End::Threshold, _) => self.finish(record, FinishReason::CacheThreshold),
+                    (End::Finished, PlannedFinish::Stop) => self.finish(record, FinishReason::Stop),
+                    (End::Finished, PlannedFinish::Length) => {
+                        self.finish(record, FinishReason::Length)
+                    }
                     (End::Finished, PlannedFinish::ToolCalls) => {
-                        self.finish(record, Reason::ToolCalls);
+                        self.finish(record, FinishReason::ToolCalls);
                     }
                     (End::Finished, PlannedFinish::RemoteDecode) => {
-                        self.finish(record, Reason::RemoteDecode);
+                        self.finish(record, FinishReason::RemoteDecode);
                     }
                 }
                 if *end != End::Aborted {

@@ -8,13 +8,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::cell::{Born, Counter, Gauge, Histogram};
+use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
-use super::restart::Growing;
+use super::restart::Resettable;
 
 /// Name and HELP of a family. Counters are named with their `_total`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spec {
+pub(super) struct FamilyDesc {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
@@ -103,8 +103,8 @@ impl From<&Arc<Gauge>> for Value {
 pub(super) struct Series {
     pub(super) labels: Labels,
     pub(super) value: Value,
-    /// When set, the series is hidden until this is born.
-    pub(super) shown: Option<Arc<Born>>,
+    /// When set, the series is hidden until then.
+    pub(super) shown: Option<Arc<CreatedAt>>,
 }
 
 impl Series {
@@ -118,7 +118,7 @@ impl Series {
 }
 
 /// A part of the page that is not known when it is built.
-pub(super) trait Live: Send + Sync {
+pub(super) trait LiveFamily: Send + Sync {
     /// Appends whole lines.
     fn write(&self, out: &mut String, now_unix: f64);
     /// Forgets what a process that starts at this time does not know.
@@ -127,7 +127,7 @@ pub(super) trait Live: Send + Sync {
 
 /// In which order several API servers show their families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Group {
+pub(super) enum FamilyGroup {
     Counter,
     Gauge,
     Histogram,
@@ -136,7 +136,7 @@ pub(super) enum Group {
     Summary,
 }
 
-enum Part {
+enum PageSegment {
     Text(String),
     Number(Value),
     /// `before[i]` precedes the i-th number.
@@ -147,22 +147,22 @@ enum Part {
     },
     /// A whole line; the time of birth where there is no value.
     Hidden {
-        shown: Arc<Born>,
+        shown: Arc<CreatedAt>,
         text: String,
         value: Option<Value>,
     },
-    Live(Arc<dyn Live>),
+    LiveFamily(Arc<dyn LiveFamily>),
 }
 
 /// Collects families, in the order of their registration.
 pub(super) struct PageBuilder {
-    families: Vec<(Group, Vec<Part>)>,
+    families: Vec<(FamilyGroup, Vec<PageSegment>)>,
     multiprocess: bool,
     /// Unix time shown in `_created` families.
-    born: Arc<Gauge>,
+    created_at: Arc<Gauge>,
     /// Whether there are such families.
     created: bool,
-    growing: Vec<Growing>,
+    resettable: Vec<Resettable>,
 }
 
 impl PageBuilder {
@@ -170,9 +170,9 @@ impl PageBuilder {
         Self {
             families: Vec::new(),
             multiprocess,
-            born: Arc::new(Gauge::new(now_unix)),
+            created_at: Arc::new(Gauge::new(now_unix)),
             created: !multiprocess,
-            growing: Vec::new(),
+            resettable: Vec::new(),
         }
     }
 
@@ -186,21 +186,27 @@ impl PageBuilder {
         self.multiprocess
     }
 
-    pub(super) fn counter(&mut self, spec: Spec, series: Vec<Series>) {
-        self.growing.extend(series.iter().flat_map(Growing::of));
-        let mut parts = vec![Part::Text(header(spec.name, spec.help, "counter"))];
+    pub(super) fn counter(&mut self, desc: FamilyDesc, series: Vec<Series>) {
+        self.resettable
+            .extend(series.iter().flat_map(Resettable::of));
+        let mut segments = vec![PageSegment::Text(header(desc.name, desc.help, "counter"))];
         for s in &series {
-            let text = format!("{}{} ", spec.name, s.labels.render());
-            push_line(&mut parts, text, &s.value, s.shown.as_ref());
+            let text = format!("{}{} ", desc.name, s.labels.render());
+            push_line(&mut segments, text, &s.value, s.shown.as_ref());
         }
         if self.created {
-            let name = created_name(spec.name);
-            parts.push(Part::Text(header(&name, spec.help, "gauge")));
+            let name = created_name(desc.name);
+            segments.push(PageSegment::Text(header(&name, desc.help, "gauge")));
             for s in &series {
                 let text = format!("{name}{} ", s.labels.render());
                 match &s.shown {
-                    None => push_line(&mut parts, text, &Value::Gauge(self.born.clone()), None),
-                    Some(shown) => parts.push(Part::Hidden {
+                    None => push_line(
+                        &mut segments,
+                        text,
+                        &Value::Gauge(self.created_at.clone()),
+                        None,
+                    ),
+                    Some(shown) => segments.push(PageSegment::Hidden {
                         shown: shown.clone(),
                         text,
                         value: None,
@@ -208,70 +214,83 @@ impl PageBuilder {
                 }
             }
         }
-        self.families.push((Group::Counter, parts));
+        self.families.push((FamilyGroup::Counter, segments));
     }
 
-    pub(super) fn gauge(&mut self, spec: Spec, series: &[Series]) {
-        let mut parts = vec![Part::Text(header(spec.name, spec.help, "gauge"))];
+    pub(super) fn gauge(&mut self, desc: FamilyDesc, series: &[Series]) {
+        let mut segments = vec![PageSegment::Text(header(desc.name, desc.help, "gauge"))];
         for s in series {
-            let text = format!("{}{} ", spec.name, s.labels.render());
-            push_line(&mut parts, text, &s.value, s.shown.as_ref());
+            let text = format!("{}{} ", desc.name, s.labels.render());
+            push_line(&mut segments, text, &s.value, s.shown.as_ref());
         }
-        self.families.push((Group::Gauge, parts));
+        self.families.push((FamilyGroup::Gauge, segments));
     }
 
-    pub(super) fn histogram(&mut self, spec: Spec, series: &[(Labels, Arc<Histogram>)]) {
-        let mut parts = vec![Part::Text(header(spec.name, spec.help, "histogram"))];
+    pub(super) fn histogram(&mut self, desc: FamilyDesc, series: &[(Labels, Arc<Histogram>)]) {
+        let mut segments = vec![PageSegment::Text(header(desc.name, desc.help, "histogram"))];
         for (labels, cell) in series {
-            self.growing.push(Growing::Observed(cell.clone()));
-            parts.push(Part::Histogram {
+            self.resettable.push(Resettable::Observed(cell.clone()));
+            segments.push(PageSegment::Histogram {
                 cell: cell.clone(),
-                before: histogram_lines(spec.name, labels, cell.bounds(), self.multiprocess),
+                before: histogram_lines(desc.name, labels, cell.bounds(), self.multiprocess),
                 sum_first: self.multiprocess,
             });
         }
         if self.created {
-            let name = format!("{}_created", spec.name);
-            parts.push(Part::Text(header(&name, spec.help, "gauge")));
+            let name = format!("{}_created", desc.name);
+            segments.push(PageSegment::Text(header(&name, desc.help, "gauge")));
             for (labels, _) in series {
                 let text = format!("{name}{} ", labels.render());
-                push_line(&mut parts, text, &Value::Gauge(self.born.clone()), None);
+                push_line(
+                    &mut segments,
+                    text,
+                    &Value::Gauge(self.created_at.clone()),
+                    None,
+                );
             }
         }
-        self.families.push((Group::Histogram, parts));
+        self.families.push((FamilyGroup::Histogram, segments));
     }
 
-    pub(super) fn live(&mut self, group: Group, live: Arc<dyn Live>) {
-        self.families.push((group, vec![Part::Live(live)]));
+    pub(super) fn live(&mut self, group: FamilyGroup, live: Arc<dyn LiveFamily>) {
+        self.families
+            .push((group, vec![PageSegment::LiveFamily(live)]));
     }
 
     pub(super) fn build(mut self) -> Page {
         if self.multiprocess {
             self.families.sort_by_key(|(group, _)| *group);
         }
-        let mut parts: Vec<Part> = Vec::new();
-        for part in self.families.into_iter().flat_map(|(_, parts)| parts) {
-            match (parts.last_mut(), part) {
-                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
-                (_, part) => parts.push(part),
+        let mut segments: Vec<PageSegment> = Vec::new();
+        for segment in self.families.into_iter().flat_map(|(_, segments)| segments) {
+            match (segments.last_mut(), segment) {
+                (Some(PageSegment::Text(before)), PageSegment::Text(text)) => {
+                    before.push_str(&text)
+                }
+                (_, segment) => segments.push(segment),
             }
         }
         Page {
-            parts,
-            born: self.born,
-            growing: self.growing,
+            segments,
+            created_at: self.created_at,
+            resettable: self.resettable,
         }
     }
 }
 
-fn push_line(parts: &mut Vec<Part>, text: String, value: &Value, shown: Option<&Arc<Born>>) {
+fn push_line(
+    segments: &mut Vec<PageSegment>,
+    text: String,
+    value: &Value,
+    shown: Option<&Arc<CreatedAt>>,
+) {
     match shown {
-        None => parts.extend([
-            Part::Text(text),
-            Part::Number(value.clone()),
-            Part::Text("\n".to_owned()),
+        None => segments.extend([
+            PageSegment::Text(text),
+            PageSegment::Number(value.clone()),
+            PageSegment::Text("\n".to_owned()),
         ]),
-        Some(shown) => parts.push(Part::Hidden {
+        Some(shown) => segments.push(PageSegment::Hidden {
             shown: shown.clone(),
             text,
             value: Some(value.clone()),
@@ -346,18 +365,18 @@ pub(super) fn write_histogram(
 
 /// A page that is ready to be filled with numbers.
 pub(super) struct Page {
-    parts: Vec<Part>,
-    born: Arc<Gauge>,
-    growing: Vec<Growing>,
+    segments: Vec<PageSegment>,
+    created_at: Arc<Gauge>,
+    resettable: Vec<Resettable>,
 }
 
 impl Page {
     /// Shows the numbers of a process that starts at this unix time: counts from zero.
     pub(super) fn restart(&self, now_unix: f64) {
-        self.born.set(now_unix);
-        self.growing.iter().for_each(Growing::forget);
-        for part in &self.parts {
-            if let Part::Live(live) = part {
+        self.created_at.set(now_unix);
+        self.resettable.iter().for_each(Resettable::reset);
+        for segment in &self.segments {
+            if let PageSegment::LiveFamily(live) = segment {
                 live.restart(now_unix);
             }
         }
@@ -365,16 +384,16 @@ impl Page {
 
     /// Appends the whole text.
     pub(super) fn write(&self, out: &mut String, now_unix: f64) {
-        for part in &self.parts {
-            match part {
-                Part::Text(text) => out.push_str(text),
-                Part::Number(value) => value.push(out),
-                Part::Histogram {
+        for segment in &self.segments {
+            match segment {
+                PageSegment::Text(text) => out.push_str(text),
+                PageSegment::Number(value) => value.push(out),
+                PageSegment::Histogram {
                     cell,
                     before,
                     sum_first,
                 } => write_histogram(out, cell, before, *sum_first),
-                Part::Hidden { shown, text, value } => {
+                PageSegment::Hidden { shown, text, value } => {
                     let Some(at) = shown.at() else { continue };
                     out.push_str(text);
                     match value {
@@ -383,7 +402,7 @@ impl Page {
                     }
                     out.push('\n');
                 }
-                Part::Live(live) => live.write(out, now_unix),
+                PageSegment::LiveFamily(live) => live.write(out, now_unix),
             }
         }
     }
@@ -393,11 +412,11 @@ impl Page {
 mod tests {
     use super::*;
 
-    const EVENTS: Spec = Spec {
+    const EVENTS: FamilyDesc = FamilyDesc {
         name: "events_total",
         help: "Some \\ events\nhere.",
     };
-    const DELAY: Spec = Spec {
+    const DELAY: FamilyDesc = FamilyDesc {
         name: "delay_seconds",
         help: "A delay.",
     };

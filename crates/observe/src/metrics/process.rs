@@ -11,7 +11,7 @@ use std::fs;
 use parking_lot::Mutex;
 
 use super::number::push_float;
-use super::page::{Live, header};
+use super::page::{LiveFamily, header};
 
 /// Seconds that the number of open files is believed: counting them lists a directory.
 const FDS_FRESH_S: f64 = 1.0;
@@ -38,16 +38,16 @@ python_info{implementation=\"CPython\",major=\"3\",minor=\"12\",patchlevel=\"12\
 ";
 
 /// Constant series of the interpreter that is not there.
-pub(super) struct Python;
+pub(super) struct PythonInfo;
 
-impl Live for Python {
+impl LiveFamily for PythonInfo {
     fn write(&self, out: &mut String, _: f64) {
         out.push_str(PYTHON);
     }
 }
 
 /// This process.
-pub(super) struct Process {
+pub(super) struct ProcessInfo {
     /// Per second, of the CPU times.
     ticks: f64,
     page_size: f64,
@@ -60,14 +60,14 @@ pub(super) struct Process {
 }
 
 /// A line of `/proc/self/stat` that matters.
-struct Stat {
+struct ProcStat {
     cpu_s: f64,
     start_s: f64,
     virtual_bytes: f64,
     resident_bytes: f64,
 }
 
-impl Process {
+impl ProcessInfo {
     pub(super) fn new() -> Self {
         let aux = |key, default| auxiliary(key).unwrap_or(default) as f64;
         Self {
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    fn stat(&self) -> Option<Stat> {
+    fn stat(&self) -> Option<ProcStat> {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         // The name of the program may have spaces; it ends with the last parenthesis.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -90,7 +90,7 @@ impl Process {
         let start = number(6)?;
         let virtual_bytes = number(0)?;
         let resident_pages = number(0)?;
-        Some(Stat {
+        Some(ProcStat {
             cpu_s: (user + system) / self.ticks,
             start_s: start / self.ticks + self.boot?,
             virtual_bytes,
@@ -136,7 +136,7 @@ fn word_after(path: &str, label: &str) -> Option<f64> {
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-impl Live for Process {
+impl LiveFamily for ProcessInfo {
     fn restart(&self, now_unix: f64) {
         let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
         *self.anew.lock() = Some((now_unix, cpu_s));
@@ -151,7 +151,7 @@ impl Live for Process {
             out.push('\n');
         };
         let stat = self.stat().map(|stat| match *self.anew.lock() {
-            Some((start_s, before)) => Stat {
+            Some((start_s, before)) => ProcStat {
                 start_s,
                 cpu_s: (stat.cpu_s - before).max(0.0),
                 ..stat
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn this_process_is_described() {
-        let process = Process::new();
+        let process = ProcessInfo::new();
         let stat = process.stat().unwrap();
         assert!(stat.resident_bytes > 100_000.0 && stat.virtual_bytes >= stat.resident_bytes);
         assert!(stat.start_s > 1.5e9, "{}", stat.start_s);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn open_files_are_counted_once_a_second() {
-        let process = Process::new();
+        let process = ProcessInfo::new();
         let before = process.open_fds(10.0).unwrap();
         *process.fds.lock() = Some((10.0, before + 1000.0));
         assert_eq!(process.open_fds(10.9), Some(before + 1000.0));

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::cell::{Born, Counter, Gauge, Histogram};
+use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::page::{Series, Value};
 
 /// Something that only grows while a process lives.
-pub(super) enum Growing {
+pub(super) enum Resettable {
     Count(Arc<Counter>),
     Sum(Arc<Gauge>),
     Observed(Arc<Histogram>),
     /// Series that are hidden until there is something to show.
-    Shown(Arc<Born>),
+    Shown(Arc<CreatedAt>),
 }
 
-impl Growing {
+impl Resettable {
     /// The cells behind a line of a counter.
     pub(super) fn of(series: &Series) -> impl Iterator<Item = Self> {
         let value = match &series.value {
@@ -29,7 +29,7 @@ impl Growing {
     }
 
     /// Back to the start.
-    pub(super) fn forget(&self) {
+    pub(super) fn reset(&self) {
         match self {
             Self::Count(cell) => cell.set(0),
             Self::Sum(cell) => cell.set(0.0),

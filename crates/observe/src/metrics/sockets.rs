@@ -9,13 +9,13 @@ use super::families as f;
 use super::page::{Labels, PageBuilder, Series};
 
 /// WebSocket connections.
-pub(super) struct Sockets {
+pub(super) struct WebSocketMetrics {
     active: Arc<Gauge>,
     total: Arc<Counter>,
     duration: Arc<Histogram>,
 }
 
-impl Sockets {
+impl WebSocketMetrics {
     pub(super) fn new() -> Self {
         Self {
             active: Arc::default(),

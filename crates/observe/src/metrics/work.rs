@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::EngineMetrics;
+use super::engine::EngineMetrics;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::latency::ModelShape;
@@ -18,7 +18,7 @@ const WIDE: f64 = 2.0;
 
 /// What a model costs, per GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Model {
+pub struct WorkModel {
     hidden: f64,
     layers: f64,
     heads: f64,
@@ -35,7 +35,7 @@ pub struct Model {
     cache_bytes: f64,
 }
 
-impl Model {
+impl WorkModel {
     /// A model over `tensor` × `pipeline` GPUs, whose experts lie on `experts` ranks.
     pub fn new(
         shape: &ModelShape,
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// Operations, bytes read and bytes written of one step.
-    fn cost(&self, load: &Load) -> [f64; 3] {
+    fn cost(&self, load: &StepLoad) -> [f64; 3] {
         let Self {
             hidden,
             layers,
@@ -124,7 +124,7 @@ impl Model {
 
 /// What a step computes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Load {
+struct StepLoad {
     prefill: f64,
     decode: f64,
     prefill_context: f64,
@@ -134,7 +134,7 @@ struct Load {
     logits: f64,
 }
 
-impl Load {
+impl StepLoad {
     fn tokens(&self) -> f64 {
         self.prefill + self.decode
     }
@@ -143,20 +143,20 @@ impl Load {
 /// Adds up the work of one engine.
 pub struct WorkObserver {
     metrics: Arc<EngineMetrics>,
-    model: Model,
-    /// Whether the engine tells of its batches; else every output is one.
+    model: WorkModel,
+    /// Whether the engine has events of its batches; else every output is one.
     steps: bool,
-    load: Load,
+    load: StepLoad,
 }
 
 impl WorkObserver {
     /// An observer of an engine that runs `model`.
-    pub fn new(metrics: Arc<EngineMetrics>, model: Model, steps: bool) -> Self {
+    pub fn new(metrics: Arc<EngineMetrics>, model: WorkModel, steps: bool) -> Self {
         Self {
             metrics,
             model,
             steps,
-            load: Load::default(),
+            load: StepLoad::default(),
         }
     }
 
@@ -225,13 +225,13 @@ mod tests {
         });
         let shape = ModelShape::from_config(&config).expect("a shape");
         let cost = |tensor: u32, pipeline: u32| {
-            let model = Model::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
-            let load = Load {
+            let model = WorkModel::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
+            let load = StepLoad {
                 decode: 1.0,
                 decode_context: 1.0,
                 products: 1.0,
                 logits: 1.0,
-                ..Load::default()
+                ..StepLoad::default()
             };
             model.cost(&load)
         };

@@ -12,13 +12,14 @@ use bytes::Bytes;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
 use opentelemetry_otlp::{
-    ExporterBuildError, Protocol as Form, SpanExporter, WithExportConfig, WithHttpConfig,
-    WithTonicConfig,
+    ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+
+use super::protocol::OtlpProtocol;
 
 /// How long one export may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,19 +32,9 @@ const AUTHORITIES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// How spans are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Protocol {
-    /// gRPC to a host and port. Any scheme or none will do; only `https` means something: TLS.
-    #[default]
-    Grpc,
-    /// Protobuf in a POST to a whole URL, whose path is usually `/v1/traces`.
-    HttpProtobuf,
-}
-
 /// Why there is no way to a collector.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OtlpError {
     /// What the exporter finds wrong.
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
@@ -53,12 +44,12 @@ pub enum OpenError {
 }
 
 /// The exporter of spans to `endpoint`.
-pub(super) fn exporter(endpoint: &str, protocol: Protocol) -> Result<SpanExporter, OpenError> {
+pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExporter, OtlpError> {
     let authorities = AUTHORITIES.iter().find_map(std::env::var_os);
     let authorities = authorities.filter(|path| !path.is_empty());
     let authorities = authorities.map(PathBuf::from);
     Ok(match protocol {
-        Protocol::Grpc => {
+        OtlpProtocol::Grpc => {
             let url = grpc_url(endpoint);
             let secure = url.starts_with("https");
             let builder = SpanExporter::builder()
@@ -70,12 +61,12 @@ pub(super) fn exporter(endpoint: &str, protocol: Protocol) -> Result<SpanExporte
                 false => builder.build()?,
             }
         }
-        Protocol::HttpProtobuf => SpanExporter::builder()
+        OtlpProtocol::HttpProtobuf => SpanExporter::builder()
             .with_http()
-            .with_protocol(Form::HttpBinary)
+            .with_protocol(Protocol::HttpBinary)
             .with_endpoint(http_url(endpoint))
             .with_timeout(TIMEOUT)
-            .with_http_client(Post::new(authorities)?)
+            .with_http_client(HttpExportClient::new(authorities)?)
             .build()?,
     })
 }
@@ -97,13 +88,13 @@ fn http_url(endpoint: &str) -> String {
     }
 }
 
-fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OpenError> {
+fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> {
     let config = ClientTlsConfig::new();
     Ok(match authorities {
         None => config.with_enabled_roots(),
         Some(path) => {
             let read = std::fs::read(&path);
-            let pem = read.map_err(|error| OpenError::Certificates(path, error.to_string()))?;
+            let pem = read.map_err(|error| OtlpError::Certificates(path, error.to_string()))?;
             config.ca_certificate(Certificate::from_pem(pem))
         }
     })
@@ -111,14 +102,14 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OpenError> 
 
 /// An HTTP client for the exporter's own thread, which it may block.
 #[derive(Debug)]
-struct Post(ureq::Agent);
+struct HttpExportClient(ureq::Agent);
 
-impl Post {
-    fn new(authorities: Option<PathBuf>) -> Result<Self, OpenError> {
+impl HttpExportClient {
+    fn new(authorities: Option<PathBuf>) -> Result<Self, OtlpError> {
         let mut builder = ureq::AgentBuilder::new().timeout(TIMEOUT).redirects(0);
         if let Some(path) = authorities {
             let config = http_tls(&path);
-            let config = config.map_err(|why| OpenError::Certificates(path, why))?;
+            let config = config.map_err(|why| OtlpError::Certificates(path, why))?;
             builder = builder.tls_config(Arc::new(config));
         }
         Ok(Self(builder.build()))
@@ -143,8 +134,8 @@ impl Post {
     }
 }
 
-#[tonic::async_trait]
-impl HttpClient for Post {
+#[async_trait::async_trait]
+impl HttpClient for HttpExportClient {
     async fn send_bytes(
         &self,
         request: http::Request<Bytes>,

@@ -6,82 +6,71 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::super::cell::{Counter, Histogram};
-use super::super::cells::{Cells, REASONS};
+use super::super::cells::{EngineCells, FINISH_REASONS};
 use super::super::lora::LoraInfo;
-use super::super::{Buckets, Clock};
-use super::{FAKE_REASONS, Fake, FakeError, Signal};
+use super::super::settings::Clock;
+use super::{FakeGauge, FakeMetrics};
+
+/// Finish reasons that fake metrics may count.
+const FAKE_REASONS: [&str; 5] = [
+    "stop",
+    "length",
+    "tool_calls",
+    "remote_decode",
+    "cache_threshold",
+];
 
 /// Fake metrics as they are shown now.
 pub(in super::super) struct FakeState {
     /// Those that the page shows, one per engine; nobody else writes them.
-    engines: Vec<Cells>,
+    engines: Vec<EngineCells>,
     lora: Arc<LoraInfo>,
-    buckets: Buckets,
     refresh: Duration,
     clock: Clock,
-    now: Mutex<Now>,
-}
-
-#[derive(Default)]
-struct Now {
-    config: Fake,
     /// Running, waiting, cache usage; each with the time it was set.
-    signals: [Option<(Signal, f64)>; 3],
+    gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
 impl FakeState {
     pub(in super::super) fn new(
-        fake: &Fake,
+        fake: &FakeMetrics,
         refresh: Duration,
-        engines: Vec<Cells>,
+        engines: Vec<EngineCells>,
         lora: Arc<LoraInfo>,
-        buckets: Buckets,
         clock: Clock,
-    ) -> Result<Self, FakeError> {
-        if refresh.is_zero() {
-            return Err(FakeError::Refresh);
-        }
+    ) -> Self {
         let state = Self {
             engines,
             lora,
-            buckets,
             refresh,
             clock,
-            now: Mutex::default(),
+            gauges: Mutex::default(),
         };
         let mut initial = fake.clone();
         initial.loras.get_or_insert_default();
-        state.update(&initial)?;
-        Ok(state)
+        state.update(&initial);
+        state
     }
 
-    /// What is shown, all updates included.
-    pub(in super::super) fn config(&self) -> Fake {
-        self.now.lock().config.clone()
-    }
-
-    /// Lays an update over what is shown, if the whole is sound.
-    pub(in super::super) fn update(&self, update: &Fake) -> Result<(), FakeError> {
-        let mut now = self.now.lock();
-        let config = now.config.clone().updated(update);
-        config.check(&self.buckets)?;
-        now.config = config;
+    /// Lays an update over what is shown.
+    pub(in super::super) fn update(&self, update: &FakeMetrics) {
         let at = (self.clock)();
-        let signals = [
-            &update.running_requests,
-            &update.waiting_requests,
-            &update.kv_cache_usage,
+        let mut gauges = self.gauges.lock();
+        let updated = [
+            update.running_requests,
+            update.waiting_requests,
+            update.kv_cache_usage,
         ];
-        for (kept, new) in now.signals.iter_mut().zip(signals) {
-            if let Some(signal) = new {
-                *kept = Some((signal.clone(), at));
+        for (kept, new) in gauges.iter_mut().zip(updated) {
+            if let Some(gauge) = new {
+                *kept = Some((gauge, at));
             }
         }
         for cells in &self.engines {
             cells.stepped.show(1.0);
             apply(update, cells, at);
         }
-        self.move_signals(&now, at);
+        self.move_gauges(&gauges, at);
         if let Some(loras) = &update.loras {
             let mut series: Vec<_> = loras
                 .iter()
@@ -92,19 +81,18 @@ impl FakeState {
             }
             self.lora.replace(&series);
         }
-        Ok(())
     }
 
     /// Moves the gauges to where they are at this time.
     pub(in super::super) fn tick(&self, now_unix: f64) {
-        self.move_signals(&self.now.lock(), now_unix);
+        self.move_gauges(&self.gauges.lock(), now_unix);
     }
 
-    fn move_signals(&self, now: &Now, now_unix: f64) {
+    fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
         let value = |i: usize, whole| {
-            let (signal, since) = now.signals[i].as_ref()?;
+            let (gauge, since) = gauges[i].as_ref()?;
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            Some(signal.shown(t, self.refresh, whole))
+            Some(gauge.shown(t, self.refresh, whole))
         };
         let (running, waiting, usage) = (value(0, true), value(1, true), value(2, false));
         for cells in &self.engines {
@@ -123,7 +111,7 @@ impl FakeState {
 }
 
 /// Sets what an update names, but for the gauges.
-fn apply(u: &Fake, cells: &Cells, at: f64) {
+fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     for (counts, cell) in [
         (&u.ttft_buckets_values, &cells.ttft),
         (&u.tpot_buckets_values, &cells.itl),
@@ -156,14 +144,14 @@ fn apply(u: &Fake, cells: &Cells, at: f64) {
         (&cells.generation_tokens, u.total_generation_tokens),
     );
     if let Some(n) = u.prefix_cache_queries {
-        cells.prefix_queries.set(n.unsigned_abs());
+        cells.prefix_queries.set(n);
     }
     if let Some(n) = u.prefix_cache_hits {
-        cells.prefix_hits.set(n.unsigned_abs());
+        cells.prefix_hits.set(n);
     }
     if let Some(success) = &u.request_success_total {
-        for (i, reason) in REASONS.into_iter().enumerate() {
-            let n = success.get(reason).map_or(0, |n| n.unsigned_abs());
+        for (i, reason) in FINISH_REASONS.into_iter().enumerate() {
+            let n = success.get(reason).copied().unwrap_or(0);
             cells.success[i].set(n);
             if FAKE_REASONS.contains(&reason) {
                 cells.success_shown[i].show(at);
@@ -174,16 +162,15 @@ fn apply(u: &Fake, cells: &Cells, at: f64) {
 
 /// The total of a pair is the one that is given, or what the given histogram comes to.
 fn apply_tokens(
-    (histogram, counts): (&Histogram, Option<&[i64]>),
-    (total, given): (&Counter, Option<i64>),
+    (histogram, counts): (&Histogram, Option<&[u64]>),
+    (total, given): (&Counter, Option<u64>),
 ) {
     let derived = replace(histogram, counts);
-    if let Some(n) = given.map(i64::unsigned_abs).or(derived) {
+    if let Some(n) = given.or(derived) {
         total.set(n);
     }
 }
 
-fn replace(cell: &Histogram, counts: Option<&[i64]>) -> Option<u64> {
-    let counts: Vec<u64> = counts?.iter().map(|n| n.unsigned_abs()).collect();
-    Some(cell.replace(&counts))
+fn replace(cell: &Histogram, counts: Option<&[u64]>) -> Option<u64> {
+    counts.map(|counts| cell.replace(counts))
 }

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
-use super::exposition::{Family, parse};
 use super::*;
+use exposition::{Family, parse};
 
+mod exposition;
 mod recorded;
 mod traffic;
 
@@ -71,7 +72,7 @@ fn config_d() -> Settings {
 }
 
 fn metrics(settings: Settings) -> Arc<Metrics> {
-    Metrics::new(settings).unwrap()
+    Metrics::new(settings)
 }
 
 fn text(metrics: &Metrics) -> String {

@@ -102,15 +102,3 @@ fn families_of_operations_come_last_once_asked_for() {
         shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
     );
 }
-
-#[test]
-fn custom_buckets_replace_those_of_their_family() {
-    let m = metrics(Settings {
-        buckets: Buckets::parse(r#"{"request_tokens":[7,70],"request_latency":[0.5]}"#).unwrap(),
-        ..base()
-    });
-    let shown = folded(&families(&m));
-    let with = |les: &str| shown.lines().filter(|l| l.ends_with(les)).count();
-    assert_eq!(with("model_name=\"tiny-llama\"} 7.0 70.0 +Inf"), 5);
-    assert_eq!(with("model_name=\"tiny-llama\"} 0.5 +Inf"), 5);
-}

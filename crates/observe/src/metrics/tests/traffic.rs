@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-fn finished(reason: Reason) -> Finished {
-    Finished {
+fn finished(reason: FinishReason) -> FinishedRequest {
+    FinishedRequest {
         reason,
         prompt_tokens: 100,
         output_tokens: 5,
@@ -48,7 +48,7 @@ fn request(m: &Metrics) {
     e.on_gap(0.125);
     e.on_tokens(4);
     e.on_preempted();
-    e.on_finished(&finished(Reason::Length));
+    e.on_finished(&finished(FinishReason::Length));
     e.on_request_done(2, 5);
     e.on_rejected(Rejection::QueuedTokens);
     e.on_mm_cache(3, 1);
@@ -165,14 +165,12 @@ request_prefill_kv_computed_tokens_sum{} 36";
 }
 
 #[test]
-fn speculation_residency_and_tools_count_where_they_should() {
+fn evictions_and_tools_count_where_they_should() {
     let m = metrics(Settings {
-        spec_positions: 2,
         kv_cache_metrics: true,
         tool_parser: true,
         ..base()
     });
-    m.engine(0).on_spec_decode(2, 4, &[2, 1]);
     m.engine(0).on_block_evicted(2.0, 1.0, &[0.5, 0.25]);
     m.on_tool_parser(
         ToolMode::NonStreaming,
@@ -183,21 +181,9 @@ fn speculation_residency_and_tools_count_where_they_should() {
     assert_eq!(
         series(
             &m,
-            &[
-                "spec_decode_num_drafts_total",
-                "spec_decode_num_draft_tokens_total",
-                "spec_decode_num_accepted_tokens_total",
-                "spec_decode_num_accepted_tokens_per_pos_total",
-                "kv_block_lifetime_seconds",
-                "kv_block_reuse_gap_seconds",
-            ]
+            &["kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds",]
         ),
         [
-            "spec_decode_num_drafts_total{} 2",
-            "spec_decode_num_draft_tokens_total{} 4",
-            "spec_decode_num_accepted_tokens_total{} 3",
-            "spec_decode_num_accepted_tokens_per_pos_total{0} 2",
-            "spec_decode_num_accepted_tokens_per_pos_total{1} 1",
             "kv_block_lifetime_seconds_count{} 1",
             "kv_block_lifetime_seconds_sum{} 2",
             "kv_block_reuse_gap_seconds_count{} 2",
@@ -215,11 +201,11 @@ fn speculation_residency_and_tools_count_where_they_should() {
 }
 
 #[test]
-fn reasons_that_only_one_project_has_follow_the_dialect() {
+fn reasons_that_only_one_project_has_follow_the_project() {
     let ended = [
-        Reason::ToolCalls,
-        Reason::RemoteDecode,
-        Reason::CacheThreshold,
+        FinishReason::ToolCalls,
+        FinishReason::RemoteDecode,
+        FinishReason::CacheThreshold,
     ];
     let shown = |compat| {
         let m = metrics(Settings { compat, ..base() });
@@ -302,43 +288,11 @@ fn retired_names_show_the_same_numbers_without_disturbing_the_new() {
 fn every_series_of_the_success_family_gets_the_second_label() {
     let m = metrics(Settings {
         finish_reason_label: true,
-        engine_label: false,
         ..base()
     });
-    let line = "vllm:request_success_total{finish_reason=\"stop\",finished_reason=\"stop\",\
-                model_name=\"tiny-llama\"} 0.0\n";
+    let line = "vllm:request_success_total{engine=\"0\",finish_reason=\"stop\",\
+                finished_reason=\"stop\",model_name=\"tiny-llama\"} 0.0\n";
     assert!(text(&m).contains(line));
-}
-
-#[test]
-fn transfers_show_when_they_can_happen() {
-    let m = metrics(Settings {
-        nixl: true,
-        kv_consumer: true,
-        ..base()
-    });
-    let e = m.engine(0);
-    e.on_nixl_transfer(&NixlTransfer {
-        transfer_s: 0.02,
-        post_s: 0.001,
-        bytes: 4096,
-        descriptors: 8,
-    });
-    e.on_nixl_failure(NixlFailure::Expired);
-    e.set_kv_fetch(3, 2, 1);
-    e.on_scheduled(10, 0, 10, 10);
-    let shown = text(&m);
-    for line in [
-        r#"nixl_bytes_transferred_bucket{engine="0",le="2048.0",model_name="tiny-llama"} 0.0"#,
-        r#"nixl_bytes_transferred_bucket{engine="0",le="8192.0",model_name="tiny-llama"} 1.0"#,
-        r#"nixl_bytes_transferred_bucket{engine="0",le="8.589934592e+09",model_name="tiny-llama"} 1.0"#,
-        r#"nixl_num_kv_expired_reqs_total{engine="0",model_name="tiny-llama"} 1.0"#,
-        r#"num_requests_kv_fetch_by_stage{engine="0",model_name="tiny-llama",stage="in_progress"} 2.0"#,
-        r#"prompt_tokens_cached_by_source_total{engine="0",model_name="tiny-llama",source="p2p"} 10.0"#,
-    ] {
-        assert!(shown.contains(&format!("\nvllm:{line}\n")), "{line}");
-    }
-    parse(&shown).unwrap();
 }
 
 #[test]
@@ -381,7 +335,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
                     for n in 0..EACH {
                         e.on_tokens(2);
                         e.on_gap(f64::from(n) / 1024.0);
-                        e.on_finished(&finished(Reason::Stop));
+                        e.on_finished(&finished(FinishReason::Stop));
                         m.http().observe(handler, "GET", 200, 1, 1, 0.5);
                         e.set_lora(&[LoraLoad {
                             name: "a",

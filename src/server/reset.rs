@@ -1,4 +1,4 @@
-//! A connection that can be told to leave with a reset.
+//! A connection that can be closed with a reset.
 
 use std::io;
 use std::pin::Pin;
@@ -12,50 +12,50 @@ use tokio_rustls::server::TlsStream;
 use vllm_sim_service::fault::ConnHandle;
 
 /// A stream over a socket that may be closed with a reset.
-pub(super) trait Abrupt {
+pub(super) trait ResetOnClose {
     /// Closing sends a reset from now on, and what was not sent is dropped.
-    fn make_abrupt(&self);
+    fn reset_on_close(&self);
 }
 
-impl Abrupt for TcpStream {
-    fn make_abrupt(&self) {
+impl ResetOnClose for TcpStream {
+    fn reset_on_close(&self) {
         // A socket that is gone already needs no reset.
         let _ = self.set_zero_linger();
     }
 }
 
-impl Abrupt for TlsStream<TcpStream> {
-    fn make_abrupt(&self) {
-        self.get_ref().0.make_abrupt();
+impl ResetOnClose for TlsStream<TcpStream> {
+    fn reset_on_close(&self) {
+        self.get_ref().0.reset_on_close();
     }
 }
 
-impl Abrupt for UnixStream {
+impl ResetOnClose for UnixStream {
     /// There is no reset on a Unix socket: the peer sees it close.
-    fn make_abrupt(&self) {}
+    fn reset_on_close(&self) {}
 }
 
-/// A stream that asks its [`ConnHandle`] how to leave.
-pub(super) struct Held<S: Abrupt> {
+/// A stream that asks its [`ConnHandle`] how to close.
+pub(super) struct ResettableStream<S: ResetOnClose> {
     stream: S,
-    line: Arc<ConnHandle>,
+    conn: Arc<ConnHandle>,
 }
 
-impl<S: Abrupt> Held<S> {
-    pub(super) fn new(stream: S, line: Arc<ConnHandle>) -> Self {
-        Self { stream, line }
+impl<S: ResetOnClose> ResettableStream<S> {
+    pub(super) fn new(stream: S, conn: Arc<ConnHandle>) -> Self {
+        Self { stream, conn }
     }
 }
 
-impl<S: Abrupt> Drop for Held<S> {
+impl<S: ResetOnClose> Drop for ResettableStream<S> {
     fn drop(&mut self) {
-        if self.line.is_reset() {
-            self.stream.make_abrupt();
+        if self.conn.is_reset() {
+            self.stream.reset_on_close();
         }
     }
 }
 
-impl<S: Abrupt + AsyncRead + Unpin> AsyncRead for Held<S> {
+impl<S: ResetOnClose + AsyncRead + Unpin> AsyncRead for ResettableStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -65,7 +65,7 @@ impl<S: Abrupt + AsyncRead + Unpin> AsyncRead for Held<S> {
     }
 }
 
-impl<S: Abrupt + AsyncWrite + Unpin> AsyncWrite for Held<S> {
+impl<S: ResetOnClose + AsyncWrite + Unpin> AsyncWrite for ResettableStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

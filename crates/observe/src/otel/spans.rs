@@ -1,13 +1,4 @@
-//! Spans of requests, sent to an OpenTelemetry collector.
-//!
-//! Names: vLLM 0.33 `vllm/tracing/utils.py` and `v1/engine/output_processor.py`: one span
-//! `llm_request` of kind SERVER per sequence, a child of the request's `traceparent`, from its
-//! arrival to its end. The queue behind the exporter is bounded; what finds no place is dropped, so
-//! that a slow collector delays nobody.
-
-mod export;
-
-pub use export::{OpenError, Protocol};
+//! A span of each sequence that ends.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +10,8 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
+use super::export::{OtlpError, exporter};
+use super::protocol::OtlpProtocol;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
@@ -34,13 +27,13 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Sends to `endpoint`; see [`Protocol`] for what that may be. The usual variables of
+    /// Sends to `endpoint`; see [`OtlpProtocol`] for what that may be. The usual variables of
     /// OpenTelemetry's environment count. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The endpoint is no URL, or the authority's certificates cannot be read.
-    pub fn open(endpoint: &str, protocol: Protocol) -> Result<Self, OpenError> {
-        let exporter = export::exporter(endpoint, protocol)?;
+    pub fn open(endpoint: &str, protocol: OtlpProtocol) -> Result<Self, OtlpError> {
+        let exporter = exporter(endpoint, protocol)?;
         let resource = Resource::builder()
             .with_attribute(KeyValue::new("vllm.instrumenting_module_name", MODULE))
             .with_attribute(KeyValue::new(
@@ -56,7 +49,8 @@ impl Spans {
         Ok(Self { provider, tracer })
     }
 
-    /// One engine's ear. `started`: what its clock's zero is on the wall clock, seconds since 1970.
+    /// An observer of one engine. `started`: what its clock's zero is on the wall clock, seconds
+    /// since 1970.
     pub fn observer(&self, started: f64) -> SpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
         SpanObserver {

@@ -1,8 +1,10 @@
+//! The decoding side.
+
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use super::READ;
+use super::listener::READ;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{KvSource, Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
@@ -10,17 +12,17 @@ use vllm_sim_engine::{Event, Stats};
 /// Messages that may wait for the thread; more are dropped, and the lease runs out instead.
 const QUEUE: usize = 10_000;
 /// Messages that wait for a server that does not answer.
-const HIGH_WATER: i32 = 1000;
+const SEND_HWM: i32 = 1000;
 /// Servers that a connection is kept to.
-const PEERS: usize = 256;
+const MAX_PEERS: usize = 256;
 
-/// Tells prefilling servers that their blocks were read, as soon as a first token shows it.
+/// Notifies prefilling servers that their blocks were read, as soon as a first token shows it.
 #[derive(Debug, Clone)]
-pub struct Reader {
+pub struct ReadNotifier {
     queue: SyncSender<KvSource>,
 }
 
-impl Reader {
+impl ReadNotifier {
     /// Starts the thread that sends; it ends with the last clone.
     ///
     /// # Errors
@@ -34,7 +36,7 @@ impl Reader {
     }
 
     /// Says that the blocks of a request were read; never waits.
-    pub fn read(&self, source: &KvSource) {
+    pub fn notify(&self, source: &KvSource) {
         let _ = self.queue.try_send(source.clone());
     }
 }
@@ -44,7 +46,7 @@ fn send_all(waiting: &Receiver<KvSource>) {
     let mut peers: HashMap<String, zmq::Socket> = HashMap::new();
     for source in waiting {
         if !peers.contains_key(&source.endpoint) {
-            if peers.len() >= PEERS {
+            if peers.len() >= MAX_PEERS {
                 peers.clear();
             }
             match connect(&context, &source.endpoint) {
@@ -66,13 +68,13 @@ fn send_all(waiting: &Receiver<KvSource>) {
 fn connect(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
     let socket = context.socket(zmq::DEALER)?;
     socket.set_linger(0)?;
-    socket.set_sndhwm(HIGH_WATER)?;
+    socket.set_sndhwm(SEND_HWM)?;
     socket.set_ipv6(endpoint.contains('['))?;
     socket.connect(endpoint)?;
     Ok(socket)
 }
 
-impl Observer for Reader {
+impl Observer for ReadNotifier {
     fn on_queued(&mut self, _: &SequenceRecord) {}
 
     fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
@@ -86,7 +88,7 @@ impl Observer for Reader {
             _ => false,
         };
         if first {
-            self.read(source);
+            self.notify(source);
         }
     }
 

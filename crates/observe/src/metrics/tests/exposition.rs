@@ -4,26 +4,26 @@ use std::collections::HashSet;
 
 /// A metric family, in the order of the text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Family {
+pub(super) struct Family {
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// `counter`, `gauge`, `histogram` or `summary`.
-    pub kind: String,
+    pub(super) kind: String,
     /// HELP, unescaped not at all.
-    pub help: String,
+    pub(super) help: String,
     /// Its samples.
-    pub samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
 }
 
 /// One line with a number.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub(super) struct Sample {
     /// What follows the family's name: ``, `_bucket`, `_sum`, `_count`.
-    pub suffix: String,
+    pub(super) suffix: String,
     /// Names and values, in the order of the text.
-    pub labels: Vec<(String, String)>,
+    pub(super) labels: Vec<(String, String)>,
     /// Its number.
-    pub value: f64,
+    pub(super) value: f64,
 }
 
 impl Sample {
@@ -41,11 +41,11 @@ impl Sample {
 /// A line that a strict reader refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Malformed {
+pub(super) struct Malformed {
     /// From 1.
-    pub line: usize,
+    pub(super) line: usize,
     /// What is wrong with it.
-    pub reason: String,
+    pub(super) reason: String,
 }
 
 /// Reads a whole text: HELP and TYPE once before the samples of each family, samples of a
@@ -53,7 +53,7 @@ pub struct Malformed {
 ///
 /// # Errors
 /// The first line that breaks a rule.
-pub fn parse(text: &str) -> Result<Vec<Family>, Malformed> {
+pub(super) fn parse(text: &str) -> Result<Vec<Family>, Malformed> {
     let mut families: Vec<Family> = Vec::new();
     let mut names = HashSet::new();
     let mut help: Option<(String, String)> = None;

@@ -1,17 +1,18 @@
-//! The drill of `--scenario`, and who hears of its faults.
+//! The scenario of `--scenario`, and the counter of its faults.
 
 use std::sync::Arc;
 
-use super::{Server, StartError};
+use super::Server;
+use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_observe::metrics::{Metrics, Rejection};
 use vllm_sim_service::fault::{Bound, Origin, Tally};
 use vllm_sim_service::scenario::Scenario;
 
 /// Faults and refusals, counted; faults are logged too.
-pub(super) struct Counted(pub(super) Arc<Metrics>);
+pub(super) struct FaultCounter(pub(super) Arc<Metrics>);
 
-impl Tally for Counted {
+impl Tally for FaultCounter {
     fn count(&self, kind: &'static str, origin: &Origin) {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
@@ -26,7 +27,7 @@ impl Tally for Counted {
     }
 }
 
-/// Reads the drill that a configuration names.
+/// Reads the scenario that a configuration names.
 pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     let Some(path) = &config.faults.scenario else {
         return Ok(None);
@@ -37,12 +38,12 @@ pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
 }
 
 /// Starts it on all ranks of the deployment that a server belongs to.
-pub(super) fn play(server: &Server, drill: Option<Scenario>) -> Result<(), StartError> {
-    let Some(drill) = drill else {
+pub(super) fn start(server: &Server, scenario: Option<Scenario>) -> Result<(), StartError> {
+    let Some(scenario) = scenario else {
         return Ok(());
     };
-    let played = server.app().admin_state().start(drill);
-    played.map_err(|why| failed(server.app().config(), why))
+    let started = server.app().admin_state().start(scenario);
+    started.map_err(|why| failed(server.app().config(), why))
 }
 
 fn failed(config: &Config, why: impl ToString) -> StartError {

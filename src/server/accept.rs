@@ -1,0 +1,187 @@
+//! From accepted connections to hyper.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::reset::{ResetOnClose, ResettableStream};
+use super::socket::{Connection, ServerSocket};
+use super::uvicorn::Uvicorn;
+use crate::tls::Acceptor;
+use vllm_sim_http::{Availability, Edge};
+use vllm_sim_service::fault::ConnHandle;
+
+/// Calls that an HTTP/2 connection may have open.
+const MAX_STREAMS: u32 = 16_384;
+
+/// Serves the connections of a socket until the server stops.
+pub(super) async fn run(
+    socket: ServerSocket,
+    edge: Edge,
+    acceptor: Option<Acceptor>,
+    mut stopping: watch::Receiver<Availability>,
+    keep_alive: Duration,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            changed = stopping.changed() => {
+                if changed.is_err() || stopping.borrow_and_update().stopping {
+                    return;
+                }
+                continue;
+            }
+        };
+        let connection = match accepted {
+            Ok(connection) => connection,
+            Err(error) => {
+                // Out of descriptors, most likely: let some close.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        if stopping.borrow().down {
+            if let Connection::Tcp(stream) = connection {
+                stream.reset_on_close();
+            }
+            continue;
+        }
+        let (edge, stopping) = (edge.clone(), stopping.clone());
+        let tls = acceptor.as_ref().map(Acceptor::current);
+        tokio::spawn(async move {
+            match (connection, tls) {
+                (Connection::Tcp(stream), None) => {
+                    let Some(protocol) = detect(&stream, keep_alive).await else {
+                        return;
+                    };
+                    serve(stream, protocol, edge, stopping, keep_alive).await;
+                }
+                (Connection::Tcp(stream), Some(tls)) => {
+                    let Some(stream) = handshake(tls, stream, keep_alive).await else {
+                        return;
+                    };
+                    let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
+                    serve(*stream, protocol, edge, stopping, keep_alive).await;
+                }
+                (Connection::Unix(stream), _) => {
+                    serve(stream, Protocol::Http1, edge, stopping, keep_alive).await;
+                }
+            }
+        });
+    }
+}
+
+/// The TLS stream of a connection, unless the client fails or dawdles.
+async fn handshake(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    within: Duration,
+) -> Option<Box<TlsStream<TcpStream>>> {
+    match tokio::time::timeout(within * 2, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(Box::new(stream)),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+    None
+}
+
+/// Which protocol a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Looks at the first bytes without taking them: HTTP/2 with prior knowledge starts `PRI `.
+///
+/// hyper-util's own detection reads them instead and gives them back one read later, which makes
+/// hyper double its read buffer: 8 KiB for each connection.
+async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
+    const PREFACE: &[u8] = b"PRI ";
+    let look = async {
+        let mut first = [0; PREFACE.len()];
+        loop {
+            let seen = stream.peek(&mut first).await.ok().filter(|n| *n > 0)?;
+            if first[..seen] != PREFACE[..seen] {
+                return Some(Protocol::Http1);
+            }
+            if seen == PREFACE.len() {
+                return Some(Protocol::Http2);
+            }
+            // A part of the preface; the rest is on its way.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(within, look).await.ok().flatten()
+}
+
+/// Serves one connection until it closes or the server stops.
+async fn serve<S>(
+    stream: S,
+    protocol: Protocol,
+    edge: Edge,
+    mut stopping: watch::Receiver<Availability>,
+    keep_alive: Duration,
+) where
+    S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
+{
+    let conn = Arc::new(ConnHandle::default());
+    let edge = edge.on_line(conn.clone());
+    let lives = stopping.borrow().lives;
+    let stream = ResettableStream::new(stream, conn.clone());
+    let keys = edge.asks_for_keys();
+    // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
+    let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
+    macro_rules! run {
+        ($connection:expr) => {{
+            let mut connection = Box::pin($connection);
+            loop {
+                tokio::select! {
+                    ended = connection.as_mut() => break ended,
+                    () = conn.broken() => return,
+                    changed = stopping.changed() => {
+                        let link = *stopping.borrow_and_update();
+                        if changed.is_err() || link.stopping {
+                            connection.as_mut().graceful_shutdown();
+                            break connection.await;
+                        }
+                        if link.lives != lives {
+                            conn.reset();
+                        }
+                    }
+                }
+            }
+        }};
+    }
+    let ended = match protocol {
+        Protocol::Http1 => run!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(keep_alive)
+                // Half the CPU per small chunk: one copy beats a vectored write.
+                .writev(false)
+                .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)
+                .with_upgrades()
+        ),
+        Protocol::Http2 => run!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                // A gRPC client puts all its calls on one connection.
+                .max_concurrent_streams(MAX_STREAMS)
+                .serve_connection(TokioIo::new(stream), service)
+        ),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "connection ended early");
+    }
+}

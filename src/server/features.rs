@@ -1,0 +1,47 @@
+//! Parts that a program may be built without, and what needs them.
+
+use super::error::StartError;
+use super::setup;
+use vllm_sim_config::Config;
+
+/// A part of the program behind a Cargo feature.
+struct Part {
+    feature: &'static str,
+    built: bool,
+    /// The flags that ask for it.
+    flags: &'static str,
+    is_wanted: fn(&Config) -> bool,
+}
+
+const PARTS: [Part; 3] = [
+    Part {
+        feature: "otel",
+        built: cfg!(feature = "otel"),
+        flags: "--otlp-traces-endpoint",
+        is_wanted: |config| config.server.otlp_traces_endpoint.is_some(),
+    },
+    Part {
+        feature: "zmq",
+        built: cfg!(feature = "zmq"),
+        flags: "KV events (--kv-events-config, --zmq-endpoint, --enable-kvcache)",
+        is_wanted: |config| config.kv_events.enabled && setup::has_cache(config),
+    },
+    Part {
+        feature: "zmq",
+        built: cfg!(feature = "zmq"),
+        flags: "--kv-transfer-config",
+        is_wanted: |config| config.kv_transfer.is_some(),
+    },
+];
+
+/// Refuses a configuration that needs what this program was built without.
+pub(super) fn check(config: &Config) -> Result<(), StartError> {
+    let missing = |part: &&Part| !part.built && (part.is_wanted)(config);
+    match PARTS.iter().find(missing) {
+        Some(part) => Err(StartError::MissingFeature {
+            flags: part.flags,
+            feature: part.feature,
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,173 @@
+//! What observes the engines: metrics, and as configured and built, KV events and spans.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::error::StartError;
+#[cfg(feature = "zmq")]
+use super::error::wrong;
+use super::{setup, timing};
+use vllm_sim_config::Config;
+use vllm_sim_engine::driver::Observer;
+use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, WorkObserver};
+#[cfg(feature = "otel")]
+use vllm_sim_observe::otel::Spans;
+#[cfg(feature = "zmq")]
+use vllm_sim_observe::{
+    kv_events::{
+        Batching, EventFormat, KvObserver, Publisher, PublisherConfig, TopicFields, for_rank,
+    },
+    kv_transfer::ReadNotifier,
+};
+
+/// What the engines of a server report to.
+pub(super) struct EngineObservers {
+    metrics: Arc<Metrics>,
+    #[cfg(feature = "zmq")]
+    notifier: Option<ReadNotifier>,
+    #[cfg(feature = "otel")]
+    spans: Option<Spans>,
+}
+
+impl EngineObservers {
+    /// Opens what the configuration names.
+    ///
+    /// # Errors
+    /// [`StartError`] when spans have nowhere to go or a thread cannot be started.
+    #[cfg_attr(
+        not(any(feature = "otel", feature = "zmq")),
+        expect(
+            unused_variables,
+            clippy::unnecessary_wraps,
+            reason = "metrics alone need nothing"
+        )
+    )]
+    pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
+        #[cfg(feature = "otel")]
+        let spans = match &config.server.otlp_traces_endpoint {
+            Some(endpoint) => Some(
+                Spans::open(endpoint, config.server.otlp_traces_protocol)
+                    .map_err(|error| StartError::Spans(endpoint.clone(), error.to_string()))?,
+            ),
+            None => None,
+        };
+        #[cfg(feature = "zmq")]
+        let notifier = match config.kv_transfer.as_ref().is_some_and(|t| t.consumer) {
+            true => Some(ReadNotifier::start().map_err(StartError::Thread)?),
+            false => None,
+        };
+        Ok(Self {
+            metrics: metrics.clone(),
+            #[cfg(feature = "zmq")]
+            notifier,
+            #[cfg(feature = "otel")]
+            spans,
+        })
+    }
+
+    /// The observers of the engine of `rank`, the `index`th of this process. `epoch` is its clock's
+    /// zero, `port` the server's.
+    ///
+    /// # Errors
+    /// [`StartError`] when a socket for its events cannot be opened.
+    #[cfg_attr(
+        not(all(feature = "otel", feature = "zmq")),
+        expect(
+            unused_variables,
+            reason = "events need rank and port, spans the epoch"
+        )
+    )]
+    pub(super) fn of_engine(
+        &self,
+        config: &Config,
+        (index, rank): (usize, u32),
+        epoch: Instant,
+        port: u16,
+    ) -> Result<Vec<Box<dyn Observer>>, StartError> {
+        let features = setup::engine_features(config);
+        let series = self.metrics.engine(index);
+        let mut observers: Vec<Box<dyn Observer>> =
+            vec![Box::new(MetricsObserver::new(series.clone(), features))];
+        if config.metrics.kv_cache {
+            let share = config.metrics.kv_cache_sample;
+            observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
+        }
+        if let Some(model) = timing::work(config) {
+            observers.push(Box::new(WorkObserver::new(series, model, features.steps)));
+        }
+        #[cfg(feature = "zmq")]
+        if config.kv_events.enabled && setup::has_cache(config) {
+            let publisher = publisher(config, rank, port)?;
+            observers.push(Box::new(KvObserver::new(publisher, features.steps)));
+        }
+        #[cfg(feature = "zmq")]
+        if let Some(notifier) = &self.notifier {
+            observers.push(Box::new(notifier.clone()));
+        }
+        #[cfg(feature = "otel")]
+        if let Some(spans) = &self.spans {
+            let started = vllm_sim_engine::driver::unix_at(epoch);
+            observers.push(Box::new(spans.observer(started)));
+        }
+        Ok(observers)
+    }
+
+    /// Sends what is queued and closes, once the engines have stopped.
+    #[cfg_attr(
+        not(feature = "otel"),
+        expect(clippy::unused_async, reason = "spans are what is queued")
+    )]
+    pub(super) async fn close(self) {
+        #[cfg(feature = "otel")]
+        if let Some(spans) = self.spans {
+            let _ = tokio::task::spawn_blocking(move || spans.close()).await;
+        }
+    }
+}
+
+#[cfg(feature = "zmq")]
+fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartError> {
+    let events = &config.kv_events;
+    let vllm = events.encoding.format == EventFormat::Vllm;
+    let topic = TopicFields {
+        pod_ip: config
+            .server
+            .pod
+            .ip
+            .clone()
+            .unwrap_or_else(|| "localhost".to_owned()),
+        host: config
+            .server
+            .pod
+            .name
+            .clone()
+            .unwrap_or_else(|| "localhost".to_owned()),
+        port,
+        model: config.model.name.clone(),
+        rank,
+    };
+    let replay = events.replay_endpoint.as_deref();
+    Publisher::start(PublisherConfig {
+        endpoint: for_rank(&events.endpoint, rank).map_err(wrong)?,
+        replay_endpoint: replay
+            .map(|at| for_rank(at, rank))
+            .transpose()
+            .map_err(wrong)?,
+        buffer_steps: events.buffer_steps,
+        hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
+        max_queue_size: events.max_queue_size,
+        topic: topic.render(&events.topic).map_err(wrong)?,
+        first_sequence: u64::from(!vllm),
+        rank,
+        encoding: events.encoding,
+        batching: if vllm {
+            Batching::PerCall
+        } else {
+            Batching::Sized {
+                events: events.batch_size,
+                every: std::time::Duration::from_secs(1),
+            }
+        },
+    })
+    .map_err(wrong)
+}

@@ -1,0 +1,97 @@
+//! The sockets that a server listens on.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+use super::error::StartError;
+use vllm_sim_config::Config;
+
+/// Pending connections that the kernel keeps.
+const BACKLOG: u32 = 4096;
+
+/// A socket that listens.
+pub(super) enum ServerSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl ServerSocket {
+    pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
+        if let Some(path) = &config.server.uds {
+            let listen = |why| StartError::Listen {
+                address: path.display().to_string(),
+                why,
+            };
+            // A socket left by an earlier run; anything else stays.
+            if tokio::net::UnixStream::connect(path).await.is_err() {
+                use std::os::unix::fs::FileTypeExt;
+                let is_socket = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+            return UnixListener::bind(path).map(Self::Unix).map_err(listen);
+        }
+        Self::bind_tcp(config, config.server.port).await
+    }
+
+    pub(super) async fn bind_tcp(config: &Config, port: u16) -> Result<Self, StartError> {
+        let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
+        let failed = |why| StartError::Listen {
+            address: format!("{host}:{port}"),
+            why,
+        };
+        let addresses = tokio::net::lookup_host((host, port))
+            .await
+            .map_err(failed)?;
+        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
+        for address in addresses {
+            match listen(address) {
+                Ok(listener) => return Ok(Self::Tcp(listener)),
+                Err(error) => last = error,
+            }
+        }
+        Err(StartError::Listen {
+            address: format!("{host}:{port}"),
+            why: last,
+        })
+    }
+
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The next connection.
+    pub(super) async fn accept(&self) -> io::Result<Connection> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Connection::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// A connection that nobody has served yet.
+pub(super) enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
