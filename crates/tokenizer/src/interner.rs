@@ -18,7 +18,7 @@ const BYTES: usize = 1 << 20;
 /// Remembers pieces by id. When it is full, the pieces not seen for longest are forgotten, about:
 /// each gets a second chance if it was seen since it last came up for eviction.
 #[derive(Debug)]
-pub(super) struct Interner {
+pub(crate) struct Interner {
     shards: Box<[RwLock<Shard>]>,
 }
 
@@ -70,7 +70,7 @@ impl Interner {
     }
 
     /// Remembers that `id` stands for `text`. Where two texts share an id the later one wins.
-    pub(super) fn remember(&self, id: u32, text: &str) {
+    pub(crate) fn remember(&self, id: u32, text: &str) {
         if let Some(piece) = self.shard(id).read().pieces.get(&id)
             && *piece.text == *text
         {
@@ -85,7 +85,7 @@ impl Interner {
     }
 
     /// Appends the text of `id`; false when it is unknown or forgotten.
-    pub(super) fn append(&self, id: u32, out: &mut String) -> bool {
+    pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         match self.shard(id).read().pieces.get(&id) {
             Some(piece) => {
                 out.push_str(&piece.text);

@@ -10,7 +10,9 @@
 
 use std::ops::Range;
 
-use super::interner::Interner;
+use serde_json::{Value as Json, json};
+
+use crate::interner::Interner;
 
 /// Marks ids that hold a character.
 const CHARACTER: u32 = 0x8000_0000;
@@ -23,7 +25,7 @@ pub struct Simulated {
 
 impl Simulated {
     /// The ids of the pieces of `text`.
-    pub(super) fn encode(&self, text: &str) -> Vec<u32> {
+    pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
         for range in pieces(text) {
             ids.push(self.learn(&text[range]));
@@ -32,7 +34,7 @@ impl Simulated {
     }
 
     /// The pieces of `text`: ids, and where each ends.
-    pub(super) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
+    pub(crate) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
         pieces(text)
             .map(|range| {
                 let end = u32::try_from(range.end).unwrap_or(u32::MAX);
@@ -50,7 +52,7 @@ impl Simulated {
     }
 
     /// Appends the text of an id; false for one that was never seen, or long ago.
-    pub(super) fn append(&self, id: u32, out: &mut String) -> bool {
+    pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         if self.memory.append(id, out) {
             return true;
         }
@@ -62,7 +64,7 @@ impl Simulated {
     }
 
     /// The id of a text that is one piece.
-    pub(super) fn id_of(&self, piece: &str) -> Option<u32> {
+    pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
         (first.end == piece.len()).then(|| self.learn(piece))
     }
@@ -78,6 +80,18 @@ fn id(piece: &str) -> u32 {
 fn character(id: u32) -> Option<char> {
     let code = id.checked_sub(CHARACTER)?;
     char::from_u32(code).filter(|c| !c.is_ascii())
+}
+
+/// What `GET /tokenizer_info` says of it.
+pub(crate) fn info() -> Json {
+    json!({
+        "tokenizer_class": "SimulatedTokenizer",
+        "truncation_side": "left",
+        "is_local": true,
+        "local_files_only": true,
+        "added_tokens_decoder": {},
+        "backend": "simulated",
+    })
 }
 
 /// FNV-1a, 32 bit: llm-d-inference-sim's id of a piece of text, and its hash of a URL.

@@ -10,8 +10,9 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
 use super::content_format::ContentFormat;
+use super::error::TemplateError;
+use super::python;
 use super::python::{Fields, dict, fields, from_json, list};
-use super::{TemplateError, python};
 
 /// One message as a template sees it.
 #[derive(Debug, Clone)]

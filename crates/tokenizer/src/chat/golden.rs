@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 use time::macros::datetime;
 
-use super::*;
+use super::template::Compiled;
+use super::{ChatInput, ContentFormat, TemplateError, Templates};
 
 const FIXTURES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

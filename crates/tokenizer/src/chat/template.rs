@@ -9,9 +9,10 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior, escape_formatter};
 use parking_lot::RwLock;
 
 use super::content_format::ContentFormat;
+use super::dialect;
+use super::error::TemplateError;
 use super::filters::{self, Clock, Raised, local_time};
 use super::python::{Fields, dict, write_str};
-use super::{TemplateError, dialect};
 
 /// Instructions that one rendering may take: far more than ten thousand messages need, little
 /// enough that a hostile template ends within seconds.

@@ -1,4 +1,4 @@
-//! Hugging Face tokenizers, run in this process.
+//! A model's tokenizer, from its files.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value as Json};
 use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
-use super::TokenizerError;
-use super::chat::Templates;
 use super::fast::Fast;
 use super::files::{Files, content};
 use super::info;
-use super::source::{Place, TOKENIZER};
 use super::vocabulary::Vocabulary;
+use crate::chat::Templates;
+use crate::error::TokenizerError;
+use crate::source::{Place, TOKENIZER};
 
 /// A tokenizer from a `tokenizer.json` and the files beside it.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Hf {
 
 impl Hf {
     /// Reads a tokenizer's files.
-    pub(super) fn open(place: &Place) -> Result<Self, TokenizerError> {
+    pub(crate) fn open(place: &Place) -> Result<Self, TokenizerError> {
         let files = Files::read(&place.folder)?;
         let tokenizer = read(&place.folder.join(TOKENIZER), &files)?;
         let special = special_ids(&tokenizer);
@@ -68,11 +68,26 @@ impl Hf {
         })
     }
 
+    /// The raw piece of an id.
+    pub(crate) fn piece(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
+    }
+
+    /// The id of a raw piece.
+    pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(piece)
+    }
+
+    /// Characters of the longest piece.
+    pub(crate) fn max_token_chars(&self) -> usize {
+        self.vocabulary().longest
+    }
+
     pub(super) fn inner(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    pub(super) fn templates(&self) -> &Templates {
+    pub(crate) fn templates(&self) -> &Templates {
         &self.templates
     }
 
@@ -81,7 +96,7 @@ impl Hf {
             .get_or_init(|| Vocabulary::new(&self.tokenizer))
     }
 
-    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         if text.len() <= PART {
             return self.encode_part(text, add_special_tokens);
         }
@@ -130,7 +145,7 @@ impl Hf {
     }
 
     /// Encodes with all that the tokenizers crate does.
-    pub(super) fn encode_generally(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    pub(crate) fn encode_generally(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         match self.tokenizer.encode_fast(text, add_special_tokens) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {
@@ -141,7 +156,7 @@ impl Hf {
         }
     }
 
-    pub(super) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+    pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         let text = match self.decode_bytes(ids, skip_special_tokens) {
             Some(text) => text,
             None => self
@@ -169,7 +184,7 @@ impl Hf {
     /// The text of one token, with the blanks that decoding it alone would drop.
     ///
     /// Source: `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
-    pub(super) fn token_text(&self, id: u32) -> String {
+    pub(crate) fn token_text(&self, id: u32) -> String {
         let text = self.decode(&[id], false);
         let Some(blank) = self.blank else { return text };
         let piece = self.tokenizer.id_to_token(id).unwrap_or_default();
@@ -178,21 +193,21 @@ impl Hf {
         " ".repeat(wanted.saturating_sub(there)) + &text
     }
 
-    pub(super) fn is_special(&self, id: u32) -> bool {
+    pub(crate) fn is_special(&self, id: u32) -> bool {
         self.special.contains(&id)
     }
 
-    pub(super) fn vocab_size(&self) -> u32 {
+    pub(crate) fn vocab_size(&self) -> u32 {
         self.vocabulary()
             .size
             .max(self.files.vocab_size().unwrap_or(0))
     }
 
-    pub(super) fn eos(&self) -> Option<u32> {
+    pub(crate) fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    pub(super) fn stop_ids(&self) -> &[u32] {
+    pub(crate) fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
     }
 
@@ -206,7 +221,7 @@ impl Hf {
         &self.files.config
     }
 
-    pub(super) fn info(&self) -> Json {
+    pub(crate) fn info(&self) -> Json {
         info::describe(
             &self.files,
             &self.tokenizer,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
-use super::TokenizerError;
+use crate::error::TokenizerError;
 
 /// What a model's folder says besides its vocabulary.
 #[derive(Debug, Default)]

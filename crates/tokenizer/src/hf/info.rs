@@ -2,7 +2,7 @@
 //!
 //! Source: `vllm/entrypoints/serve/tokenize/serving.py` (`TokenizerInfo`), and a recorded answer.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
 use super::files::{Files, content};
@@ -81,16 +81,4 @@ fn plain(value: &Json) -> Json {
         Json::Array(items) => items.iter().map(plain).collect(),
         other => other.clone(),
     }
-}
-
-/// The simulated tokenizer in the same form.
-pub(super) fn simulated() -> Json {
-    json!({
-        "tokenizer_class": "SimulatedTokenizer",
-        "truncation_side": "left",
-        "is_local": true,
-        "local_files_only": true,
-        "added_tokens_decoder": {},
-        "backend": "simulated",
-    })
 }

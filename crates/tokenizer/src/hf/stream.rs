@@ -1,0 +1,146 @@
+//! Token ids → text, as they come.
+
+use tokenizers::Tokenizer;
+use tokenizers::tokenizer::step_decode_stream;
+
+use super::model::Hf;
+use super::vocabulary::Vocabulary;
+
+/// Decodes the tokens of one text.
+///
+/// Source: `tokenizers/src/tokenizer/mod.rs`, `step_decode_stream`; `vllm/v1/engine/detokenizer.py`.
+#[derive(Debug)]
+pub(crate) struct DecodeStream<'t> {
+    hf: &'t Hf,
+    skip_special: bool,
+    state: StreamState<'t>,
+}
+
+#[derive(Debug)]
+enum StreamState<'t> {
+    /// Tokens are byte strings: only the bytes not yet shown matter.
+    Bytes {
+        vocabulary: &'t Vocabulary,
+        held: Vec<u8>,
+    },
+    /// What `step_decode_stream` keeps between its calls.
+    General {
+        tokenizer: &'t Tokenizer,
+        ids: Vec<u32>,
+        prefix: String,
+        prefix_index: usize,
+    },
+}
+
+/// Tokens of the prompt that a stream needs to know whether a blank belongs before its first word.
+const CONTEXT: usize = 8;
+
+impl<'t> DecodeStream<'t> {
+    pub(crate) fn new(hf: &'t Hf, prompt: &[u32], skip_special: bool) -> Self {
+        let vocabulary = hf.vocabulary();
+        let state = if vocabulary.bytes(0).is_some() {
+            StreamState::Bytes {
+                vocabulary,
+                held: Vec::new(),
+            }
+        } else {
+            StreamState::General {
+                tokenizer: hf.inner(),
+                ids: prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec(),
+                prefix: String::new(),
+                prefix_index: 0,
+            }
+        };
+        Self {
+            hf,
+            skip_special,
+            state,
+        }
+    }
+
+    /// Takes a token and appends the text that can be shown now.
+    pub(crate) fn push(&mut self, id: u32, out: &mut String) {
+        let skip = self.skip_special && self.hf.is_special(id);
+        match &mut self.state {
+            StreamState::Bytes { .. } if skip => {}
+            StreamState::Bytes { vocabulary, held } => {
+                held.extend_from_slice(vocabulary.bytes(id).unwrap_or_default());
+                if ends_whole(held) {
+                    out.push_str(&String::from_utf8_lossy(held));
+                    held.clear();
+                }
+            }
+            StreamState::General {
+                tokenizer,
+                ids,
+                prefix,
+                prefix_index,
+            } => {
+                let step = |ids: &mut Vec<u32>, prefix: &mut String, index: &mut usize| {
+                    step_decode_stream(tokenizer, vec![id], self.skip_special, ids, prefix, index)
+                };
+                let mut text = step(ids, prefix, prefix_index);
+                if text.is_err() {
+                    // Decoding was not monotonic: vLLM starts afresh with this token.
+                    ids.clear();
+                    prefix.clear();
+                    *prefix_index = 0;
+                    text = step(ids, prefix, prefix_index);
+                }
+                if let Ok(Some(text)) = text {
+                    out.push_str(&text);
+                }
+            }
+        }
+    }
+
+    /// Appends what is still held back, replacement characters and all.
+    pub(crate) fn finish(self, out: &mut String) {
+        match self.state {
+            StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
+            StreamState::General {
+                tokenizer,
+                ids,
+                prefix,
+                ..
+            } => {
+                let text = tokenizer
+                    .decode(&ids, self.skip_special)
+                    .unwrap_or_default();
+                out.push_str(text.strip_prefix(&prefix).unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Whether bytes end with a whole character that is not the replacement character.
+fn ends_whole(bytes: &[u8]) -> bool {
+    let tail = &bytes[bytes.len().saturating_sub(4)..];
+    let Some(lead) = tail.iter().rposition(|byte| byte & 0xc0 != 0x80) else {
+        return false;
+    };
+    std::str::from_utf8(&tail[lead..]).is_ok_and(|last| last != "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_characters_end_a_text() {
+        assert!(ends_whole("aé".as_bytes()));
+        assert!(ends_whole("😀".as_bytes()));
+        assert!(ends_whole(b"\xff\xe4\xb8\xad"));
+        for held in [
+            &b""[..],
+            b"a\xe4",
+            b"a\xe4\xb8",
+            b"\x80\x80\x80\x80\x80",
+            b"\xff",
+            "a\u{fffd}".as_bytes(),
+        ] {
+            assert!(!ends_whole(held), "{held:?}");
+        }
+        assert!(!ends_whole(b"\xc3\xa9\x80"));
+    }
+}

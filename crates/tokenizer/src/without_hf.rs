@@ -1,0 +1,101 @@
+//! Stands for the Hugging Face tokenizers in a build without them: there is no value of these types.
+
+use std::marker::PhantomData;
+
+use serde_json::{Map, Value as Json};
+
+use crate::chat::Templates;
+use crate::error::TokenizerError;
+use crate::source::{Place, TOKENIZER};
+
+/// A tokenizer from a `tokenizer.json`, which this build cannot open.
+#[derive(Debug)]
+pub enum Hf {}
+
+impl Hf {
+    pub(crate) fn open(place: &Place) -> Result<Self, TokenizerError> {
+        Err(TokenizerError::Broken {
+            file: place.folder.join(TOKENIZER),
+            reason: "this build cannot read it: it lacks the feature `hf`".to_owned(),
+        })
+    }
+
+    pub(crate) fn templates(&self) -> &Templates {
+        match *self {}
+    }
+
+    pub(crate) fn encode(&self, _text: &str, _add_special_tokens: bool) -> Vec<u32> {
+        match *self {}
+    }
+
+    pub(crate) fn decode(&self, _ids: &[u32], _skip_special_tokens: bool) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn piece(&self, _id: u32) -> Option<String> {
+        match *self {}
+    }
+
+    pub(crate) fn id_of(&self, _piece: &str) -> Option<u32> {
+        match *self {}
+    }
+
+    pub(crate) fn token_text(&self, _id: u32) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn is_special(&self, _id: u32) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn vocab_size(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) fn max_token_chars(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn eos(&self) -> Option<u32> {
+        match *self {}
+    }
+
+    pub(crate) fn stop_ids(&self) -> &[u32] {
+        match *self {}
+    }
+
+    pub(crate) fn info(&self) -> Json {
+        match *self {}
+    }
+
+    /// `config.json`; empty if there is none.
+    pub fn config(&self) -> &Map<String, Json> {
+        match *self {}
+    }
+
+    /// `generation_config.json`; empty if there is none.
+    pub fn generation_config(&self) -> &Map<String, Json> {
+        match *self {}
+    }
+}
+
+/// Decodes the tokens of one text of an [`Hf`].
+#[derive(Debug)]
+pub(crate) struct DecodeStream<'t> {
+    never: std::convert::Infallible,
+    hf: PhantomData<&'t Hf>,
+}
+
+impl<'t> DecodeStream<'t> {
+    pub(crate) fn new(hf: &'t Hf, _prompt: &[u32], _skip_special: bool) -> Self {
+        match *hf {}
+    }
+
+    pub(crate) fn push(&mut self, _id: u32, _out: &mut String) {
+        match self.never {}
+    }
+
+    pub(crate) fn finish(self, _out: &mut String) {
+        match self.never {}
+    }
+}
