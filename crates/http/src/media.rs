@@ -15,8 +15,7 @@ use sha2::{Digest, Sha256};
 use super::app::App;
 use vllm_sim_config::CliMode;
 use vllm_sim_service::generate::Mode;
-use vllm_sim_tokenizer::{Item, data_url, fnv1a, mark};
-use vllm_sim_tokenizer::{Media, Modality};
+use vllm_sim_tokenizer::{Media, MediaItem, Modality, data_url_head, fnv1a, media_marker};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::message::{Content, Message};
 
@@ -27,7 +26,7 @@ const MOST: u64 = 999;
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Items that stand in the text as marks.
-    pub(crate) marked: Vec<Item>,
+    pub(crate) marked: Vec<MediaItem>,
     /// Items that take no tokens of their own: their spans divide the prompt (llm-d).
     pub(crate) spread: Vec<(Modality, String)>,
 }
@@ -103,7 +102,7 @@ pub(crate) fn find(
 }
 
 /// A message whose media became marks.
-fn marked(app: &App, message: &Message, items: &mut Vec<Item>) -> Result<Message, Fault> {
+fn marked(app: &App, message: &Message, items: &mut Vec<MediaItem>) -> Result<Message, Fault> {
     let mut raw = message.raw().clone();
     if let Some(Value::Array(parts)) = raw.get_mut("content") {
         for part in parts {
@@ -111,7 +110,7 @@ fn marked(app: &App, message: &Message, items: &mut Vec<Item>) -> Result<Message
                 continue;
             };
             items.push(item(app, modality, part)?);
-            *part = json!({"type": "text", "text": mark(items.len() - 1)});
+            *part = json!({"type": "text", "text": media_marker(items.len() - 1)});
         }
     }
     Ok(message.with_raw(raw))
@@ -153,20 +152,20 @@ fn source(part: &Value) -> &str {
     text.unwrap_or_default()
 }
 
-fn item(app: &App, modality: Modality, part: &Value) -> Result<Item, Fault> {
+fn item(app: &App, modality: Modality, part: &Value) -> Result<MediaItem, Fault> {
     let source = source(part);
     let inline = part.get("type").and_then(Value::as_str) == Some("input_audio");
     if !inline {
         openable(app, source, modality)?;
     }
-    let bytes = data_url(source);
+    let bytes = data_url_head(source);
     let rules = app.config.content.media.unwrap_or_default();
     let uuid = part.get("uuid").and_then(Value::as_str);
     let digest = || -> String {
         let digest = Sha256::digest(source.as_bytes());
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     };
-    Ok(Item {
+    Ok(MediaItem {
         modality,
         identifier: uuid.map_or_else(digest, str::to_owned).into(),
         tokens: rules.tokens(modality, bytes.as_deref()),
@@ -194,7 +193,7 @@ fn openable(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
             Some((spec, _)) if !spec.ends_with(";base64") => {
                 refuse("Only base64 data URLs are supported for now.".to_owned())
             }
-            Some(_) if data_url(url).is_none() => {
+            Some(_) if data_url_head(url).is_none() => {
                 refuse("Invalid base64-encoded data in the data URL.".to_owned())
             }
             Some(_) => Ok(()),
@@ -223,7 +222,7 @@ fn openable(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
 }
 
 /// vLLM's 400 for more items than `--limit-mm-per-prompt` allows.
-fn limits(app: &App, items: &[Item]) -> Result<(), Fault> {
+fn limits(app: &App, items: &[MediaItem]) -> Result<(), Fault> {
     let given = app.config.api.limit_mm_per_prompt.as_ref();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
         let name = modality.as_str();

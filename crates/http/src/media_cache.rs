@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use indexmap::IndexSet;
 use parking_lot::Mutex;
-use vllm_sim_tokenizer::Item;
+use vllm_sim_tokenizer::MediaItem;
 
 /// Items whose processed form a server remembers (vLLM bounds its cache by bytes).
 const CAPACITY: usize = 4096;
@@ -15,7 +15,7 @@ pub(crate) struct MediaCache(Mutex<IndexSet<Arc<str>>>);
 
 impl MediaCache {
     /// Remembers items and returns how many were known.
-    pub(crate) fn look_up(&self, items: &[Item]) -> u32 {
+    pub(crate) fn look_up(&self, items: &[MediaItem]) -> u32 {
         let mut cached = self.0.lock();
         let mut hits = 0;
         for item in items {

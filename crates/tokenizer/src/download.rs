@@ -121,14 +121,14 @@ mod tests {
             token: Some("t".into()),
             offline: false,
         };
-        let place = on_hub("org/name", None, true, &hub).unwrap();
-        assert_eq!(place.found, "org/name from the hub");
-        assert!(place.folder.ends_with("models--org--name/snapshots/c0ffee"));
+        let model = on_hub("org/name", None, true, &hub).unwrap();
+        assert_eq!(model.found, "org/name from the hub");
+        assert!(model.folder.ends_with("models--org--name/snapshots/c0ffee"));
         assert_eq!(
-            fs::read_to_string(place.folder.join("chat_template.jinja")).unwrap(),
+            fs::read_to_string(model.folder.join("chat_template.jinja")).unwrap(),
             "T"
         );
-        assert!(!place.folder.join("config.json").exists());
+        assert!(!model.folder.join("config.json").exists());
         let requests = seen.lock().len();
         assert!(
             seen.lock().iter().all(|line| line.ends_with(" true")),

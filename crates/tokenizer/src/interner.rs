@@ -19,19 +19,19 @@ const BYTES: usize = 1 << 20;
 /// each gets a second chance if it was seen since it last came up for eviction.
 #[derive(Debug)]
 pub(crate) struct Interner {
-    shards: Box<[RwLock<Shard>]>,
+    shards: Box<[RwLock<InternerShard>]>,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    pieces: HashMap<u32, Piece, BuildHasherDefault<IdHasher>>,
+struct InternerShard {
+    pieces: HashMap<u32, InternedPiece, BuildHasherDefault<IdHasher>>,
     /// Ids in the order of eviction.
     queue: VecDeque<u32>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct InternedPiece {
     text: Box<str>,
     seen: AtomicBool,
 }
@@ -65,7 +65,7 @@ impl Default for Interner {
 }
 
 impl Interner {
-    fn shard(&self, id: u32) -> &RwLock<Shard> {
+    fn shard(&self, id: u32) -> &RwLock<InternerShard> {
         &self.shards[id as usize % SHARDS]
     }
 
@@ -96,9 +96,9 @@ impl Interner {
     }
 }
 
-impl Shard {
+impl InternerShard {
     fn insert(&mut self, id: u32, text: &str) {
-        let piece = Piece {
+        let piece = InternedPiece {
             text: text.into(),
             seen: AtomicBool::new(false),
         };

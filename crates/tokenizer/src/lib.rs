@@ -16,14 +16,15 @@ mod simulated;
 mod source;
 mod tokenizer;
 
-#[cfg(all(test, feature = "hf"))]
+#[cfg(test)]
+#[cfg(feature = "hf")]
 mod tests;
 
-pub use chat::{ChatInput, ContentFormat, TemplateError, Templates};
+pub use chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
 pub use detokenizer::{Detokenizer, Fragments};
 pub use error::TokenizerError;
 pub use hf::Hf;
-pub use media::{Item, Media, MediaRules, Modality, Rule, data_url, mark};
+pub use media::{Media, MediaItem, MediaRule, MediaRules, Modality, data_url_head, media_marker};
 pub use simulated::{Simulated, fnv1a};
 pub use source::{Hub, Source};
 pub use tokenizer::Tokenizer;

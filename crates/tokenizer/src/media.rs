@@ -1,4 +1,4 @@
-//! How many tokens a picture, sound or film takes in a prompt, and where they stand.
+//! How many tokens an image, audio or video takes in a prompt, and where they stand.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::Tokenizer;
 
-/// Frame of the mark that stands for an item until the text is tokenised: private-use characters,
-/// which no tokenizer splits off a word that a user would write.
+/// Frame of the marker that stands for an item until the text is tokenised: private-use
+/// characters, which no tokenizer splits off a word that a user would write.
 const EDGE: char = '\u{10FFF0}';
-/// Bytes of a picture that are looked at for its size.
+/// Bytes of an image that are looked at for its size.
 const HEAD: usize = 96 * 1024;
 /// Most tokens of one item.
 const MOST: u32 = 1 << 20;
@@ -19,11 +19,11 @@ const MOST: u32 = 1 << 20;
 /// What a part of a prompt is, besides text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Modality {
-    /// A picture.
+    /// An image.
     Image,
-    /// A sound.
+    /// Audio.
     Audio,
-    /// A film.
+    /// A video.
     Video,
 }
 
@@ -38,7 +38,7 @@ impl Modality {
     }
 }
 
-/// A picture, sound or film in a prompt.
+/// An image, audio or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Media {
     /// What it is.
@@ -53,10 +53,10 @@ pub struct Media {
 
 /// Tokens of one item of a modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum MediaRule {
     /// Always so many.
     Fixed(u32),
-    /// By the area of the picture; `unknown` where it cannot be read.
+    /// By the area of the image; `unknown` where it cannot be read.
     Area {
         /// Edge in pixels of the square that makes one token, at least one.
         patch: u32,
@@ -64,7 +64,7 @@ pub enum Rule {
         least: u32,
         /// Most tokens.
         most: u32,
-        /// Tokens of a picture of unknown size.
+        /// Tokens of an image of unknown size.
         unknown: u32,
     },
 }
@@ -72,33 +72,33 @@ pub enum Rule {
 /// Tokens of each modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MediaRules {
-    /// Pictures.
-    pub image: Rule,
-    /// Sounds.
-    pub audio: Rule,
-    /// Films.
-    pub video: Rule,
+    /// Images.
+    pub image: MediaRule,
+    /// Audio.
+    pub audio: MediaRule,
+    /// Videos.
+    pub video: MediaRule,
 }
 
 impl Default for MediaRules {
-    /// Pictures as Qwen2-VL has them (28 × 28 pixels per token, 4 to 16384), and 576 (LLaVA 1.5)
-    /// where the size is unknown; sounds 250 tokens (10 s of Qwen2-Audio), films 2048.
+    /// Images as Qwen2-VL has them (28 × 28 pixels per token, 4 to 16384), and 576 (LLaVA 1.5)
+    /// where the size is unknown; audio 250 tokens (10 s of Qwen2-Audio), video 2048.
     fn default() -> Self {
         Self {
-            image: Rule::Area {
+            image: MediaRule::Area {
                 patch: 28,
                 least: 4,
                 most: 16_384,
                 unknown: 576,
             },
-            audio: Rule::Fixed(250),
-            video: Rule::Fixed(2048),
+            audio: MediaRule::Fixed(250),
+            video: MediaRule::Fixed(2048),
         }
     }
 }
 
 impl MediaRules {
-    /// Reads `{"image": 576, "audio": 250}`, or for pictures
+    /// Reads `{"image": 576, "audio": 250}`, or for images
     /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl MediaRules {
             };
             *rule = match value {
                 Value::Object(area) => self::area(name, area)?,
-                fixed => Rule::Fixed(count(name, fixed)?),
+                fixed => MediaRule::Fixed(count(name, fixed)?),
             };
         }
         Ok(rules)
@@ -128,8 +128,8 @@ impl MediaRules {
             Modality::Video => self.video,
         };
         match rule {
-            Rule::Fixed(tokens) => tokens,
-            Rule::Area {
+            MediaRule::Fixed(tokens) => tokens,
+            MediaRule::Area {
                 patch,
                 least,
                 most,
@@ -148,7 +148,7 @@ impl MediaRules {
     }
 }
 
-fn area(name: &str, map: &Map<String, Value>) -> Result<Rule, String> {
+fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
     let (mut patch, mut least, mut most, mut unknown) = (28, 4, 16_384, 576);
     for (key, value) in map {
         let field = match key.as_str() {
@@ -169,7 +169,7 @@ fn area(name: &str, map: &Map<String, Value>) -> Result<Rule, String> {
             "{name}.most ({most}) is less than {name}.least ({least})"
         ));
     }
-    Ok(Rule::Area {
+    Ok(MediaRule::Area {
         patch,
         least,
         most,
@@ -185,7 +185,7 @@ fn count(name: &str, value: &Value) -> Result<u32, String> {
 
 /// One item before its place is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct MediaItem {
     /// What it is.
     pub modality: Modality,
     /// Its content hash, or the name the client gave it.
@@ -195,7 +195,7 @@ pub struct Item {
 }
 
 /// The bytes of a `data:` URL as far as a size needs them; `None` for any other URL.
-pub fn data_url(url: &str) -> Option<Vec<u8>> {
+pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
     if !kind.ends_with(";base64") {
         return Some(data.as_bytes().iter().take(HEAD).copied().collect());
@@ -205,17 +205,17 @@ pub fn data_url(url: &str) -> Option<Vec<u8>> {
 }
 
 /// What stands for item `i` in the text.
-pub fn mark(i: usize) -> String {
+pub fn media_marker(i: usize) -> String {
     format!("{EDGE}{i}{EDGE}")
 }
 
 impl Tokenizer {
-    /// Encodes text with marks: in the place of each stand the tokens of its item.
+    /// Encodes text with markers: in the place of each stand the tokens of its item.
     pub fn encode_media(
         &self,
         text: &str,
         add_special_tokens: bool,
-        items: &[Item],
+        items: &[MediaItem],
     ) -> (Vec<u32>, Vec<Media>) {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
@@ -262,7 +262,7 @@ impl Tokenizer {
             .unwrap_or(0)
     }
 
-    /// Whether the model's configuration speaks of pictures, sounds or films.
+    /// Whether the model's configuration speaks of images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
             Self::Hf(hf) => ["vision_config", "audio_config", "image_token_id"]
@@ -286,9 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn pictures_count_by_area_and_others_by_the_piece() {
+    fn images_count_by_area_and_others_by_the_piece() {
         let rules = MediaRules::default();
-        let bytes = data_url(PNG).expect("a data URL");
+        let bytes = data_url_head(PNG).expect("a data URL");
         assert_eq!(rules.tokens(Modality::Image, Some(&bytes)), 10 * 2);
         assert_eq!(rules.tokens(Modality::Image, None), 576);
         assert_eq!(rules.tokens(Modality::Image, Some(b"no picture")), 576);
@@ -311,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn items_stand_where_their_marks_were() {
+    fn items_stand_where_their_markers_were() {
         let tokenizer = Tokenizer::simulated();
-        let item = |tokens| Item {
+        let item = |tokens| MediaItem {
             modality: Modality::Image,
             identifier: "x".into(),
             tokens,
         };
-        let text = format!("look {}and {}", mark(0), mark(1));
+        let text = format!("look {}and {}", media_marker(0), media_marker(1));
         let (tokens, media) = tokenizer.encode_media(&text, true, &[item(3), item(2)]);
         let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
         assert_eq!(places, [(1, 3), (5, 2)]);

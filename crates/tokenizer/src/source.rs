@@ -95,7 +95,7 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
         reason = "only tokenizers from files tell what they are called"
     )
 )]
-pub(crate) struct Place {
+pub(crate) struct ModelFolder {
     pub(crate) folder: PathBuf,
     /// The name that the user gave.
     pub(crate) name: String,
@@ -106,7 +106,7 @@ pub(crate) struct Place {
 }
 
 /// Checks that a folder has what is needed.
-pub(crate) fn in_folder(path: &Path) -> Result<Place, TokenizerError> {
+pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER) {
         path.parent().unwrap_or(Path::new(".")).to_owned()
     } else {
@@ -116,7 +116,7 @@ pub(crate) fn in_folder(path: &Path) -> Result<Place, TokenizerError> {
         return Err(TokenizerError::NoFile { folder });
     }
     let name = path.display().to_string();
-    Ok(Place {
+    Ok(ModelFolder {
         found: format!("folder {name}"),
         folder,
         name,
@@ -130,7 +130,7 @@ pub(crate) fn on_hub(
     revision: Option<&str>,
     download: bool,
     hub: &Hub,
-) -> Result<Place, TokenizerError> {
+) -> Result<ModelFolder, TokenizerError> {
     let valid = |part: &str| {
         !part.is_empty()
             && !part.starts_with(['.', '-'])
@@ -146,7 +146,7 @@ pub(crate) fn on_hub(
     let revision = revision.unwrap_or("main");
     if let Some(folder) = cached(&hub.cache, repo, revision) {
         let found = format!("{repo} in the cache at {}", folder.display());
-        return Ok(Place {
+        return Ok(ModelFolder {
             folder,
             name: repo.to_owned(),
             local: false,
@@ -164,7 +164,7 @@ pub(crate) fn on_hub(
         repo: repo.to_owned(),
         reason,
     })?;
-    Ok(Place {
+    Ok(ModelFolder {
         folder,
         name: repo.to_owned(),
         local: false,

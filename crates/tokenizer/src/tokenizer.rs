@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::chat::{ChatInput, ContentFormat, TemplateError, Templates};
+use crate::chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
 use crate::detokenizer::{Detokenizer, Fragments};
 use crate::error::TokenizerError;
 use crate::hf::Hf;
@@ -25,7 +25,7 @@ impl Tokenizer {
     /// # Errors
     /// When the files are missing, broken, or cannot be downloaded.
     pub fn open(source: &Source) -> Result<(Self, String), TokenizerError> {
-        let place = match source {
+        let model = match source {
             Source::Simulated => {
                 return Ok((Self::simulated(), "simulated: words and signs".to_owned()));
             }
@@ -37,13 +37,13 @@ impl Tokenizer {
                 hub,
             } => source::on_hub(repo, revision.as_deref(), *download, hub)?,
         };
-        let hf = Hf::open(&place)?;
+        let hf = Hf::open(&model)?;
         let template = if hf.templates().default_source().is_some() {
             "a"
         } else {
             "no"
         };
-        let found = format!("{}, with {template} chat template", place.found);
+        let found = format!("{}, with {template} chat template", model.found);
         Ok((Self::Hf(Box::new(hf)), found))
     }
 
@@ -166,11 +166,11 @@ impl Tokenizer {
         self.templates().render(chat)
     }
 
-    fn templates(&self) -> &Templates {
-        static NONE: OnceLock<Templates> = OnceLock::new();
+    fn templates(&self) -> &ChatTemplates {
+        static NONE: OnceLock<ChatTemplates> = OnceLock::new();
         match self {
             Self::Hf(hf) => hf.templates(),
-            Self::Simulated(_) => NONE.get_or_init(Templates::default),
+            Self::Simulated(_) => NONE.get_or_init(ChatTemplates::default),
         }
     }
 

@@ -4,23 +4,23 @@ use std::marker::PhantomData;
 
 use serde_json::{Map, Value as Json};
 
-use crate::chat::Templates;
+use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
-use crate::source::{Place, TOKENIZER};
+use crate::source::{ModelFolder, TOKENIZER};
 
 /// A tokenizer from a `tokenizer.json`, which this build cannot open.
 #[derive(Debug)]
 pub enum Hf {}
 
 impl Hf {
-    pub(crate) fn open(place: &Place) -> Result<Self, TokenizerError> {
+    pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
         Err(TokenizerError::Broken {
-            file: place.folder.join(TOKENIZER),
+            file: model.folder.join(TOKENIZER),
             reason: "this build cannot read it: it lacks the feature `hf`".to_owned(),
         })
     }
 
-    pub(crate) fn templates(&self) -> &Templates {
+    pub(crate) fn templates(&self) -> &ChatTemplates {
         match *self {}
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Source: `vllm/renderers/hf.py`, `_detect_content_format`.
 
-use super::lexer::{Kind, Tag, Token, tags};
+use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
 /// The form in which a chat template expects message content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub enum ContentFormat {
 impl ContentFormat {
     /// The format that `template` expects; `String` when that cannot be told.
     pub(super) fn detect(template: &str) -> Self {
-        let found = tags(template).and_then(|tags| Template::read(&tags).iterates_content());
+        let found = tags(template).and_then(|tags| TemplateSyntax::read(&tags).iterates_content());
         if found == Some(true) {
             Self::Openai
         } else {
@@ -32,43 +32,43 @@ impl ContentFormat {
 
 /// The statements of a template that matter here.
 #[derive(Default)]
-struct Template<'t> {
+struct TemplateSyntax<'t> {
     assignments: Vec<Assignment<'t>>,
-    loops: Vec<Loop<'t>>,
-    macros: Vec<Macro<'t>>,
-    calls: Vec<(&'t str, Vec<Argument<'t>>)>,
+    loops: Vec<ForLoop<'t>>,
+    macros: Vec<MacroDefinition<'t>>,
+    calls: Vec<(&'t str, Vec<CallArgument<'t>>)>,
 }
 
 /// `{% set name = value %}`, and `name.attribute` for a namespace.
 struct Assignment<'t> {
     target: String,
-    value: Option<Access<'t>>,
+    value: Option<AttributePath<'t>>,
     /// The keyword arguments of `namespace(…)` when that is the value.
-    namespace: Vec<Argument<'t>>,
+    namespace: Vec<CallArgument<'t>>,
 }
 
 /// `{% for item in iter %}`.
-struct Loop<'t> {
+struct ForLoop<'t> {
     /// `None` for a tuple of targets.
     item: Option<&'t str>,
-    iter: Option<Access<'t>>,
+    iter: Option<AttributePath<'t>>,
     /// The macros it stands in, outermost first.
     within: Vec<usize>,
 }
 
-struct Macro<'t> {
+struct MacroDefinition<'t> {
     name: &'t str,
     parameters: Vec<&'t str>,
 }
 
-struct Argument<'t> {
+struct CallArgument<'t> {
     name: Option<&'t str>,
-    value: Option<Access<'t>>,
+    value: Option<AttributePath<'t>>,
 }
 
 /// A name and the attributes or constant keys taken of it, filters, tests and slices left out.
-struct Access<'t> {
-    path: Vec<Step<'t>>,
+struct AttributePath<'t> {
+    path: Vec<PathSegment<'t>>,
     /// No filter, test or slice was met: only these may follow one.
     whole: bool,
     /// It is the name and nothing else.
@@ -77,22 +77,22 @@ struct Access<'t> {
 
 /// How a member is taken.
 #[derive(Clone, Copy, PartialEq)]
-enum Step<'t> {
+enum PathSegment<'t> {
     Attribute(&'t str),
     Key(&'t str),
 }
 
-impl<'t> Access<'t> {
+impl<'t> AttributePath<'t> {
     /// Reads an expression; `None` when it is anything but an access.
-    fn read(tokens: &'t [Token<'t>]) -> Option<Self> {
+    fn read(tokens: &'t [JinjaToken<'t>]) -> Option<Self> {
         let (first, rest) = tokens.split_first()?;
         let (mut access, mut rest) = if first.is_op("(") {
             let end = closing(tokens)?;
             (Self::read(&tokens[1..end])?, &tokens[end + 1..])
-        } else if first.kind == Kind::Name && first.text != "not" {
+        } else if first.kind == TokenKind::Name && first.text != "not" {
             (
                 Self {
-                    path: vec![Step::Attribute(first.text)],
+                    path: vec![PathSegment::Attribute(first.text)],
                     whole: true,
                     bare: true,
                 },
@@ -105,16 +105,16 @@ impl<'t> Access<'t> {
             access.bare = false;
             rest = match rest {
                 [dot, name, rest @ ..] if dot.is_op(".") && access.whole => {
-                    access.path.push(Step::Attribute(name.text));
+                    access.path.push(PathSegment::Attribute(name.text));
                     rest
                 }
                 [open, ..] if open.is_op("[") => {
                     let end = closing(rest)?;
                     match &rest[1..end] {
-                        [key] if key.kind == Kind::Str && access.whole => {
+                        [key] if key.kind == TokenKind::Str && access.whole => {
                             access
                                 .path
-                                .push(Step::Key(key.text.trim_matches(['"', '\''])));
+                                .push(PathSegment::Key(key.text.trim_matches(['"', '\''])));
                         }
                         inner if has_colon(inner) => access.whole = false,
                         _ => return None,
@@ -142,7 +142,8 @@ impl<'t> Access<'t> {
             let Some((last, before)) = path.split_last() else {
                 return false;
             };
-            if !matches!(last, Step::Attribute(text) | Step::Key(text) if *text == key) {
+            if !matches!(last, PathSegment::Attribute(text) | PathSegment::Key(text) if *text == key)
+            {
                 return false;
             }
             path = before;
@@ -151,13 +152,13 @@ impl<'t> Access<'t> {
         path.iter().all(|step| {
             names
                 .next()
-                .is_some_and(|name| *step == Step::Attribute(name))
+                .is_some_and(|name| *step == PathSegment::Attribute(name))
         }) && names.next().is_none()
     }
 }
 
-impl<'t> Template<'t> {
-    fn read(tags: &'t [Tag<'t>]) -> Self {
+impl<'t> TemplateSyntax<'t> {
+    fn read(tags: &'t [JinjaTag<'t>]) -> Self {
         let mut template = Self::default();
         let mut within: Vec<usize> = Vec::new();
         for tag in tags {
@@ -176,7 +177,7 @@ impl<'t> Template<'t> {
                                     .or_else(|| Some(argument.value.as_ref()?.name()))
                             })
                             .collect();
-                        template.macros.push(Macro {
+                        template.macros.push(MacroDefinition {
                             name: name.text,
                             parameters,
                         });
@@ -194,14 +195,14 @@ impl<'t> Template<'t> {
         template
     }
 
-    fn assignment(&mut self, tokens: &'t [Token<'t>]) {
+    fn assignment(&mut self, tokens: &'t [JinjaToken<'t>]) {
         let Some(equals) = tokens.iter().position(|token| token.is_op("=")) else {
             return;
         };
         let (target, value) = (&tokens[..equals], &tokens[equals + 1..]);
         let target = match target {
             [name] => name.text.to_owned(),
-            [.., name] if name.kind == Kind::Name && !target.iter().any(|t| t.is_op(",")) => {
+            [.., name] if name.kind == TokenKind::Name && !target.iter().any(|t| t.is_op(",")) => {
                 target.iter().map(|token| token.text).collect()
             }
             _ => return,
@@ -212,12 +213,12 @@ impl<'t> Template<'t> {
         };
         self.assignments.push(Assignment {
             target,
-            value: Access::read(value),
+            value: AttributePath::read(value),
             namespace,
         });
     }
 
-    fn looped(&mut self, tokens: &'t [Token<'t>], within: &[usize]) {
+    fn looped(&mut self, tokens: &'t [JinjaToken<'t>], within: &[usize]) {
         let Some(word) = tokens.iter().position(|token| token.is_name("in")) else {
             return;
         };
@@ -234,19 +235,19 @@ impl<'t> Template<'t> {
             [name] => Some(name.text),
             _ => None,
         };
-        let iter = Access::read(&iter[..end]);
-        self.loops.push(Loop {
+        let iter = AttributePath::read(&iter[..end]);
+        self.loops.push(ForLoop {
             item,
             iter,
             within: within.to_vec(),
         });
     }
 
-    fn calls(&mut self, tokens: &'t [Token<'t>]) {
+    fn calls(&mut self, tokens: &'t [JinjaToken<'t>]) {
         for (index, pair) in tokens.windows(2).enumerate() {
             let [name, open] = pair else { continue };
             let method = index > 0 && [".", "|"].iter().any(|op| tokens[index - 1].is_op(op));
-            if name.kind == Kind::Name && open.is_op("(") && !method {
+            if name.kind == TokenKind::Name && open.is_op("(") && !method {
                 self.calls
                     .push((name.text, arguments(&tokens[index + 1..])));
             }
@@ -261,7 +262,7 @@ impl<'t> Template<'t> {
             next += 1;
             let mut found = Vec::new();
             for assignment in &self.assignments {
-                let held = |access: &Option<Access<'_>>| {
+                let held = |access: &Option<AttributePath<'_>>| {
                     access
                         .as_ref()
                         .is_some_and(|access| access.is(&holder, None))
@@ -295,7 +296,7 @@ impl<'t> Template<'t> {
                 messages.push(each.item?);
             }
         }
-        let content = |access: &Option<Access<'_>>| {
+        let content = |access: &Option<AttributePath<'_>>| {
             let access = access.as_ref();
             access.is_some_and(|a| messages.iter().any(|name| a.is(name, Some("content"))))
         };
@@ -309,7 +310,7 @@ impl<'t> Template<'t> {
                 .iter
                 .as_ref()
                 .filter(|access| access.bare)
-                .map(Access::name);
+                .map(AttributePath::name);
             let by_macro = |name| each.within.iter().any(|&m| bound[m].contains(&name));
             if content(&each.iter)
                 || name.is_some_and(by_macro)
@@ -322,7 +323,11 @@ impl<'t> Template<'t> {
     }
 
     /// The parameters of a macro that some call gives a message's content.
-    fn bound(&self, of: &Macro<'t>, content: &dyn Fn(&Option<Access<'_>>) -> bool) -> Vec<&'t str> {
+    fn bound(
+        &self,
+        of: &MacroDefinition<'t>,
+        content: &dyn Fn(&Option<AttributePath<'_>>) -> bool,
+    ) -> Vec<&'t str> {
         let mut bound = Vec::new();
         for (_, arguments) in self.calls.iter().filter(|(name, _)| *name == of.name) {
             for (index, argument) in arguments.iter().enumerate() {
@@ -339,18 +344,18 @@ impl<'t> Template<'t> {
     }
 }
 
-impl<'t> Access<'t> {
+impl<'t> AttributePath<'t> {
     /// The name that it starts with.
     fn name(&self) -> &'t str {
         match self.path.first() {
-            Some(Step::Attribute(name) | Step::Key(name)) => name,
+            Some(PathSegment::Attribute(name) | PathSegment::Key(name)) => name,
             None => "",
         }
     }
 }
 
 /// The arguments of a call; `tokens` starts with the opening parenthesis.
-fn arguments<'t>(tokens: &'t [Token<'t>]) -> Vec<Argument<'t>> {
+fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
     let Some(end) = closing(tokens) else {
         return Vec::new();
     };
@@ -365,7 +370,7 @@ fn arguments<'t>(tokens: &'t [Token<'t>]) -> Vec<Argument<'t>> {
 }
 
 /// The depth of brackets after `token`.
-fn deeper(depth: usize, token: &Token<'_>) -> usize {
+fn deeper(depth: usize, token: &JinjaToken<'_>) -> usize {
     match token.text {
         "(" | "[" | "{" => depth + 1,
         ")" | "]" | "}" => depth.saturating_sub(1),
@@ -373,22 +378,22 @@ fn deeper(depth: usize, token: &Token<'_>) -> usize {
     }
 }
 
-fn argument<'t>(tokens: &'t [Token<'t>]) -> Option<Argument<'t>> {
+fn argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     Some(match tokens {
         [] => return None,
-        [name, equals, value @ ..] if equals.is_op("=") => Argument {
+        [name, equals, value @ ..] if equals.is_op("=") => CallArgument {
             name: Some(name.text),
-            value: Access::read(value),
+            value: AttributePath::read(value),
         },
-        value => Argument {
+        value => CallArgument {
             name: None,
-            value: Access::read(value),
+            value: AttributePath::read(value),
         },
     })
 }
 
 /// Where the bracket that `tokens` starts with is closed.
-fn closing(tokens: &[Token<'_>]) -> Option<usize> {
+fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     let mut depth = 0usize;
     let close = tokens.iter().position(|token| {
         depth = deeper(depth, token);
@@ -398,7 +403,7 @@ fn closing(tokens: &[Token<'_>]) -> Option<usize> {
 }
 
 /// What follows a filter's or test's arguments, if it has any.
-fn after_arguments<'t>(tokens: &'t [Token<'t>]) -> Option<&'t [Token<'t>]> {
+fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'t>]> {
     match tokens {
         [open, ..] if open.is_op("(") => Some(&tokens[closing(tokens)? + 1..]),
         rest => Some(rest),
@@ -406,7 +411,7 @@ fn after_arguments<'t>(tokens: &'t [Token<'t>]) -> Option<&'t [Token<'t>]> {
 }
 
 /// Whether a colon stands directly in a bracket.
-fn has_colon(inner: &[Token<'_>]) -> bool {
+fn has_colon(inner: &[JinjaToken<'_>]) -> bool {
     let mut depth = 0usize;
     inner.iter().any(|token| {
         depth = deeper(depth, token);

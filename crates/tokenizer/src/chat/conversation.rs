@@ -16,18 +16,18 @@ use super::python::{Fields, dict, fields, from_json, list};
 
 /// One message as a template sees it.
 #[derive(Debug, Clone)]
-pub(super) struct Turn {
+pub(super) struct TemplateMessage {
     /// Who speaks.
     pub(super) role: String,
-    /// What is said.
-    pub(super) content: Content,
+    /// What it says.
+    pub(super) content: MessageContent,
     /// The members after role and content.
     rest: Fields,
 }
 
 /// What a message says.
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(super) enum MessageContent {
     /// One text.
     Text(String),
     /// A list of parts.
@@ -78,14 +78,20 @@ const TYPES: [&str; 16] = [
 ];
 
 /// Reads all messages.
-pub(super) fn turns(messages: &[Json], format: ContentFormat) -> Result<Vec<Turn>, TemplateError> {
+pub(super) fn template_messages(
+    messages: &[Json],
+    format: ContentFormat,
+) -> Result<Vec<TemplateMessage>, TemplateError> {
     messages
         .iter()
-        .map(|message| turn(message, format))
+        .map(|message| template_message(message, format))
         .collect()
 }
 
-fn turn(message: &Json, format: ContentFormat) -> Result<Turn, TemplateError> {
+fn template_message(
+    message: &Json,
+    format: ContentFormat,
+) -> Result<TemplateMessage, TemplateError> {
     let Some(message) = message.as_object() else {
         return Err(wrong("messages", "each message must be an object."));
     };
@@ -102,9 +108,9 @@ fn turn(message: &Json, format: ContentFormat) -> Result<Turn, TemplateError> {
     for each in parts {
         if role == "system" {
             match without_billing(each) {
-                Billing::Absent => read.extend(part(each)?),
-                Billing::Whole => {}
-                Billing::Before(rest) => read.extend(part(&rest)?),
+                BillingHeader::Absent => read.extend(part(each)?),
+                BillingHeader::Whole => {}
+                BillingHeader::Before(rest) => read.extend(part(&rest)?),
             }
         } else {
             read.extend(part(each)?);
@@ -145,7 +151,7 @@ fn turn(message: &Json, format: ContentFormat) -> Result<Turn, TemplateError> {
             message.get("tools").map_or(Value::from(()), from_json),
         );
     }
-    Ok(Turn {
+    Ok(TemplateMessage {
         role: role.to_owned(),
         content,
         rest,
@@ -153,14 +159,14 @@ fn turn(message: &Json, format: ContentFormat) -> Result<Turn, TemplateError> {
 }
 
 /// A part of a message: its text for the string format, its members for the other.
-struct Part {
+struct ContentPart {
     text: Option<String>,
     members: Fields,
 }
 
-fn part(part: &Json) -> Result<Option<Part>, TemplateError> {
+fn part(part: &Json) -> Result<Option<ContentPart>, TemplateError> {
     if let Json::String(text) = part {
-        return Ok(Some(Part::text(text.clone(), Fields::new())));
+        return Ok(Some(ContentPart::text(text.clone(), Fields::new())));
     }
     let Some(part) = part.as_object() else {
         return Err(wrong(
@@ -177,7 +183,7 @@ fn part(part: &Json) -> Result<Option<Part>, TemplateError> {
         "tool_reference" => {
             let name = string("name").unwrap_or_default();
             let members = [("type", kind), ("name", name)];
-            return Ok(Some(Part {
+            return Ok(Some(ContentPart {
                 text: Some(name.to_owned()),
                 members: strings(members),
             }));
@@ -196,19 +202,19 @@ fn part(part: &Json) -> Result<Option<Part>, TemplateError> {
             };
             let mut members = strings([("type", modality)]);
             members.extend(extra(part));
-            return Ok(Some(Part {
+            return Ok(Some(ContentPart {
                 text: None,
                 members,
             }));
         }
     };
     match text {
-        Some(text) => Ok(Some(Part::text(text.to_owned(), extra(part)))),
+        Some(text) => Ok(Some(ContentPart::text(text.to_owned(), extra(part)))),
         None => Ok(None),
     }
 }
 
-impl Part {
+impl ContentPart {
     fn text(text: String, extra: Fields) -> Self {
         let mut members = strings([("type", "text"), ("text", text.as_str())]);
         members.extend(extra);
@@ -272,18 +278,20 @@ fn strings<const N: usize>(members: [(&str, &str); N]) -> Fields {
         .collect()
 }
 
-fn content(parts: Vec<Part>, format: ContentFormat) -> Content {
+fn content(parts: Vec<ContentPart>, format: ContentFormat) -> MessageContent {
     match format {
-        ContentFormat::Openai => Content::Parts(parts.into_iter().map(|p| p.members).collect()),
+        ContentFormat::Openai => {
+            MessageContent::Parts(parts.into_iter().map(|p| p.members).collect())
+        }
         ContentFormat::String => {
             let texts = parts.into_iter().filter_map(|part| part.text);
             let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
-            Content::Text(texts.join("\n"))
+            MessageContent::Text(texts.join("\n"))
         }
     }
 }
 
-impl Content {
+impl MessageContent {
     /// Parts that are all text as one text; anything else as it is.
     fn joined_when_text(self) -> Self {
         let Self::Parts(parts) = &self else {
@@ -313,14 +321,14 @@ impl Content {
 }
 
 /// What Claude Code's attribution header leaves of a system text.
-enum Billing {
+enum BillingHeader {
     Absent,
     Whole,
     Before(Json),
 }
 
 /// Its value changes with every request, so vLLM drops it for the prefix cache's sake.
-fn without_billing(part: &Json) -> Billing {
+fn without_billing(part: &Json) -> BillingHeader {
     let text = match part {
         Json::String(text) => Some(text.as_str()),
         Json::Object(part) if part.get("type").is_some_and(|kind| kind == "text") => {
@@ -335,14 +343,14 @@ fn without_billing(part: &Json) -> Billing {
                     Some(part) => {
                         let mut part = part.clone();
                         part.insert("text".to_owned(), rest.into());
-                        Billing::Before(part.into())
+                        BillingHeader::Before(part.into())
                     }
-                    None => Billing::Before(rest.into()),
+                    None => BillingHeader::Before(rest.into()),
                 },
-                _ => Billing::Whole,
+                _ => BillingHeader::Whole,
             }
         }
-        _ => Billing::Absent,
+        _ => BillingHeader::Absent,
     }
 }
 
@@ -386,28 +394,31 @@ fn tool_call(call: &Json) -> Result<Value, TemplateError> {
 
 /// Developer messages as system messages, all system messages as one at the front: for templates
 /// that do not know the role.
-pub(super) fn developers_to_system(turns: Vec<Turn>) -> Vec<Turn> {
-    let mut turns = turns;
-    for turn in turns.iter_mut().filter(|turn| turn.role == "developer") {
-        "system".clone_into(&mut turn.role);
-        turn.rest.shift_remove("tools");
+pub(super) fn developers_to_system(mut messages: Vec<TemplateMessage>) -> Vec<TemplateMessage> {
+    for message in messages
+        .iter_mut()
+        .filter(|message| message.role == "developer")
+    {
+        "system".clone_into(&mut message.role);
+        message.rest.shift_remove("tools");
     }
-    let is_system = |turn: &Turn| turn.role == "system";
-    if !turns.iter().skip(1).any(is_system) {
-        return turns;
+    let is_system = |message: &TemplateMessage| message.role == "system";
+    if !messages.iter().skip(1).any(is_system) {
+        return messages;
     }
-    let (system, others): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(is_system);
-    let texts = system.iter().map(|turn| turn.content.text());
+    let (system, others): (Vec<TemplateMessage>, Vec<TemplateMessage>) =
+        messages.into_iter().partition(is_system);
+    let texts = system.iter().map(|message| message.content.text());
     let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
-    let merged = Turn {
+    let merged = TemplateMessage {
         role: "system".to_owned(),
-        content: Content::Text(texts.join("\n\n")),
+        content: MessageContent::Text(texts.join("\n\n")),
         rest: Fields::new(),
     };
     std::iter::once(merged).chain(others).collect()
 }
 
-impl Turn {
+impl TemplateMessage {
     /// The message as the template's dict.
     pub(super) fn into_value(self) -> Value {
         let mut members = Fields::new();
@@ -417,8 +428,8 @@ impl Turn {
         }
         members.insert(Arc::from("role"), Value::from(self.role));
         let content = match self.content {
-            Content::Text(text) => Value::from(text),
-            Content::Parts(parts) => list(parts.into_iter().map(dict).collect()),
+            MessageContent::Text(text) => Value::from(text),
+            MessageContent::Parts(parts) => list(parts.into_iter().map(dict).collect()),
         };
         members.insert(Arc::from("content"), content);
         members.extend(self.rest);

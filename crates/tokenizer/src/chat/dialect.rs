@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::lexer::{Kind, Tag, Token, tags};
+use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
 /// The method that a slice turns into.
 pub(super) const SLICE: &str = "__slice__";
@@ -37,30 +37,30 @@ pub(super) fn rewrite(source: &str) -> String {
 }
 
 /// What to replace in one tag, in order.
-fn edits(tag: &Tag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
+fn edits(tag: &JinjaTag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
     let mut edits = Vec::new();
     let slices = slices(&tag.tokens);
     for (index, token) in tag.tokens.iter().enumerate() {
         match slices[index] {
-            Part::Open { empty } => {
+            SliceToken::Open { empty } => {
                 let first = if empty { "none" } else { "" };
                 edits.push((token.span.clone(), format!(".{SLICE}({first}")));
             }
-            Part::Colon { empty } => {
+            SliceToken::Colon { empty } => {
                 let next = if empty { ", none" } else { ", " };
                 edits.push((token.span.clone(), next.to_owned()));
             }
-            Part::Close => edits.push((token.span.clone(), ")".to_owned())),
-            Part::None if token.kind == Kind::Str && token.text.contains('\\') => {
+            SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
+            SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), literal(token.text)));
             }
-            Part::None if tag.statement && index == 0 && token.text == "generation" => {
+            SliceToken::None if tag.statement && index == 0 && token.text == "generation" => {
                 edits.push((token.span.clone(), "with".to_owned()));
             }
-            Part::None if tag.statement && index == 0 && token.text == "endgeneration" => {
+            SliceToken::None if tag.statement && index == 0 && token.text == "endgeneration" => {
                 edits.push((token.span.clone(), "endwith".to_owned()));
             }
-            Part::None => {}
+            SliceToken::None => {}
         }
     }
     for operand in joined(tag) {
@@ -73,7 +73,7 @@ fn edits(tag: &Tag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
 }
 
 /// The operands of `~`, as ranges of tokens; plain string literals are left out.
-fn joined(tag: &Tag<'_>) -> BTreeSet<Operand> {
+fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let tokens = &tag.tokens;
     let mut operands = BTreeSet::new();
     for (tilde, _) in tokens
@@ -115,7 +115,7 @@ fn joined(tag: &Tag<'_>) -> BTreeSet<Operand> {
         ] {
             match &tokens[operand.start..operand.end] {
                 [] => {}
-                [only] if only.kind == Kind::Str => {}
+                [only] if only.kind == TokenKind::Str => {}
                 _ => {
                     operands.insert(operand);
                 }
@@ -133,14 +133,14 @@ struct Operand {
 }
 
 /// Whether the token at `index` binds less than `~` does.
-fn ends_operand(tokens: &[Token<'_>], index: usize) -> bool {
+fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
     let token = &tokens[index];
     let before = index.checked_sub(1).map(|before| &tokens[before]);
     match token.kind {
-        Kind::Str => false,
+        TokenKind::Str => false,
         // Not the words of a test, `x is not in y`.
-        Kind::Name => {
+        TokenKind::Name => {
             let tested = match &tokens[..index] {
                 [.., is, not] if not.is_name("not") => is.is_name("is"),
                 [.., is] => is.is_name("is"),
@@ -148,7 +148,7 @@ fn ends_operand(tokens: &[Token<'_>], index: usize) -> bool {
             };
             KEYWORDS.contains(&token.text) && !tested
         }
-        Kind::Other => match token.text {
+        TokenKind::Other => match token.text {
             "-" | "+" => before.is_some_and(|before| ends_value(before, &KEYWORDS)),
             text => [",", "=", ":", "==", "!=", "<", ">", "<=", ">=", "~"].contains(&text),
         },
@@ -156,11 +156,11 @@ fn ends_operand(tokens: &[Token<'_>], index: usize) -> bool {
 }
 
 /// Whether a sign behind this token joins two values; otherwise it belongs to the one behind it.
-fn ends_value(token: &Token<'_>, keywords: &[&str]) -> bool {
+fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
     match token.kind {
-        Kind::Str => true,
-        Kind::Name => !keywords.contains(&token.text),
-        Kind::Other => {
+        TokenKind::Str => true,
+        TokenKind::Name => !keywords.contains(&token.text),
+        TokenKind::Other => {
             token.text.starts_with(|c: char| c.is_ascii_digit())
                 || [")", "]", "}"].contains(&token.text)
         }
@@ -169,7 +169,7 @@ fn ends_value(token: &Token<'_>, keywords: &[&str]) -> bool {
 
 /// The part that a token plays in a slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Part {
+enum SliceToken {
     None,
     /// `[`; nothing stands before the colon when empty.
     Open {
@@ -184,8 +184,8 @@ enum Part {
 
 /// Which tokens belong to slices. A `[` with a colon directly in it always opens one: list
 /// literals hold no colons.
-fn slices(tokens: &[Token<'_>]) -> Vec<Part> {
-    let mut parts = vec![Part::None; tokens.len()];
+fn slices(tokens: &[JinjaToken<'_>]) -> Vec<SliceToken> {
+    let mut parts = vec![SliceToken::None; tokens.len()];
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
         match token.text {
@@ -202,16 +202,16 @@ fn slices(tokens: &[Token<'_>]) -> Vec<Part> {
                 if colons.is_empty() || tokens[start].text != "[" {
                     continue;
                 }
-                parts[start] = Part::Open {
+                parts[start] = SliceToken::Open {
                     empty: colons[0] == start + 1,
                 };
                 for (n, &colon) in colons.iter().enumerate() {
                     let end = colons.get(n + 1).copied().unwrap_or(index);
-                    parts[colon] = Part::Colon {
+                    parts[colon] = SliceToken::Colon {
                         empty: end == colon + 1,
                     };
                 }
-                parts[index] = Part::Close;
+                parts[index] = SliceToken::Close;
             }
             _ => {}
         }

@@ -34,7 +34,7 @@ fn plain(out: &mut String, message: &Map<String, Json>) {
         Some(Json::String(text)) => out.push_str(text),
         Some(Json::Array(parts)) => {
             let mut empty = true;
-            for part in parts.iter().filter_map(said) {
+            for part in parts.iter().filter_map(part_text) {
                 if !empty {
                     out.push('\n');
                 }
@@ -65,7 +65,7 @@ fn plain(out: &mut String, message: &Map<String, Json>) {
 }
 
 /// What a content part says, if anything.
-fn said(part: &Json) -> Option<String> {
+fn part_text(part: &Json) -> Option<String> {
     let kind = part.get("type").and_then(Json::as_str);
     match kind {
         _ if part.is_string() => part.as_str().map(str::to_owned),

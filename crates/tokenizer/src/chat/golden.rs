@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 use time::macros::datetime;
 
-use super::template::Compiled;
-use super::{ChatInput, ContentFormat, TemplateError, Templates};
+use super::template::CompiledTemplate;
+use super::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
 
 const FIXTURES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -67,12 +67,12 @@ fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String 
 fn templates_render_as_in_python() {
     let golden = json("expected.json");
     let special_tokens = golden["special_tokens"].as_object().unwrap();
-    let templates = Templates::new(Vec::new(), special_tokens);
+    let templates = ChatTemplates::new(Vec::new(), special_tokens);
     let mut wrong = Vec::new();
     let mut compared = 0;
     for (name, expected) in golden["templates"].as_object().unwrap() {
         let source = fs::read_to_string(Path::new(FIXTURES).join(format!("{name}.jinja"))).unwrap();
-        let compiled = match Compiled::new(&source, clock) {
+        let compiled = match CompiledTemplate::new(&source, clock) {
             Ok(compiled) => compiled,
             Err(error) => {
                 wrong.push(format!("{name}: {error}"));

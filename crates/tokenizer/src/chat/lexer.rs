@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// An identifier or keyword.
     Name,
     /// A string literal with its quotes.
@@ -15,38 +15,38 @@ pub(super) enum Kind {
 
 /// One token and where it stands in the source.
 #[derive(Debug, Clone)]
-pub(super) struct Token<'s> {
+pub(super) struct JinjaToken<'s> {
     /// What it is.
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     /// Its text.
     pub(super) text: &'s str,
     /// Its place in the source, in bytes.
     pub(super) span: Range<usize>,
 }
 
-impl Token<'_> {
+impl JinjaToken<'_> {
     /// Whether this is the name `name`.
     pub(super) fn is_name(&self, name: &str) -> bool {
-        self.kind == Kind::Name && self.text == name
+        self.kind == TokenKind::Name && self.text == name
     }
 
     /// Whether this is the operator `op`.
     pub(super) fn is_op(&self, op: &str) -> bool {
-        self.kind == Kind::Other && self.text == op
+        self.kind == TokenKind::Other && self.text == op
     }
 }
 
 /// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are left out.
 #[derive(Debug)]
-pub(super) struct Tag<'s> {
+pub(super) struct JinjaTag<'s> {
     /// Whether it is a `{% … %}` tag.
     pub(super) statement: bool,
     /// What stands in it.
-    pub(super) tokens: Vec<Token<'s>>,
+    pub(super) tokens: Vec<JinjaToken<'s>>,
 }
 
 /// The tags of a template in order. `None` when it is not well formed.
-pub(super) fn tags(source: &str) -> Option<Vec<Tag<'_>>> {
+pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     let mut tags = Vec::new();
     let mut at = 0;
     while let Some(open) = source[at..].find('{') {
@@ -93,10 +93,10 @@ fn tag<'s>(
     source: &'s str,
     start: usize,
     statement: bool,
-    tags: &mut Vec<Tag<'s>>,
+    tags: &mut Vec<JinjaTag<'s>>,
 ) -> Option<usize> {
     let close = if statement { "%}" } else { "}}" };
-    let mut tokens: Vec<Token<'s>> = Vec::new();
+    let mut tokens: Vec<JinjaToken<'s>> = Vec::new();
     let mut depth = 0usize;
     let mut at = start + 2;
     if source[at..].starts_with(['-', '+']) {
@@ -107,11 +107,11 @@ fn tag<'s>(
         let c = rest.chars().next()?;
         if depth == 0 {
             if rest.starts_with(close) {
-                tags.push(Tag { statement, tokens });
+                tags.push(JinjaTag { statement, tokens });
                 return Some(at + 2);
             }
             if matches!(c, '-' | '+') && rest[1..].starts_with(close) {
-                tags.push(Tag { statement, tokens });
+                tags.push(JinjaTag { statement, tokens });
                 return Some(at + 3);
             }
         }
@@ -125,7 +125,7 @@ fn tag<'s>(
             ')' | ']' | '}' => depth = depth.checked_sub(1)?,
             _ => {}
         }
-        tokens.push(Token {
+        tokens.push(JinjaToken {
             kind,
             text: &rest[..length],
             span: at..at + length,
@@ -135,23 +135,23 @@ fn tag<'s>(
 }
 
 /// The kind and the length of the token at the start of `rest`.
-fn token(rest: &str, first: char) -> Option<(Kind, usize)> {
+fn token(rest: &str, first: char) -> Option<(TokenKind, usize)> {
     if first == '"' || first == '\'' {
-        return string_length(rest, first).map(|length| (Kind::Str, length));
+        return string_length(rest, first).map(|length| (TokenKind::Str, length));
     }
     if first == '_' || first.is_alphabetic() {
         let end = rest
             .find(|c: char| c != '_' && !c.is_alphanumeric())
             .unwrap_or(rest.len());
-        return Some((Kind::Name, end));
+        return Some((TokenKind::Name, end));
     }
     if first.is_ascii_digit() {
-        return Some((Kind::Other, number_length(rest)));
+        return Some((TokenKind::Other, number_length(rest)));
     }
     let long = ["//", "**", "==", "!=", "<=", ">="]
         .iter()
         .any(|op| rest.starts_with(op));
-    Some((Kind::Other, if long { 2 } else { first.len_utf8() }))
+    Some((TokenKind::Other, if long { 2 } else { first.len_utf8() }))
 }
 
 fn string_length(rest: &str, quote: char) -> Option<usize> {

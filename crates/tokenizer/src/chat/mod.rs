@@ -20,4 +20,4 @@ pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
 pub use error::TemplateError;
-pub use templates::{ChatInput, Templates};
+pub use templates::{ChatInput, ChatTemplates};

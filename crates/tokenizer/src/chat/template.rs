@@ -26,14 +26,14 @@ const NAME: &str = "chat_template";
 
 /// A template that can be rendered.
 #[derive(Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledTemplate {
     env: Environment<'static>,
     source: String,
     /// The form in which it wants message content.
     pub(super) format: ContentFormat,
 }
 
-impl Compiled {
+impl CompiledTemplate {
     /// Compiles `source`; `clock` is what `strftime_now` asks.
     pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
         let mut env = Environment::new();
@@ -89,12 +89,12 @@ fn failed(error: &minijinja::Error) -> TemplateError {
 
 /// A template that is compiled when it is first used.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct LazyTemplate {
     source: String,
-    compiled: OnceLock<Result<Arc<Compiled>, TemplateError>>,
+    compiled: OnceLock<Result<Arc<CompiledTemplate>, TemplateError>>,
 }
 
-impl Slot {
+impl LazyTemplate {
     /// A slot for this source.
     pub(super) fn new(source: String) -> Self {
         Self {
@@ -109,24 +109,24 @@ impl Slot {
     }
 
     /// The compiled template.
-    pub(super) fn get(&self) -> Result<Arc<Compiled>, TemplateError> {
+    pub(super) fn get(&self) -> Result<Arc<CompiledTemplate>, TemplateError> {
         self.compiled
-            .get_or_init(|| Compiled::new(&self.source, local_time).map(Arc::new))
+            .get_or_init(|| CompiledTemplate::new(&self.source, local_time).map(Arc::new))
             .clone()
     }
 }
 
 /// Templates that requests and flags brought along, by source.
 #[derive(Debug, Default)]
-pub(super) struct Cache(RwLock<HashMap<String, Arc<Compiled>>>);
+pub(super) struct TemplateCache(RwLock<HashMap<String, Arc<CompiledTemplate>>>);
 
-impl Cache {
+impl TemplateCache {
     /// The compiled form of `source`.
-    pub(super) fn get(&self, source: &str) -> Result<Arc<Compiled>, TemplateError> {
+    pub(super) fn get(&self, source: &str) -> Result<Arc<CompiledTemplate>, TemplateError> {
         if let Some(compiled) = self.0.read().get(source) {
             return Ok(compiled.clone());
         }
-        let compiled = Arc::new(Compiled::new(source, local_time)?);
+        let compiled = Arc::new(CompiledTemplate::new(source, local_time)?);
         let mut kept = self.0.write();
         if kept.len() >= KEPT {
             kept.clear();

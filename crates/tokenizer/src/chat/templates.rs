@@ -6,11 +6,11 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
 use super::content_format::ContentFormat;
-use super::conversation::{self, Content, Turn};
+use super::conversation::{self, MessageContent, TemplateMessage};
 use super::error::TemplateError;
 use super::flatten;
 use super::python::{self, Fields, from_json, list};
-use super::template::{Cache, Compiled, Slot};
+use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 
 /// What is rendered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,40 +35,40 @@ pub struct ChatInput<'a> {
 
 /// The templates of a model, and what they may name besides the conversation.
 #[derive(Debug, Default)]
-pub struct Templates {
+pub struct ChatTemplates {
     /// By name; a model with one template has only `default`.
-    named: Vec<(String, Slot)>,
+    named: Vec<(String, LazyTemplate)>,
     /// `bos_token` and its kin.
     special_tokens: Fields,
-    others: Cache,
+    others: TemplateCache,
 }
 
 /// The name of the template that is used when nothing else is asked for.
 const DEFAULT: &str = "default";
 
-impl Templates {
+impl ChatTemplates {
     /// The templates of a model by name, and its special tokens.
     pub fn new(named: Vec<(String, String)>, special_tokens: &Map<String, Json>) -> Self {
         Self {
             named: named
                 .into_iter()
-                .map(|(name, source)| (name, Slot::new(source)))
+                .map(|(name, source)| (name, LazyTemplate::new(source)))
                 .collect(),
             special_tokens: python::fields(special_tokens),
-            others: Cache::default(),
+            others: TemplateCache::default(),
         }
     }
 
-    fn slot(&self, name: &str) -> Option<&Slot> {
+    fn lazy(&self, name: &str) -> Option<&LazyTemplate> {
         self.named
             .iter()
             .find(|(known, _)| known == name)
-            .map(|(_, slot)| slot)
+            .map(|(_, lazy)| lazy)
     }
 
     /// The source of the default template.
     pub fn default_source(&self) -> Option<&str> {
-        self.slot(DEFAULT).map(Slot::source)
+        self.lazy(DEFAULT).map(LazyTemplate::source)
     }
 
     /// The template that a request gets; `None` when the model has none for it.
@@ -78,16 +78,16 @@ impl Templates {
         &self,
         given: Option<&str>,
         tools: bool,
-    ) -> Result<Option<Arc<Compiled>>, TemplateError> {
-        let slot = match given {
-            Some(name) if self.named.len() > 1 && self.slot(name).is_some() => self.slot(name),
+    ) -> Result<Option<Arc<CompiledTemplate>>, TemplateError> {
+        let lazy = match given {
+            Some(name) if self.named.len() > 1 && self.lazy(name).is_some() => self.lazy(name),
             Some(source) => return self.others.get(source).map(Some),
             None => tools
-                .then(|| self.slot("tool_use"))
+                .then(|| self.lazy("tool_use"))
                 .flatten()
-                .or_else(|| self.slot(DEFAULT)),
+                .or_else(|| self.lazy(DEFAULT)),
         };
-        slot.map(Slot::get).transpose()
+        lazy.map(LazyTemplate::get).transpose()
     }
 
     /// The form of content that the template in question wants.
@@ -111,30 +111,34 @@ impl Templates {
 
     pub(super) fn render_with(
         &self,
-        template: &Compiled,
+        template: &CompiledTemplate,
         chat: &ChatInput<'_>,
     ) -> Result<String, TemplateError> {
         let format = chat.content_format.unwrap_or(template.format);
-        let mut turns = conversation::turns(chat.messages, format)?;
+        let mut messages = conversation::template_messages(chat.messages, format)?;
         let quoted = |role| {
             template.mentions(&format!("\"{role}\"")) || template.mentions(&format!("'{role}'"))
         };
-        if turns.iter().any(|turn| turn.role == "developer") && !quoted("developer") {
-            turns = conversation::developers_to_system(turns);
+        if messages.iter().any(|message| message.role == "developer") && !quoted("developer") {
+            messages = conversation::developers_to_system(messages);
         }
         let continued = match chat.continue_final_message {
-            true => Some(mark_end(&mut turns, template)?),
+            true => Some(tag_end(&mut messages, template)?),
             false => None,
         };
-        let variables = self.variables(turns, chat)?;
+        let variables = self.variables(messages, chat)?;
         let text = template.render(variables)?;
         match continued {
-            Some(last) => cut_at_mark(text, &last),
+            Some(last) => cut_at_tag(text, &last),
             None => Ok(text),
         }
     }
 
-    fn variables(&self, turns: Vec<Turn>, chat: &ChatInput<'_>) -> Result<Fields, TemplateError> {
+    fn variables(
+        &self,
+        messages: Vec<TemplateMessage>,
+        chat: &ChatInput<'_>,
+    ) -> Result<Fields, TemplateError> {
         let mut variables = self.special_tokens.clone();
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
         let kwargs = || chat.kwargs.into_iter().flatten();
@@ -154,7 +158,12 @@ impl Templates {
         let mut set = |name: &str, value: Value| variables.insert(Arc::from(name), value);
         set(
             "messages",
-            list(turns.into_iter().map(Turn::into_value).collect()),
+            list(
+                messages
+                    .into_iter()
+                    .map(TemplateMessage::into_value)
+                    .collect(),
+            ),
         );
         let tools = chat
             .tools
@@ -179,14 +188,17 @@ impl Templates {
 }
 
 /// What transformers writes behind the last message, to find its end in the rendered text.
-const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Marks the end of the last message and gives its text.
 ///
 /// Source: `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
-fn mark_end(turns: &mut [Turn], template: &Compiled) -> Result<String, TemplateError> {
+fn tag_end(
+    messages: &mut [TemplateMessage],
+    template: &CompiledTemplate,
+) -> Result<String, TemplateError> {
     let refuse = |message: &str| Err(TemplateError::Rejected(message.to_owned()));
-    let Some(last) = turns.last_mut() else {
+    let Some(last) = messages.last_mut() else {
         return refuse("continue_final_message is set but the conversation is empty!");
     };
     if !template.mentions("content") {
@@ -195,29 +207,29 @@ fn mark_end(turns: &mut [Turn], template: &Compiled) -> Result<String, TemplateE
         );
     }
     match &mut last.content {
-        Content::Text(text) => {
-            let said = text.clone();
-            text.push_str(MARK);
-            Ok(said)
+        MessageContent::Text(text) => {
+            let text_so_far = text.clone();
+            text.push_str(CONTINUE_TAG);
+            Ok(text_so_far)
         }
-        Content::Parts(parts) => {
+        MessageContent::Parts(parts) => {
             let Some(text) = parts.iter_mut().rev().find_map(|part| part.get_mut("text")) else {
                 return refuse(
                     "continue_final_message is set but we could not find any text to continue in the final message!",
                 );
             };
-            let said = text.as_str().unwrap_or_default().to_owned();
-            *text = Value::from(format!("{said}{MARK}"));
-            Ok(said)
+            let text_so_far = text.as_str().unwrap_or_default().to_owned();
+            *text = Value::from(format!("{text_so_far}{CONTINUE_TAG}"));
+            Ok(text_so_far)
         }
     }
 }
 
-/// Cuts the text at the mark. A template that trims its messages has eaten the mark's blank; then
+/// Cuts the text at the tag. A template that trims its messages has eaten the tag's blank; then
 /// what stands before it is trimmed too.
-fn cut_at_mark(mut text: String, last: &str) -> Result<String, TemplateError> {
-    let (last, mark) = (last.trim_matches(python::is_blank), MARK.trim_end());
-    let Some(at) = text.rfind(mark).filter(|_| text.contains(last)) else {
+fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
+    let (last, tag) = (last.trim_matches(python::is_blank), CONTINUE_TAG.trim_end());
+    let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {
         return Err(TemplateError::Rejected(format!(
             "continue_final_message is set but the final message does not appear in the chat \
              after applying the chat template! This can happen if the chat template deletes \
@@ -226,7 +238,7 @@ fn cut_at_mark(mut text: String, last: &str) -> Result<String, TemplateError> {
              Rendered chat:\n{text}"
         )));
     };
-    let spaced = text[at..].starts_with(MARK);
+    let spaced = text[at..].starts_with(CONTINUE_TAG);
     text.truncate(at);
     if !spaced {
         text.truncate(text.trim_end_matches(python::is_blank).len());

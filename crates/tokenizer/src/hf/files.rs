@@ -8,7 +8,7 @@ use crate::error::TokenizerError;
 
 /// What a model's folder says besides its vocabulary.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct ModelFiles {
     pub(super) tokenizer_config: Map<String, Json>,
     pub(super) generation_config: Map<String, Json>,
     pub(super) config: Map<String, Json>,
@@ -16,7 +16,7 @@ pub(super) struct Files {
     pub(super) templates: Vec<(String, String)>,
 }
 
-impl Files {
+impl ModelFiles {
     /// Reads what is there.
     ///
     /// # Errors

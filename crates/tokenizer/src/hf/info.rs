@@ -5,11 +5,11 @@
 use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
-use super::files::{Files, content};
+use super::files::{ModelFiles, content};
 
 /// The members in vLLM's order: the class, `tokenizer_config.json`, what vLLM and transformers add.
 pub(super) fn describe(
-    files: &Files,
+    files: &ModelFiles,
     tokenizer: &Tokenizer,
     template: Option<&str>,
     name: &str,
@@ -56,7 +56,7 @@ pub(super) fn describe(
 }
 
 /// The name of the class that vLLM wraps around transformers' tokenizer.
-fn class(files: &Files) -> String {
+fn class(files: &ModelFiles) -> String {
     let named = files
         .tokenizer_config
         .get("tokenizer_class")

@@ -1,12 +1,12 @@
 //! Hugging Face tokenizers, run in this process.
 
-mod fast;
+mod byte_level;
 mod files;
 mod info;
 mod model;
+mod split_pattern;
 mod stream;
 mod vocabulary;
-mod words;
 
 pub use model::Hf;
 pub(crate) use stream::DecodeStream;

@@ -7,20 +7,20 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value as Json};
 use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
-use super::fast::Fast;
-use super::files::{Files, content};
+use super::byte_level::ByteLevelEncoder;
+use super::files::{ModelFiles, content};
 use super::info;
 use super::vocabulary::Vocabulary;
-use crate::chat::Templates;
+use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
-use crate::source::{Place, TOKENIZER};
+use crate::source::{ModelFolder, TOKENIZER};
 
 /// A tokenizer from a `tokenizer.json` and the files beside it.
 #[derive(Debug)]
 pub struct Hf {
     tokenizer: Tokenizer,
-    files: Files,
-    templates: Templates,
+    files: ModelFiles,
+    templates: ChatTemplates,
     special: HashSet<u32>,
     eos: Option<u32>,
     stop_ids: Vec<u32>,
@@ -29,7 +29,7 @@ pub struct Hf {
     /// Whether blanks before punctuation are dropped when decoding.
     clean_up: bool,
     vocabulary: OnceLock<Vocabulary>,
-    fast: Option<Fast>,
+    fast: Option<ByteLevelEncoder>,
     /// The special tokens before and behind a text.
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     name: String,
@@ -38,16 +38,16 @@ pub struct Hf {
 
 impl Hf {
     /// Reads a tokenizer's files.
-    pub(crate) fn open(place: &Place) -> Result<Self, TokenizerError> {
-        let files = Files::read(&place.folder)?;
-        let tokenizer = read(&place.folder.join(TOKENIZER), &files)?;
+    pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
+        let files = ModelFiles::read(&model.folder)?;
+        let tokenizer = read(&model.folder.join(TOKENIZER), &files)?;
         let special = special_ids(&tokenizer);
         let configured = files
             .special_token("eos_token")
             .and_then(|t| tokenizer.token_to_id(t));
         let eos_ids = files.eos_ids();
         let eos = configured.or_else(|| eos_ids.first().copied());
-        let templates = Templates::new(files.templates.clone(), &files.special_tokens());
+        let templates = ChatTemplates::new(files.templates.clone(), &files.special_tokens());
         let clean_up = files.tokenizer_config.get("clean_up_tokenization_spaces")
             == Some(&Json::Bool(true))
             && !matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
@@ -55,10 +55,10 @@ impl Hf {
             stop_ids: eos_ids.into_iter().filter(|id| Some(*id) != eos).collect(),
             blank: tokenizer.get_pre_tokenizer().and_then(blank),
             vocabulary: OnceLock::new(),
-            fast: Fast::new(&tokenizer),
+            fast: ByteLevelEncoder::new(&tokenizer),
             around: OnceLock::new(),
-            name: place.name.clone(),
-            local: place.local,
+            name: model.name.clone(),
+            local: model.local,
             tokenizer,
             files,
             templates,
@@ -87,7 +87,7 @@ impl Hf {
         &self.tokenizer
     }
 
-    pub(crate) fn templates(&self) -> &Templates {
+    pub(crate) fn templates(&self) -> &ChatTemplates {
         &self.templates
     }
 
@@ -255,7 +255,7 @@ fn part_end(text: &str) -> usize {
 }
 
 /// Parses `tokenizer.json` and adds what transformers adds.
-fn read(path: &Path, files: &Files) -> Result<Tokenizer, TokenizerError> {
+fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     let broken = |reason: String| TokenizerError::Broken {
         file: path.to_owned(),
         reason,

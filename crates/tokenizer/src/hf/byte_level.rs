@@ -1,5 +1,5 @@
 //! A shorter way to the same ids, for the tokenizers of most current models: byte-level BPE whose
-//! words are cut by a pattern that [`super::words`] knows.
+//! words are cut by a pattern that [`SplitPattern`] knows.
 //!
 //! The general way keeps track of where every byte came from, through every step; encoding needs
 //! none of that. Words seen before are looked up, the others go to the model.
@@ -13,36 +13,36 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{Model, ModelWrapper, NormalizerWrapper, Tokenizer};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::split_pattern::SplitPattern;
 use super::vocabulary::character;
-use super::words::Pattern;
 
 /// Encodes text without the general machinery.
 #[derive(Debug)]
-pub(super) struct Fast {
-    pattern: Pattern,
+pub(super) struct ByteLevelEncoder {
+    pattern: SplitPattern,
     /// Text must be in this form already: NFC is the tokenizer's normalizer.
     composed: bool,
-    added: Added,
-    words: Box<[RwLock<Words>]>,
+    added: AddedTokens,
+    words: Box<[RwLock<WordCache>]>,
 }
 
 /// The ids of words, by hash; the word itself tells when two share one.
-type Words = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<Hashed>>;
+type WordCache = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<PrehashedHasher>>;
 
 /// Shards, so that encoders on several threads seldom meet.
 const SHARDS: usize = 64;
 
 /// Words that one shard keeps before it starts anew.
-const WORDS: usize = 1024;
+const MAX_CACHED_WORDS: usize = 1024;
 
 /// Longer words are rare and not kept.
-const LONGEST: usize = 64;
+const MAX_CACHED_BYTES: usize = 64;
 
 /// The keys are hashes already.
 #[derive(Debug, Default)]
-struct Hashed(u64);
+struct PrehashedHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -56,7 +56,7 @@ impl Hasher for Hashed {
     }
 }
 
-impl Fast {
+impl ByteLevelEncoder {
     /// A short way for `tokenizer`, if there is one that gives the same ids.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let composed = match tokenizer.get_normalizer() {
@@ -67,7 +67,7 @@ impl Fast {
         bpe(tokenizer).filter(|bpe| bpe.dropout.is_none())?;
         let steps = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;
         let pattern = pattern(&steps)?;
-        let added = Added::new(tokenizer)?;
+        let added = AddedTokens::new(tokenizer)?;
         let words = (0..SHARDS).map(|_| RwLock::default()).collect();
         Some(Self {
             pattern,
@@ -119,9 +119,9 @@ impl Fast {
                 .into_iter()
                 .map(|token| token.id),
         );
-        if word.len() <= LONGEST {
+        if word.len() <= MAX_CACHED_BYTES {
             let mut shard = shard.write();
-            if shard.len() >= WORDS {
+            if shard.len() >= MAX_CACHED_WORDS {
                 shard.clear();
             }
             shard.insert(hash, (word.into(), ids[start..].into()));
@@ -138,7 +138,7 @@ fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
 }
 
 /// The pattern of a pre-tokenizer that splits by one and then spells bytes.
-fn pattern(steps: &Json) -> Option<Pattern> {
+fn pattern(steps: &Json) -> Option<SplitPattern> {
     let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
         return None;
     };
@@ -152,19 +152,19 @@ fn pattern(steps: &Json) -> Option<Pattern> {
     if !splits || !spells {
         return None;
     }
-    Pattern::of(split.get("pattern")?.get("Regex")?.as_str()?)
+    SplitPattern::of(split.get("pattern")?.get("Regex")?.as_str()?)
 }
 
 /// Added tokens, which are found in a text before anything else.
 #[derive(Debug)]
-struct Added {
+struct AddedTokens {
     /// Whether some token starts with this byte.
     starts: Box<[bool; 256]>,
     /// The longest first.
     tokens: Vec<(Box<str>, u32)>,
 }
 
-impl Added {
+impl AddedTokens {
     /// `None` when some of them match in ways that are not just their text.
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();

@@ -12,11 +12,11 @@ use regex_syntax::hir::{Class, HirKind};
 /// |\s*[\r\n]+|\s+(?!\S)|\s+
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(super) struct SplitPattern {
     digits: usize,
 }
 
-impl Pattern {
+impl SplitPattern {
     /// The pattern that a regular expression is, if it is one of these.
     pub(super) fn of(regex: &str) -> Option<Self> {
         const HEAD: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
@@ -33,62 +33,62 @@ impl Pattern {
         let mut chars = text.chars();
         let Some(first) = chars.next() else { return 0 };
         let rest = chars.as_str();
-        let kind = kind(first);
+        let class = char_class(first);
         if first == '\'' && contraction(rest) > 0 {
             return 1 + contraction(rest);
         }
-        if kind == Kind::Letter {
-            return run(text, |c| self::kind(c) == Kind::Letter);
+        if class == CharClass::Letter {
+            return run(text, |c| char_class(c) == CharClass::Letter);
         }
-        if !matches!(first, '\r' | '\n') && kind != Kind::Number {
-            let letters = run(rest, |c| self::kind(c) == Kind::Letter);
+        if !matches!(first, '\r' | '\n') && class != CharClass::Number {
+            let letters = run(rest, |c| char_class(c) == CharClass::Letter);
             if letters > 0 {
                 return first.len_utf8() + letters;
             }
         }
-        match kind {
-            Kind::Number => {
+        match class {
+            CharClass::Number => {
                 let digits = text.chars().take(self.digits);
                 digits
-                    .take_while(|c| self::kind(*c) == Kind::Number)
+                    .take_while(|c| char_class(*c) == CharClass::Number)
                     .map(char::len_utf8)
                     .sum()
             }
-            Kind::Blank => match if first == ' ' { signs(rest) } else { 0 } {
+            CharClass::Blank => match if first == ' ' { signs(rest) } else { 0 } {
                 0 => blanks(text),
                 length => 1 + length,
             },
-            Kind::Letter | Kind::Sign => signs(text),
+            CharClass::Letter | CharClass::Sign => signs(text),
         }
     }
 }
 
 /// What a character counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharClass {
     Letter,
     Number,
     Blank,
     Sign,
 }
 
-fn kind(c: char) -> Kind {
+fn char_class(c: char) -> CharClass {
     match c {
-        'a'..='z' | 'A'..='Z' => Kind::Letter,
-        '0'..='9' => Kind::Number,
-        _ if c.is_whitespace() => Kind::Blank,
-        '\0'..='\x7f' => Kind::Sign,
+        'a'..='z' | 'A'..='Z' => CharClass::Letter,
+        '0'..='9' => CharClass::Number,
+        _ if c.is_whitespace() => CharClass::Blank,
+        '\0'..='\x7f' => CharClass::Sign,
         // The bulk of Chinese and Korean text, without a search.
-        '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => Kind::Letter,
+        '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => CharClass::Letter,
         _ => {
             static CLASSES: OnceLock<[Vec<(char, char)>; 2]> = OnceLock::new();
             let [letters, numbers] = CLASSES.get_or_init(|| [class(r"\p{L}"), class(r"\p{N}")]);
             if holds(letters, c) {
-                Kind::Letter
+                CharClass::Letter
             } else if holds(numbers, c) {
-                Kind::Number
+                CharClass::Number
             } else {
-                Kind::Sign
+                CharClass::Sign
             }
         }
     }
@@ -130,7 +130,7 @@ fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
 
 /// Signs and the line ends behind them.
 fn signs(text: &str) -> usize {
-    match run(text, |c| kind(c) == Kind::Sign) {
+    match run(text, |c| char_class(c) == CharClass::Sign) {
         0 => 0,
         length => length + run(&text[length..], |c| matches!(c, '\r' | '\n')),
     }
@@ -155,7 +155,7 @@ fn blanks(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn words(pattern: Pattern, mut text: &str) -> Vec<&str> {
+    fn words(pattern: SplitPattern, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while !text.is_empty() {
             let (word, rest) = text.split_at(pattern.word(text));
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn words_are_those_of_the_pattern() {
-        let llama = Pattern { digits: 3 };
+        let llama = SplitPattern { digits: 3 };
         for (text, expected) in [
             (
                 "Hello, it's 12345",
@@ -192,14 +192,17 @@ mod tests {
         ] {
             assert_eq!(words(llama, text), expected, "{text:?}");
         }
-        assert_eq!(words(Pattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
+        assert_eq!(
+            words(SplitPattern { digits: 1 }, "x123"),
+            ["x", "1", "2", "3"]
+        );
         assert_eq!(words(llama, ""), Vec::<&str>::new());
     }
 
     #[test]
     fn only_known_patterns_count() {
-        assert_eq!(Pattern::of(r"\s+"), None);
+        assert_eq!(SplitPattern::of(r"\s+"), None);
         let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        assert_eq!(Pattern::of(qwen), Some(Pattern { digits: 1 }));
+        assert_eq!(SplitPattern::of(qwen), Some(SplitPattern { digits: 1 }));
     }
 }
