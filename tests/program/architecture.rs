@@ -17,7 +17,6 @@ const LONGER: &[(&str, usize)] = &[
     ("crates/engine/src/sched/pool.rs", 669),
     ("crates/http/src/openai/prepare.rs", 637),
     ("crates/replay/tests/replay/load.rs", 615),
-    ("crates/schema-sampler/src/schema/read.rs", 626),
     ("crates/wire/src/check.rs", 700),
     ("src/server/mod.rs", 613),
     ("src/tools/dynamo_run/args.rs", 650),
@@ -35,9 +34,7 @@ const LARGER_CIRCLES: &[(&str, usize)] = &[
     ("crates/grpc", 6),
     ("crates/observe", 7),
     ("crates/replay", 4),
-    ("crates/schema-sampler", 13),
     ("crates/service", 5),
-    ("crates/tokenizer", 6),
     ("crates/wire", 10),
 ];
 
