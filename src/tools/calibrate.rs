@@ -26,7 +26,7 @@ use vllm_sim_replay::load::{self, BenchRun, Format};
 use vllm_sim_replay::workload::WorkloadError;
 
 use super::validate::ValidateError;
-use case::Case;
+use case::CalibrationCase;
 
 pub use fit::{Deployment, Fitted};
 pub use parameters::{Parameter, parameter_names};
@@ -74,7 +74,7 @@ pub fn from_results(
     let mut cases = Vec::new();
     for file in files {
         for run in load::bench_runs(file, format)? {
-            cases.push(Case::bench(&run, deployment, options)?);
+            cases.push(CalibrationCase::bench(&run, deployment, options)?);
         }
     }
     fit::fit(cases, options)
@@ -89,7 +89,9 @@ pub fn from_runs(
     deployment: (&VllmConfig, &Setup),
     options: &Options,
 ) -> Result<Fitted, CalibrateError> {
-    let cases = runs.iter().map(|run| Case::bench(run, deployment, options));
+    let cases = runs
+        .iter()
+        .map(|run| CalibrationCase::bench(run, deployment, options));
     fit::fit(cases.collect::<Result<_, _>>()?, options)
 }
 
@@ -120,7 +122,7 @@ pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, Calibra
             path: path.clone(),
             error,
         })?;
-        cases.push(Case::recorded(&json, options)?);
+        cases.push(CalibrationCase::recorded(&json, options)?);
     }
     fit::fit(cases, options)
 }

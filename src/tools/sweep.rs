@@ -44,13 +44,13 @@ struct Args {
 }
 
 /// A flag of the grid.
-struct Axis {
+struct GridAxis {
     name: String,
     values: Vec<String>,
 }
 
 /// One combination.
-struct Point {
+struct GridPoint {
     /// The value of each axis.
     values: Vec<String>,
     words: Args,
@@ -58,13 +58,13 @@ struct Point {
 }
 
 /// What came of it.
-struct Played {
+struct PointResult {
     values: Vec<String>,
     gpus: f64,
     report: Report,
 }
 
-impl Played {
+impl PointResult {
     /// Good requests (all completed ones, without bounds) per second and GPU.
     fn per_gpu(&self) -> f64 {
         self.good() / self.gpus.max(1e-9)
@@ -116,7 +116,7 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     Ok(table(&names, &played))
 }
 
-fn axes(grid: &[String]) -> Result<Vec<Axis>> {
+fn axes(grid: &[String]) -> Result<Vec<GridAxis>> {
     let axes = grid.iter().map(|text| {
         let (name, values) = text
             .split_once('=')
@@ -126,9 +126,9 @@ fn axes(grid: &[String]) -> Result<Vec<Axis>> {
             bail!("--grid {text:?} has an empty value");
         }
         let name = name.trim().trim_start_matches("--").replace('_', "-");
-        Ok(Axis { name, values })
+        Ok(GridAxis { name, values })
     });
-    let axes: Vec<Axis> = axes.collect::<Result<_>>()?;
+    let axes: Vec<GridAxis> = axes.collect::<Result<_>>()?;
     let points = axes
         .iter()
         .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
@@ -139,7 +139,7 @@ fn axes(grid: &[String]) -> Result<Vec<Axis>> {
 }
 
 /// All combinations, the last axis running fastest.
-fn combinations(axes: &[Axis]) -> Vec<Vec<String>> {
+fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for axis in axes {
         all = all
@@ -158,11 +158,11 @@ fn combinations(axes: &[Axis]) -> Vec<Vec<String>> {
 
 fn point(
     words: &[String],
-    axes: &[Axis],
+    axes: &[GridAxis],
     values: Vec<String>,
     sort: Sort<'_>,
     deploy: Deploy<'_>,
-) -> Result<Point> {
+) -> Result<GridPoint> {
     let mut all = words.to_vec();
     let set = axes.iter().zip(&values);
     all.extend(set.map(|(axis, value)| format!("--{}={value}", axis.name)));
@@ -179,7 +179,7 @@ fn point(
         bail!("--help is no flag of a grid");
     };
     let pools = pools(&words.pools, &flags, deploy).with_context(place)?;
-    Ok(Point {
+    Ok(GridPoint {
         values,
         words,
         pools,
@@ -187,7 +187,7 @@ fn point(
 }
 
 /// Plays all points, several at a time; the results are in the order of the points.
-fn play_all(points: &[Point], threads: usize) -> Result<Vec<Played>> {
+fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<Report>>>> =
         points.iter().map(|_| Mutex::new(None)).collect();
@@ -213,7 +213,7 @@ fn play_all(points: &[Point], threads: usize) -> Result<Vec<Played>> {
             let report = result.into_inner().ok().flatten();
             let report = report.context("a point was not played")??;
             let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
-            Ok(Played {
+            Ok(PointResult {
                 values: point.values.clone(),
                 gpus: report.number("gpu_hours") * 3600.0 / seconds,
                 report,
@@ -222,7 +222,7 @@ fn play_all(points: &[Point], threads: usize) -> Result<Vec<Played>> {
         .collect()
 }
 
-fn play_one(point: &Point) -> Result<Report> {
+fn play_one(point: &GridPoint) -> Result<Report> {
     let words = &point.words;
     let block = point.pools.serving.engines[0].block_size();
     let (mut source, pace) = open(&words.workload, block)?;
@@ -252,8 +252,8 @@ const COLUMNS: [(&str, &str); 6] = [
 ];
 
 /// The greatest goodput per GPU.
-fn best(played: &[Played]) -> Option<usize> {
-    let by = |&(_, a): &(usize, &Played), &(_, b): &(usize, &Played)| {
+fn best(played: &[PointResult]) -> Option<usize> {
+    let by = |&(_, a): &(usize, &PointResult), &(_, b): &(usize, &PointResult)| {
         // The first of several.
         a.per_gpu()
             .total_cmp(&b.per_gpu())
@@ -263,7 +263,7 @@ fn best(played: &[Played]) -> Option<usize> {
 }
 
 /// Cells of the table, with its head.
-fn cells(names: &[&str], played: &[Played]) -> (Vec<String>, Vec<Vec<String>>) {
+fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());
     head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
@@ -284,7 +284,7 @@ fn cells(names: &[&str], played: &[Played]) -> (Vec<String>, Vec<Vec<String>>) {
     (head, rows)
 }
 
-fn table(names: &[&str], played: &[Played]) -> String {
+fn table(names: &[&str], played: &[PointResult]) -> String {
     let (head, rows) = cells(names, played);
     let best = best(played);
     let widths: Vec<usize> = (0..head.len())
@@ -313,7 +313,7 @@ fn table(names: &[&str], played: &[Played]) -> String {
     lines.join("\n")
 }
 
-fn to_json(names: &[&str], played: &[Played]) -> Value {
+fn to_json(names: &[&str], played: &[PointResult]) -> Value {
     let points = played.iter().map(|point| {
         let flags = names.iter().zip(&point.values);
         let flags: Map<String, Value> = flags

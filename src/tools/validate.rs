@@ -17,7 +17,7 @@ use vllm_sim_engine::sched::vllm::Vllm;
 
 pub(in crate::tools) use client::Client;
 pub use report::{Latencies, Prediction};
-pub(in crate::tools) use spec::{Request, Run};
+pub(in crate::tools) use spec::{RecordedRun, Request};
 
 /// Why a run cannot be predicted.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ pub fn validate(runs: &Path, out: Option<&Path>) -> Result<String, ValidateError
 /// # Errors
 /// [`ValidateError`] names the field that is missing or wrong.
 pub fn predict(run: &Value) -> Result<Prediction, ValidateError> {
-    let run = Run::read(run)?;
+    let run = RecordedRun::read(run)?;
     let roofline = Roofline::new(&run.setup)?;
     let mut engines = Vec::new();
     for _ in 0..run.ranks {

@@ -10,7 +10,7 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::load::{BenchRun, Load, Measured};
+use vllm_sim_replay::load::{BenchRun, MeasuredRequest, OfferedLoad};
 use vllm_sim_replay::outcome::{Outcome, Sink};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
@@ -47,13 +47,13 @@ impl Sink for Client {
         let since = |at: Option<vllm_sim_engine::SimTime>| {
             at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3 + front_end)
         };
-        self.run.requests.push(Measured {
+        self.run.requests.push(MeasuredRequest {
             at_ms: Some(outcome.arrival.nanos() as f64 / 1e6),
             input: outcome.input,
             output: outcome.output,
             ttft_ms: since(outcome.first),
             e2e_ms: since(outcome.last),
-            ..Measured::default()
+            ..MeasuredRequest::default()
         });
     }
     fn gaps(&mut self, _: u64, _: u64) {}
@@ -67,7 +67,7 @@ fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
         front_end: roofline.front_end(0),
         run: BenchRun::new(format!("{rate}/s of {prompt}")),
     };
-    client.run.load = Load::Times;
+    client.run.load = OfferedLoad::Times;
     let engine = VllmConfig {
         latency: LatencyModel::Roofline(Box::new(roofline)),
         ..engine()

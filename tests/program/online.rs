@@ -8,9 +8,9 @@ use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_replay::http_client::Trust;
-use vllm_sim_replay::online::{Api, OnlineError, Options, Sent, run};
+use vllm_sim_replay::online::{Api, OnlineError, OnlineOptions, OnlineSummary, run};
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{self, Collector, Facts, Report};
+use vllm_sim_replay::report::{self, Collector, Report, RunFacts};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings};
 
@@ -56,12 +56,12 @@ impl Sim {
         }
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> OnlineOptions {
+        OnlineOptions {
             targets: vec![self.url.clone()],
             timeout: Duration::from_secs(20),
             limit: Some(Duration::from_secs(60)),
-            ..Options::default()
+            ..OnlineOptions::default()
         }
     }
 }
@@ -84,8 +84,8 @@ fn workload() -> Synthetic {
     }
 }
 
-fn facts(requests: u64) -> Facts {
-    Facts {
+fn facts(requests: u64) -> RunFacts {
+    RunFacts {
         requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,
@@ -95,9 +95,9 @@ fn facts(requests: u64) -> Facts {
     }
 }
 
-fn online(synthetic: Synthetic, options: &Options) -> (Report, Sent) {
+fn online(synthetic: Synthetic, options: &OnlineOptions) -> (Report, OnlineSummary) {
     let mut source = synthetic.source().expect("makes sense");
-    let mut collector = Collector::new(report::Options::default());
+    let mut collector = Collector::new(report::ReportOptions::default());
     let sent = run(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
     (collector.finish(&facts(sent.requests)), sent)
 }
@@ -119,7 +119,7 @@ fn offline(synthetic: Synthetic, loaded: &Loaded) -> Report {
         ))
     };
     let mut source = synthetic.source().expect("makes sense");
-    let mut collector = Collector::new(report::Options::default());
+    let mut collector = Collector::new(report::ReportOptions::default());
     let totals = vllm_sim_replay::run(&settings, &mut source, &mut collector).expect("is played");
     collector.finish(&facts(totals.requests))
 }
@@ -163,7 +163,7 @@ fn what_is_measured_is_what_the_offline_replay_says() {
 #[test]
 fn chats_have_the_planned_lengths_and_sessions_remember() {
     let sim = Sim::start(&["--scheduler=pool", "--enable-prefix-caching"]);
-    let options = Options {
+    let options = OnlineOptions {
         api: Api::Chat,
         concurrency: Some(3),
         ..sim.options()
@@ -179,7 +179,7 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
     for api in [Api::Chat, Api::Completions] {
         let (report, sent) = online(
             sessions.clone(),
-            &Options {
+            &OnlineOptions {
                 api,
                 ..options.clone()
             },
@@ -240,7 +240,7 @@ fn failures_are_outcomes_in_the_servers_words() {
 #[test]
 fn the_time_limit_leaves_requests_incomplete() {
     let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
-    let options = Options {
+    let options = OnlineOptions {
         limit: Some(Duration::from_millis(300)),
         ..sim.options()
     };
@@ -252,16 +252,16 @@ fn the_time_limit_leaves_requests_incomplete() {
 
 #[test]
 fn what_cannot_be_used_is_refused_before_anything_is_sent() {
-    let refused = |options: &Options| -> OnlineError {
+    let refused = |options: &OnlineOptions| -> OnlineError {
         let mut source = workload().source().expect("makes sense");
         run(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
     };
-    let with = |target: &str| Options {
+    let with = |target: &str| OnlineOptions {
         targets: vec![target.to_owned()],
         timeout: Duration::from_secs(5),
-        ..Options::default()
+        ..OnlineOptions::default()
     };
-    let error = refused(&Options::default()).to_string();
+    let error = refused(&OnlineOptions::default()).to_string();
     assert_eq!(error, "no --target is named");
     let error = refused(&with("ftp://x")).to_string();
     assert!(
@@ -291,7 +291,7 @@ fn what_the_server_reused_is_in_the_report() {
         shared_prefix_ratio: 0.5,
         ..Synthetic::default()
     };
-    let options = Options {
+    let options = OnlineOptions {
         concurrency: Some(1),
         ..sim.options()
     };
@@ -313,7 +313,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let key = format!("--ssl-keyfile={}", path("key").display());
     let sim = Sim::start(&[&certificate, &key, "--scheduler=pool"]);
     for trust in [Trust::Anyone, Trust::Authorities(path("crt"))] {
-        let options = Options {
+        let options = OnlineOptions {
             trust,
             ..sim.options()
         };
@@ -329,7 +329,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     );
     let error = error.expect_err("nobody vouches for it").to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
-    let options = Options {
+    let options = OnlineOptions {
         trust: Trust::Authorities(path("none")),
         ..sim.options()
     };

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vllm_sim::server::Server;
-use vllm_sim::tools::record::{Record, Recorder, Summary, model_of};
+use vllm_sim::tools::record::{RecordConfig, Recorder, Summary, model_of};
 use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{TABLE, hash_tokens};
 use vllm_sim_tokenizer::Tokenizer;
@@ -61,8 +61,8 @@ impl Proxy {
     }
 }
 
-fn record(upstream: &str, out: &Path) -> Record {
-    Record {
+fn record(upstream: &str, out: &Path) -> RecordConfig {
+    RecordConfig {
         upstream: upstream.to_owned(),
         out: out.into(),
         table: TABLE.to_owned(),
@@ -408,7 +408,7 @@ async fn a_client_that_goes_away_leaves_no_half_reply() {
 async fn what_cannot_be_recorded_is_said_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("r.sqlite3");
-    let error = async |record: Record| {
+    let error = async |record: RecordConfig| {
         let error = Recorder::start(record).await.err().unwrap().to_string();
         error.replace(&folder.path().display().to_string(), "HERE")
     };

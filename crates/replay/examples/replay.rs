@@ -5,7 +5,7 @@ use std::time::Duration;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::report::{Collector, Facts, Options};
+use vllm_sim_replay::report::{Collector, ReportOptions, RunFacts};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{KvConfig, PoolSpec, RouterConfig, Settings, run};
 
@@ -35,9 +35,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Synthetic::default()
     }
     .source()?;
-    let mut collector = Collector::new(Options::default());
+    let mut collector = Collector::new(ReportOptions::default());
     let totals = run(&settings, &mut workload, &mut collector)?;
-    let report = collector.finish(&Facts {
+    let report = collector.finish(&RunFacts {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(totals.worker_seconds),

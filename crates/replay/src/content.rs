@@ -5,24 +5,24 @@ use std::sync::Arc;
 use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::mix;
 
-use super::workload::{Prompt, Run};
+use super::workload::{Prompt, TokenRun};
 
 /// First part of the ids of outputs, which are all different.
 const OUTPUT: u64 = u64::MAX;
 
 /// What a session has said so far, and how it goes on.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct SessionContent {
     /// The prompt and output of the turn before; empty unless turns grow.
-    history: Vec<Run>,
+    history: Vec<TokenRun>,
 }
 
-impl Content {
+impl SessionContent {
     /// Tokens and block keys of the next turn. `grows`: a later turn continues this one.
     pub(super) fn turn(
         &mut self,
         prompt: &Prompt,
-        output: Output,
+        output: OutputRef,
         block_size: u32,
         grows: bool,
     ) -> (u32, Arc<BlockPlan>) {
@@ -37,7 +37,7 @@ impl Content {
         let all = self.history.iter().chain(runs);
         let tokens: u64 = all.clone().map(|run| u64::from(run.len)).sum();
         let total = tokens + u64::from(said.len);
-        let mut keys = Keys::new(block_size, total);
+        let mut keys = KeyChain::new(block_size, total);
         all.chain([&said]).for_each(|run| keys.add(run));
         if grows {
             self.history.extend_from_slice(runs);
@@ -56,15 +56,15 @@ impl Content {
 
 /// What a turn says: unlike anything else.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Output {
+pub(super) struct OutputRef {
     pub session: u64,
     pub turn: u32,
     pub len: u32,
 }
 
-impl Output {
-    fn run(self) -> Run {
-        Run {
+impl OutputRef {
+    fn run(self) -> TokenRun {
+        TokenRun {
             id: mix(OUTPUT, mix(self.session, self.turn.into())),
             len: self.len,
             same: false,
@@ -73,7 +73,7 @@ impl Output {
 }
 
 /// The keys of all full blocks, each standing for all before it too.
-struct Keys {
+struct KeyChain {
     keys: Vec<BlockKey>,
     size: u32,
     parent: u64,
@@ -82,7 +82,7 @@ struct Keys {
     left: u32,
 }
 
-impl Keys {
+impl KeyChain {
     fn new(block_size: u32, tokens: u64) -> Self {
         let size = block_size.max(1);
         Self {
@@ -94,7 +94,7 @@ impl Keys {
         }
     }
 
-    fn add(&mut self, run: &Run) {
+    fn add(&mut self, run: &TokenRun) {
         let mut at = 0;
         // Whole blocks of different tokens differ in where they stand, which the chain says.
         let whole = mix(run.id, u64::from(run.same));
@@ -124,12 +124,12 @@ impl Keys {
 mod tests {
     use super::*;
 
-    fn run(id: u64, len: u32, same: bool) -> Run {
-        Run { id, len, same }
+    fn run(id: u64, len: u32, same: bool) -> TokenRun {
+        TokenRun { id, len, same }
     }
 
-    fn keys(runs: &[Run], size: u32) -> Vec<BlockKey> {
-        let mut keys = Keys::new(size, 0);
+    fn keys(runs: &[TokenRun], size: u32) -> Vec<BlockKey> {
+        let mut keys = KeyChain::new(size, 0);
         runs.iter().for_each(|run| keys.add(run));
         keys.keys
     }
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_turn_that_grows_begins_with_the_turn_before() {
-        let mut content = Content::default();
-        let said = |turn| Output {
+        let mut content = SessionContent::default();
+        let said = |turn| OutputRef {
             session: 5,
             turn,
             len: 16,

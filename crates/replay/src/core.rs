@@ -5,9 +5,9 @@
 //! steps start, which the engines leave to another round at the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
 
+mod handoff;
 mod ranks;
-mod split;
-mod telling;
+mod reporting;
 mod workers;
 
 use std::cmp::Reverse;
@@ -18,15 +18,15 @@ use vllm_sim_engine::{End, Event, Outbox, SeqId, Sequence, Transfer};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{Admission, Handoff, Sink, Status};
-use super::pool::{PREFILL, Pool, SERVING};
+use super::outcome::{Admission, HandoffTimes, Sink, Status};
+use super::pool::{PREFILL, SERVING, WorkerPool};
 use super::requests::Requests;
-use super::route::{Ask, Choice};
-use super::sessions::{Due, Sessions};
+use super::route::{RouteChoice, RouteRequest};
+use super::sessions::{DueTurn, Sessions};
 use super::settings::Settings;
-use super::worker::Phase;
+use super::worker::WorkerPhase;
 use super::workload::{Source, WorkloadError};
-use split::Way;
+use handoff::Handoffs;
 
 /// Steps that a worker's log may hold before it is looked through.
 const LOG_STEPS: usize = 4096;
@@ -94,7 +94,7 @@ enum Timer {
     /// The number of workers may change.
     Scale(usize),
     /// The prompt of a request has arrived where its output is made.
-    Arrived(u32),
+    Transferred(u32),
 }
 
 struct Core<'a> {
@@ -103,15 +103,15 @@ struct Core<'a> {
     sessions: Sessions<'a>,
     requests: Requests,
     /// Prefill workers (none in a plain deployment), then those that make output.
-    pools: [Pool; 2],
+    pools: [WorkerPool; 2],
     split: bool,
-    way: Way,
+    handoffs: Handoffs,
     /// When workers have something to do. Entries may be out of date.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<Address>,
     timers: TimerQueue<Timer>,
     /// Requests that have a worker but were not handed over.
-    outgoing: VecDeque<(usize, u32, Choice)>,
+    outgoing: VecDeque<(usize, u32, RouteChoice)>,
     /// Prompts that were fetched: prefill worker and slot.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
@@ -142,11 +142,11 @@ impl<'a> Core<'a> {
             sessions: Sessions::new(source, settings.pace)?,
             requests: Requests::default(),
             pools: [
-                Pool::new(prefill, seed, true),
-                Pool::new(Some(&settings.pool), seed, false),
+                WorkerPool::new(prefill, seed, true),
+                WorkerPool::new(Some(&settings.pool), seed, false),
             ],
             split: prefill.is_some(),
-            way: Way::default(),
+            handoffs: Handoffs::default(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: TimerQueue::default(),
@@ -160,12 +160,12 @@ impl<'a> Core<'a> {
             now: SimTime::ZERO,
             totals: Totals::default(),
         };
-        core.way.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
+        core.handoffs.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
         let order = settings.pool.engines.first().and_then(handoff_order);
-        if core.way.order != order {
-            core.way.order = None;
+        if core.handoffs.order != order {
+            core.handoffs.order = None;
         }
-        core.pools[SERVING].fetches = core.way.order.is_some();
+        core.pools[SERVING].fetches = core.handoffs.order.is_some();
         for pool in [PREFILL, SERVING] {
             let Some(spec) = core.pools[pool].spec.clone() else {
                 continue;
@@ -198,10 +198,10 @@ impl<'a> Core<'a> {
                 match timer {
                     Timer::Ready(address) => self.worker_ready(address)?,
                     Timer::Scale(pool) => self.scale(pool)?,
-                    Timer::Arrived(slot) => self.way.arrives(slot),
+                    Timer::Transferred(slot) => self.handoffs.transfer_done(slot),
                 }
             }
-            self.act()?;
+            self.run_handoffs()?;
             while let Some(due) = self.sessions.pop_due(now)? {
                 self.send(due)?;
             }
@@ -217,13 +217,14 @@ impl<'a> Core<'a> {
         {
             self.calendar.pop();
         }
-        if self.way.is_due() {
+        if self.handoffs.is_due() {
             return Some(self.now);
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.sessions.next_due();
         let work = step.into_iter().chain(arrival).min();
-        let coming = self.way.is_under_way() || self.pools.iter().any(Pool::is_starting);
+        let coming =
+            self.handoffs.has_transfers() || self.pools.iter().any(WorkerPool::is_starting);
         if work.is_none() && !coming {
             return None;
         }
@@ -248,7 +249,7 @@ impl<'a> Core<'a> {
             let mut out = std::mem::take(&mut self.out);
             self.pools[pool].workers[worker as usize].advance(self.now, &mut out);
             self.wake_deferred((pool, worker), &out);
-            self.hear((pool, worker), &mut out)?;
+            self.handle_events((pool, worker), &mut out)?;
             self.out = out;
             self.hand_over()?;
             self.reschedule((pool, worker));
@@ -277,7 +278,7 @@ impl<'a> Core<'a> {
     }
 
     /// Takes in what a worker's engine told.
-    fn hear(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
+    fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
         let worker = &mut self.pools[pool].workers[at as usize];
         for admitted in worker.take_admissions() {
@@ -292,8 +293,8 @@ impl<'a> Core<'a> {
         let steps = self.pools[pool].workers[at as usize].has_steps();
         for (when, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, n } => self.made(address, id, n, when, steps),
-                Event::Decoded { id, n } => self.decoded(address, id, n),
+                Event::Tokens { id, n } => self.record_tokens(address, id, n, when, steps),
+                Event::Decoded { id, n } => self.record_run(address, id, n),
                 Event::Step { prompt_tokens, .. } => {
                     *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
                     self.pools[pool].workers[at as usize].log.close(when);
@@ -313,7 +314,7 @@ impl<'a> Core<'a> {
                 _ => {}
             }
         }
-        self.hear_reserved(address);
+        self.handle_reserved(address);
         let worker = &self.pools[pool].workers[at as usize];
         if worker.log.len() >= worker.log_limit {
             self.flush_log(address);
@@ -324,7 +325,7 @@ impl<'a> Core<'a> {
     fn admitted(&mut self, pool: usize, id: SeqId, at: SimTime, cached: u32, again: bool) {
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
-        if self.way.order.is_some() {
+        if self.handoffs.order.is_some() {
             if let Some(handoff) = handoff.filter(|_| pool == SERVING) {
                 handoff.reused = handoff.reused.max(cached);
             }
@@ -343,7 +344,14 @@ impl<'a> Core<'a> {
     }
 
     /// Output tokens came out.
-    fn made(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime, steps: bool) {
+    fn record_tokens(
+        &mut self,
+        (pool, at): Address,
+        id: SeqId,
+        n: u32,
+        when: SimTime,
+        steps: bool,
+    ) {
         let slot = id.0 as u32;
         let request = self.requests.get_mut(slot);
         let first = match pool {
@@ -366,7 +374,7 @@ impl<'a> Core<'a> {
     }
 
     /// Output tokens came out, one at the end of each of the last `n` steps.
-    fn decoded(&mut self, (pool, at): Address, id: SeqId, n: u32) {
+    fn record_run(&mut self, (pool, at): Address, id: SeqId, n: u32) {
         if pool == SERVING {
             let next = self.pools[pool].workers[at as usize].log.ended();
             let first = next.saturating_sub(n.into());
@@ -376,7 +384,7 @@ impl<'a> Core<'a> {
 
     /// Finds workers for requests that need not wait any more.
     fn release_queued(&mut self, pool: usize) {
-        let Pool {
+        let WorkerPool {
             workers, router, ..
         } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].stats();
@@ -395,15 +403,15 @@ impl<'a> Core<'a> {
         when: SimTime,
         end: End,
     ) -> Result<(), ReplayError> {
-        if pool == PREFILL && end == End::Finished && self.way.order.is_some() {
-            self.held(slot, when);
+        if pool == PREFILL && end == End::Finished && self.handoffs.order.is_some() {
+            self.prompt_held(slot, when);
             return Ok(());
         }
         if pool == PREFILL && end == End::Finished {
             self.left((pool, at), slot);
-            let handoff = Handoff {
+            let handoff = HandoffTimes {
                 held: Some(when),
-                ..Handoff::default()
+                ..HandoffTimes::default()
             };
             self.requests.get_mut(slot).handoff = Some(handoff);
             self.place(SERVING, slot);
@@ -413,7 +421,7 @@ impl<'a> Core<'a> {
             End::Finished => Status::Completed,
             End::Aborted | End::Cancelled | End::Threshold => Status::Rejected,
         };
-        if pool == PREFILL && self.way.order.is_some() {
+        if pool == PREFILL && self.handoffs.order.is_some() {
             self.give_up_destination(slot)?;
         }
         self.over((pool, at), slot, when, status)
@@ -425,7 +433,7 @@ impl<'a> Core<'a> {
         found.router.finished(slot, at);
         let worker = &mut found.workers[at as usize];
         worker.load -= 1;
-        if worker.phase == Phase::Draining && worker.load == 0 {
+        if worker.phase == WorkerPhase::Draining && worker.load == 0 {
             self.remove_worker((pool, at));
         }
         self.release_queued(pool);
@@ -442,14 +450,14 @@ impl<'a> Core<'a> {
         let request = self.requests.get(slot);
         let (place, turn) = (request.place, request.turn);
         if let (Some(_), Some(worker), None) =
-            (request.handoff, request.prefill_worker, self.way.order)
+            (request.handoff, request.prefill_worker, self.handoffs.order)
         {
             self.fetched.push((worker, slot));
         }
         if self.is_kept(slot, when, status) {
             self.left(address, slot);
         } else {
-            self.tell(slot, when, status);
+            self.report(slot, when, status);
             self.left(address, slot);
             self.requests.release(slot);
         }
@@ -460,7 +468,7 @@ impl<'a> Core<'a> {
     }
 
     /// A turn is due.
-    fn send(&mut self, (arrival, session, turn, place): Due) -> Result<(), ReplayError> {
+    fn send(&mut self, (arrival, session, turn, place): DueTurn) -> Result<(), ReplayError> {
         let block_size = self.pools[SERVING].block_size;
         let open = self.sessions.get_mut(place);
         let (input, plan) = open.content(turn, block_size.max(1));
@@ -476,9 +484,9 @@ impl<'a> Core<'a> {
         self.living += 1;
         self.totals.most_requests = self.totals.most_requests.max(self.living);
         self.sessions.sent(place, turn, self.now);
-        if self.way.order.is_some() {
+        if self.handoffs.order.is_some() {
             // Workers that can go on at this instant do so before they hear of it.
-            self.set_out(slot);
+            self.start_handoff(slot);
             return Ok(());
         }
         self.place(if self.split { PREFILL } else { SERVING }, slot);
@@ -488,7 +496,7 @@ impl<'a> Core<'a> {
     /// Asks the router of a pool for a worker.
     fn place(&mut self, pool: usize, slot: u32) {
         let request = self.requests.get(slot);
-        let ask = Ask {
+        let ask = RouteRequest {
             slot,
             number: request.number,
             plan: request.plan.clone(),
@@ -496,7 +504,7 @@ impl<'a> Core<'a> {
             priority: request.priority,
             strict_priority: request.strict_priority,
         };
-        let Pool {
+        let WorkerPool {
             workers, router, ..
         } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].stats();
@@ -511,8 +519,8 @@ impl<'a> Core<'a> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL].workers[at as usize];
             let mut out = std::mem::take(&mut self.out);
-            worker.let_go(self.now, SeqId(slot.into()), &mut out);
-            self.hear((PREFILL, at), &mut out)?;
+            worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
+            self.handle_events((PREFILL, at), &mut out)?;
             self.out = out;
             self.reschedule((PREFILL, at));
         }
@@ -547,7 +555,7 @@ impl<'a> Core<'a> {
             if taken.is_err() {
                 self.over(address, slot, self.now, Status::Rejected)?;
             }
-            self.hear(address, &mut out)?;
+            self.handle_events(address, &mut out)?;
             self.out = out;
             self.reschedule(address);
         }

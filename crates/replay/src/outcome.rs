@@ -75,7 +75,7 @@ pub struct Outcome<'a> {
     /// Its preemptions, as numbers in the order of all preemptions of the run.
     pub preemptions: &'a [u64],
     /// How its cache moved between split pools.
-    pub handoff: Option<Handoff>,
+    pub handoff: Option<HandoffTimes>,
     /// Blocks in which the router believed the prompt to be cached on the chosen worker.
     pub overlap: u32,
     /// The same of the best worker, of routers that look for them.
@@ -94,7 +94,7 @@ pub struct Outcome<'a> {
 
 /// The way of a request's cache from a prefill worker to a decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Handoff {
+pub struct HandoffTimes {
     /// The prompt is computed; its blocks are held for the transfer.
     pub held: Option<SimTime>,
     /// The decode worker has room for them.
@@ -109,7 +109,7 @@ pub struct Handoff {
 
 /// What became of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Change {
+pub enum WorkerChange {
     /// It was asked for and starts.
     Starting,
     /// It serves.
@@ -122,7 +122,7 @@ pub enum Change {
 
 /// One worker at one instant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+pub struct WorkerSample {
     /// When.
     pub at: SimTime,
     /// Which worker.
@@ -151,11 +151,11 @@ pub trait Sink {
         false
     }
     /// A worker changed.
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: Change) {
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
         let _ = (at, worker, prefill_pool, change);
     }
     /// A worker was looked at (at a fixed interval of virtual time).
-    fn sample(&mut self, sample: &Sample) {
+    fn sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
     }
 }

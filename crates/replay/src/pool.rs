@@ -3,9 +3,9 @@ use vllm_sim_engine::sched::ConfigError;
 
 use super::disaggregation::{make_decode, reseed, set_cache_duties};
 use super::route::{Router, RouterConfig};
-use super::scale::Observed;
+use super::scale::PoolLoad;
 use super::settings::PoolSpec;
-use super::worker::{Phase, Worker};
+use super::worker::{Worker, WorkerPhase};
 
 /// The workers that compute prompts for others.
 pub(super) const PREFILL: usize = 0;
@@ -13,7 +13,7 @@ pub(super) const PREFILL: usize = 0;
 pub(super) const SERVING: usize = 1;
 
 /// Workers of one kind, and who chooses among them.
-pub(super) struct Pool {
+pub(super) struct WorkerPool {
     /// `None`: there is no such pool.
     pub spec: Option<PoolSpec>,
     pub workers: Vec<Worker>,
@@ -32,7 +32,7 @@ pub(super) struct Pool {
     changed: SimTime,
 }
 
-impl Pool {
+impl WorkerPool {
     pub(super) fn new(spec: Option<&PoolSpec>, seed: u64, lends: bool) -> Self {
         let config = spec.map_or(RouterConfig::RoundRobin, |spec| spec.router.clone());
         let block_size = spec.and_then(|spec| spec.engines.first());
@@ -61,7 +61,7 @@ impl Pool {
         }
         self.started += 1;
         self.changed = now;
-        let gone = |worker: &Worker| worker.phase == Phase::Gone;
+        let gone = |worker: &Worker| worker.phase == WorkerPhase::Gone;
         let free = self.workers.iter().position(gone);
         reseed(&mut spec, free.unwrap_or(self.workers.len()));
         let worker = Worker::new(spec, log_limit, now)?;
@@ -80,17 +80,17 @@ impl Pool {
 
     pub(super) fn make_ready(&mut self, at: u32) {
         let worker = &mut self.workers[at as usize];
-        worker.phase = Phase::Ready;
+        worker.phase = WorkerPhase::Ready;
         self.router.add(at, worker.batched_tokens);
     }
 
     /// Takes a worker away; returns the seconds that it existed.
     pub(super) fn remove(&mut self, at: u32, now: SimTime) -> f64 {
         let worker = &mut self.workers[at as usize];
-        if worker.phase == Phase::Gone {
+        if worker.phase == WorkerPhase::Gone {
             return 0.0;
         }
-        worker.phase = Phase::Gone;
+        worker.phase = WorkerPhase::Gone;
         self.router.remove(at);
         now.since(worker.since).as_secs_f64()
     }
@@ -102,26 +102,27 @@ impl Pool {
             let all = (0..).zip(&self.workers);
             all.filter(move |(_, worker)| worker.phase == phase)
         };
-        let starting = with(Phase::Starting).last();
-        let ready =
-            with(Phase::Ready).min_by_key(|(at, worker)| (worker.load, std::cmp::Reverse(*at)));
-        let may = with(Phase::Ready).count() > 1;
+        let starting = with(WorkerPhase::Starting).last();
+        let ready = with(WorkerPhase::Ready)
+            .min_by_key(|(at, worker)| (worker.load, std::cmp::Reverse(*at)));
+        let may = with(WorkerPhase::Ready).count() > 1;
         let (at, _) = starting.or(ready.filter(|_| may))?;
-        self.workers[at as usize].phase = Phase::Draining;
+        self.workers[at as usize].phase = WorkerPhase::Draining;
         self.router.drain(at);
         Some(at)
     }
 
     /// Workers that serve or will.
     pub(super) fn present(&self) -> u32 {
-        let present = |worker: &&Worker| matches!(worker.phase, Phase::Starting | Phase::Ready);
+        let present =
+            |worker: &&Worker| matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready);
         self.workers.iter().filter(present).count() as u32
     }
 
     /// Whether a worker is on its way.
     pub(super) fn is_starting(&self) -> bool {
         let mut workers = self.workers.iter();
-        workers.any(|worker| worker.phase == Phase::Starting)
+        workers.any(|worker| worker.phase == WorkerPhase::Starting)
     }
 
     /// When the rule looks again.
@@ -156,8 +157,11 @@ impl Pool {
         Some(wanted)
     }
 
-    fn observe(&self) -> Observed {
-        let ready = self.workers.iter().filter(|w| w.phase == Phase::Ready);
+    fn observe(&self) -> PoolLoad {
+        let ready = self
+            .workers
+            .iter()
+            .filter(|w| w.phase == WorkerPhase::Ready);
         let (mut workers, mut waiting, mut usage) = (0u32, self.router.queued() as f64, 0.0);
         for worker in ready {
             let stats = worker.stats();
@@ -167,7 +171,7 @@ impl Pool {
         }
         // What is on its way counts as there, or the rule would ask for it again and again.
         let present = self.present();
-        Observed {
+        PoolLoad {
             workers: present,
             waiting: waiting / f64::from(present.max(1)),
             kv_usage: usage / f64::from(workers.max(1)),

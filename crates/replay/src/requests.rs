@@ -3,8 +3,8 @@ use std::sync::Arc;
 use vllm_sim_engine::BlockPlan;
 use vllm_sim_engine::SimTime;
 
-use super::outcome::{Admission, Handoff, Status};
-use super::steps::Tokens;
+use super::outcome::{Admission, HandoffTimes, Status};
+use super::steps::TokenTimes;
 
 /// A request on its way.
 #[derive(Debug, Default)]
@@ -25,11 +25,11 @@ pub(super) struct Request {
     pub strict_priority: u32,
     pub worker: Option<u32>,
     pub prefill_worker: Option<u32>,
-    pub tokens: Tokens,
+    pub tokens: TokenTimes,
     pub first: Option<SimTime>,
     pub admissions: Vec<Admission>,
     pub preemptions: Vec<u64>,
-    pub handoff: Option<Handoff>,
+    pub handoff: Option<HandoffTimes>,
     /// Tokens of the prompt that the decode worker has not, once it has room for them.
     pub missing: Option<u32>,
     /// It is over, but the prefill worker has to be told: when, and how.

@@ -47,7 +47,7 @@ impl Default for ScaleRule {
 
 /// What the rule looks at, over the workers that serve.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Observed {
+pub(super) struct PoolLoad {
     pub workers: u32,
     /// Mean over workers.
     pub waiting: f64,
@@ -57,7 +57,7 @@ pub(super) struct Observed {
 
 impl ScaleRule {
     /// How many workers there should be.
-    pub(super) fn wanted(&self, seen: Observed) -> u32 {
+    pub(super) fn wanted(&self, seen: PoolLoad) -> u32 {
         let pairs = [
             (seen.waiting, self.target_waiting),
             (seen.kv_usage, self.target_kv_usage),
@@ -88,7 +88,7 @@ mod tests {
             ..ScaleRule::default()
         };
         let wanted = |workers, waiting, kv_usage| {
-            rule.wanted(Observed {
+            rule.wanted(PoolLoad {
                 workers,
                 waiting,
                 kv_usage,

@@ -3,7 +3,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use vllm_sim_engine::SimTime;
 
-use super::content::{Content, Output};
+use super::content::{OutputRef, SessionContent};
 use super::workload::{Prompt, Session, Source, Turn, WorkloadError};
 
 /// How the workload is paced.
@@ -26,15 +26,15 @@ impl Default for Pace {
 
 /// A session on its way.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenSession {
     pub number: u64,
     pub session: Session,
-    content: Content,
+    content: SessionContent,
     /// Dependencies that are not fulfilled.
     missing: usize,
 }
 
-impl Open {
+impl OpenSession {
     /// Tokens and block keys of a turn; turns must be asked for in order.
     pub(super) fn content(
         &mut self,
@@ -45,7 +45,7 @@ impl Open {
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
         let grows = next.is_some_and(|next| matches!(next.prompt, Prompt::Grown(_)));
-        let output = Output {
+        let output = OutputRef {
             session: self.number,
             turn,
             len: spec.output,
@@ -59,7 +59,7 @@ impl Open {
 }
 
 /// A turn that is due: when, number of its session, turn, place of the session.
-pub(super) type Due = (SimTime, u64, u32, u32);
+pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
 /// Sessions as they come from the source, and the turns that are due.
 ///
@@ -71,9 +71,9 @@ pub(super) struct Sessions<'a> {
     peeked: Option<Session>,
     exhausted: bool,
     next_number: u64,
-    open: Vec<Option<Open>>,
+    open: Vec<Option<OpenSession>>,
     free: Vec<u32>,
-    ready: BinaryHeap<Reverse<Due>>,
+    ready: BinaryHeap<Reverse<DueTurn>>,
     /// Of a workload with dependencies: when each turn was sent and ended.
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
     /// Places of sessions that wait for a turn: for its end (true) or its dispatch.
@@ -113,7 +113,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Takes the next turn that is due at or before `now`.
-    pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<Due>, WorkloadError> {
+    pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
         while let Some(session) = self.peeked.take_if(|session| session.start <= now) {
             let start = session.start;
             self.enter(session, start);
@@ -126,11 +126,11 @@ impl<'a> Sessions<'a> {
         Ok(self.ready.pop().map(|Reverse(due)| due))
     }
 
-    pub(super) fn get(&self, place: u32) -> &Open {
+    pub(super) fn get(&self, place: u32) -> &OpenSession {
         self.open[place as usize].as_ref().expect("it is open")
     }
 
-    pub(super) fn get_mut(&mut self, place: u32) -> &mut Open {
+    pub(super) fn get_mut(&mut self, place: u32) -> &mut OpenSession {
         self.open[place as usize].as_mut().expect("it is open")
     }
 
@@ -224,10 +224,10 @@ impl<'a> Sessions<'a> {
                 self.waiters.entry(key).or_default().push(place);
             }
         }
-        self.open[place as usize] = Some(Open {
+        self.open[place as usize] = Some(OpenSession {
             number,
             session: Session { start, ..session },
-            content: Content::default(),
+            content: SessionContent::default(),
             missing,
         });
         if missing == 0 {
@@ -262,7 +262,7 @@ impl<'a> Sessions<'a> {
     /// Sessions that wait for what cannot happen any more, by name or number.
     pub(super) fn stuck(&self) -> Vec<String> {
         let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
-        let name = |open: &Open| match &open.session.id {
+        let name = |open: &OpenSession| match &open.session.id {
             Some(id) => id.to_string(),
             None => open.number.to_string(),
         };

@@ -12,7 +12,7 @@ use super::outcome::Sink;
 
 /// Tokens of one request that came together or one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum TokenSpan {
     /// One token at the end of each of `n` steps.
     Steps {
         /// The first step.
@@ -32,7 +32,7 @@ pub(super) enum Piece {
 /// The steps of one worker that some living request may still refer to.
 #[derive(Debug, Default)]
 pub(super) struct StepLog {
-    steps: VecDeque<Step>,
+    steps: VecDeque<LoggedStep>,
     /// Number of the first step that is kept.
     base: u64,
     /// End of the step before it.
@@ -46,7 +46,7 @@ pub(super) struct StepLog {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct LoggedStep {
     end: SimTime,
     /// By how much the number of requests that had the gap before this step differs from that of
     /// the step before.
@@ -72,7 +72,7 @@ impl StepLog {
 
     fn push(&mut self, end: SimTime) {
         let change = std::mem::take(&mut self.ahead);
-        self.steps.push_back(Step { end, change });
+        self.steps.push_back(LoggedStep { end, change });
     }
 
     /// Number of the step after the newest one that is closed.
@@ -130,79 +130,79 @@ impl StepLog {
 
 /// All tokens of one request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tokens {
-    pieces: Vec<Piece>,
+pub(super) struct TokenTimes {
+    spans: Vec<TokenSpan>,
     made: u32,
 }
 
-impl Tokens {
+impl TokenTimes {
     pub(super) const fn made(&self) -> u32 {
         self.made
     }
 
     pub(super) fn clear(&mut self) {
-        self.pieces.clear();
+        self.spans.clear();
         self.made = 0;
     }
 
     /// The first step that is referred to.
     pub(super) fn oldest_step(&self) -> Option<u64> {
-        self.pieces.iter().find_map(|piece| match *piece {
-            Piece::Steps { first, .. } => Some(first),
-            Piece::Burst { .. } => None,
+        self.spans.iter().find_map(|span| match *span {
+            TokenSpan::Steps { first, .. } => Some(first),
+            TokenSpan::Burst { .. } => None,
         })
     }
 
     /// One token at the end of each of `n` steps from `first` on.
     pub(super) fn steps(&mut self, first: u64, n: u32) {
         self.made += n;
-        match self.pieces.last_mut() {
-            Some(Piece::Steps {
+        match self.spans.last_mut() {
+            Some(TokenSpan::Steps {
                 first: start,
                 n: count,
             }) if *start + u64::from(*count) == first => *count += n,
-            _ => self.pieces.push(Piece::Steps { first, n }),
+            _ => self.spans.push(TokenSpan::Steps { first, n }),
         }
     }
 
     /// `n` tokens at one instant.
     pub(super) fn burst(&mut self, at: SimTime, n: u32) {
         self.made += n;
-        self.pieces.push(Piece::Burst { at, n });
+        self.spans.push(TokenSpan::Burst { at, n });
     }
 
     /// When each token came.
     pub(super) fn instants(&self, log: &StepLog) -> impl Iterator<Item = SimTime> {
-        self.pieces.iter().flat_map(move |&piece| {
-            let n = match piece {
-                Piece::Steps { n, .. } | Piece::Burst { n, .. } => n,
+        self.spans.iter().flat_map(move |&span| {
+            let n = match span {
+                TokenSpan::Steps { n, .. } | TokenSpan::Burst { n, .. } => n,
             };
-            (0..u64::from(n)).map(move |i| match piece {
-                Piece::Steps { first, .. } => log.end_of(first + i),
-                Piece::Burst { at, .. } => at,
+            (0..u64::from(n)).map(move |i| match span {
+                TokenSpan::Steps { first, .. } => log.end_of(first + i),
+                TokenSpan::Burst { at, .. } => at,
             })
         })
     }
 
     /// When the last token came.
     pub(super) fn last(&self, log: &StepLog) -> Option<SimTime> {
-        self.pieces.last().map(|piece| match *piece {
-            Piece::Steps { first, n } => log.end_of(first + u64::from(n) - 1),
-            Piece::Burst { at, .. } => at,
+        self.spans.last().map(|span| match *span {
+            TokenSpan::Steps { first, n } => log.end_of(first + u64::from(n) - 1),
+            TokenSpan::Burst { at, .. } => at,
         })
     }
 
     /// Tells all gaps, at once or with the steps.
     pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
         let mut last: Option<SimTime> = None;
-        for piece in &self.pieces {
-            let (start, end, together) = match *piece {
-                Piece::Steps { first, n } => {
+        for span in &self.spans {
+            let (start, end, together) = match *span {
+                TokenSpan::Steps { first, n } => {
                     log.share(first, n);
                     let end = log.end_of(first + u64::from(n) - 1);
                     (log.end_of(first), end, 0)
                 }
-                Piece::Burst { at, n } => (at, at, n - 1),
+                TokenSpan::Burst { at, n } => (at, at, n - 1),
             };
             if let Some(last) = last {
                 sink.gaps(start.nanos() - last.nanos(), 1);
@@ -236,11 +236,11 @@ mod tests {
         let mut sink = Gaps::default();
         let ends: Vec<u64> = (1..40u64).map(|i| i * i * 10).collect();
         let mut expected = Vec::new();
-        let mut living: Vec<(Tokens, Vec<u64>)> = Vec::new();
+        let mut living: Vec<(TokenTimes, Vec<u64>)> = Vec::new();
         for (i, &end) in ends.iter().enumerate() {
             let at = SimTime::from_nanos(end);
             if i % 3 == 0 {
-                living.push((Tokens::default(), Vec::new()));
+                living.push((TokenTimes::default(), Vec::new()));
             }
             for (nth, (tokens, seen)) in living.iter_mut().enumerate() {
                 // Some pause for a step, some make two tokens in one.

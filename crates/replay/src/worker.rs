@@ -32,7 +32,7 @@ impl Engine {
 
 /// Whether a worker serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum WorkerPhase {
     /// Not yet.
     Starting,
     Ready,
@@ -45,7 +45,7 @@ pub(super) enum Phase {
 pub(super) struct Worker {
     engine: Engine,
     pub log: StepLog,
-    pub phase: Phase,
+    pub phase: WorkerPhase,
     /// Requests that it has.
     pub load: u32,
     /// When it has to be looked at next, as entered in the calendar.
@@ -70,7 +70,7 @@ impl Worker {
         Ok(Self {
             engine: Engine::new(spec)?,
             log: StepLog::default(),
-            phase: Phase::Starting,
+            phase: WorkerPhase::Starting,
             load: 0,
             wake: SimTime::MAX,
             held: false,
@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// Another worker has fetched the prompt of a sequence.
-    pub(super) fn let_go(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+    pub(super) fn release_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let release = Command::Release(id);
         match &mut self.engine {
             Engine::Pool(engine) => engine.command(now, release, out),

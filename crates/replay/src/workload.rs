@@ -9,7 +9,7 @@ pub const MAX_TOKENS: u64 = 1 << 26;
 
 /// A stretch of prompt tokens. Two runs with equal fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Run {
+pub struct TokenRun {
     /// Which content.
     pub id: u64,
     /// Tokens in it.
@@ -22,9 +22,9 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
     /// The whole prompt.
-    Whole(Vec<Run>),
+    Whole(Vec<TokenRun>),
     /// What follows the prompt and the output of the turn before.
-    Grown(Vec<Run>),
+    Grown(Vec<TokenRun>),
 }
 
 /// One request of a session.

@@ -4,29 +4,29 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::tools::validate::{Client, Latencies, Prediction, Request, Run};
+use crate::tools::validate::{Client, Latencies, Prediction, RecordedRun, Request};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, Setup};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};
 use vllm_sim_random::mix;
-use vllm_sim_replay::load::{BenchRun, Load, Measured, Stats};
+use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 
 use super::parameters::Parameter;
 use super::{CalibrateError, Options};
 
 /// A run, what was measured of it, and what of that can be believed.
-pub(super) struct Case {
+pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
     /// Why only gaps between tokens are fitted, if so.
     pub(super) warning: Option<&'static str>,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<FitTarget>,
     /// Model, GPU, tensor-parallel size.
     pub(super) label: String,
-    run: Run,
+    run: RecordedRun,
     /// The beginning of the run, where that is enough to tell slopes.
-    start: Option<Run>,
+    start: Option<RecordedRun>,
     /// In-process runs have no front end.
     has_front_end: bool,
     /// What the deployment's front end differs by from the default.
@@ -34,16 +34,16 @@ pub(super) struct Case {
 }
 
 /// One measured statistic.
-pub(super) struct Target {
+pub(super) struct FitTarget {
     pub(super) stage: Option<usize>,
-    kind: Kind,
+    kind: Statistic,
     measured: f64,
     /// How much it counts in a fit; 0: it is judged only.
     pub(super) weight: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Statistic {
     Ttft,
     TtftMedian,
     TtftTail,
@@ -51,7 +51,7 @@ pub(super) enum Kind {
     E2e,
 }
 
-impl Kind {
+impl Statistic {
     fn of(self, latencies: &Latencies) -> f64 {
         match self {
             Self::Ttft => latencies.ttft_mean,
@@ -64,7 +64,7 @@ impl Kind {
 }
 
 /// What tells runs apart, and with it the parameters.
-pub(super) struct Traits {
+pub(super) struct CaseTraits {
     pub(super) load: f64,
     pub(super) prompt: f64,
     pub(super) context: f64,
@@ -87,7 +87,7 @@ const START: usize = 500;
 /// Growth of TTFT from the first to the last third of a run beyond which it was overloaded.
 const GROWTH: f64 = 3.0;
 
-impl Case {
+impl CalibrationCase {
     /// A run of a load generator against `deployment`.
     pub(super) fn bench(
         bench: &BenchRun,
@@ -110,10 +110,10 @@ impl Case {
             plan: plan(request, i as u64, block),
         });
         let cap = match bench.load {
-            Load::Closed(n) => Some(n),
-            Load::Times | Load::AtOnce | Load::Drawn(_) => bench.cap,
+            OfferedLoad::Closed(n) => Some(n),
+            OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Drawn(_) => bench.cap,
         };
-        let run = Run {
+        let run = RecordedRun {
             id: bench.name.clone(),
             setup: setup.clone(),
             engine: engine.clone(),
@@ -142,7 +142,7 @@ impl Case {
 
     /// A recorded run that describes its deployment.
     pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
-        let mut run = Run::read(json)?;
+        let mut run = RecordedRun::read(json)?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -160,13 +160,13 @@ impl Case {
         let mut found = Vec::new();
         for (stage, value) in &measured {
             let ms = |key: &str| value[key].as_f64();
-            let stats = Stats {
+            let stats = LatencyStats {
                 ttft_mean: ms("ttft_mean"),
                 ttft_p50: ms("ttft_p50"),
                 ttft_p90: ms("ttft_p90"),
                 itl_mean: ms("itl_mean"),
                 e2e_mean: ms("e2e_mean"),
-                ..Stats::default()
+                ..LatencyStats::default()
             };
             found.extend(targets(*stage, &stats, measured.len(), warning.is_some()));
         }
@@ -200,7 +200,7 @@ impl Case {
         Ok(self)
     }
 
-    pub(super) fn traits(&self) -> Traits {
+    pub(super) fn traits(&self) -> CaseTraits {
         let n = self.run.requests.len().max(1) as f64;
         let sum = |of: &dyn Fn(&Request) -> f64| self.run.requests.iter().map(of).sum::<f64>() / n;
         let last = self.run.requests.last().map_or(0.0, |r| r.at.as_secs_f64());
@@ -209,7 +209,7 @@ impl Case {
             usize::MAX => rate,
             n => n as f64,
         };
-        Traits {
+        CaseTraits {
             load,
             prompt: sum(&|r| r.prompt.into()),
             context: sum(&|r| f64::from(r.prompt) + f64::from(r.output) / 2.0),
@@ -235,7 +235,7 @@ impl Case {
 
     fn play_run(
         &self,
-        run: &Run,
+        run: &RecordedRun,
         values: &[(Parameter, f64)],
     ) -> Result<Prediction, CalibrateError> {
         let mut setup = self.run.setup.clone();
@@ -299,7 +299,7 @@ impl Case {
 
     /// Per cent off: TTFT, ITL, E2E; over stages the mean of the sizes.
     pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
-        [Kind::Ttft, Kind::Itl, Kind::E2e].map(|kind| {
+        [Statistic::Ttft, Statistic::Itl, Statistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
             let errors: Vec<f64> = of_kind
                 .filter_map(|target| {
@@ -320,7 +320,7 @@ impl Case {
 }
 
 /// The first requests of every stage, as far as they go.
-fn first(run: &Run, most: usize) -> Vec<Request> {
+fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
     let mut seen = vec![0usize; run.stages];
     let requests = run.requests.iter().filter(|request| {
         seen[request.stage] += 1;
@@ -330,8 +330,8 @@ fn first(run: &Run, most: usize) -> Vec<Request> {
 }
 
 /// The beginning of a long run.
-fn beginning(run: &Run) -> Option<Run> {
-    (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| Run {
+fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
+    (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| RecordedRun {
         requests: first(run, START),
         ..run.clone()
     })
@@ -351,7 +351,12 @@ fn label(model: &str, setup: &Setup) -> String {
 ///
 /// A run says one thing of the first token and one of the gaps, however many statistics it has:
 /// those of one run are off together. E2E is their sum, and is judged only.
-fn targets(stage: Option<usize>, stats: &Stats, stages: usize, overloaded: bool) -> Vec<Target> {
+fn targets(
+    stage: Option<usize>,
+    stats: &LatencyStats,
+    stages: usize,
+    overloaded: bool,
+) -> Vec<FitTarget> {
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
     let tail = known(stats.ttft_p90);
@@ -359,26 +364,26 @@ fn targets(stage: Option<usize>, stats: &Stats, stages: usize, overloaded: bool)
     // kernels to be compiled.
     let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
     let first = match (mean, median, tail) {
-        (Some(_), ..) if !few => Kind::Ttft,
-        (_, Some(_), _) => Kind::TtftMedian,
-        _ => Kind::TtftTail,
+        (Some(_), ..) if !few => Statistic::Ttft,
+        (_, Some(_), _) => Statistic::TtftMedian,
+        _ => Statistic::TtftTail,
     };
     let found = [
-        (Kind::Ttft, mean, TTFT),
-        (Kind::TtftMedian, median, TTFT),
-        (Kind::TtftTail, tail, TTFT),
-        (Kind::Itl, known(stats.itl_mean), ITL),
-        (Kind::E2e, known(stats.e2e_mean), 0.0),
+        (Statistic::Ttft, mean, TTFT),
+        (Statistic::TtftMedian, median, TTFT),
+        (Statistic::TtftTail, tail, TTFT),
+        (Statistic::Itl, known(stats.itl_mean), ITL),
+        (Statistic::E2e, known(stats.e2e_mean), 0.0),
     ];
     let found = found.into_iter().filter_map(|(kind, measured, weight)| {
         // Waiting amplifies an error of step times: what waited in a queue says little of them.
         let counts = match (kind, overloaded) {
-            (Kind::Itl, true) => OVERLOADED,
-            (Kind::Itl, false) => 1.0,
+            (Statistic::Itl, true) => OVERLOADED,
+            (Statistic::Itl, false) => 1.0,
             (_, overloaded) if kind == first && !overloaded => 1.0,
             _ => 0.0,
         };
-        Some(Target {
+        Some(FitTarget {
             stage,
             kind,
             measured: measured?,
@@ -399,7 +404,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     if bench
         .rates
         .is_some_and(|(asked, reached)| reached < REACHED * asked)
-        && matches!(bench.load, Load::Drawn(_))
+        && matches!(bench.load, OfferedLoad::Drawn(_))
         && bench.requests.len() >= 200
     {
         return Some("overloaded (less than 97 % of the asked rate): only gaps are fitted");
@@ -407,7 +412,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     let ttft: Vec<f64> = bench.requests.iter().filter_map(|r| r.ttft_ms).collect();
     let third = ttft.len() / 3;
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let open = matches!(bench.load, Load::Times | Load::Drawn(_));
+    let open = matches!(bench.load, OfferedLoad::Times | OfferedLoad::Drawn(_));
     let grows = third >= 30
         && mean(&ttft[2 * third..]) > GROWTH * mean(&ttft[..third])
         && mean(&ttft[2 * third..]) > 1000.0;
@@ -415,7 +420,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
 }
 
 /// Keys of the blocks: those within the cached prefix are shared.
-fn plan(request: &Measured, number: u64, block: u32) -> Arc<BlockPlan> {
+fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,
         // Whatever was cached was some other request's: take them all to share it.

@@ -1,11 +1,11 @@
 //! Gauss-Newton with a ridge towards the defaults; how strong, and on which numbers, is what
 //! cross-validation says.
 
-use super::case::Case;
-use super::linear::{Linear, Plan};
-use super::machine::{Column, Length, Machine};
+use super::case::CalibrationCase;
+use super::linear::{LinearFit, RidgePlan};
+use super::machine::{CaseRunner, FitColumn, PlayedPart};
 use super::parameters::Parameter;
-use super::plan::{self, Choice};
+use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, Options};
 
 /// Most steps of one descent.
@@ -27,7 +27,7 @@ const AT_BOUND: f64 = 1e-3;
 #[derive(Debug, Clone)]
 pub struct Fitted {
     /// Every parameter that was fitted to all runs.
-    pub parameters: Vec<Outcome>,
+    pub parameters: Vec<FittedParameter>,
     /// What each deployment has of its own, where runs of several were fitted.
     pub deployments: Vec<Deployment>,
     /// Every run, before and after.
@@ -46,12 +46,12 @@ pub struct Deployment {
     /// Runs of it that were fitted.
     pub runs: usize,
     /// What was fitted to them; the numbers for all runs are in it.
-    pub parameters: Vec<Outcome>,
+    pub parameters: Vec<FittedParameter>,
 }
 
 /// One fitted number.
 #[derive(Debug, Clone, Copy)]
-pub struct Outcome {
+pub struct FittedParameter {
     /// Which.
     pub parameter: Parameter,
     /// Where it began.
@@ -82,14 +82,17 @@ pub struct RunOutcome {
 }
 
 /// Fits.
-pub(super) fn fit(cases: Vec<Case>, options: &Options) -> Result<Fitted, CalibrateError> {
+pub(super) fn fit(
+    cases: Vec<CalibrationCase>,
+    options: &Options,
+) -> Result<Fitted, CalibrateError> {
     let choice = plan::choose(&cases, options)?;
     let (first, deployments) = deployments(&cases);
     let wanted = match &options.profile_of {
         Some(name) => Some(deployments[find(&cases, name)?]),
         None => None,
     };
-    let machine = Machine {
+    let machine = CaseRunner {
         cases: &cases,
         deployments,
         columns: choice.columns(first.len()),
@@ -101,7 +104,7 @@ pub(super) fn fit(cases: Vec<Case>, options: &Options) -> Result<Fitted, Calibra
     let (lines, plan) = descend(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
-    let played = machine.play(&[origin, lines.at.clone()], &everywhere, Length::Whole)?;
+    let played = machine.play(&[origin, lines.at.clone()], &everywhere, PlayedPart::Whole)?;
     let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
         name: case.name.clone(),
         deployment: machine.deployments[i],
@@ -134,7 +137,7 @@ pub(super) fn fit(cases: Vec<Case>, options: &Options) -> Result<Fitted, Calibra
         let why = match why {
             _ if fitted(parameter) => continue,
             Some((_, why)) => why,
-            None if choice.named && !choice.told.contains(&parameter) => continue,
+            None if choice.named && !choice.chosen.contains(&parameter) => continue,
             None => "does not help runs that were not fitted",
         };
         left.push((parameter, why));
@@ -149,8 +152,8 @@ pub(super) fn fit(cases: Vec<Case>, options: &Options) -> Result<Fitted, Calibra
 }
 
 /// The first case of every deployment, and which deployment each case is of.
-fn deployments(cases: &[Case]) -> (Vec<&Case>, Vec<usize>) {
-    let mut known: Vec<&Case> = Vec::new();
+fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
+    let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for case in cases {
         let place = known.iter().position(|other| other.setup() == case.setup());
@@ -163,7 +166,7 @@ fn deployments(cases: &[Case]) -> (Vec<&Case>, Vec<usize>) {
 }
 
 /// The case of this name.
-fn find(cases: &[Case], name: &str) -> Result<usize, CalibrateError> {
+fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
     cases
         .iter()
         .position(|case| case.name == name)
@@ -177,10 +180,13 @@ fn find(cases: &[Case], name: &str) -> Result<usize, CalibrateError> {
 }
 
 /// Plans and descends, until the place where a plan leads asks for no other one.
-fn descend(machine: &Machine<'_>, choice: &Choice) -> Result<(Linear, Plan), CalibrateError> {
+fn descend(
+    machine: &CaseRunner<'_>,
+    choice: &ParameterChoice,
+) -> Result<(LinearFit, RidgePlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
     let mut here = machine
-        .residuals(std::slice::from_ref(&origin), Length::Whole)?
+        .residuals(std::slice::from_ref(&origin), PlayedPart::Whole)?
         .remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.lines(&origin, &here, &all)?;
@@ -206,7 +212,7 @@ fn descend(machine: &Machine<'_>, choice: &Choice) -> Result<(Linear, Plan), Cal
         let goal = lines.best(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
         here = machine
-            .residuals(std::slice::from_ref(&at), Length::Whole)?
+            .residuals(std::slice::from_ref(&at), PlayedPart::Whole)?
             .remove(0);
         lines = machine.lines(&at, &here, &all)?;
     }
@@ -215,12 +221,12 @@ fn descend(machine: &Machine<'_>, choice: &Choice) -> Result<(Linear, Plan), Cal
 
 /// Gauss-Newton with halved steps.
 fn walk(
-    machine: &Machine<'_>,
-    plan: &Plan,
+    machine: &CaseRunner<'_>,
+    plan: &RidgePlan,
     mut here: Vec<f64>,
-    mut lines: Linear,
+    mut lines: LinearFit,
     planned: &[usize],
-) -> Result<(Vec<f64>, Linear), CalibrateError> {
+) -> Result<(Vec<f64>, LinearFit), CalibrateError> {
     for _ in 0..STEPS {
         let goal = lines.best(plan);
         let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
@@ -236,7 +242,7 @@ fn walk(
                 .map(|(j, (u, by))| machine.bounded(j, u + length * by.clamp(-LONGEST, LONGEST)));
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .residuals(std::slice::from_ref(&trial), Length::Whole)?
+                .residuals(std::slice::from_ref(&trial), PlayedPart::Whole)?
                 .remove(0);
             if lines.cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));
@@ -259,16 +265,16 @@ fn walk(
 
 /// What came of the numbers for all runs, or of those of one deployment.
 fn outcomes(
-    machine: &Machine<'_>,
-    lines: &Linear,
-    plan: &Plan,
+    machine: &CaseRunner<'_>,
+    lines: &LinearFit,
+    plan: &RidgePlan,
     deployment: Option<usize>,
-) -> Vec<Outcome> {
+) -> Vec<FittedParameter> {
     let errors = lines.errors(plan);
     let terms = plan.terms.iter().zip(errors);
     let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
     let outcomes = own.map(|((j, _), error)| {
-        let Column { parameter, .. } = machine.columns[*j];
+        let FitColumn { parameter, .. } = machine.columns[*j];
         let prior = parameter.prior();
         let shared = machine.columns.iter().zip(&lines.at).filter(|(column, _)| {
             deployment.is_some() && column.deployment.is_none() && column.parameter == parameter
@@ -277,7 +283,7 @@ fn outcomes(
         let (low, high) = prior.bounds;
         let value = (prior.centre + u * prior.scale).clamp(low, high);
         let near = AT_BOUND * (high - low);
-        Outcome {
+        FittedParameter {
             parameter,
             default: prior.centre,
             value,
@@ -290,11 +296,11 @@ fn outcomes(
 
 /// The numbers of one deployment, its own front end included.
 fn own_outcomes(
-    machine: &Machine<'_>,
-    lines: &Linear,
-    plan: &Plan,
-    (deployment, case): (usize, &Case),
-) -> Vec<Outcome> {
+    machine: &CaseRunner<'_>,
+    lines: &LinearFit,
+    plan: &RidgePlan,
+    (deployment, case): (usize, &CalibrationCase),
+) -> Vec<FittedParameter> {
     let mut outcomes = outcomes(machine, lines, plan, Some(deployment));
     outcomes.retain_mut(|outcome| {
         if outcome.parameter != Parameter::FrontEnd {

@@ -8,13 +8,13 @@ const REWEIGH: usize = 8;
 
 /// Columns that may move, each with the weight that holds it to its default.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Plan {
+pub(super) struct RidgePlan {
     pub(super) terms: Vec<(usize, f64)>,
 }
 
 /// Logarithms of predicted / measured around a place; places count in scales of the priors, from
 /// the defaults.
-pub(super) struct Linear {
+pub(super) struct LinearFit {
     pub(super) at: Vec<f64>,
     /// Residuals there.
     pub(super) here: Vec<f64>,
@@ -26,7 +26,7 @@ pub(super) struct Linear {
     pub(super) units: Vec<usize>,
 }
 
-impl Linear {
+impl LinearFit {
     /// How many units can be left out.
     pub(super) fn unit_count(&self) -> usize {
         let mut units = self.units.clone();
@@ -52,7 +52,7 @@ impl Linear {
     }
 
     /// Where the cost of `plan` is least, without the residuals of `left_out`.
-    fn least(&self, plan: &Plan, left_out: Option<usize>) -> Vec<f64> {
+    fn least(&self, plan: &RidgePlan, left_out: Option<usize>) -> Vec<f64> {
         let terms = &plan.terms;
         let kept: Vec<usize> = (0..self.here.len())
             .filter(|i| self.weights[*i] > 0.0 && Some(self.units[*i]) != left_out)
@@ -99,7 +99,7 @@ impl Linear {
     }
 
     /// The place where the cost of `plan` is least; columns outside it are at their defaults.
-    pub(super) fn best(&self, plan: &Plan) -> Vec<f64> {
+    pub(super) fn best(&self, plan: &RidgePlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
         for ((column, _), u) in plan.terms.iter().zip(self.least(plan, None)) {
             place[*column] = u;
@@ -108,7 +108,7 @@ impl Linear {
     }
 
     /// What fits to all other units cost on the unit left out, summed over units.
-    pub(super) fn cross_validated(&self, plan: &Plan) -> f64 {
+    pub(super) fn cross_validated(&self, plan: &RidgePlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
         units.dedup();
@@ -122,7 +122,7 @@ impl Linear {
     }
 
     /// Cost of residuals met at a place.
-    pub(super) fn cost(&self, plan: &Plan, residuals: &[f64], place: &[f64]) -> f64 {
+    pub(super) fn cost(&self, plan: &RidgePlan, residuals: &[f64], place: &[f64]) -> f64 {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
         data.map(|(r, w)| w * loss(*r)).sum::<f64>()
@@ -132,7 +132,7 @@ impl Linear {
     }
 
     /// Standard errors of the terms of `plan`, in scales of the priors.
-    pub(super) fn errors(&self, plan: &Plan) -> Vec<f64> {
+    pub(super) fn errors(&self, plan: &RidgePlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
         let all: Vec<usize> = (0..self.here.len()).collect();
@@ -206,13 +206,13 @@ mod tests {
 
     /// Units with residuals `offset`, which column 0 moves by `slope`, and noise that column 1
     /// could follow within one unit and nowhere else.
-    fn line(offsets: &[f64], noise: f64) -> Linear {
+    fn line(offsets: &[f64], noise: f64) -> LinearFit {
         let n = offsets.len();
         let here = offsets
             .iter()
             .enumerate()
             .map(|(i, o)| o + if i % 2 == 0 { noise } else { -noise });
-        Linear {
+        LinearFit {
             at: vec![0.0; 2],
             here: here.collect(),
             slopes: vec![
@@ -227,20 +227,20 @@ mod tests {
     #[test]
     fn what_all_units_share_is_found_and_worth_its_while() {
         let line = line(&[0.05; 6], 0.0);
-        let plan = Plan {
+        let plan = RidgePlan {
             terms: vec![(0, 0.001)],
         };
         let place = line.best(&plan);
         assert!((place[0] + 0.5).abs() < 1e-3, "{place:?}");
-        assert!(line.cross_validated(&plan) < 0.01 * line.cross_validated(&Plan::default()));
+        assert!(line.cross_validated(&plan) < 0.01 * line.cross_validated(&RidgePlan::default()));
     }
 
     #[test]
     fn a_column_that_follows_noise_costs_on_what_was_left_out() {
         let line = line(&[0.0; 6], 0.02);
-        let plan = Plan {
+        let plan = RidgePlan {
             terms: vec![(1, 0.001)],
         };
-        assert!(line.cross_validated(&plan) > line.cross_validated(&Plan::default()));
+        assert!(line.cross_validated(&plan) > line.cross_validated(&RidgePlan::default()));
     }
 }

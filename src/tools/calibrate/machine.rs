@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CalibrateError;
-use super::case::Case;
-use super::linear::Linear;
+use super::case::CalibrationCase;
+use super::linear::LinearFit;
 use super::parameters::Parameter;
 use crate::tools::validate::Prediction;
 
@@ -17,23 +17,23 @@ const ROUGH: f64 = 0.01;
 
 /// A number that may move: for all runs, or for those of one deployment on top of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Column {
+pub(super) struct FitColumn {
     pub(super) parameter: Parameter,
     pub(super) deployment: Option<usize>,
 }
 
 /// All runs, and what may move.
-pub(super) struct Machine<'a> {
-    pub(super) cases: &'a [Case],
+pub(super) struct CaseRunner<'a> {
+    pub(super) cases: &'a [CalibrationCase],
     /// Which deployment each case is of.
     pub(super) deployments: Vec<usize>,
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
 }
 
 /// How much of a run is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum PlayedPart {
     Whole,
     /// As much as tells slopes.
     Start,
@@ -42,14 +42,14 @@ pub(super) enum Length {
 /// Values of the parameters for one case.
 type Values = Vec<(Parameter, f64)>;
 
-impl Machine<'_> {
+impl CaseRunner<'_> {
     /// The cases that are fitted.
     pub(super) fn fitted(&self) -> Vec<usize> {
         let all = 0..self.cases.len();
         all.filter(|i| !self.cases[*i].held_out).collect()
     }
 
-    fn concerns(&self, column: Column, case: usize) -> bool {
+    fn concerns(&self, column: FitColumn, case: usize) -> bool {
         let own = self.deployments[case];
         column.deployment.is_none_or(|deployment| deployment == own)
     }
@@ -80,7 +80,7 @@ impl Machine<'_> {
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: Length,
+        length: PlayedPart,
     ) -> Result<Vec<Vec<Prediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
@@ -97,8 +97,8 @@ impl Machine<'_> {
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
                         let values = self.values(&places[p], c);
                         let played = match length {
-                            Length::Whole => self.cases[c].play(&values),
-                            Length::Start => self.cases[c].play_start(&values),
+                            PlayedPart::Whole => self.cases[c].play(&values),
+                            PlayedPart::Start => self.cases[c].play_start(&values),
                         };
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
@@ -128,7 +128,7 @@ impl Machine<'_> {
     pub(super) fn residuals(
         &self,
         places: &[Vec<f64>],
-        length: Length,
+        length: PlayedPart,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let cases = self.fitted();
         let played = self.play(places, &cases, length)?;
@@ -148,7 +148,7 @@ impl Machine<'_> {
         at: &[f64],
         here: &[f64],
         open: &[usize],
-    ) -> Result<Linear, CalibrateError> {
+    ) -> Result<LinearFit, CalibrateError> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         for &column in open {
             let key = |j: usize| {
@@ -171,7 +171,7 @@ impl Machine<'_> {
             }
         }
         places.push(at.to_vec());
-        let found = self.residuals(&places, Length::Start)?;
+        let found = self.residuals(&places, PlayedPart::Start)?;
         let middle = &found[2 * probes.len()];
         let owners = self.owners();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
@@ -206,7 +206,7 @@ impl Machine<'_> {
             targets.map(move |target| target.weight * share)
         });
         let weights = base.zip(&rough);
-        Ok(Linear {
+        Ok(LinearFit {
             at: at.to_vec(),
             here: here.to_vec(),
             slopes,

@@ -1,8 +1,8 @@
 //! What may move, and how freely: candidates from the simplest to the richest.
 
-use super::case::{Case, Traits};
-use super::linear::{Linear, Plan};
-use super::machine::Column;
+use super::case::{CalibrationCase, CaseTraits};
+use super::linear::{LinearFit, RidgePlan};
+use super::machine::FitColumn;
 use super::parameters::{ORDER, Parameter, parameter_names};
 use super::{CalibrateError, Options};
 
@@ -20,42 +20,45 @@ pub(super) const OWN: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScal
 const PACE: [Parameter; 1] = [Parameter::StepScale];
 
 /// Parameters that the runs can tell, best first, and why the others stay.
-pub(super) struct Choice {
-    pub(super) told: Vec<Parameter>,
+pub(super) struct ParameterChoice {
+    pub(super) chosen: Vec<Parameter>,
     pub(super) left: Vec<(Parameter, &'static str)>,
     /// They were named, and are fitted whether they help or not.
     pub(super) named: bool,
 }
 
 /// Which parameters runs can tell.
-pub(super) fn choose(cases: &[Case], options: &Options) -> Result<Choice, CalibrateError> {
-    let fitted: Vec<Traits> = cases
+pub(super) fn choose(
+    cases: &[CalibrationCase],
+    options: &Options,
+) -> Result<ParameterChoice, CalibrateError> {
+    let fitted: Vec<CaseTraits> = cases
         .iter()
         .filter(|case| !case.held_out)
-        .map(Case::traits)
+        .map(CalibrationCase::traits)
         .collect();
     if fitted.is_empty() {
         let problem = "no run is left to fit: all are held out, or none was named";
         return Err(CalibrateError::Other(problem.to_owned()));
     }
     if !options.fit.is_empty() {
-        let mut told = Vec::new();
+        let mut chosen = Vec::new();
         for name in &options.fit {
             let parameter = Parameter::named(name.trim()).ok_or_else(|| {
                 let names = parameter_names();
                 CalibrateError::Other(format!("--fit {name:?} is not known; there are {names}"))
             })?;
-            if !told.contains(&parameter) {
-                told.push(parameter);
+            if !chosen.contains(&parameter) {
+                chosen.push(parameter);
             }
         }
-        return Ok(Choice {
-            told,
+        return Ok(ParameterChoice {
+            chosen,
             left: Vec::new(),
             named: true,
         });
     }
-    let ratio = |of: fn(&Traits) -> f64| {
+    let ratio = |of: fn(&CaseTraits) -> f64| {
         let values = || fitted.iter().map(of);
         values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min).max(1e-9)
     };
@@ -65,7 +68,7 @@ pub(super) fn choose(cases: &[Case], options: &Options) -> Result<Choice, Calibr
         .windows(2)
         .any(|pair| pair[0].hidden != pair[1].hidden);
     let why_not = |parameter: Parameter| -> Option<&'static str> {
-        let no = |told: bool, why| (!told).then_some(why);
+        let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
             Parameter::FrontEnd => None,
             Parameter::StepScale => no(!loads, "told apart into the parts below"),
@@ -79,35 +82,35 @@ pub(super) fn choose(cases: &[Case], options: &Options) -> Result<Choice, Calibr
         }
     };
     let most = (points / 2).max(2);
-    let (mut told, mut left) = (Vec::new(), Vec::new());
+    let (mut chosen, mut left) = (Vec::new(), Vec::new());
     for parameter in ORDER {
         match why_not(parameter) {
-            None if told.len() < most => told.push(parameter),
+            None if chosen.len() < most => chosen.push(parameter),
             None => left.push((parameter, "too few runs for one more")),
             Some(why) => left.push((parameter, why)),
         }
     }
-    Ok(Choice {
-        told,
+    Ok(ParameterChoice {
+        chosen,
         left,
         named: false,
     })
 }
 
-impl Choice {
+impl ParameterChoice {
     /// Everything that may move, for runs of `deployments` deployments.
-    pub(super) fn columns(&self, deployments: usize) -> Vec<Column> {
-        let shared = |parameter: Parameter| Column {
+    pub(super) fn columns(&self, deployments: usize) -> Vec<FitColumn> {
+        let shared = |parameter: Parameter| FitColumn {
             parameter,
             deployment: None,
         };
-        let mut columns: Vec<Column> = self.told.iter().copied().map(shared).collect();
+        let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();
         if self.named {
             return columns;
         }
         if deployments > 1 {
             let own = (0..deployments).flat_map(|deployment| {
-                OWN.map(|parameter| Column {
+                OWN.map(|parameter| FitColumn {
                     parameter,
                     deployment: Some(deployment),
                 })
@@ -124,29 +127,29 @@ impl Choice {
     }
 
     /// Plans in stages, from simple to rich.
-    fn stages(&self, columns: &[Column]) -> Vec<Vec<Plan>> {
+    fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
         let shared = |wanted: &[Parameter]| which(columns, wanted, false);
         let own = which(columns, &OWN, true);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
-        let ladder = |indices: &[usize]| -> Vec<Plan> {
-            let plans = RIDGES.map(|ridge| Plan {
+        let ladder = |indices: &[usize]| -> Vec<RidgePlan> {
+            let plans = RIDGES.map(|ridge| RidgePlan {
                 terms: held(indices, ridge),
             });
             plans.to_vec()
         };
         if self.named {
-            return vec![ladder(&shared(&self.told))];
+            return vec![ladder(&shared(&self.chosen))];
         }
         if own.is_empty() {
             let mut stages = vec![ladder(&shared(&PACE)), ladder(&shared(&OWN))];
-            stages.extend((2..=self.told.len()).map(|n| ladder(&shared(&self.told[..n]))));
+            stages.extend((2..=self.chosen.len()).map(|n| ladder(&shared(&self.chosen[..n]))));
             return stages;
         }
-        let all = shared(&self.told);
+        let all = shared(&self.chosen);
         let both = RIDGES.iter().flat_map(|inner| {
-            let plans = RIDGES.map(|outer| Plan {
+            let plans = RIDGES.map(|outer| RidgePlan {
                 terms: [held(&own, *inner), held(&all, outer)].concat(),
             });
             plans.to_vec()
@@ -159,15 +162,15 @@ impl Choice {
     }
 
     /// The plan that costs least on runs left out, if any costs less than the defaults.
-    pub(super) fn best(&self, columns: &[Column], lines: &Linear) -> Plan {
+    pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
         if lines.unit_count() < 2 {
-            let wanted = if self.named { &self.told } else { &OWN[..] };
+            let wanted = if self.named { &self.chosen } else { &OWN[..] };
             let terms = which(columns, wanted, false);
-            return Plan {
+            return RidgePlan {
                 terms: terms.into_iter().map(|j| (j, ONE_RUN)).collect(),
             };
         }
-        let mut best = Plan::default();
+        let mut best = RidgePlan::default();
         let mut least = match self.named {
             true => f64::INFINITY,
             false => lines.cross_validated(&best),
@@ -188,7 +191,7 @@ impl Choice {
 }
 
 /// The columns of these parameters: those of single deployments, or those for all.
-fn which(columns: &[Column], wanted: &[Parameter], own: bool) -> Vec<usize> {
+fn which(columns: &[FitColumn], wanted: &[Parameter], own: bool) -> Vec<usize> {
     let all = columns.iter().enumerate();
     all.filter(|(_, c)| c.deployment.is_some() == own && wanted.contains(&c.parameter))
         .map(|(j, _)| j)

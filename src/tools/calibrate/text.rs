@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use vllm_sim_engine::latency::Coefficients;
 
-use super::fit::{Fitted, Outcome, RunOutcome};
+use super::fit::{Fitted, FittedParameter, RunOutcome};
 use super::{Parameter, applied};
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -130,7 +130,7 @@ impl fmt::Display for Fitted {
 }
 
 /// One fitted number.
-fn line(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
+fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     let note = if outcome.at_bound {
         "  at its bound"
     } else {

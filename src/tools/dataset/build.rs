@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::card;
 use super::recording::{self, Recording};
 use super::source::{self, Message};
-use super::write::{Record, Writer};
+use super::write::{ReplyRecord, Writer};
 use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{ChatInput, Tokenizer};
 
@@ -148,7 +148,7 @@ fn again(
         Generation::Texts => hash_conversation(said.clone()),
     };
     let input: Vec<&str> = said.map(|(_, text)| text).collect();
-    writer.write(&Record {
+    writer.write(&ReplyRecord {
         hash,
         ids: &recording.ids,
         texts: &recording.texts,
@@ -207,7 +207,7 @@ fn record(
             }
         };
         for (hash, input) in std::iter::once(completion).chain(chat) {
-            writer.write(&Record {
+            writer.write(&ReplyRecord {
                 hash,
                 ids: &reply.ids,
                 texts: &texts,

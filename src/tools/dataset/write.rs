@@ -15,7 +15,7 @@ use super::recording::Recording;
 use vllm_sim_dataset::{Generation, Hash, schema};
 
 /// One reply.
-pub(super) struct Record<'r> {
+pub(super) struct ReplyRecord<'r> {
     pub(super) hash: Hash,
     pub(super) ids: &'r [u32],
     pub(super) texts: &'r [String],
@@ -26,7 +26,7 @@ pub(super) struct Record<'r> {
     pub(super) recording: Option<&'r Recording>,
 }
 
-impl Record<'_> {
+impl ReplyRecord<'_> {
     fn gen_tokens(&self) -> Value {
         match self.generation {
             Generation::Texts => json!(self.texts),
@@ -36,12 +36,12 @@ impl Record<'_> {
 }
 
 /// A file that disappears unless it is finished.
-struct Part {
+struct PartFile {
     path: PathBuf,
     part: PathBuf,
 }
 
-impl Part {
+impl PartFile {
     fn new(path: &Path) -> Result<Self> {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.part);
     }
@@ -73,7 +73,7 @@ pub(super) struct Writer {
     recordings: usize,
     text: BufWriter<File>,
     records: usize,
-    files: [Part; 2],
+    files: [PartFile; 2],
 }
 
 impl Writer {
@@ -85,8 +85,8 @@ impl Writer {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         }
-        let files = [Part::new(database)?, Part::new(text)?];
-        let cannot = |part: &Part| format!("cannot write {}", part.path.display());
+        let files = [PartFile::new(database)?, PartFile::new(text)?];
+        let cannot = |part: &PartFile| format!("cannot write {}", part.path.display());
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
         let tables = schema::create_tables(table);
         let start = format!("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {tables}; BEGIN");
@@ -111,7 +111,7 @@ impl Writer {
         self.records
     }
 
-    pub(super) fn write(&mut self, record: &Record<'_>) -> Result<()> {
+    pub(super) fn write(&mut self, record: &ReplyRecord<'_>) -> Result<()> {
         let tokens = record.gen_tokens();
         let count = record.ids.len();
         let mut insert = self.database.prepare_cached(&self.insert[0])?;

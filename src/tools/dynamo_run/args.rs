@@ -12,7 +12,7 @@ use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
-use super::tables::{self, Measured};
+use super::tables::{self, TimingTables};
 use super::workload;
 
 /// A run, ready to be played.
@@ -410,7 +410,7 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
 
 /// 0: vLLM's, 1: SGLang's, 2: TensorRT-LLM's. Where nobody says, it is that of the kernel tables; TensorRT-LLM's
 /// batches are closest to vLLM's.
-fn scheduler(engine: &mut Args, measured: Option<&Measured>) -> Result<usize, DynamoError> {
+fn scheduler(engine: &mut Args, measured: Option<&TimingTables>) -> Result<usize, DynamoError> {
     const KINDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
     let key = match engine.has("engine_type") {
         true => "engine_type",
@@ -455,7 +455,7 @@ fn speed(args: &mut Args) -> Result<Speed, DynamoError> {
 
 fn trtllm(
     args: &mut Args,
-    measured: Option<&Measured>,
+    measured: Option<&TimingTables>,
     dir: &Path,
     ranks: u32,
     role: Role,
@@ -481,7 +481,7 @@ fn trtllm(
 /// `ranks` of a worker, and tokens of a block unless they are named.
 fn vllm(
     args: &mut Args,
-    measured: Option<&Measured>,
+    measured: Option<&TimingTables>,
     dir: &Path,
     (ranks, block_size): (u32, u32),
 ) -> Result<VllmConfig, DynamoError> {
@@ -552,7 +552,7 @@ fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
 
 fn sglang(
     args: &mut Args,
-    measured: Option<&Measured>,
+    measured: Option<&TimingTables>,
     dir: &Path,
 ) -> Result<SglangConfig, DynamoError> {
     let pages = measured.map_or(16_384, |measured| measured.blocks);
@@ -603,7 +603,7 @@ fn sglang(
 
 fn latency(
     args: &mut Args,
-    measured: Option<&Measured>,
+    measured: Option<&TimingTables>,
     capacity: u64,
     dir: &Path,
 ) -> Result<LatencyModel, DynamoError> {

@@ -1,6 +1,6 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, Facts, Options, Report};
+use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts};
 use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 
@@ -40,12 +40,12 @@ pub(super) fn play(
         seed,
         sample_every: None,
     };
-    let mut collector = Collector::new(Options {
+    let mut collector = Collector::new(ReportOptions {
         slo: setup.sla,
         per_request: setup.capture,
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
-    Ok(collector.finish(&Facts {
+    Ok(collector.finish(&RunFacts {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(

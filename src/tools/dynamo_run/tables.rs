@@ -38,7 +38,7 @@ const KEYS: [(&str, &str); 9] = [
 
 /// What stands in for the tables.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(super) struct TimingTables {
     /// The engine whose kernels are meant.
     pub backend: &'static str,
     pub setup: Setup,
@@ -52,7 +52,7 @@ pub(super) struct Measured {
 ///
 /// # Errors
 /// [`DynamoError`] names the argument.
-pub(super) fn take(engine: &mut Args, dir: &Path) -> Result<Option<Measured>, DynamoError> {
+pub(super) fn take(engine: &mut Args, dir: &Path) -> Result<Option<TimingTables>, DynamoError> {
     let mut named = Map::new();
     for (key, _) in KEYS {
         let (old, new) = (format!("aic_{key}"), format!("ais_{key}"));
@@ -71,7 +71,7 @@ pub(super) fn take(engine: &mut Args, dir: &Path) -> Result<Option<Measured>, Dy
         engine.put("timing_model", timing);
         return Ok(None);
     }
-    let tables = Tables {
+    let tables = NamedTables {
         named,
         prefix: "extra_engine_args.engine.aic_",
     };
@@ -91,7 +91,7 @@ pub(super) fn take(engine: &mut Args, dir: &Path) -> Result<Option<Measured>, Dy
 }
 
 /// The `config` of a `timing_model`.
-fn canonical(config: &Value) -> Result<Tables, DynamoError> {
+fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
     let mut args = Args::new("extra_engine_args.engine.timing_model.config", config)?;
     let mut named = Map::new();
     for (key, canonical) in KEYS {
@@ -100,20 +100,20 @@ fn canonical(config: &Value) -> Result<Tables, DynamoError> {
     }
     args.ignore(&["worker_type", "estimation_mode", "fallback_policy"]);
     args.done()?;
-    Ok(Tables {
+    Ok(NamedTables {
         named,
         prefix: "extra_engine_args.engine.timing_model.config.",
     })
 }
 
 /// The tables that were asked for.
-struct Tables {
+struct NamedTables {
     named: Map<String, Value>,
     /// How their keys begin, for messages.
     prefix: &'static str,
 }
 
-impl Tables {
+impl NamedTables {
     fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
         let (own, canonical) = (self.prefix.ends_with('_'), KEYS.iter());
         let spelt = canonical.clone().find(|(name, _)| !own && *name == key);
@@ -139,7 +139,7 @@ impl Tables {
         count.ok_or_else(|| self.wrong(key, format!("{value} is not a whole number of 1 or more")))
     }
 
-    fn measure(&self, dir: &Path) -> Result<Measured, DynamoError> {
+    fn measure(&self, dir: &Path) -> Result<TimingTables, DynamoError> {
         let backend = self.backend()?;
         let gpu = self.gpu()?;
         if self.count("attention_dp_size")? != 1 {
@@ -171,7 +171,7 @@ impl Tables {
              of the roofline",
             gpu.name
         );
-        Ok(Measured {
+        Ok(TimingTables {
             backend,
             setup,
             model: LatencyModel::Roofline(Box::new(roofline)),
@@ -228,7 +228,7 @@ impl Tables {
     }
 }
 
-impl Measured {
+impl TimingTables {
     /// The same with the blocks that fit, where nobody counted them.
     ///
     /// # Errors

@@ -104,14 +104,14 @@ pub(super) fn trace(
         let problem = "agentic_mooncake needs one";
         return Err(wrong("kwargs.execution_model", problem));
     }
-    let options = load::Options {
+    let options = load::LoadOptions {
         format,
         trace_block_size: kwargs.count("trace_block_size")?.unwrap_or(512),
         shared_prefix_ratio: kwargs.number("trace_shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.count("trace_num_prefix_groups")?.unwrap_or(0),
         by_time: !closed,
         name_rows: true,
-        ..load::Options::default()
+        ..load::LoadOptions::default()
     };
     let mut source = load::open(&files, &options)?;
     if source.untimed() && !closed {

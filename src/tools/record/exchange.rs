@@ -44,7 +44,7 @@ impl Api {
 
 /// Text that came at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     pub(super) text: String,
     /// Token ids, where the client asked for them.
     pub(super) ids: Vec<u32>,
@@ -54,8 +54,8 @@ pub(super) struct Piece {
 
 /// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Said {
-    pub(super) pieces: Vec<Piece>,
+pub(super) struct RecordedChoice {
+    pub(super) pieces: Vec<TextPiece>,
     pub(super) finish: Option<String>,
     /// Whether a stop condition other than the end of sequence matched.
     pub(super) stopped: bool,
@@ -69,9 +69,9 @@ pub(super) struct Said {
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Answer {
+pub(super) struct RecordedAnswer {
     /// By index.
-    pub(super) choices: Vec<Said>,
+    pub(super) choices: Vec<RecordedChoice>,
     /// Tokens of all choices, where the answer says.
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Answer {
 /// Most choices that are believed.
 const MOST: usize = 4096;
 
-impl Answer {
+impl RecordedAnswer {
     /// Reads an answer from its pieces.
     ///
     /// # Errors
@@ -133,18 +133,18 @@ impl Answer {
             let index = usize::try_from(index).ok().filter(|index| *index < MOST);
             let index = index.ok_or("the answer has too many choices")?;
             if self.choices.len() <= index {
-                self.choices.resize_with(index + 1, Said::default);
+                self.choices.resize_with(index + 1, RecordedChoice::default);
             }
-            let said = &mut self.choices[index];
-            said.add(choice, at);
+            let recorded = &mut self.choices[index];
+            recorded.add(choice, at);
             let prompt = ids(&choice["prompt_token_ids"]);
-            said.prompt = said.prompt.take().or(prompt).or(whole.clone());
+            recorded.prompt = recorded.prompt.take().or(prompt).or(whole.clone());
         }
         Ok(())
     }
 }
 
-impl Said {
+impl RecordedChoice {
     fn add(&mut self, choice: &Value, at: Duration) {
         self.ended = at;
         let message = match &choice["delta"] {
@@ -164,7 +164,7 @@ impl Said {
         for (text, reasoning) in [(thought, true), (content, false)] {
             if !text.is_empty() {
                 let ids = std::mem::take(&mut ids);
-                self.pieces.push(Piece {
+                self.pieces.push(TextPiece {
                     text,
                     ids,
                     at,
@@ -195,10 +195,10 @@ mod tests {
         (Duration::from_millis(ms), text.into())
     }
 
-    fn shown(answer: &Answer) -> Vec<Vec<(String, u128, bool)>> {
-        let pieces = |said: &Said| {
-            let shown = |p: &Piece| (p.text.clone(), p.at.as_millis(), p.reasoning);
-            said.pieces.iter().map(shown).collect::<Vec<_>>()
+    fn shown(answer: &RecordedAnswer) -> Vec<Vec<(String, u128, bool)>> {
+        let pieces = |choice: &RecordedChoice| {
+            let shown = |p: &TextPiece| (p.text.clone(), p.at.as_millis(), p.reasoning);
+            choice.pieces.iter().map(shown).collect::<Vec<_>>()
         };
         answer.choices.iter().map(pieces).collect()
     }
@@ -219,7 +219,7 @@ mod tests {
                 "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
             ),
         ];
-        let answer = Answer::read(true, &chunks).expect("an answer");
+        let answer = RecordedAnswer::read(true, &chunks).expect("an answer");
         assert_eq!(
             shown(&answer),
             [
@@ -247,7 +247,7 @@ mod tests {
                 "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
             ),
         ];
-        let answer = Answer::read(false, &chunks).expect("an answer");
+        let answer = RecordedAnswer::read(false, &chunks).expect("an answer");
         assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
         assert_eq!(answer.choices[0].pieces[0].ids, [4]);
         assert!(answer.choices[0].stopped);
@@ -262,7 +262,10 @@ mod tests {
             (false, "nonsense"),
             (false, "{\"error\":{}}"),
         ] {
-            assert!(Answer::read(streamed, &[at(1, body)]).is_err(), "{body}");
+            assert!(
+                RecordedAnswer::read(streamed, &[at(1, body)]).is_err(),
+                "{body}"
+            );
         }
     }
 }

@@ -44,7 +44,7 @@ const HELLO: Duration = Duration::from_secs(10);
 
 /// What is recorded, and where to.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RecordConfig {
     /// The endpoint: scheme, host, port and perhaps a path (without `/v1`).
     pub upstream: String,
     /// The file.
@@ -124,8 +124,8 @@ impl Recorder {
     ///
     /// # Errors
     /// [`RecordError`], with nothing left running.
-    pub async fn start(record: Record) -> Result<Self, RecordError> {
-        let target = Target::parse(&record.upstream)?;
+    pub async fn start(record: RecordConfig) -> Result<Self, RecordError> {
+        let target = Upstream::parse(&record.upstream)?;
         let connector = target.connector(record.authority.as_deref())?;
         let (host, port) = &record.listen;
         let listener = TcpListener::bind((host.as_str(), *port)).await;
@@ -140,7 +140,7 @@ impl Recorder {
             client: Client::new(connector),
             host: target.host,
             prefix: target.prefix,
-            inbox: store.inbox(),
+            queue: store.queue(),
         };
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept(listener, Arc::new(proxy), stopping));
@@ -158,7 +158,7 @@ impl Recorder {
     /// [`RecordError::File`] when not everything could be written.
     pub async fn stop(self) -> Result<Summary, RecordError> {
         let _ = self.stop.send(true);
-        // It holds the last inbox.
+        // It holds the last queue.
         let _ = self.accepting.await;
         let store = self.store;
         match tokio::task::spawn_blocking(move || store.close()).await {
@@ -208,14 +208,14 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
 }
 
 /// An upstream, taken apart.
-struct Target {
+struct Upstream {
     endpoint: Endpoint,
     /// The host as its URL names it.
     host: HeaderValue,
     prefix: String,
 }
 
-impl Target {
+impl Upstream {
     fn parse(url: &str) -> Result<Self, RecordError> {
         let wrong = |why: &str| RecordError::Upstream {
             url: url.to_owned(),
@@ -258,7 +258,7 @@ impl Target {
 /// # Errors
 /// [`RecordError`] when it lists none.
 pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
-    let target = Target::parse(upstream)?;
+    let target = Upstream::parse(upstream)?;
     let client: Client<Empty<bytes::Bytes>> = Client::new(target.connector(authority)?);
     let path = format!("{}/v1/models", target.prefix);
     let failed = |why: String| RecordError::Model {

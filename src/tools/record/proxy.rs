@@ -12,9 +12,9 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::exchange::Api;
-use super::store::Inbox;
+use super::store::CaptureQueue;
 use super::tee::{Captured, Tee};
-use vllm_sim_replay::http_client::{Answer, Client};
+use vllm_sim_replay::http_client::{Client, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
@@ -40,7 +40,7 @@ pub(super) struct Proxy {
     pub(super) host: HeaderValue,
     /// Path in front of every request's own; without a slash at its end.
     pub(super) prefix: String,
-    pub(super) inbox: Inbox,
+    pub(super) queue: CaptureQueue,
 }
 
 impl Proxy {
@@ -67,7 +67,7 @@ impl Proxy {
         &self,
         parts: http::request::Parts,
         body: Body,
-    ) -> Result<Response<Answer<Body>>, Error> {
+    ) -> Result<Response<ResponseBody<Body>>, Error> {
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = self.uri(&parts.uri)?;
@@ -105,7 +105,7 @@ impl Proxy {
         let body = Full::new(body).map_err(|never| match never {});
         let response = self.send(parts, body.boxed_unsync()).await?;
         let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
-            self.inbox.skip("the answer is a refusal");
+            self.queue.skip("the answer is a refusal");
             return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);
@@ -116,9 +116,9 @@ impl Proxy {
             streamed,
             chunks: Vec::new(),
         };
-        let inbox = self.inbox.clone();
+        let queue = self.queue.clone();
         Ok(response.map(|body| {
-            Tee::new(body, captured, inbox)
+            Tee::new(body, captured, queue)
                 .map_err(Error::from)
                 .boxed_unsync()
         }))

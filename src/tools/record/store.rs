@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
-use super::exchange::{Answer, Said};
+use super::exchange::{RecordedAnswer, RecordedChoice};
 use super::tee::Captured;
-use super::tokens::{self, Tokens};
+use super::tokens::{self, ReplyTokens};
 use super::{RecordError, Summary};
 use vllm_sim_dataset::{Dataset, Generation, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
@@ -28,19 +28,19 @@ const BATCH: u32 = 256;
 
 /// What became of the answers so far.
 #[derive(Debug, Default)]
-struct Counts {
+struct RecordCounts {
     replies: u64,
     skipped: BTreeMap<String, u64>,
 }
 
 /// Where answers are handed in.
 #[derive(Clone)]
-pub(super) struct Inbox {
+pub(super) struct CaptureQueue {
     to: SyncSender<Captured>,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<RecordCounts>>,
 }
 
-impl Inbox {
+impl CaptureQueue {
     /// Hands in an answer; never waits.
     pub(super) fn put(&self, captured: Captured) {
         match self.to.try_send(captured) {
@@ -63,7 +63,7 @@ impl Inbox {
 
 /// The file and its thread.
 pub(super) struct Store {
-    inbox: Inbox,
+    queue: CaptureQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
     path: PathBuf,
 }
@@ -91,34 +91,34 @@ impl Store {
         }
         let database = Database::open(path, table).map_err(|e| failed(e.to_string()))?;
         let (to, from) = sync_channel(WAITING);
-        let counts = Arc::new(Mutex::new(Counts::default()));
-        let inbox = Inbox { to, counts };
+        let counts = Arc::new(Mutex::new(RecordCounts::default()));
+        let queue = CaptureQueue { to, counts };
         // A sender kept by the thread itself would keep it from ending.
-        let counts = inbox.counts.clone();
+        let counts = queue.counts.clone();
         let writing = std::thread::Builder::new()
             .name("record".to_owned())
             .spawn(move || write(database, &from, &counts, &tokenizer))
             .map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            inbox,
+            queue,
             writing,
             path: path.into(),
         })
     }
 
-    pub(super) fn inbox(&self) -> Inbox {
-        self.inbox.clone()
+    pub(super) fn queue(&self) -> CaptureQueue {
+        self.queue.clone()
     }
 
     /// Writes what is handed in and closes the file. All other inboxes must be gone.
     pub(super) fn close(self) -> Result<Summary, RecordError> {
         let Self {
-            inbox,
+            queue,
             writing,
             path,
         } = self;
-        let counts = inbox.counts.clone();
-        drop(inbox);
+        let counts = queue.counts.clone();
+        drop(queue);
         let written = match writing.join() {
             Ok(written) => written.map_err(|error| match error.sqlite_error_code() {
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -137,11 +137,11 @@ impl Store {
     }
 }
 
-/// The thread: answers in, rows out, until every inbox is gone.
+/// The thread: answers in, rows out, until every queue is gone.
 fn write(
     mut database: Database,
     from: &Receiver<Captured>,
-    counts: &Mutex<Counts>,
+    counts: &Mutex<RecordCounts>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
     loop {
@@ -189,8 +189,8 @@ fn record(
     captured: &Captured,
     tokenizer: &Tokenizer,
 ) -> Result<u64, NotRecorded> {
-    let answer = Answer::read(captured.streamed, &captured.chunks)?;
-    if answer.choices.iter().any(|said| said.calls) {
+    let answer = RecordedAnswer::read(captured.streamed, &captured.chunks)?;
+    if answer.choices.iter().any(|choice| choice.calls) {
         return Err("the answer calls tools".to_owned().into());
     }
     let given: Option<Vec<_>> = answer.choices.iter().map(|c| c.prompt.clone()).collect();
@@ -208,17 +208,17 @@ fn record(
     };
     let choices = answer.choices.len();
     let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
-    for (index, (said, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
-        let tokens = Tokens::of(said, captured.streamed, counted, tokenizer);
+    for (index, (choice, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
+        let tokens = ReplyTokens::of(choice, captured.streamed, counted, tokenizer);
         if tokens.ids.is_empty() {
             return Err("the answer says nothing".to_owned().into());
         }
         let request = own_request(&captured.request, index, choices);
-        let row = Row {
+        let row = ReplyRow {
             captured,
             request,
             answer: &answer,
-            said,
+            choice,
             prompt,
             tokens,
         };
@@ -241,13 +241,13 @@ fn own_request(request: &Value, choice: usize, choices: usize) -> String {
 }
 
 /// A reply and all that is known of it.
-struct Row<'r> {
+struct ReplyRow<'r> {
     captured: &'r Captured,
     request: String,
-    answer: &'r Answer,
-    said: &'r Said,
+    answer: &'r RecordedAnswer,
+    choice: &'r RecordedChoice,
     prompt: &'r [u32],
-    tokens: Tokens,
+    tokens: ReplyTokens,
 }
 
 struct Database {
@@ -270,12 +270,12 @@ impl Database {
         })
     }
 
-    fn insert(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
-        let Row {
+    fn insert(&mut self, row: &ReplyRow<'_>) -> rusqlite::Result<()> {
+        let ReplyRow {
             captured,
             request,
             answer,
-            said,
+            choice,
             prompt,
             tokens,
         } = row;
@@ -298,7 +298,7 @@ impl Database {
             json!(prompt).to_string(),
             tokens.texts.concat(),
             tokens.reasoning,
-            &said.finish,
+            &choice.finish,
             captured.streamed,
             json!(micros).to_string(),
         ))?;

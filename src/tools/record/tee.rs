@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::exchange::Api;
 use super::proxy::Body;
-use super::store::Inbox;
-use vllm_sim_replay::http_client::Answer;
+use super::store::CaptureQueue;
+use vllm_sim_replay::http_client::ResponseBody;
 
 /// Most bytes of an answer that are kept; a longer one passes and is not recorded.
 const LARGEST: usize = 64 << 20;
@@ -28,20 +28,20 @@ pub(super) struct Captured {
 
 /// The body.
 pub(super) struct Tee {
-    body: Answer<Body>,
+    body: ResponseBody<Body>,
     bytes: usize,
     captured: Option<Captured>,
-    inbox: Inbox,
+    queue: CaptureQueue,
 }
 
 impl Tee {
     /// Keeps what `body` brings.
-    pub(super) fn new(body: Answer<Body>, captured: Captured, inbox: Inbox) -> Self {
+    pub(super) fn new(body: ResponseBody<Body>, captured: Captured, queue: CaptureQueue) -> Self {
         Self {
             body,
             bytes: 0,
             captured: Some(captured),
-            inbox,
+            queue,
         }
     }
 
@@ -49,7 +49,7 @@ impl Tee {
         self.bytes += data.len();
         if self.bytes > LARGEST {
             if self.captured.take().is_some() {
-                self.inbox.skip("the answer is too large");
+                self.queue.skip("the answer is too large");
             }
             return;
         }
@@ -64,7 +64,7 @@ impl Tee {
 
     fn finish(&mut self) {
         if let Some(captured) = self.captured.take() {
-            self.inbox.put(captured);
+            self.queue.put(captured);
         }
     }
 }
@@ -89,7 +89,7 @@ impl http_body::Body for Tee {
             }
             Poll::Ready(Some(Err(_))) => {
                 if this.captured.take().is_some() {
-                    this.inbox.skip("the answer broke off");
+                    this.queue.skip("the answer broke off");
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Drop for Tee {
         if self.body.is_end_stream() {
             self.finish();
         } else if self.captured.take().is_some() {
-            self.inbox.skip("the client went away");
+            self.queue.skip("the client went away");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! From what was said to tokens: ids, the text of each, and when it came.
+//! From a recorded choice to tokens: ids, the text of each, and when it came.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exchange::{Api, Piece, Said};
+use super::exchange::{Api, RecordedChoice, TextPiece};
 use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -13,7 +13,7 @@ use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversat
 
 /// The tokens of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Tokens {
+pub(super) struct ReplyTokens {
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
     pub(super) times: Vec<Duration>,
@@ -21,7 +21,7 @@ pub(super) struct Tokens {
     pub(super) reasoning: u32,
 }
 
-impl Tokens {
+impl ReplyTokens {
     /// The tokens of a choice. `counted` is how many the answer says there are.
     ///
     /// A streamed piece is one token when there are about as many pieces as tokens; otherwise it is
@@ -29,28 +29,28 @@ impl Tokens {
     /// whole has its tokens spread evenly over the time it took. Tokens without text that a model
     /// writes too are added: the end of a thought, and the end of the reply.
     pub(super) fn of(
-        said: &Said,
+        choice: &RecordedChoice,
         streamed: bool,
         counted: Option<u64>,
         tokenizer: &Tokenizer,
     ) -> Self {
-        let told = said.pieces.iter().any(|piece| !piece.ids.is_empty());
-        let thinks = !told
-            && said
+        let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
+        let thinks = !has_ids
+            && choice
                 .pieces
                 .windows(2)
                 .any(|p| p[0].reasoning && !p[1].reasoning);
-        let ends = said.finish.as_deref() == Some("stop") && !said.stopped;
+        let ends = choice.finish.as_deref() == Some("stop") && !choice.stopped;
         let eos = tokenizer.eos().filter(|_| ends);
         let silent = u64::from(thinks) + u64::from(eos.is_some());
-        let pieces = said.pieces.len() as u64;
+        let pieces = choice.pieces.len() as u64;
         // One more may be hidden behind a stop string.
         let each = streamed && counted.is_some_and(|n| (pieces..=pieces + silent + 1).contains(&n));
         let mut tokens = Self::default();
-        for piece in &said.pieces {
+        for piece in &choice.pieces {
             tokens.push(piece, each, tokenizer);
         }
-        if let Some(counted) = counted.filter(|_| !each && !told) {
+        if let Some(counted) = counted.filter(|_| !each && !has_ids) {
             tokens.fit(counted.saturating_sub(silent), tokenizer);
         }
         let mut lacking = match counted {
@@ -74,19 +74,19 @@ impl Tokens {
         for id in (0..hidden).map(|_| 0).chain(eos) {
             tokens.ids.push(id);
             tokens.texts.push(String::new());
-            tokens.times.push(said.ended);
+            tokens.times.push(choice.ended);
         }
         if !streamed {
             let count = tokens.ids.len() as u32;
             for (index, time) in tokens.times.iter_mut().enumerate() {
-                *time = said.ended * (index as u32 + 1) / count;
+                *time = choice.ended * (index as u32 + 1) / count;
             }
         }
         tokens
     }
 
     /// Adds a piece, as one token if it is `each` one.
-    fn push(&mut self, piece: &Piece, each: bool, tokenizer: &Tokenizer) {
+    fn push(&mut self, piece: &TextPiece, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {
             let fragments = tokenizer.fragments(&piece.text);
@@ -242,21 +242,21 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
 mod tests {
     use super::*;
 
-    fn said(pieces: &[(&str, u64)]) -> Said {
-        let piece = |(text, at): &(&str, u64)| Piece {
+    fn choice(pieces: &[(&str, u64)]) -> RecordedChoice {
+        let piece = |(text, at): &(&str, u64)| TextPiece {
             text: (*text).to_owned(),
             ids: Vec::new(),
             at: Duration::from_millis(*at),
             reasoning: false,
         };
-        Said {
+        RecordedChoice {
             pieces: pieces.iter().map(piece).collect(),
             ended: Duration::from_millis(90),
-            ..Said::default()
+            ..RecordedChoice::default()
         }
     }
 
-    fn shown(tokens: &Tokens) -> Vec<(&str, u128)> {
+    fn shown(tokens: &ReplyTokens) -> Vec<(&str, u128)> {
         let times = tokens.times.iter().map(Duration::as_millis);
         tokens.texts.iter().map(String::as_str).zip(times).collect()
     }
@@ -264,40 +264,40 @@ mod tests {
     #[test]
     fn pieces_are_tokens_where_their_number_says_so() {
         let tokenizer = Tokenizer::simulated();
-        let said = said(&[("One two ", 5), ("three", 9)]);
-        let tokens = Tokens::of(&said, true, Some(2), &tokenizer);
+        let choice = choice(&[("One two ", 5), ("three", 9)]);
+        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
-        let tokens = Tokens::of(&said, true, Some(3), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, Some(3), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
-        let tokens = Tokens::of(&said, true, Some(5), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, Some(5), &tokenizer);
         let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
         assert_eq!(shown(&tokens), split);
-        let tokens = Tokens::of(&said, true, Some(1), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, Some(1), &tokenizer);
         assert_eq!(shown(&tokens), [("One two three", 5)]);
-        let tokens = Tokens::of(&said, true, Some(99), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, Some(99), &tokenizer);
         assert_eq!(tokens.texts.concat(), "One two three");
-        let tokens = Tokens::of(&said, true, None, &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, None, &tokenizer);
         assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
     }
 
     #[test]
     fn the_end_of_a_thought_is_a_token_without_text() {
         let tokenizer = Tokenizer::simulated();
-        let mut said = said(&[("Hm ", 5), ("Yes", 9)]);
-        said.pieces[0].reasoning = true;
+        let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
+        choice.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
-            let tokens = Tokens::of(&said, true, counted, &tokenizer);
+            let tokens = ReplyTokens::of(&choice, true, counted, &tokenizer);
             assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
             assert_eq!(tokens.reasoning, 1);
         }
-        let tokens = Tokens::of(&said, true, Some(2), &tokenizer);
+        let tokens = ReplyTokens::of(&choice, true, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
     }
 
     #[test]
     fn a_reply_that_came_whole_is_spread_over_its_time() {
         let tokenizer = Tokenizer::simulated();
-        let tokens = Tokens::of(&said(&[("One two three", 90)]), false, None, &tokenizer);
+        let tokens = ReplyTokens::of(&choice(&[("One two three", 90)]), false, None, &tokenizer);
         assert_eq!(shown(&tokens), [("One ", 30), ("two ", 60), ("three", 90)]);
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::{Record, Recorder, Summary, model_of};
+use super::{RecordConfig, Recorder, Summary, model_of};
 use vllm_sim_dataset::TABLE;
 use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 
@@ -91,7 +91,7 @@ async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Reco
         None => model_of(&words.upstream, words.upstream_ca.as_deref()).await?,
     };
     let tokenizer = tokenizer(&words, &model, env)?;
-    let record = Record {
+    let record = RecordConfig {
         upstream: words.upstream,
         out: words.out,
         table: words.table_name,

@@ -15,8 +15,8 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::html;
-use vllm_sim_replay::outcome::{Change, Outcome, Sample, Sink};
-use vllm_sim_replay::report::{self, Collector, Facts, Report, RowForm, Rows};
+use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
+use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunFacts};
 use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{Pace, Settings, Totals};
 
@@ -71,11 +71,11 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     if served {
         let (report, wall) = online::run(&words.online, &words.workload, &words.report)?;
         let targets = ("--target".to_owned(), words.online.target.join(", "));
-        return tell(&report, &words.report, Some(wall), &[targets]);
+        return write_report(&report, &words.report, Some(wall), &[targets]);
     }
     if let Some(dir) = &words.dynamo_run {
         let report = dynamo_run::dynamo_run(dir)?;
-        return tell(&report, &words.report, None, &[]);
+        return write_report(&report, &words.report, None, &[]);
     }
     let pools = pools(&words.pools, &flags, deploy)?;
     let (mut source, pace) = open(&words.workload, pools.serving.engines[0].block_size())?;
@@ -84,7 +84,7 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     let started = wall_clock();
     let report = play(&pools, source.as_mut(), pace, limit, &words.report)?;
     let wall = wall_clock().duration_since(started);
-    tell(&report, &words.report, Some(wall), &about)
+    write_report(&report, &words.report, Some(wall), &about)
 }
 
 #[expect(
@@ -127,24 +127,24 @@ pub(super) fn play(
 }
 
 /// Who listens; `keep` records of requests, unless the words say no.
-fn sink(words: &ReportArgs, keep: bool) -> Result<Both> {
-    let options = report::Options {
+fn sink(words: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
+    let options = report::ReportOptions {
         slo: words.slo()?,
         per_request: keep && !words.no_per_request,
     };
-    Ok(Both {
+    Ok(ReportAndRows {
         collector: Collector::new(options),
         rows: words.per_request.as_deref().map(rows).transpose()?,
     })
 }
 
 /// What the report has to know of a run.
-pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> Facts {
+pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
     let scaling = &settings.pool.scaling;
     let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
     let seconds = totals.ended.as_secs_f64();
     let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
-    Facts {
+    RunFacts {
         requests: totals.requests,
         prefill_worker_seconds: match (fixed, prefill) {
             (_, None) => 0.0,
@@ -164,13 +164,13 @@ fn rows(path: &Path) -> Result<Rows> {
 }
 
 /// The report, and a file of rows if there is one.
-struct Both {
+struct ReportAndRows {
     collector: Collector,
     rows: Option<Rows>,
 }
 
-impl Both {
-    fn finish(self, facts: &Facts) -> Result<Report> {
+impl ReportAndRows {
+    fn finish(self, facts: &RunFacts) -> Result<Report> {
         if let Some(rows) = self.rows {
             rows.finish().context("--per-request")?;
         }
@@ -178,7 +178,7 @@ impl Both {
     }
 }
 
-impl Sink for Both {
+impl Sink for ReportAndRows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.collector.request(outcome);
         if let Some(rows) = &mut self.rows {
@@ -190,17 +190,17 @@ impl Sink for Both {
         self.collector.gaps(nanos, times);
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: Change) {
+    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
         self.collector.worker(at, worker, prefill_pool, change);
     }
 
-    fn sample(&mut self, sample: &Sample) {
+    fn sample(&mut self, sample: &WorkerSample) {
         self.collector.sample(sample);
     }
 }
 
 /// Writes what the words ask for; returns what is to be printed.
-fn tell(
+fn write_report(
     report: &Report,
     words: &ReportArgs,
     wall: Option<Duration>,

@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use vllm_sim_replay::http_client::Trust;
-use vllm_sim_replay::online::{self, Api, Options};
-use vllm_sim_replay::report::{Facts, Report};
+use vllm_sim_replay::online::{self, Api, OnlineOptions};
+use vllm_sim_replay::report::{Report, RunFacts};
 
 use super::options::{ReportArgs, WorkloadArgs};
 use super::{sink, workload};
@@ -64,7 +64,7 @@ pub(super) fn run(
         .ok()
         .filter(|timeout| !timeout.is_zero())
         .with_context(|| format!("--target-timeout is {}", online.target_timeout))?;
-    let options = Options {
+    let options = OnlineOptions {
         targets: online.target.clone(),
         api: match online.target_api {
             ApiName::Completions => Api::Completions,
@@ -83,7 +83,7 @@ pub(super) fn run(
         timeout,
         limit: limit.map(|limit| Duration::from_nanos(limit.nanos())),
         seed: asked.workload_seed,
-        ..Options::default()
+        ..OnlineOptions::default()
     };
     let mut sink = sink(
         report,
@@ -94,7 +94,7 @@ pub(super) fn run(
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let facts = Facts {
+    let facts = RunFacts {
         requests: sent.requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,

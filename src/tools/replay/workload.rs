@@ -37,7 +37,7 @@ pub(in crate::tools) fn open(
     if words.input_tokens.is_some() {
         bail!("give either trace files or --input-tokens");
     }
-    let options = load::Options {
+    let options = load::LoadOptions {
         format: words.format,
         trace_block_size: words.trace_block_size,
         shared_prefix_ratio: words.trace_shared_prefix_ratio,
@@ -45,7 +45,7 @@ pub(in crate::tools) fn open(
         limit: words.request_count,
         by_time: words.replay_concurrency.is_none(),
         seed: words.workload_seed,
-        ..load::Options::default()
+        ..load::LoadOptions::default()
     };
     let source = load::open(&words.files, &options)?;
     if let Some(arrivals) = arrivals {

@@ -2,10 +2,10 @@ use std::fmt::Write as _;
 
 use vllm_sim_replay::html::{document, escape};
 
-use super::{Played, best, cells};
+use super::{PointResult, best, cells};
 
 /// The page of a sweep: good requests per second and GPU as bars, and the table.
-pub(super) fn page(names: &[&str], played: &[Played]) -> String {
+pub(super) fn page(names: &[&str], played: &[PointResult]) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     bars(&mut body, names, played);
     let (head, rows) = cells(names, played);
@@ -34,8 +34,8 @@ pub(super) fn page(names: &[&str], played: &[Played]) -> String {
 
 /// Boxes of the page and not a drawing: labels of many flags wrap, and text keeps its size on a
 /// screen of any width.
-fn bars(body: &mut String, names: &[&str], played: &[Played]) {
-    let most = played.iter().map(Played::per_gpu).fold(0.0, f64::max);
+fn bars(body: &mut String, names: &[&str], played: &[PointResult]) {
+    let most = played.iter().map(PointResult::per_gpu).fold(0.0, f64::max);
     body.push_str(
         "<section><figure><figcaption>Good requests per second and GPU</figcaption>\
          <div style=\"max-width:44rem\">",

@@ -6,11 +6,11 @@ use vllm_sim_engine::sched::vllm::Vllm;
 use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
-use super::spec::Run;
+use super::spec::RecordedRun;
 
 /// What a client saw of one request.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::tools) struct Done {
+pub(in crate::tools) struct ClientTiming {
     pub sent: SimTime,
     pub first: SimTime,
     pub last: SimTime,
@@ -20,7 +20,7 @@ pub(in crate::tools) struct Done {
 
 /// Sends a workload to engines and keeps the time.
 pub(in crate::tools) struct Client<'a> {
-    run: &'a Run,
+    run: &'a RecordedRun,
     engines: Vec<Vllm>,
     front_end: &'a Roofline,
     /// Most requests that the engines run at once.
@@ -33,12 +33,16 @@ pub(in crate::tools) struct Client<'a> {
     /// When its stage began.
     stage_start: SimTime,
     in_flight: usize,
-    seen: Vec<Done>,
+    seen: Vec<ClientTiming>,
     over: Vec<bool>,
 }
 
 impl<'a> Client<'a> {
-    pub(in crate::tools) fn new(run: &'a Run, engines: Vec<Vllm>, front_end: &'a Roofline) -> Self {
+    pub(in crate::tools) fn new(
+        run: &'a RecordedRun,
+        engines: Vec<Vllm>,
+        front_end: &'a Roofline,
+    ) -> Self {
         Self {
             places: engines.len() * run.engine.max_num_seqs as usize,
             run,
@@ -49,12 +53,12 @@ impl<'a> Client<'a> {
             next: 0,
             stage_start: SimTime::ZERO,
             in_flight: 0,
-            seen: vec![Done::default(); run.requests.len()],
+            seen: vec![ClientTiming::default(); run.requests.len()],
             over: vec![false; run.requests.len()],
         }
     }
 
-    pub(in crate::tools) fn run(mut self) -> Vec<Done> {
+    pub(in crate::tools) fn run(mut self) -> Vec<ClientTiming> {
         let mut out = Outbox::new();
         let mut now = SimTime::ZERO;
         loop {

@@ -3,8 +3,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::client::Done;
-use super::spec::Run;
+use super::client::ClientTiming;
+use super::spec::RecordedRun;
 
 /// What a run is predicted to show, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
@@ -46,7 +46,7 @@ pub struct Latencies {
 }
 
 impl Prediction {
-    pub(in crate::tools) fn new(run: &Run, done: &[Done]) -> Self {
+    pub(in crate::tools) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
         let stage = |stage: usize| {
             let of_stage = run
                 .requests
@@ -64,7 +64,7 @@ impl Prediction {
 }
 
 impl Latencies {
-    fn new<'a>(requests: impl Iterator<Item = (u32, &'a Done)>) -> Self {
+    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientTiming)>) -> Self {
         let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = 0;
         for (output, done) in requests {

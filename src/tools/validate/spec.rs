@@ -15,7 +15,7 @@ use super::ValidateError;
 
 /// One run as it will be replayed.
 #[derive(Clone)]
-pub(in crate::tools) struct Run {
+pub(in crate::tools) struct RecordedRun {
     pub id: String,
     pub setup: Setup,
     pub engine: VllmConfig,
@@ -50,12 +50,12 @@ const MAX_REQUESTS: usize = 10_000_000;
 /// Most tokens of one request, for the same reason.
 const MAX_TOKENS: f64 = 16_777_216.0;
 
-struct Fields<'a> {
+struct RunFields<'a> {
     run: &'a str,
     value: &'a Value,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> RunFields<'a> {
     fn at(&self, path: &str) -> &'a Value {
         path.split('.').fold(self.value, |value, key| &value[key])
     }
@@ -91,10 +91,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl Run {
+impl RecordedRun {
     pub(in crate::tools) fn read(value: &Value) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
-        let fields = Fields { run: &id, value };
+        let fields = RunFields { run: &id, value };
         let ranks = fields.count("dp")?.max(1);
         let setup = setup(&fields, ranks)?;
         let engine = engine(&fields, &setup)?;
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-fn setup(fields: &Fields, ranks: u32) -> Result<Setup, ValidateError> {
+fn setup(fields: &RunFields, ranks: u32) -> Result<Setup, ValidateError> {
     let name = fields.text("hardware")?;
     let gpu =
         gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
@@ -163,7 +163,7 @@ fn setup(fields: &Fields, ranks: u32) -> Result<Setup, ValidateError> {
     })
 }
 
-fn shape(fields: &Fields) -> Result<ModelShape, ValidateError> {
+fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
     let n = |key: &str| fields.count(&format!("model_config.{key}"));
     let positive = |key: &str| match n(key)? {
         0 => Err(fields.wrong(&format!("model_config.{key}"), "must be at least 1")),
@@ -210,7 +210,7 @@ fn shape(fields: &Fields) -> Result<ModelShape, ValidateError> {
     })
 }
 
-fn engine(fields: &Fields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
+fn engine(fields: &RunFields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
     let block_size = fields.count("vllm.block_size")?.max(1);
     let max_num_batched_tokens = fields.count("vllm.max_num_batched_tokens")?;
     let memory = Memory::new(
@@ -240,7 +240,7 @@ fn engine(fields: &Fields, setup: &Setup) -> Result<VllmConfig, ValidateError> {
 }
 
 /// Prompts in turn; those of one group begin with the same tokens.
-fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
+fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let prompts = fields.count("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
     let groups = fields.count("workload.prompts.groups")?.max(1);
@@ -265,7 +265,7 @@ fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateEr
     let mut requests = Vec::new();
     let mut start = 0.0;
     for (stage, spec) in stages.iter().enumerate() {
-        let spec = Fields {
+        let spec = RunFields {
             run: fields.run,
             value: spec,
         };
@@ -305,13 +305,13 @@ fn shared_prefix(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateEr
 }
 
 /// Requests as recorded, with the blocks of their prompts.
-fn trace(fields: &Fields, block: u32) -> Result<Vec<Request>, ValidateError> {
+fn trace(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let rows = fields.at("workload.trace").as_array();
     let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;
     rows.iter()
         .enumerate()
         .map(|(n, row)| {
-            let row = Fields {
+            let row = RunFields {
                 run: fields.run,
                 value: row,
             };

@@ -1,4 +1,4 @@
-//! The way of a prompt from the worker that computed it to the one that makes output.
+//! The handoff of a prompt from the worker that computed it to the one that makes output.
 //!
 //! Source first (vLLM): the prompt is computed and kept, a decode worker is chosen and finds room,
 //! the prompt travels, the request runs, the prefill worker has its blocks back. Destination first
@@ -10,16 +10,16 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::disaggregation::HandoffOrder;
-use crate::outcome::{Handoff, Status};
+use crate::outcome::{HandoffTimes, Status};
 use crate::pool::{PREFILL, SERVING};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Event, Outbox, SeqId};
 
 use super::{Address, Core, ReplayError, Timer};
 
-/// A step on the way, by the request's slot.
+/// What is to be done next for a prompt, by the request's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum HandoffAction {
     /// Find a worker that computes the prompt.
     Compute(u32),
     /// Find a worker that makes the output.
@@ -32,29 +32,29 @@ pub(super) enum Action {
 
 /// What is to be done, and what waits for the end of a worker's step.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct Handoffs {
     /// `None`: the engines look after it themselves.
     pub order: Option<HandoffOrder>,
-    actions: VecDeque<Action>,
-    deferred: HashMap<Address, VecDeque<Action>>,
+    actions: VecDeque<HandoffAction>,
+    deferred: HashMap<Address, VecDeque<HandoffAction>>,
     /// Prompts that are neither here nor there.
-    travelling: usize,
+    transfers: usize,
 }
 
-impl Way {
-    pub(super) fn push(&mut self, action: Action) {
+impl Handoffs {
+    pub(super) fn push(&mut self, action: HandoffAction) {
         self.actions.push_back(action);
     }
 
     /// A prompt has arrived.
-    pub(super) fn arrives(&mut self, slot: u32) {
-        self.travelling -= 1;
-        self.push(Action::Activate(slot));
+    pub(super) fn transfer_done(&mut self, slot: u32) {
+        self.transfers -= 1;
+        self.push(HandoffAction::Activate(slot));
     }
 
     /// Whether some prompt will arrive.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.travelling > 0
+    pub(super) fn has_transfers(&self) -> bool {
+        self.transfers > 0
     }
 
     /// Whether something is to be done now.
@@ -65,34 +65,34 @@ impl Way {
 
 impl Core<'_> {
     /// A request of split pools has arrived.
-    pub(super) fn set_out(&mut self, slot: u32) {
-        self.way.push(match self.way.order {
-            Some(HandoffOrder::DestinationFirst) => Action::Reserve(slot),
-            _ => Action::Compute(slot),
+    pub(super) fn start_handoff(&mut self, slot: u32) {
+        self.handoffs.push(match self.handoffs.order {
+            Some(HandoffOrder::DestinationFirst) => HandoffAction::Reserve(slot),
+            _ => HandoffAction::Compute(slot),
         });
     }
 
     /// A worker's step is over, if its events say so: what waited for that is due.
     pub(super) fn wake_deferred(&mut self, address: Address, out: &Outbox) {
-        if self.way.deferred.is_empty() {
+        if self.handoffs.deferred.is_empty() {
             return;
         }
         let step = |(_, event): &(SimTime, Event)| matches!(event, Event::Step { .. });
         if out.iter().any(step)
-            && let Some(mut actions) = self.way.deferred.remove(&address)
+            && let Some(mut actions) = self.handoffs.deferred.remove(&address)
         {
-            self.way.actions.append(&mut actions);
+            self.handoffs.actions.append(&mut actions);
         }
     }
 
     /// Does what is due, and what that leads to.
-    pub(super) fn act(&mut self) -> Result<(), ReplayError> {
-        while let Some(action) = self.way.actions.pop_front() {
+    pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
+        while let Some(action) = self.handoffs.actions.pop_front() {
             match action {
-                Action::Compute(slot) => self.place(PREFILL, slot),
-                Action::Reserve(slot) => self.place(SERVING, slot),
-                Action::Activate(slot) => self.arrived(slot)?,
-                Action::Release(slot) => self.release_source(slot)?,
+                HandoffAction::Compute(slot) => self.place(PREFILL, slot),
+                HandoffAction::Reserve(slot) => self.place(SERVING, slot),
+                HandoffAction::Activate(slot) => self.activate(slot)?,
+                HandoffAction::Release(slot) => self.release_source(slot)?,
             }
             self.hand_over()?;
         }
@@ -100,66 +100,68 @@ impl Core<'_> {
     }
 
     /// A prompt is computed, and its blocks are kept.
-    pub(super) fn held(&mut self, slot: u32, when: SimTime) {
+    pub(super) fn prompt_held(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
-        let handoff = request.handoff.get_or_insert_with(Handoff::default);
+        let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
         handoff.held = Some(when);
-        match self.way.order {
-            Some(HandoffOrder::DestinationFirst) => self.travel(slot),
-            _ => self.way.push(Action::Reserve(slot)),
+        match self.handoffs.order {
+            Some(HandoffOrder::DestinationFirst) => self.start_transfer(slot),
+            _ => self.handoffs.push(HandoffAction::Reserve(slot)),
         }
     }
 
     /// Takes in for whom a decode worker has found room.
-    pub(super) fn hear_reserved(&mut self, (pool, at): Address) {
-        if self.way.order.is_none() || pool != SERVING {
+    pub(super) fn handle_reserved(&mut self, (pool, at): Address) {
+        if self.handoffs.order.is_none() || pool != SERVING {
             return;
         }
         for (id, missing) in self.pools[pool].workers[at as usize].take_reserved() {
             let slot = id.0 as u32;
             let request = self.requests.get_mut(slot);
             request.missing = Some(missing);
-            let handoff = request.handoff.get_or_insert_with(Handoff::default);
+            let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
             handoff.reserved = Some(self.now);
-            match self.way.order {
-                Some(HandoffOrder::DestinationFirst) => self.way.push(Action::Compute(slot)),
-                _ => self.travel(slot),
+            match self.handoffs.order {
+                Some(HandoffOrder::DestinationFirst) => {
+                    self.handoffs.push(HandoffAction::Compute(slot))
+                }
+                _ => self.start_transfer(slot),
             }
         }
     }
 
     /// Both ends are ready.
-    fn travel(&mut self, slot: u32) {
+    fn start_transfer(&mut self, slot: u32) {
         let request = self.requests.get(slot);
         let time = self.pools[PREFILL].spec.as_ref();
         let time = time.map(|spec| spec.transfer).unwrap_or_default();
         let time = time.of(request.input, request.missing.unwrap_or(request.input));
         if time.is_zero() {
-            self.way.push(Action::Activate(slot));
+            self.handoffs.push(HandoffAction::Activate(slot));
         } else {
-            self.way.travelling += 1;
-            self.timers.set(self.now + time, Timer::Arrived(slot));
+            self.handoffs.transfers += 1;
+            self.timers.set(self.now + time, Timer::Transferred(slot));
         }
     }
 
-    /// Whether the worker of a step on the way is in the middle of a step; then it is put off.
-    fn put_off(&mut self, address: Address, action: Action) -> bool {
+    /// Whether the worker of an action is in the middle of a step; then the action is put off.
+    fn defer_if_busy(&mut self, address: Address, action: HandoffAction) -> bool {
         let (pool, at) = address;
         let busy = self.pools[pool].workers[at as usize].is_busy();
         if busy {
-            let deferred = self.way.deferred.entry(address).or_default();
+            let deferred = self.handoffs.deferred.entry(address).or_default();
             deferred.push_back(action);
         }
         busy
     }
 
     /// A prompt is where the output is made.
-    fn arrived(&mut self, slot: u32) -> Result<(), ReplayError> {
+    fn activate(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
         };
         let address = (SERVING, at);
-        if self.put_off(address, Action::Activate(slot)) {
+        if self.defer_if_busy(address, HandoffAction::Activate(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
@@ -168,10 +170,10 @@ impl Core<'_> {
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING].workers[at as usize];
         worker.activate(self.now, SeqId(slot.into()), &mut out);
-        self.hear(address, &mut out)?;
+        self.handle_events(address, &mut out)?;
         self.out = out;
         self.reschedule(address);
-        self.way.push(Action::Release(slot));
+        self.handoffs.push(HandoffAction::Release(slot));
         Ok(())
     }
 
@@ -181,7 +183,7 @@ impl Core<'_> {
             return Ok(());
         };
         let address = (PREFILL, at);
-        if self.put_off(address, Action::Release(slot)) {
+        if self.defer_if_busy(address, HandoffAction::Release(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
@@ -189,13 +191,13 @@ impl Core<'_> {
         }
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[PREFILL].workers[at as usize];
-        worker.let_go(self.now, SeqId(slot.into()), &mut out);
-        self.hear(address, &mut out)?;
+        worker.release_prompt(self.now, SeqId(slot.into()), &mut out);
+        self.handle_events(address, &mut out)?;
         self.out = out;
         self.reschedule(address);
         self.left(address, slot);
         if let Some((when, status)) = self.requests.get(slot).over {
-            self.tell(slot, when, status);
+            self.report(slot, when, status);
             self.requests.release(slot);
         }
         Ok(())
@@ -208,7 +210,7 @@ impl Core<'_> {
         let kept = request
             .handoff
             .is_some_and(|handoff| handoff.held.is_some() && handoff.released.is_none());
-        if self.way.order.is_none() || !kept {
+        if self.handoffs.order.is_none() || !kept {
             return false;
         }
         let open = self.sessions.get(request.place);
@@ -222,7 +224,7 @@ impl Core<'_> {
         request.names = names;
         if fresh {
             // It could not be taken in: nothing else will ask for the release.
-            self.way.push(Action::Release(slot));
+            self.handoffs.push(HandoffAction::Release(slot));
         }
         true
     }
@@ -239,7 +241,7 @@ impl Core<'_> {
         worker.abort(self.now, SeqId(slot.into()), &mut out);
         // Its end is the request's, which is told by the caller.
         out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
-        self.hear(address, &mut out)?;
+        self.handle_events(address, &mut out)?;
         self.out = out;
         self.reschedule(address);
         self.left(address, slot);

@@ -9,7 +9,7 @@ use super::{Core, Totals};
 
 impl Core<'_> {
     /// Tells the sink of a request that is over, or never will be.
-    pub(super) fn tell(&mut self, slot: u32, ended: SimTime, status: Status) {
+    pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {
             Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
@@ -58,7 +58,7 @@ impl Core<'_> {
             best_overlap: request.best_overlap,
             block_size: self.pools[SERVING].block_size,
             ranks: self.pools[SERVING].ranks,
-            decode_first: self.way.order == Some(HandoffOrder::DestinationFirst),
+            decode_first: self.handoffs.order == Some(HandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
             error: None,
         });
@@ -76,7 +76,7 @@ impl Core<'_> {
         for (_, slot) in left {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, Status::Incomplete));
-            self.tell(slot, at, status);
+            self.report(slot, at, status);
         }
         for pool in [PREFILL, SERVING] {
             for at in 0..self.pools[pool].workers.len() as u32 {

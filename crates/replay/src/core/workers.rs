@@ -1,9 +1,9 @@
 //! Workers that start, are added and taken away, and what is told of them over time.
 
-use crate::outcome::{Change, Sample};
-use crate::pool::{PREFILL, Pool};
+use crate::outcome::{WorkerChange, WorkerSample};
+use crate::pool::{PREFILL, WorkerPool};
 use crate::requests::Request;
-use crate::worker::Phase;
+use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
 
 use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
@@ -27,7 +27,7 @@ impl Core<'_> {
             _ => std::time::Duration::ZERO,
         };
         let at = self.pools[pool].add(self.now, LOG_STEPS)?;
-        self.tell_worker((pool, at), Change::Starting);
+        self.report_worker((pool, at), WorkerChange::Starting);
         if startup.is_zero() {
             return self.worker_ready((pool, at));
         }
@@ -36,25 +36,25 @@ impl Core<'_> {
         Ok(())
     }
 
-    pub(super) fn tell_worker(&mut self, (pool, at): Address, change: Change) {
-        let there = self.pools.iter().map(Pool::present).sum();
+    pub(super) fn report_worker(&mut self, (pool, at): Address, change: WorkerChange) {
+        let there = self.pools.iter().map(WorkerPool::present).sum();
         self.totals.most_workers = self.totals.most_workers.max(there);
         self.sink.worker(self.now, at, pool == PREFILL, change);
     }
 
     pub(super) fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
-        if self.pools[pool].workers[at as usize].phase != Phase::Starting {
+        if self.pools[pool].workers[at as usize].phase != WorkerPhase::Starting {
             return Ok(());
         }
         self.pools[pool].make_ready(at);
-        self.tell_worker((pool, at), Change::Ready);
+        self.report_worker((pool, at), WorkerChange::Ready);
         self.release_queued(pool);
         self.hand_over()
     }
 
     pub(super) fn remove_worker(&mut self, (pool, at): Address) {
         self.retire((pool, at));
-        self.tell_worker((pool, at), Change::Gone);
+        self.report_worker((pool, at), WorkerChange::Gone);
     }
 
     /// Closes a worker's log and counts how long it was there.
@@ -84,7 +84,7 @@ impl Core<'_> {
             let Some(at) = self.pools[pool].drain_one() else {
                 break;
             };
-            self.tell_worker((pool, at), Change::Draining);
+            self.report_worker((pool, at), WorkerChange::Draining);
             if self.pools[pool].workers[at as usize].load == 0 {
                 self.remove_worker((pool, at));
             }
@@ -103,12 +103,12 @@ impl Core<'_> {
         let at = self.next_sample;
         for (pool, found) in self.pools.iter().enumerate() {
             for (worker, found) in (0..).zip(&found.workers) {
-                if found.phase == Phase::Gone {
+                if found.phase == WorkerPhase::Gone {
                     continue;
                 }
                 let stats = found.stats();
                 let total = f64::from(stats.total_blocks.max(1));
-                self.sink.sample(&Sample {
+                self.sink.sample(&WorkerSample {
                     at,
                     worker,
                     prefill_pool: pool == PREFILL,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{escape, short};
-use crate::report::{Point, Track};
+use crate::report::{TimelinePoint, WorkerTrack};
 
 /// Size of the drawing, and the room for numbers at its left and bottom.
 const WIDTH: f64 = 640.0;
@@ -16,13 +16,13 @@ const BOTTOM: f64 = 38.0;
 const POINTS: usize = 480;
 
 /// One line.
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     name: String,
     points: Vec<(f64, f64)>,
     colour: usize,
 }
 
-impl Line {
+impl ChartLine {
     pub(crate) fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -38,7 +38,7 @@ pub(crate) struct Chart<'a> {
     pub(crate) x: &'a str,
     pub(crate) y: &'a str,
     pub(crate) y_range: Option<(f64, f64)>,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<ChartLine>,
     /// What follows the pointer goes by height rather than by width, as suits a distribution.
     pub(crate) follows_y: bool,
 }
@@ -176,7 +176,11 @@ fn ticks(most: f64) -> Vec<f64> {
 }
 
 /// All workers as one line: at even instants, the sum (or mean) of the last point of each.
-pub(super) fn sum(tracks: &[Track], of: fn(&Point) -> f64, mean: bool) -> Vec<(f64, f64)> {
+pub(super) fn sum(
+    tracks: &[WorkerTrack],
+    of: fn(&TimelinePoint) -> f64,
+    mean: bool,
+) -> Vec<(f64, f64)> {
     let last = tracks.iter().filter_map(|track| track.points.last());
     let last = last.map(|point| point.at).fold(0.0, f64::max);
     let longest = tracks.iter().map(|track| track.points.len()).max();

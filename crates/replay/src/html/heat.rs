@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::name;
-use crate::report::{Point, Track};
+use crate::report::{TimelinePoint, WorkerTrack};
 
 /// Cells of a row.
 const CELLS: usize = 96;
@@ -11,15 +11,15 @@ const CELLS: usize = 96;
 const ROWS: usize = 64;
 
 /// What a map shows: its name, the value of a point, whether 1 is the end of the scale.
-type Kind = (&'static str, fn(&Point) -> f64, bool);
+type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
 /// Appends a map of the running sequences of every worker, and one of its cache.
-pub(super) fn map(out: &mut String, tracks: &[Track]) {
+pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
         return;
     }
     out.push_str("<section><h2>Workers</h2><div class=\"charts\">");
-    let kinds: [Kind; 3] = [
+    let kinds: [HeatMetric; 3] = [
         ("Running requests", |p| p.running, false),
         ("Waiting requests", |p| p.waiting, false),
         ("KV cache in use", |p| p.kv_usage, true),
@@ -30,7 +30,7 @@ pub(super) fn map(out: &mut String, tracks: &[Track]) {
     out.push_str("</div></section>");
 }
 
-fn draw(out: &mut String, tracks: &[Track], (title, of, share): Kind) {
+fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric) {
     let last = tracks.iter().filter_map(|track| track.points.last());
     let last = last.map(|point| point.at).fold(0.0, f64::max);
     let rows: Vec<Vec<Option<f64>>> = tracks
@@ -123,7 +123,7 @@ fn shade(value: f64, most: f64) -> u32 {
 }
 
 /// Means over even stretches of time; a stretch without points has that of the one before.
-fn cells(track: &Track, of: fn(&Point) -> f64, last: f64) -> Vec<Option<f64>> {
+fn cells(track: &WorkerTrack, of: fn(&TimelinePoint) -> f64, last: f64) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u32); CELLS];
     for point in &track.points {
         let cell = (point.at / last.max(1e-12) * CELLS as f64) as usize;

@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::report::{Report, Track};
-pub(crate) use chart::{Chart, Line};
+use super::report::{Report, WorkerTrack};
+pub(crate) use chart::{Chart, ChartLine};
 
 /// Worker tracks that are drawn as lines of their own before they are summed up.
 const COLOURS: usize = 6;
@@ -178,7 +178,7 @@ fn distributions(body: &mut String, report: &Report) {
                 "% of all"
             },
             y_range: Some((0.0, 100.0)),
-            lines: vec![Line::new(name, points, 0)],
+            lines: vec![ChartLine::new(name, points, 0)],
             follows_y: true,
         };
         chart.draw(body);
@@ -186,12 +186,12 @@ fn distributions(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-fn timeline(body: &mut String, tracks: &[Track]) {
+fn timeline(body: &mut String, tracks: &[WorkerTrack]) {
     if tracks.iter().all(|track| track.points.len() < 2) {
         return;
     }
     body.push_str("<section><h2>Over time</h2><div class=\"charts\">");
-    let over = |of: fn(&super::report::Point) -> f64, mean: bool| -> Vec<(f64, f64)> {
+    let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::sum(tracks, of, mean)
     };
     let queue = Chart {
@@ -200,18 +200,22 @@ fn timeline(body: &mut String, tracks: &[Track]) {
         y: "requests",
         y_range: None,
         lines: vec![
-            Line::new("running", over(|p| p.running, false), 0),
-            Line::new("waiting", over(|p| p.waiting, false), 1),
+            ChartLine::new("running", over(|p| p.running, false), 0),
+            ChartLine::new("waiting", over(|p| p.waiting, false), 1),
         ],
         follows_y: false,
     };
     queue.draw(body);
-    let mut lines = vec![Line::new("mean", over(|p| p.kv_usage * 100.0, true), 0)];
+    let mut lines = vec![ChartLine::new(
+        "mean",
+        over(|p| p.kv_usage * 100.0, true),
+        0,
+    )];
     if tracks.len() > 1 && tracks.len() <= COLOURS {
         lines.extend(tracks.iter().enumerate().map(|(i, track)| {
             let points = track.points.iter();
             let points = points.map(|p| (p.at, p.kv_usage * 100.0)).collect();
-            Line::new(&name(track), points, i + 1)
+            ChartLine::new(&name(track), points, i + 1)
         }));
     }
     let usage = Chart {
@@ -228,7 +232,11 @@ fn timeline(body: &mut String, tracks: &[Track]) {
         x: "s",
         y: "since the start",
         y_range: None,
-        lines: vec![Line::new("preemptions", over(|p| p.preemptions, false), 1)],
+        lines: vec![ChartLine::new(
+            "preemptions",
+            over(|p| p.preemptions, false),
+            1,
+        )],
         follows_y: false,
     };
     preempted.draw(body);
@@ -236,7 +244,7 @@ fn timeline(body: &mut String, tracks: &[Track]) {
 }
 
 /// What a worker is called.
-fn name(track: &Track) -> String {
+fn name(track: &WorkerTrack) -> String {
     let kind = if track.prefill_pool {
         "prefill"
     } else {

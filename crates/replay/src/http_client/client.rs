@@ -35,7 +35,7 @@ impl<B: Body + 'static> Clone for Client<B> {
 struct Shared<B: Body + 'static> {
     connector: Connector,
     /// Idle connections, the latest used one last.
-    idle: Mutex<VecDeque<(Instant, Link<B>)>>,
+    idle: Mutex<VecDeque<(Instant, PooledConnection<B>)>>,
     /// Whether one is being made beforehand.
     preparing: AtomicBool,
 }
@@ -70,7 +70,7 @@ where
     ///
     /// # Errors
     /// [`SendError`]; with `stale` the request was lost.
-    pub async fn send(&self, request: Request<B>) -> Result<Response<Answer<B>>, SendError> {
+    pub async fn send(&self, request: Request<B>) -> Result<Response<ResponseBody<B>>, SendError> {
         let mut request = request;
         loop {
             let link = self.0.idle.lock().pop_back();
@@ -90,7 +90,7 @@ where
             }
             let sent = now();
             let response = {
-                let Link {
+                let PooledConnection {
                     sender, connection, ..
                 } = &mut link;
                 let mut response = pin!(sender.try_send_request(request));
@@ -102,7 +102,7 @@ where
             };
             let mut error = match response {
                 Ok(response) => {
-                    return Ok(response.map(|body| Answer {
+                    return Ok(response.map(|body| ResponseBody {
                         body,
                         sent,
                         arrival: link.arrival.clone(),
@@ -132,7 +132,7 @@ where
         self.0.preparing.store(false, Ordering::Relaxed);
     }
 
-    async fn link(&self) -> Result<Link<B>, SendError> {
+    async fn link(&self) -> Result<PooledConnection<B>, SendError> {
         let failed = |why: String| SendError {
             why: format!("cannot connect: {why}"),
             stale: false,
@@ -142,7 +142,7 @@ where
         let arrival = stream.arrival();
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
-        Ok(Link {
+        Ok(PooledConnection {
             sender,
             connection: Some(connection),
             arrival,
@@ -151,7 +151,7 @@ where
 }
 
 impl<B: Body + 'static> Client<B> {
-    fn keep(&self, link: Link<B>) {
+    fn keep(&self, link: PooledConnection<B>) {
         let now = now();
         let mut idle = self.0.idle.lock();
         idle.push_back((now, link));
@@ -162,7 +162,7 @@ impl<B: Body + 'static> Client<B> {
 }
 
 /// A connection, driven by whoever waits for something from it.
-struct Link<B: Body + 'static> {
+struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
     /// `None` once it is over.
     connection: Option<Connection<TokioIo<Stream>, B>>,
@@ -192,7 +192,7 @@ where
     }
 }
 
-impl<B> Link<B>
+impl<B> PooledConnection<B>
 where
     B: Body + 'static,
     B::Data: Send,
@@ -209,15 +209,15 @@ where
 }
 
 /// The body of an answer, read from its connection as it is asked for.
-pub struct Answer<B: Body + 'static> {
+pub struct ResponseBody<B: Body + 'static> {
     body: Incoming,
     sent: Instant,
     arrival: Arrival,
-    link: Option<Link<B>>,
+    link: Option<PooledConnection<B>>,
     client: Client<B>,
 }
 
-impl<B: Body + 'static> Answer<B> {
+impl<B: Body + 'static> ResponseBody<B> {
     /// When the request was handed to its connection.
     pub fn sent(&self) -> Instant {
         self.sent
@@ -238,7 +238,7 @@ impl<B: Body + 'static> Answer<B> {
     }
 }
 
-impl<B: Body + 'static> Drop for Answer<B> {
+impl<B: Body + 'static> Drop for ResponseBody<B> {
     fn drop(&mut self) {
         // Of a body whose length is known, nobody asks for the end.
         if self.body.is_end_stream() {
@@ -247,7 +247,7 @@ impl<B: Body + 'static> Drop for Answer<B> {
     }
 }
 
-impl<B> Body for Answer<B>
+impl<B> Body for ResponseBody<B>
 where
     B: Body + 'static,
     B::Data: Send,

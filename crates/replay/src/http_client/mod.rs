@@ -10,7 +10,7 @@ mod stream;
 
 use std::path::PathBuf;
 
-pub use client::{Answer, Client, SendError};
+pub use client::{Client, ResponseBody, SendError};
 pub use connect::{Connector, Endpoint};
 pub use socket::Arrival;
 pub use stream::Stream;

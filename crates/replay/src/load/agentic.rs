@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::lines::Lines;
+use super::loaded::{LoadedSessions, millis, nanos};
 use super::mooncake::runs;
-use super::ready::{Ready, millis, nanos};
 use super::row::Row;
 use crate::synth::SHARED;
-use crate::workload::{Dependency, MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use crate::workload::{Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
 /// Schema of the header line of version 2.
@@ -30,7 +30,7 @@ pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
 }
 
 /// A node of the graph, its dependencies by name.
-struct Node {
+struct AgentNode {
     place: String,
     request: String,
     session: Session,
@@ -40,8 +40,8 @@ struct Node {
 
 /// Requests with explicit dependencies: `agentic_mooncake`, with the header of version 2 or with
 /// the `wait_for` of version 1.
-pub(super) fn mooncake(paths: &[PathBuf], block: u32) -> Result<Ready, WorkloadError> {
-    let mut nodes: Vec<Node> = Vec::new();
+pub(super) fn mooncake(paths: &[PathBuf], block: u32) -> Result<LoadedSessions, WorkloadError> {
+    let mut nodes: Vec<AgentNode> = Vec::new();
     let mut plays: HashMap<String, u64> = HashMap::new();
     let mut block = block;
     for path in paths {
@@ -81,7 +81,7 @@ fn header(row: &Row<'_>) -> Result<u32, WorkloadError> {
     row.needed_tokens(&["block_size"], 1)
 }
 
-fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<Node, WorkloadError> {
+fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNode, WorkloadError> {
     let request = row.text("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing("request_id"))?;
     let ids = row
@@ -116,7 +116,7 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<Node, Wo
     let start = row.positive(&["not_before_ms", "timestamp", "created_time"])?;
     // The time stamp of a dependent row of version 1 says nothing.
     let start_ms = start.filter(|_| !v1).unwrap_or(0.0);
-    Ok(Node {
+    Ok(AgentNode {
         place,
         request: request.to_owned(),
         session: Session {
@@ -149,8 +149,8 @@ impl Row<'_> {
 }
 
 /// Puts nodes into an order in which each comes after what it waits for.
-fn link(mut nodes: Vec<Node>) -> Result<Ready, WorkloadError> {
-    let bad = |node: &Node, problem: String| WorkloadError::Bad {
+fn link(mut nodes: Vec<AgentNode>) -> Result<LoadedSessions, WorkloadError> {
+    let bad = |node: &AgentNode, problem: String| WorkloadError::Bad {
         place: node.place.clone(),
         problem,
     };
@@ -225,7 +225,7 @@ fn link(mut nodes: Vec<Node>) -> Result<Ready, WorkloadError> {
             .collect();
         sessions.push_back(session);
     }
-    Ok(Ready::in_order(sessions))
+    Ok(LoadedSessions::in_order(sessions))
 }
 
 /// Part of the first prompt that sessions of a group share.
@@ -239,7 +239,10 @@ pub(super) struct Sharing {
 /// Applied Compute's sessions: an agent that calls tools, its prompt growing by the length of what
 /// it said and what the tool answered. As in Dynamo's replay 1.6.1 a prompt is made of blocks, and
 /// a longer one goes on where the last ended; what was generated is not among them.
-pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, WorkloadError> {
+pub(super) fn applied(
+    paths: &[PathBuf],
+    sharing: Sharing,
+) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     let mut next = 0;
     for path in paths {
@@ -262,7 +265,7 @@ pub(super) fn applied(paths: &[PathBuf], sharing: Sharing) -> Result<Ready, Work
             });
         }
     }
-    Ok(Ready::in_order(sessions).untimed())
+    Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
 fn applied_turns(
@@ -301,7 +304,7 @@ fn applied_turns(
                 }
             });
         }
-        let runs = ids.iter().enumerate().map(|(at, &id)| Run {
+        let runs = ids.iter().enumerate().map(|(at, &id)| TokenRun {
             id,
             len: block.min(input - at as u32 * block),
             same: true,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::csv::single;
-use super::ready::Ready;
+use super::loaded::LoadedSessions;
 use crate::synth::Arrivals;
-use crate::workload::{Prompt, Run, Session};
+use crate::workload::{Prompt, Session, TokenRun};
 use vllm_sim_random::mix;
 
 /// How a load generator sent its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Load {
+pub enum OfferedLoad {
     /// At the recorded times.
     Times,
     /// All at once.
@@ -23,7 +23,7 @@ pub enum Load {
 
 /// One request as its sender saw it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Measured {
+pub struct MeasuredRequest {
     /// When it was sent.
     pub at_ms: Option<f64>,
     /// Prompt tokens.
@@ -42,7 +42,7 @@ pub struct Measured {
 
 /// Measured means and percentiles, milliseconds; what is not known is not fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Stats {
+pub struct LatencyStats {
     /// Mean time to the first token.
     pub ttft_mean: Option<f64>,
     /// Its median.
@@ -67,13 +67,13 @@ pub struct BenchRun {
     /// File, and which run in it.
     pub name: String,
     /// How requests were sent.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Most requests in flight; more wait at the sender, whose clock starts when they are sent.
     pub cap: Option<u32>,
     /// Those that succeeded, in the order they were sent.
-    pub requests: Vec<Measured>,
+    pub requests: Vec<MeasuredRequest>,
     /// What was measured.
-    pub stats: Stats,
+    pub stats: LatencyStats,
     /// Asked and reached requests a second, where both are known.
     pub rates: Option<(f64, f64)>,
 }
@@ -83,10 +83,10 @@ impl BenchRun {
     pub fn new(name: String) -> Self {
         Self {
             name,
-            load: Load::Times,
+            load: OfferedLoad::Times,
             cap: None,
             requests: Vec::new(),
-            stats: Stats::default(),
+            stats: LatencyStats::default(),
             rates: None,
         }
     }
@@ -95,14 +95,14 @@ impl BenchRun {
     /// begin at 0.
     pub fn measure(&mut self) {
         if self.requests.iter().all(|request| request.at_ms.is_some()) {
-            let at = |request: &Measured| request.at_ms.unwrap_or(0.0);
+            let at = |request: &MeasuredRequest| request.at_ms.unwrap_or(0.0);
             self.requests.sort_by(|a, b| at(a).total_cmp(&at(b)));
             let first = self.requests.first().map_or(0.0, at);
             for request in &mut self.requests {
                 request.at_ms = request.at_ms.map(|at| at - first);
             }
         }
-        let sorted = |of: &dyn Fn(&Measured) -> Option<f64>| {
+        let sorted = |of: &dyn Fn(&MeasuredRequest) -> Option<f64>| {
             let mut values: Vec<f64> = self.requests.iter().filter_map(of).collect();
             values.sort_by(f64::total_cmp);
             values
@@ -127,21 +127,21 @@ impl BenchRun {
     /// When each request is sent, milliseconds from the first; in a closed loop as soon as it can.
     pub fn starts_ms(&self, seed: u64) -> Vec<f64> {
         let mut drawn = match self.load {
-            Load::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
-            Load::Times | Load::AtOnce | Load::Closed(_) => None,
+            OfferedLoad::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
+            OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
         let starts = self.requests.iter().map(|request| match &mut drawn {
             Some(starts) => starts.next_ms(),
-            None if self.load == Load::Times => request.at_ms.unwrap_or(0.0),
+            None if self.load == OfferedLoad::Times => request.at_ms.unwrap_or(0.0),
             None => 0.0,
         });
         starts.collect()
     }
 }
 
-impl Measured {
+impl MeasuredRequest {
     /// The prompt: what was cached is shared with the others of its prefix.
-    pub fn runs(&self, number: u64) -> Vec<Run> {
+    pub fn runs(&self, number: u64) -> Vec<TokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
             None => 0,
@@ -150,13 +150,13 @@ impl Measured {
         let id = name.bytes().fold(8, |id, byte| mix(id, byte.into()));
         let mut runs = Vec::with_capacity(2);
         if shared > 0 {
-            runs.push(Run {
+            runs.push(TokenRun {
                 id,
                 len: shared,
                 same: false,
             });
         }
-        runs.push(Run {
+        runs.push(TokenRun {
             id: mix(7, number),
             len: self.input - shared,
             same: false,
@@ -166,7 +166,7 @@ impl Measured {
 }
 
 /// Runs as a workload, one after the other.
-pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> Ready {
+pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> LoadedSessions {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut offset = 0.0;
     for run in runs {
@@ -181,13 +181,13 @@ pub(super) fn source(runs: &[BenchRun], seed: u64, by_time: bool) -> Ready {
     }
     let closed = match runs {
         [run] => match run.load {
-            Load::Closed(n) => Some(n),
-            Load::AtOnce => run.cap,
-            Load::Times | Load::Drawn(_) => None,
+            OfferedLoad::Closed(n) => Some(n),
+            OfferedLoad::AtOnce => run.cap,
+            OfferedLoad::Times | OfferedLoad::Drawn(_) => None,
         },
         _ => None,
     };
-    let ready = Ready::new(sessions, by_time).concurrency(closed);
+    let ready = LoadedSessions::new(sessions, by_time).concurrency(closed);
     match closed {
         Some(_) => ready.untimed(),
         None => ready,

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::bench::{BenchRun, Load, Measured};
+use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
 use super::lines::Lines;
-use super::ready::{Ready, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use super::loaded::{LoadedSessions, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
 /// Which table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
+pub(super) enum CsvTable {
     BurstGpt,
     Azure,
 }
@@ -47,11 +47,11 @@ pub(super) fn plain(name: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-struct Header {
+struct CsvHeader {
     names: Vec<String>,
 }
 
-impl Header {
+impl CsvHeader {
     fn read(lines: &mut Lines) -> Result<Self, WorkloadError> {
         if !lines.step()? {
             return Err(lines.bad("has no header line"));
@@ -98,25 +98,25 @@ fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64,
 /// Rows of a public trace. Those without an output are requests that failed, and are left out.
 pub(super) fn trace(
     paths: &[PathBuf],
-    table: Table,
+    table: CsvTable,
     by_time: bool,
-) -> Result<Ready, WorkloadError> {
+) -> Result<LoadedSessions, WorkloadError> {
     let (input_names, output_names) = match table {
-        Table::BurstGpt => (["Request tokens"], ["Response tokens"]),
-        Table::Azure => (["ContextTokens"], ["GeneratedTokens"]),
+        CsvTable::BurstGpt => (["Request tokens"], ["Response tokens"]),
+        CsvTable::Azure => (["ContextTokens"], ["GeneratedTokens"]),
     };
     let mut sessions = Vec::new();
     for path in paths {
         let mut lines = Lines::open(path)?;
-        let header = Header::read(&mut lines)?;
+        let header = CsvHeader::read(&mut lines)?;
         let time = header.need(&lines, &["Timestamp"])?;
         let input_at = header.need(&lines, &input_names)?;
         let output_at = header.need(&lines, &output_names)?;
         while lines.step()? {
             let cells = cells(lines.line());
             let at_ms = match table {
-                Table::BurstGpt => number(&lines, &cells, time, "Timestamp")? * 1e3,
-                Table::Azure => {
+                CsvTable::BurstGpt => number(&lines, &cells, time, "Timestamp")? * 1e3,
+                CsvTable::Azure => {
                     let cell = cells.get(time).map_or("", String::as_str);
                     date_ms(cell).ok_or_else(|| {
                         let form = "a time such as 2023-11-16 18:15:46.6805900";
@@ -131,12 +131,12 @@ pub(super) fn trace(
             }
         }
     }
-    Ok(Ready::new(sessions, by_time))
+    Ok(LoadedSessions::new(sessions, by_time))
 }
 
 /// A request that shares nothing with others.
 pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
-    let run = Run {
+    let run = TokenRun {
         id: mix(7, number),
         len: input,
         same: false,
@@ -195,7 +195,7 @@ fn date_ms(text: &str) -> Option<f64> {
 /// One request per row with what was measured of it; our own `--per-request` files are such.
 pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
     let mut lines = Lines::open(path)?;
-    let header = Header::read(&mut lines)?;
+    let header = CsvHeader::read(&mut lines)?;
     let input = header.need(&lines, &INPUT)?;
     let output = header.need(&lines, &OUTPUT)?;
     let ms = |names: &[&str], seconds: &[&str]| {
@@ -224,7 +224,7 @@ pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError
             }
             _ => Ok(None),
         };
-        let request = Measured {
+        let request = MeasuredRequest {
             at_ms: time(arrival, "arrival")?,
             input: tokens(&lines, &cells, input, "input tokens")?.max(1),
             output: tokens(&lines, &cells, output, "output tokens")?,
@@ -241,8 +241,8 @@ pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError
         run.requests.push(request);
     }
     run.load = match arrival {
-        Some(_) => Load::Times,
-        None => Load::AtOnce,
+        Some(_) => OfferedLoad::Times,
+        None => OfferedLoad::AtOnce,
     };
     run.measure();
     Ok(run)
@@ -280,17 +280,17 @@ const ARRIVAL_S: [&str; 7] = [
 ];
 
 /// Which table a header belongs to; `None` when it is none of ours.
-pub(super) fn table(header: &str) -> Option<Option<Table>> {
+pub(super) fn table(header: &str) -> Option<Option<CsvTable>> {
     let names: Vec<String> = cells(header.trim_start_matches('\u{feff}'))
         .iter()
         .map(|name| plain(name))
         .collect();
     let has = |name: &str| names.contains(&plain(name));
     if has("ContextTokens") && has("GeneratedTokens") {
-        return Some(Some(Table::Azure));
+        return Some(Some(CsvTable::Azure));
     }
     if has("Request tokens") && has("Response tokens") {
-        return Some(Some(Table::BurstGpt));
+        return Some(Some(CsvTable::BurstGpt));
     }
     let any = |of: &[&str]| of.iter().any(|name| has(name));
     (any(&INPUT) && any(&OUTPUT)).then_some(None)

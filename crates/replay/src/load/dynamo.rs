@@ -11,8 +11,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::lines::Lines;
+use super::loaded::{LoadedSessions, millis, nanos};
 use super::mooncake::runs;
-use super::ready::{Ready, millis, nanos};
 use super::row::Row;
 use crate::workload::{Prompt, Session, Turn, WorkloadError};
 
@@ -31,7 +31,7 @@ pub(super) fn fits(row: &Map<String, Value>) -> bool {
             .is_some_and(schema)
 }
 
-struct Record {
+struct TracedRequest {
     session: Option<Arc<str>>,
     received_ms: f64,
     ended_ms: f64,
@@ -39,7 +39,7 @@ struct Record {
 }
 
 /// All records of all files, which must agree on the size of a block.
-pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
+pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut records = Vec::new();
     let mut block = None;
     for path in paths {
@@ -62,9 +62,9 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
                 continue;
             }
             let record = record(&row, &mut block)?;
-            let mixed = records
-                .first()
-                .is_some_and(|first: &Record| first.session.is_some() != record.session.is_some());
+            let mixed = records.first().is_some_and(|first: &TracedRequest| {
+                first.session.is_some() != record.session.is_some()
+            });
             if mixed {
                 let problem = "agent_context must be in every record or in none";
                 return Err(row.bad(problem));
@@ -72,10 +72,10 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
             records.push(record);
         }
     }
-    Ok(Ready::new(sessions(records), true))
+    Ok(LoadedSessions::new(sessions(records), true))
 }
 
-fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<Record, WorkloadError> {
+fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, WorkloadError> {
     let request = row
         .object("request")?
         .ok_or_else(|| row.missing("request"))?;
@@ -119,7 +119,7 @@ fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<Record, WorkloadErro
             )
         }
     };
-    Ok(Record {
+    Ok(TracedRequest {
         session,
         received_ms,
         ended_ms,
@@ -127,7 +127,7 @@ fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<Record, WorkloadErro
     })
 }
 
-fn sessions(mut records: Vec<Record>) -> Vec<(f64, Session)> {
+fn sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, Session)> {
     records.sort_by(|a, b| a.received_ms.total_cmp(&b.received_ms));
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();

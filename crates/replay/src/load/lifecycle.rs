@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::bench::{BenchRun, Load, Measured, Stats};
+use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 use super::results::json;
 use super::row::Row;
 use crate::synth::Arrivals;
@@ -30,7 +30,7 @@ pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
 }
 
 /// One request; `None` when it failed.
-fn lifecycle(row: &Row<'_>) -> Result<Option<Measured>, WorkloadError> {
+fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     if row.has("error") {
         return Ok(None);
     }
@@ -71,7 +71,7 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<Measured>, WorkloadError> {
     }
     let first = response.list("output_token_times")?;
     let first = first.and_then(|times| times.first()?.as_f64());
-    Ok(Some(Measured {
+    Ok(Some(MeasuredRequest {
         at_ms: Some(start * 1e3),
         input: input.ok_or_else(|| row.missing("info.input_tokens"))?,
         output,
@@ -115,18 +115,18 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     }
     run.rates = asked.zip(load.positive(&["achieved_rate"])?);
     run.load = match asked {
-        Some(rate) => Load::Drawn(Arrivals::Interval(1e3 / rate)),
-        None => Load::AtOnce,
+        Some(rate) => OfferedLoad::Drawn(Arrivals::Interval(1e3 / rate)),
+        None => OfferedLoad::AtOnce,
     };
     let inputs = lengths(&done, &["prompt_tokens", "prompt_len"], count, 1)?;
     // The server's own count where there is one: the client's is of re-tokenised texts.
     let outputs = lengths(&done, &["output_tokens", "output_len"], count, 2)?;
     let pairs = inputs.iter().zip(&outputs);
     run.requests = pairs
-        .map(|(input, output)| Measured {
+        .map(|(input, output)| MeasuredRequest {
             input: *input,
             output: *output,
-            ..Measured::default()
+            ..MeasuredRequest::default()
         })
         .collect();
     let latency = done.object("latency")?;
@@ -138,7 +138,7 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
         }
     };
     let (ttft, e2e) = ("time_to_first_token", "request_latency");
-    run.stats = Stats {
+    run.stats = LatencyStats {
         ttft_mean: ms(ttft, &["mean"])?,
         ttft_p50: ms(ttft, &["median", "p50"])?,
         ttft_p90: ms(ttft, &["p90"])?,

@@ -4,7 +4,7 @@ use crate::workload::{Session, Source, WorkloadError};
 use vllm_sim_engine::SimTime;
 
 /// Sessions that are all in memory.
-pub(super) struct Ready {
+pub(super) struct LoadedSessions {
     sessions: VecDeque<Session>,
     requests: u64,
     dependencies: bool,
@@ -12,7 +12,7 @@ pub(super) struct Ready {
     concurrency: Option<u32>,
 }
 
-impl Ready {
+impl LoadedSessions {
     /// Sessions with their starts in milliseconds, of which the earliest becomes 0; sorted by them
     /// on demand (those of one instant keep their order).
     pub(super) fn new(mut sessions: Vec<(f64, Session)>, by_time: bool) -> Self {
@@ -51,7 +51,7 @@ impl Ready {
     }
 }
 
-impl Source for Ready {
+impl Source for LoadedSessions {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         Ok(self.sessions.pop_front())
     }

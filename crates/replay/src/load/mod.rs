@@ -9,8 +9,8 @@ mod csv;
 mod dynamo;
 mod lifecycle;
 mod lines;
+mod loaded;
 mod mooncake;
-mod ready;
 #[cfg(feature = "sqlite")]
 mod recording;
 mod results;
@@ -25,10 +25,10 @@ use serde_json::{Map, Value};
 
 use super::workload::{Source, WorkloadError};
 use agentic::Sharing;
-use csv::Table;
+use csv::CsvTable;
 
-pub use bench::{BenchRun, Load, Measured, Stats};
-pub use sharegpt::Count;
+pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
+pub use sharegpt::TokenCounter;
 
 /// First bytes of an SQLite file.
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
@@ -108,7 +108,7 @@ impl FromStr for Format {
 
 /// How files are read.
 #[derive(Clone)]
-pub struct Options {
+pub struct LoadOptions {
     /// What they hold.
     pub format: Format,
     /// Tokens that a hash id of a Mooncake trace stands for. Default 512.
@@ -129,10 +129,10 @@ pub struct Options {
     /// Seed of arrivals that a result file only describes.
     pub seed: u64,
     /// Counts the tokens of conversations. Default: a token for every four bytes.
-    pub count: Count,
+    pub count: TokenCounter,
 }
 
-impl Default for Options {
+impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             format: Format::Auto,
@@ -148,9 +148,9 @@ impl Default for Options {
     }
 }
 
-impl std::fmt::Debug for Options {
+impl std::fmt::Debug for LoadOptions {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Options")
+        out.debug_struct("LoadOptions")
             .field("format", &self.format)
             .field("trace_block_size", &self.trace_block_size)
             .finish_non_exhaustive()
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Options {
 /// # Errors
 /// [`WorkloadError`] names the file, the line and the field; for most formats of any line, before
 /// the first session is handed over.
-pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, WorkloadError> {
+pub fn open(paths: &[PathBuf], options: &LoadOptions) -> Result<Box<dyn Source>, WorkloadError> {
     let Some(first) = paths.first() else {
         return Err(bad("trace files", "none is named"));
     };
@@ -174,7 +174,7 @@ pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, Wor
         format => format,
     };
     let by_time = options.by_time;
-    let rules = |delta| mooncake::Rules {
+    let rules = |delta| mooncake::MooncakeRules {
         block: options.trace_block_size,
         delta,
         by_time,
@@ -198,8 +198,8 @@ pub fn open(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, Wor
         #[cfg(not(feature = "sqlite"))]
         Format::Recording => return Err(bad(&first.display().to_string(), NO_SQLITE)),
         Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
-        Format::BurstGpt => Box::new(csv::trace(paths, Table::BurstGpt, by_time)?),
-        Format::Azure => Box::new(csv::trace(paths, Table::Azure, by_time)?),
+        Format::BurstGpt => Box::new(csv::trace(paths, CsvTable::BurstGpt, by_time)?),
+        Format::Azure => Box::new(csv::trace(paths, CsvTable::Azure, by_time)?),
         Format::VllmBench
         | Format::Guidellm
         | Format::InferencePerf
@@ -302,8 +302,8 @@ pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
         return found.ok_or_else(|| unknown(path));
     }
     match csv::table(&line) {
-        Some(Some(Table::Azure)) => Ok(Format::Azure),
-        Some(Some(Table::BurstGpt)) => Ok(Format::BurstGpt),
+        Some(Some(CsvTable::Azure)) => Ok(Format::Azure),
+        Some(Some(CsvTable::BurstGpt)) => Ok(Format::BurstGpt),
         Some(None) => Ok(Format::Csv),
         None => Err(unknown(path)),
     }

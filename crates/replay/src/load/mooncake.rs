@@ -10,14 +10,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::lines::Lines;
-use super::ready::{Ready, millis, nanos};
+use super::loaded::{LoadedSessions, millis, nanos};
 use super::row::Row;
-use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Source, Turn, WorkloadError};
+use crate::workload::{MAX_TOKENS, Prompt, Session, Source, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
 /// How rows are to be read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct MooncakeRules {
     /// Tokens that an id stands for.
     pub(super) block: u32,
     /// Later rows of a session hold only what is new in their turn.
@@ -29,18 +29,21 @@ pub(super) struct Rules {
 }
 
 /// What a line says.
-struct Parsed {
+struct MooncakeRow {
     session: Option<Arc<str>>,
     stamp_ms: Option<f64>,
     delay_ms: Option<f64>,
-    runs: Vec<Run>,
+    runs: Vec<TokenRun>,
     turn: Turn,
 }
 
 /// Opens the files. They are read once to check every line; requests that come sorted by time and
 /// belong to no session are then streamed, others are kept in memory.
-pub(super) fn open(paths: &[PathBuf], rules: Rules) -> Result<Box<dyn Source>, WorkloadError> {
-    let mut facts = Facts::new();
+pub(super) fn open(
+    paths: &[PathBuf],
+    rules: MooncakeRules,
+) -> Result<Box<dyn Source>, WorkloadError> {
+    let mut facts = TraceFacts::new();
     each(paths, rules, &mut |parsed, _| {
         facts.see(&parsed);
         Ok(())
@@ -48,7 +51,7 @@ pub(super) fn open(paths: &[PathBuf], rules: Rules) -> Result<Box<dyn Source>, W
     if facts.sessions || (rules.by_time && !facts.sorted) {
         return Ok(Box::new(gather(paths, rules)?));
     }
-    Ok(Box::new(Stream {
+    Ok(Box::new(MooncakeStream {
         paths: Vec::from(paths).into_iter(),
         lines: None,
         rules,
@@ -57,7 +60,7 @@ pub(super) fn open(paths: &[PathBuf], rules: Rules) -> Result<Box<dyn Source>, W
     }))
 }
 
-struct Facts {
+struct TraceFacts {
     rows: u64,
     sessions: bool,
     sorted: bool,
@@ -65,7 +68,7 @@ struct Facts {
     last_ms: f64,
 }
 
-impl Facts {
+impl TraceFacts {
     fn new() -> Self {
         Self {
             rows: 0,
@@ -76,7 +79,7 @@ impl Facts {
         }
     }
 
-    fn see(&mut self, parsed: &Parsed) {
+    fn see(&mut self, parsed: &MooncakeRow) {
         let at = parsed.stamp_ms.unwrap_or(0.0);
         self.rows += 1;
         self.sessions |= parsed.session.is_some();
@@ -89,8 +92,8 @@ impl Facts {
 /// Hands over every row.
 fn each(
     paths: &[PathBuf],
-    rules: Rules,
-    then: &mut dyn FnMut(Parsed, &Lines) -> Result<(), WorkloadError>,
+    rules: MooncakeRules,
+    then: &mut dyn FnMut(MooncakeRow, &Lines) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
     for path in paths {
         let mut lines = Lines::open(path)?;
@@ -101,7 +104,7 @@ fn each(
     Ok(())
 }
 
-fn parse(lines: &Lines, rules: Rules) -> Result<Parsed, WorkloadError> {
+fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadError> {
     let value: Value = serde_json::from_str(lines.line())
         .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
     let place = || lines.place();
@@ -128,7 +131,7 @@ fn parse(lines: &Lines, rules: Rules) -> Result<Parsed, WorkloadError> {
         None if rules.name_rows => Some(format!("request_{}", lines.number()).into()),
         named => named.map(Arc::from),
     };
-    Ok(Parsed {
+    Ok(MooncakeRow {
         session,
         stamp_ms: row.number(&["timestamp", "created_time"])?,
         delay_ms: row.positive(&["delay", "delay_ms"])?,
@@ -144,7 +147,7 @@ pub(super) fn runs(
     input: Option<u32>,
     block: u32,
     scope: u64,
-) -> Result<Vec<Run>, WorkloadError> {
+) -> Result<Vec<TokenRun>, WorkloadError> {
     let most = ids.len() as u64 * u64::from(block);
     let input = input.map_or(most, u64::from);
     if input == 0 || input > most.min(MAX_TOKENS) {
@@ -162,7 +165,7 @@ pub(super) fn runs(
             break;
         }
         left -= u64::from(len);
-        runs.push(Run {
+        runs.push(TokenRun {
             id: mix(mix(2, scope), *id),
             len,
             same: true,
@@ -172,15 +175,15 @@ pub(super) fn runs(
 }
 
 /// Rows without a session, one after the other.
-struct Stream {
+struct MooncakeStream {
     paths: std::vec::IntoIter<PathBuf>,
     lines: Option<Lines>,
-    rules: Rules,
+    rules: MooncakeRules,
     first_ms: f64,
     requests: u64,
 }
 
-impl Source for Stream {
+impl Source for MooncakeStream {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         loop {
             let lines = match &mut self.lines {
@@ -214,7 +217,7 @@ impl Source for Stream {
 }
 
 /// All sessions, in memory.
-fn gather(paths: &[PathBuf], rules: Rules) -> Result<Ready, WorkloadError> {
+fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions: Vec<(f64, Session)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
     each(paths, rules, &mut |mut parsed, lines| {
@@ -249,7 +252,7 @@ fn gather(paths: &[PathBuf], rules: Rules) -> Result<Ready, WorkloadError> {
         sessions[*at].1.turns.push(parsed.turn);
         Ok(())
     })?;
-    Ok(Ready::new(sessions, rules.by_time))
+    Ok(LoadedSessions::new(sessions, rules.by_time))
 }
 
 /// Whether the first line looks like a row of this format.

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::ready::{Ready, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use super::loaded::{LoadedSessions, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
 /// Tokens of a run: prompts that begin alike share runs up to the first difference.
 const PIECE: usize = 16;
 
 /// All recordings in the files.
-pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
+pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     for path in paths {
         let bad = |problem: String| WorkloadError::Bad {
@@ -60,7 +60,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Ready, WorkloadError> {
             }
         }
     }
-    Ok(Ready::in_order(sessions).untimed())
+    Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
 /// The table with recordings beside it.
@@ -80,7 +80,7 @@ fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
 }
 
 fn session(prompt: &[u64], output: u32, times: &[u64]) -> Session {
-    let runs = prompt.chunks(PIECE).map(|piece| Run {
+    let runs = prompt.chunks(PIECE).map(|piece| TokenRun {
         id: piece.iter().fold(10, |id, token| mix(id, *token)),
         len: piece.len() as u32,
         same: false,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::bench::{BenchRun, Load, Measured, Stats};
+use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 use super::lines;
 use super::row::Row;
 use crate::synth::Arrivals;
@@ -35,14 +35,14 @@ pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
     let burstiness = row.positive(&["burstiness"])?.filter(|b| *b > 0.0);
     run.cap = row.tokens(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
-        (Some(rate), _) => Load::Drawn(Arrivals::at_rate(rate, burstiness.unwrap_or(1.0))),
-        (None, Some(n)) => Load::Closed(n),
-        (None, None) => Load::AtOnce,
+        (Some(rate), _) => OfferedLoad::Drawn(Arrivals::at_rate(rate, burstiness.unwrap_or(1.0))),
+        (None, Some(n)) => OfferedLoad::Closed(n),
+        (None, None) => OfferedLoad::AtOnce,
     };
     let reached = row.positive(&["request_throughput"])?;
     run.rates = rate.zip(reached);
     let ms = |name: &str| row.positive(&[name]);
-    run.stats = Stats {
+    run.stats = LatencyStats {
         ttft_mean: ms("mean_ttft_ms")?,
         ttft_p50: ms("median_ttft_ms")?,
         ttft_p90: ms("p90_ttft_ms")?,
@@ -60,10 +60,10 @@ pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
             let total = row.positive(&[name])?.ok_or_else(|| row.missing(name))?;
             Ok((total / f64::from(count)).round().max(least) as u32)
         };
-        let request = Measured {
+        let request = MeasuredRequest {
             input: share("total_input_tokens", 1.0)?,
             output: share("total_output_tokens", 1.0)?,
-            ..Measured::default()
+            ..MeasuredRequest::default()
         };
         run.requests = vec![request; count as usize];
     }
@@ -92,18 +92,18 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
         let ttft = ttfts.get(i).map(|s| s * 1e3);
         let gaps = itls.get(i).and_then(Value::as_array);
         let rest = gaps.map(|gaps| gaps.iter().filter_map(Value::as_f64).sum::<f64>() * 1e3);
-        run.requests.push(Measured {
+        run.requests.push(MeasuredRequest {
             at_ms: starts.get(i).map(|s| s * 1e3),
             input: input.max(1.0) as u32,
             output: *output as u32,
             ttft_ms: ttft,
             e2e_ms: ttft.zip(rest).map(|(ttft, rest)| ttft + rest),
-            ..Measured::default()
+            ..MeasuredRequest::default()
         });
     }
-    let open = matches!(run.load, Load::Drawn(_)) && run.cap.is_none();
+    let open = matches!(run.load, OfferedLoad::Drawn(_)) && run.cap.is_none();
     if open && starts.len() == inputs.len() {
-        run.load = Load::Times;
+        run.load = OfferedLoad::Times;
     }
     Ok(())
 }
@@ -159,9 +159,11 @@ pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
                 .iter()
                 .find_map(|key| strategy[*key].as_u64());
             run.load = match (kind, streams) {
-                (Some("synchronous"), _) => Load::Closed(1),
-                (Some("concurrent"), Some(n)) => Load::Closed(u32::try_from(n).unwrap_or(u32::MAX)),
-                _ => Load::Times,
+                (Some("synchronous"), _) => OfferedLoad::Closed(1),
+                (Some("concurrent"), Some(n)) => {
+                    OfferedLoad::Closed(u32::try_from(n).unwrap_or(u32::MAX))
+                }
+                _ => OfferedLoad::Times,
             };
         }
         run.measure();
@@ -170,7 +172,7 @@ pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     Ok(runs)
 }
 
-fn guidellm_request(row: &Row<'_>) -> Result<Measured, WorkloadError> {
+fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     let timings = match row.object("info")? {
         Some(info) => info.object("timings")?,
         None => None,
@@ -194,7 +196,7 @@ fn guidellm_request(row: &Row<'_>) -> Result<Measured, WorkloadError> {
         Some(ms) => Some(ms),
         None => first.zip(start).map(|(first, start)| first - start),
     };
-    Ok(Measured {
+    Ok(MeasuredRequest {
         at_ms: start,
         input: row.needed_tokens(&["prompt_tokens"], 1)?,
         output: row.needed_tokens(&["output_tokens"], 1)?,
@@ -219,7 +221,7 @@ pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
         if row.text("terminal_status")? != Some("completed") {
             continue;
         }
-        run.requests.push(Measured {
+        run.requests.push(MeasuredRequest {
             at_ms: row.number(&["arrival_time_ms"])?,
             input: row.needed_tokens(&["input_length"], 1)?,
             output: row.needed_tokens(&["output_length"], 0)?,

@@ -9,12 +9,12 @@ use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::lines;
-use super::ready::{Ready, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Run, Session, Turn, WorkloadError};
+use super::loaded::{LoadedSessions, millis};
+use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
 /// Counts the tokens of a text.
-pub type Count = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
+pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]
 struct Item {
@@ -54,9 +54,9 @@ impl Said {
 /// Conversations as sessions: what people say between two answers is what a turn adds.
 pub(super) fn open(
     paths: &[PathBuf],
-    count: &Count,
+    count: &TokenCounter,
     most: Option<u64>,
-) -> Result<Ready, WorkloadError> {
+) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     let full = |sessions: &VecDeque<Session>| most.is_some_and(|n| sessions.len() as u64 >= n);
     for path in paths {
@@ -93,7 +93,7 @@ pub(super) fn open(
             }
         }
     }
-    Ok(Ready::in_order(sessions).untimed())
+    Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
 struct List<'a>(&'a mut dyn FnMut(Item) -> bool);
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for List<'_> {
 }
 
 /// `None` when nobody answers anything.
-fn session(item: Item, number: u64, count: &Count) -> Option<Session> {
+fn session(item: Item, number: u64, count: &TokenCounter) -> Option<Session> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());
     let tokens = |text: &str| count(text).min(MAX_TOKENS as u32);
@@ -133,7 +133,7 @@ fn session(item: Item, number: u64, count: &Count) -> Option<Session> {
             continue;
         }
         if input > 0 {
-            runs.push(Run {
+            runs.push(TokenRun {
                 id: mix(mix(9, number), turns.len() as u64),
                 len: input,
                 same: false,

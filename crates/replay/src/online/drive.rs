@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
-use super::prompt::{Memory, Speech};
+use super::prompt::{ChatHistory, PromptWriter};
 use super::target::Target;
-use super::{OnlineError, Options, Sent};
-use crate::outcome::{Admission, Outcome, Sample, Sink, Status};
+use super::{OnlineError, OnlineOptions, OnlineSummary};
+use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Source, Turn};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::wake_promptly;
@@ -23,26 +23,26 @@ const COARSE: Duration = Duration::from_millis(2);
 
 /// What tasks share.
 struct Shared {
-    options: Options,
+    options: OnlineOptions,
     targets: Vec<Arc<Target>>,
-    speech: Speech,
+    writer: PromptWriter,
     epoch: Instant,
     /// Requests sent so far.
     number: AtomicU64,
     /// Per session: turns sent, turns over.
     reached: Mutex<BTreeMap<u64, (u32, u32)>>,
     moved: Notify,
-    out: mpsc::Sender<News>,
+    out: mpsc::Sender<SessionEvent>,
 }
 
 /// From a session's task.
-enum News {
-    Over(Box<Done>),
+enum SessionEvent {
+    Over(Box<FinishedRequest>),
     SessionOver,
 }
 
 /// A request, over.
-struct Done {
+struct FinishedRequest {
     session: u64,
     session_id: Option<Arc<str>>,
     turn: u32,
@@ -105,7 +105,7 @@ impl Shared {
         let at = self.time();
         for (worker, target) in self.targets.iter().enumerate() {
             let (running, waiting) = target.in_flight();
-            sink.sample(&Sample {
+            sink.sample(&WorkerSample {
                 at,
                 worker: worker as u32,
                 prefill_pool: false,
@@ -120,10 +120,10 @@ impl Shared {
 
 pub(super) async fn drive(
     source: &mut dyn Source,
-    options: &Options,
+    options: &OnlineOptions,
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64),
-) -> Result<Sent, OnlineError> {
+) -> Result<OnlineSummary, OnlineError> {
     let mut targets = Vec::new();
     for url in &options.targets {
         targets.push(Arc::new(Target::parse(url, options)?));
@@ -134,21 +134,21 @@ pub(super) async fn drive(
         Some(model) => model.clone(),
         None => first.model(options.timeout).await?,
     };
-    let speech = Speech::prepare(first, model, options).await?;
+    let writer = PromptWriter::prepare(first, model, options).await?;
     let (out, mut news) = mpsc::channel(1024);
     let places = options.concurrency.unwrap_or(options.max_in_flight);
     let places = Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize));
     let shared = Arc::new(Shared {
         options: options.clone(),
         targets,
-        speech,
+        writer,
         epoch: now(),
         number: AtomicU64::new(0),
         reached: Mutex::new(BTreeMap::new()),
         moved: Notify::new(),
         out,
     });
-    let mut feed = Feed {
+    let mut feed = SessionFeed {
         next: source.next()?,
         sessions: 0,
         requests: 0,
@@ -164,10 +164,10 @@ pub(super) async fn drive(
     while feed.next.is_some() || in_flight > 0 {
         tokio::select! {
             Some(news) = news.recv() => match news {
-                News::SessionOver => in_flight -= 1,
-                News::Over(done) => {
+                SessionEvent::SessionOver => in_flight -= 1,
+                SessionEvent::Over(done) => {
                     ended += 1;
-                    tell(sink, &done);
+                    report(sink, &done);
                     progress(ended);
                 }
             },
@@ -182,7 +182,7 @@ pub(super) async fn drive(
             }
         }
     }
-    Ok(Sent {
+    Ok(OnlineSummary {
         requests: feed.requests,
         wall: shared.time().since(SimTime::ZERO),
         latest: feed.latest,
@@ -190,14 +190,14 @@ pub(super) async fn drive(
 }
 
 /// Sessions as their time comes.
-struct Feed {
+struct SessionFeed {
     next: Option<Session>,
     sessions: u64,
     requests: u64,
     latest: Duration,
 }
 
-impl Feed {
+impl SessionFeed {
     /// Waits until the next session may start: for its time, and for a place.
     async fn due(&self, shared: &Shared, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
         if shared.options.concurrency.is_none()
@@ -228,7 +228,7 @@ impl Feed {
             play(&shared, number, session).await;
             drop(place);
             // Nobody listens once the run is over.
-            let _ = shared.out.send(News::SessionOver).await;
+            let _ = shared.out.send(SessionEvent::SessionOver).await;
         });
     }
 }
@@ -240,13 +240,13 @@ async fn play(shared: &Shared, number: u64, session: Session) {
     }
     let which = number as usize % shared.targets.len();
     let target = &shared.targets[which];
-    let mut memory = Memory::default();
+    let mut history = ChatHistory::default();
     let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
             exactly(now() + shared.scaled(turn.delay_ns)).await;
         }
-        let body = shared.speech.body(turn, &mut memory, follows).await;
+        let body = shared.writer.body(turn, &mut history, follows).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         reached(shared, number, |turns| turns.0 = n as u32 + 1);
         let sent = shared.time();
@@ -254,7 +254,7 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             .send(&body, turn.output, shared.options.timeout)
             .await;
         let failed = result.error.is_some();
-        memory.hear(&result);
+        history.remember(&result);
         let done = done(
             shared,
             (number, n as u32, order, which),
@@ -264,7 +264,13 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             result,
         );
         reached(shared, number, |turns| turns.1 = n as u32 + 1);
-        if shared.out.send(News::Over(Box::new(done))).await.is_err() || failed {
+        if shared
+            .out
+            .send(SessionEvent::Over(Box::new(done)))
+            .await
+            .is_err()
+            || failed
+        {
             break;
         }
     }
@@ -279,8 +285,8 @@ fn done(
     turn: &Turn,
     sent: SimTime,
     result: Exchange,
-) -> Done {
-    Done {
+) -> FinishedRequest {
+    FinishedRequest {
         session: number,
         session_id: session.id.clone(),
         turn: n,
@@ -318,7 +324,7 @@ async fn wait_for(shared: &Shared, dependency: &Dependency) {
     tokio::time::sleep(shared.scaled(dependency.delay_ns)).await;
 }
 
-fn tell(sink: &mut dyn Sink, done: &Done) {
+fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
     let tokens = &done.tokens;
     let admission = Admission {
         at: done.sent,

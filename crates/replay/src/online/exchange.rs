@@ -84,11 +84,11 @@ impl Exchange {
 
 /// Puts lines of a stream together.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct SseReader {
     rest: Vec<u8>,
 }
 
-impl Reader {
+impl SseReader {
     /// Reads what came at an instant.
     pub(super) fn read(
         &mut self,
@@ -144,7 +144,7 @@ mod tests {
                       data: [DONE]\n\n";
         let at = crate::online::drive::now();
         for cut in 0..stream.len() {
-            let (mut reader, mut exchange) = (Reader::default(), Exchange::new(3));
+            let (mut reader, mut exchange) = (SseReader::default(), Exchange::new(3));
             for part in [&stream[..cut], &stream[cut..]] {
                 reader
                     .read(part.as_bytes(), at, &mut exchange)
@@ -167,7 +167,7 @@ mod tests {
         let at = crate::online::drive::now();
         let read = |text: &str| {
             let mut exchange = Exchange::new(1);
-            let read = Reader::default().read(text.as_bytes(), at, &mut exchange);
+            let read = SseReader::default().read(text.as_bytes(), at, &mut exchange);
             (read, exchange.check())
         };
         let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");

@@ -26,7 +26,7 @@ pub enum Api {
 
 /// How to send.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct OnlineOptions {
     /// `http://host:port` or `https://…`, with or without `/v1`; sessions go to them in turn.
     pub targets: Vec<String>,
     /// Which API.
@@ -56,7 +56,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Default for Options {
+impl Default for OnlineOptions {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
@@ -100,7 +100,7 @@ pub enum OnlineError {
 
 /// What is known of a run besides its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sent {
+pub struct OnlineSummary {
     /// Requests that were to be sent until the run ended.
     pub requests: u64,
     /// How long it took.
@@ -116,10 +116,10 @@ pub struct Sent {
 /// [`OnlineError`] when no request could be made. A request that fails is an outcome.
 pub fn run(
     source: &mut dyn Source,
-    options: &Options,
+    options: &OnlineOptions,
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64),
-) -> Result<Sent, OnlineError> {
+) -> Result<OnlineSummary, OnlineError> {
     if !(options.speedup.is_finite() && options.speedup > 0.0) {
         let problem = format!("arrival speed-up is {}, must be above 0", options.speedup);
         return Err(OnlineError::Option(problem));

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::exchange::Exchange;
 use super::target::Target;
-use super::{Api, OnlineError, Options};
-use crate::workload::{Prompt, Run, Turn};
+use super::{Api, OnlineError, OnlineOptions};
+use crate::workload::{Prompt, TokenRun, Turn};
 use vllm_sim_random::mix;
 
 /// Fewest ids that make prompts different enough.
@@ -29,7 +29,7 @@ face others level office door health person art war history party result change 
 research girl guy moment air teacher force education";
 
 /// How prompts become requests.
-pub(super) struct Speech {
+pub(super) struct PromptWriter {
     api: Api,
     model: String,
     ignore_eos: bool,
@@ -46,27 +46,27 @@ pub(super) struct Speech {
 
 /// What a session has said and heard.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ChatHistory {
     ids: Vec<u32>,
     messages: Vec<(bool, String)>,
 }
 
-impl Memory {
+impl ChatHistory {
     /// Remembers an answer.
-    pub(super) fn hear(&mut self, answer: &Exchange) {
+    pub(super) fn remember(&mut self, answer: &Exchange) {
         self.ids.extend(&answer.ids);
         self.messages.push((false, answer.text.clone()));
     }
 }
 
-impl Speech {
+impl PromptWriter {
     /// Finds out, for chat, which words are one token and what the template costs.
     pub(super) async fn prepare(
         target: &Arc<Target>,
         model: String,
-        options: &Options,
+        options: &OnlineOptions,
     ) -> Result<Self, OnlineError> {
-        let mut speech = Self {
+        let mut writer = Self {
             api: options.api,
             model,
             ignore_eos: options.ignore_eos,
@@ -77,8 +77,8 @@ impl Speech {
             per_message: 0,
         };
         if options.api == Api::Completions {
-            speech.alphabet = alphabet(target, &speech.model, options).await;
-            return Ok(speech);
+            writer.alphabet = alphabet(target, &writer.model, options).await;
+            return Ok(writer);
         }
         let count = async |body: Value| -> Option<u32> {
             let body = Bytes::from(body.to_string());
@@ -87,45 +87,50 @@ impl Speech {
                 .await;
             u32::try_from(answer.ok()?["count"].as_u64()?).ok()
         };
-        let model = speech.model.clone();
+        let model = writer.model.clone();
         let user = |text: &str| json!({"role": "user", "content": text});
         let chat = |messages: Value| json!({"model": model, "messages": messages});
         let Some(one) = count(chat(json!([user("time")]))).await else {
             // Without /tokenize a word is taken for a token.
-            return Ok(speech);
+            return Ok(writer);
         };
         let mut single = Vec::new();
-        for word in &speech.words {
+        for word in &writer.words {
             let text = format!("time{}", format!(" {word}").repeat(8));
             if count(chat(json!([user(&text)]))).await == Some(one + 8) {
                 single.push(*word);
             }
         }
         if single.len() >= 2 {
-            speech.words = single;
+            writer.words = single;
         }
-        speech.template = one.saturating_sub(1);
+        writer.template = one.saturating_sub(1);
         let answer = json!({"role": "assistant", "content": "time"});
         let three = count(chat(json!([user("time"), answer, user("time")]))).await;
-        speech.per_message = three.map_or(0, |three| three.saturating_sub(one + 2) / 2);
-        Ok(speech)
+        writer.per_message = three.map_or(0, |three| three.saturating_sub(one + 2) / 2);
+        Ok(writer)
     }
 
     /// The body of a request.
-    pub(super) async fn body(&self, turn: &Turn, memory: &mut Memory, follows: bool) -> Bytes {
+    pub(super) async fn body(
+        &self,
+        turn: &Turn,
+        history: &mut ChatHistory,
+        follows: bool,
+    ) -> Bytes {
         let (grown, runs) = match &turn.prompt {
             Prompt::Whole(runs) => (false, runs),
             Prompt::Grown(runs) => (true, runs),
         };
         if !grown {
-            *memory = Memory::default();
+            *history = ChatHistory::default();
         }
         let mut body = match self.api {
             Api::Completions => {
-                self.ids(runs, &mut memory.ids);
-                let mut body = String::with_capacity(memory.ids.len() * 6 + 256);
+                self.ids(runs, &mut history.ids);
+                let mut body = String::with_capacity(history.ids.len() * 6 + 256);
                 body.push_str("{\"prompt\":[");
-                for (i, id) in memory.ids.iter().enumerate() {
+                for (i, id) in history.ids.iter().enumerate() {
                     let comma = if i == 0 { "" } else { "," };
                     let _ = write!(body, "{comma}{id}");
                 }
@@ -139,10 +144,10 @@ impl Speech {
             Api::Chat => {
                 let text = match &turn.text {
                     Some(text) => text.to_string(),
-                    None => self.text(runs, memory.messages.is_empty()),
+                    None => self.text(runs, history.messages.is_empty()),
                 };
-                memory.messages.push((true, text));
-                let messages = memory.messages.iter().map(|(user, text)| {
+                history.messages.push((true, text));
+                let messages = history.messages.iter().map(|(user, text)| {
                     let role = if *user { "user" } else { "assistant" };
                     json!({"role": role, "content": text})
                 });
@@ -168,7 +173,7 @@ impl Speech {
     }
 
     /// Appends the tokens of runs.
-    fn ids(&self, runs: &[Run], to: &mut Vec<u32>) {
+    fn ids(&self, runs: &[TokenRun], to: &mut Vec<u32>) {
         let span = self.alphabet.len().max(1) as u64;
         for run in runs {
             let id = mix(self.seed, run.id);
@@ -181,7 +186,7 @@ impl Speech {
     }
 
     /// As many words as the template leaves room for.
-    fn text(&self, runs: &[Run], first: bool) -> String {
+    fn text(&self, runs: &[TokenRun], first: bool) -> String {
         let mut skip = if first {
             self.template
         } else {
@@ -211,7 +216,7 @@ impl Speech {
 }
 
 /// Ids that the server takes: those that words become there.
-async fn alphabet(target: &Target, model: &str, options: &Options) -> Vec<u32> {
+async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<u32> {
     let range = |(low, high): (u32, u32)| (low..high).collect();
     if let Some(given) = options.token_ids {
         return range(given);

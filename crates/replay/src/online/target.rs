@@ -8,9 +8,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, Response};
 use serde_json::Value;
 
-use super::exchange::{Exchange, Reader};
-use super::{Api, OnlineError, Options};
-use crate::http_client::{Answer, Client, Connector, Endpoint};
+use super::exchange::{Exchange, SseReader};
+use super::{Api, OnlineError, OnlineOptions};
+use crate::http_client::{Client, Connector, Endpoint, ResponseBody};
 
 /// Longest answer that is no stream.
 const MAX_ANSWER: usize = 16 << 20;
@@ -36,7 +36,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn parse(url: &str, options: &Options) -> Result<Self, OnlineError> {
+    pub(super) fn parse(url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
         let wrong = |problem: &str| {
             OnlineError::Option(format!(
                 "--target {url:?} {problem}, such as http://127.0.0.1:8000"
@@ -160,7 +160,7 @@ impl Target {
             let text = body.map(|body| cut(&body.to_bytes())).unwrap_or_default();
             return Err(format!("status {}: {text}", status.as_u16()));
         }
-        let mut reader = Reader::default();
+        let mut reader = SseReader::default();
         while let Some(frame) = body.frame().await {
             let at = body.arrived();
             let frame = frame.map_err(|error| format!("the stream broke off: {error}"))?;
@@ -181,7 +181,7 @@ impl Target {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Response<Answer<Body>>, String> {
+    ) -> Result<Response<ResponseBody<Body>>, String> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))

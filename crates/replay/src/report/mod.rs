@@ -13,15 +13,15 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::outcome::{Outcome, Sample, Sink, Status};
+use super::outcome::{Outcome, Sink, Status, WorkerSample};
 use super::samples::Samples;
 
 pub use compare::compare;
 use record::ms;
-pub use record::{AdmissionRecord, Kept, Record};
+pub use record::{AdmissionRecord, KeptOutcome, RequestRecord};
 pub use rows::{RowForm, Rows};
 pub(super) use table::number as grouped;
-pub use timeline::{Point, Timeline, Track};
+pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
 
 /// Points of a drawn distribution: one every 0.25 %.
 const CURVE: usize = 401;
@@ -46,14 +46,14 @@ impl Slo {
 
 /// What a collector keeps.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct ReportOptions {
     /// Bounds of good requests.
     pub slo: Slo,
     /// Whether records of requests are kept for the report. Default yes.
     pub per_request: bool,
 }
 
-impl Default for Options {
+impl Default for ReportOptions {
     fn default() -> Self {
         Self {
             slo: Slo::default(),
@@ -64,7 +64,7 @@ impl Default for Options {
 
 /// What the core knows of a run and no request does.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Facts {
+pub struct RunFacts {
     /// Requests that arrived.
     pub requests: u64,
     /// Time that workers for prompts existed; 0 without split pools.
@@ -83,7 +83,7 @@ pub struct Facts {
 /// Sums up requests as they end.
 #[derive(Debug)]
 pub struct Collector {
-    options: Options,
+    options: ReportOptions,
     ended: u64,
     completed: u64,
     rejected: u64,
@@ -105,13 +105,13 @@ pub struct Collector {
     gaps: Samples,
     rates: Samples,
     first_error: Option<String>,
-    kept: Vec<Kept>,
+    kept: Vec<KeptOutcome>,
     timeline: Timeline,
 }
 
 impl Collector {
     /// Nothing yet.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: ReportOptions) -> Self {
         Self {
             options,
             ended: 0,
@@ -181,7 +181,7 @@ impl Collector {
     }
 
     /// The report.
-    pub fn finish(mut self, facts: &Facts) -> Report {
+    pub fn finish(mut self, facts: &RunFacts) -> Report {
         // By arrival; those of one instant in the order in which they were sent.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
         let summary = self.summary(facts);
@@ -199,7 +199,7 @@ impl Collector {
         }
     }
 
-    fn summary(&mut self, facts: &Facts) -> Map<String, Value> {
+    fn summary(&mut self, facts: &RunFacts) -> Map<String, Value> {
         let duration_ms = self.last_end_ns as f64 / 1e6;
         let seconds = (duration_ms / 1e3).max(1e-9);
         let rate = |n: u64| json!(n as f64 / seconds);
@@ -269,7 +269,7 @@ impl Collector {
     }
 
     /// Keys that the peer's report does not have.
-    fn ours(&self, map: &mut Map<String, Value>, facts: &Facts, seconds: f64, gpu_seconds: f64) {
+    fn ours(&self, map: &mut Map<String, Value>, facts: &RunFacts, seconds: f64, gpu_seconds: f64) {
         let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));
         put("rejected_requests", json!(self.rejected));
         put("failed_requests", json!(self.failed));
@@ -319,7 +319,7 @@ impl Sink for Collector {
         }
     }
 
-    fn sample(&mut self, sample: &Sample) {
+    fn sample(&mut self, sample: &WorkerSample) {
         self.timeline.push(sample);
     }
 }
@@ -362,7 +362,7 @@ pub struct Report {
     pub timeline: Timeline,
     captured: bool,
     first_error: Option<String>,
-    kept: Vec<Kept>,
+    kept: Vec<KeptOutcome>,
 }
 
 impl Report {
@@ -372,8 +372,8 @@ impl Report {
     }
 
     /// Records of requests by arrival, if they were kept.
-    pub fn records(&self) -> impl ExactSizeIterator<Item = Record> {
-        self.kept.iter().map(Kept::record)
+    pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
+        self.kept.iter().map(KeptOutcome::record)
     }
 
     /// Writes the report as JSON.
@@ -399,7 +399,7 @@ impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(4))?;
         map.serialize_entry("summary", &self.summary)?;
-        map.serialize_entry("per_request", &Records(&self.kept))?;
+        map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
         let coverage = json!({
             "capture_per_request": self.captured,
             "capture_planner_details": false,
@@ -412,9 +412,9 @@ impl Serialize for Report {
 }
 
 /// Written one after the other, so that they are never all there.
-struct Records<'a>(&'a [Kept]);
+struct RequestRecords<'a>(&'a [KeptOutcome]);
 
-impl Serialize for Records<'_> {
+impl Serialize for RequestRecords<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for kept in self.0 {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::outcome::{Admission, Handoff, Outcome, Status};
+use crate::outcome::{Admission, HandoffTimes, Outcome, Status};
 use vllm_sim_engine::SimTime;
 
 /// An [`Outcome`] without its list of tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
+pub struct KeptOutcome {
     pub(super) session_id: Option<Arc<str>>,
     pub(super) turn: u32,
     request_id: Option<Arc<str>>,
@@ -29,7 +29,7 @@ pub struct Kept {
     prefill_worker: Option<u32>,
     admissions: Box<[Admission]>,
     preemptions: Box<[u64]>,
-    handoff: Option<Box<Handoff>>,
+    handoff: Option<Box<HandoffTimes>>,
     overlap: u32,
     best_overlap: Option<u32>,
     block_size: u32,
@@ -39,7 +39,7 @@ pub struct Kept {
     error: Option<Box<str>>,
 }
 
-impl From<&Outcome<'_>> for Kept {
+impl From<&Outcome<'_>> for KeptOutcome {
     fn from(outcome: &Outcome<'_>) -> Self {
         Self {
             session_id: outcome.session_id.cloned(),
@@ -76,7 +76,7 @@ impl From<&Outcome<'_>> for Kept {
 /// 1.6.1 (`dynamo/replay/report.py`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "fields of the peer's report, named by it")]
-pub struct Record {
+pub struct RequestRecord {
     pub uuid: String,
     pub session_id: Option<Arc<str>>,
     pub turn_index: Option<u32>,
@@ -150,14 +150,14 @@ pub(super) fn ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
 }
 
-impl Kept {
+impl KeptOutcome {
     /// Position in the order of dispatch.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
     /// The record, written out.
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> RequestRecord {
         let split = self.prefill_worker.is_some();
         let arrival = ms(self.arrival);
         let (first, last) = (self.first.map(ms), self.last.map(ms));
@@ -176,7 +176,7 @@ impl Kept {
             Some(id) => id.to_string(),
             None => numbered_uuid(self.number),
         };
-        Record {
+        RequestRecord {
             uuid,
             session_id: self.session_id.clone(),
             turn_index: self.session_id.as_ref().map(|_| self.turn),

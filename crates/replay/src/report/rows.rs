@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::outcome::{Outcome, Sink};
 
-use super::record::{Kept, Record};
+use super::record::{KeptOutcome, RequestRecord};
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Rows {
         }
     }
 
-    fn write(&mut self, record: &Record) -> io::Result<()> {
+    fn write(&mut self, record: &RequestRecord) -> io::Result<()> {
         if self.form == RowForm::Jsonl {
             serde_json::to_writer(&mut self.out, record)?;
             return self.out.write_all(b"\n");
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Rows {
 impl Sink for Rows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         if self.failed.is_none() {
-            self.failed = self.write(&Kept::from(outcome).record()).err();
+            self.failed = self.write(&KeptOutcome::from(outcome).record()).err();
         }
     }
 

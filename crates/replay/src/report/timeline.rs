@@ -1,6 +1,6 @@
 //! What workers looked like over time, in bounded memory.
 
-use crate::outcome::Sample;
+use crate::outcome::WorkerSample;
 
 /// Most points of a worker; when they are reached, every second one goes.
 const MOST: usize = 1024;
@@ -9,18 +9,18 @@ const MOST: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
     /// By worker, prompts-only workers in front.
-    pub tracks: Vec<Track>,
+    pub tracks: Vec<WorkerTrack>,
 }
 
 /// One worker: averages over stretches of time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Track {
+pub struct WorkerTrack {
     /// Which worker.
     pub worker: u32,
     /// It serves prompts only.
     pub prefill_pool: bool,
     /// One per stretch, in order.
-    pub points: Vec<Point>,
+    pub points: Vec<TimelinePoint>,
     /// Samples that a point sums up.
     per_point: u32,
     open: u32,
@@ -28,7 +28,7 @@ pub struct Track {
 
 /// Averages over a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Point {
+pub struct TimelinePoint {
     /// Its end, seconds.
     pub at: f64,
     /// Sequences in the batch.
@@ -42,7 +42,7 @@ pub struct Point {
 }
 
 impl Timeline {
-    pub(super) fn push(&mut self, sample: &Sample) {
+    pub(super) fn push(&mut self, sample: &WorkerSample) {
         let key = (!sample.prefill_pool, sample.worker);
         let place = self
             .tracks
@@ -50,7 +50,7 @@ impl Timeline {
         let place = match place {
             Ok(place) => place,
             Err(place) => {
-                let track = Track {
+                let track = WorkerTrack {
                     worker: sample.worker,
                     prefill_pool: sample.prefill_pool,
                     points: Vec::new(),
@@ -65,18 +65,18 @@ impl Timeline {
     }
 }
 
-impl Track {
-    fn push(&mut self, sample: &Sample) {
+impl WorkerTrack {
+    fn push(&mut self, sample: &WorkerSample) {
         if self.open == 0 {
             if self.points.len() == MOST {
                 self.halve();
             }
-            self.points.push(Point::default());
+            self.points.push(TimelinePoint::default());
         }
         let n = f64::from(self.open);
         let mean = |old: f64, new: f64| (old * n + new) / (n + 1.0);
         if let Some(point) = self.points.last_mut() {
-            *point = Point {
+            *point = TimelinePoint {
                 at: sample.at.as_secs_f64(),
                 running: mean(point.running, sample.running.into()),
                 waiting: mean(point.waiting, sample.waiting.into()),
@@ -91,7 +91,7 @@ impl Track {
     fn halve(&mut self) {
         let half = |a: f64, b: f64| (a + b) / 2.0;
         let pairs = self.points.chunks(2).map(|pair| match pair {
-            [a, b] => Point {
+            [a, b] => TimelinePoint {
                 at: b.at,
                 running: half(a.running, b.running),
                 waiting: half(a.waiting, b.waiting),

@@ -8,8 +8,8 @@ use vllm_sim_engine::{BlockKey, Event};
 /// A key stands for all blocks before it, so that walking a prompt's keys until nobody has one
 /// gives the length of the common prefix with every worker at once.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    nodes: HashMap<u64, u32, BuildHasherDefault<Mixed>>,
+pub(super) struct BlockIndex {
+    nodes: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     keys: Vec<u64>,
     free: Vec<u32>,
     /// Bits per worker, `words` of them per node.
@@ -29,9 +29,9 @@ pub(super) struct Index {
 
 /// Keys are mixed already.
 #[derive(Debug, Default)]
-pub(super) struct Mixed(u64);
+pub(super) struct KeyHasher(u64);
 
-impl Hasher for Mixed {
+impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -48,12 +48,12 @@ impl Hasher for Mixed {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockUse {
     Cached,
     Used,
 }
 
-impl Index {
+impl BlockIndex {
     pub(super) fn add(&mut self, worker: u32) {
         let workers = worker as usize + 1;
         if workers <= self.workers {
@@ -83,7 +83,7 @@ impl Index {
         self.copies.retain(|&(_, other), _| other != worker);
         let nodes: Vec<u32> = self.nodes.values().copied().collect();
         for node in nodes {
-            self.unset(Kind::Cached, node, worker);
+            self.unset(BlockUse::Cached, node, worker);
             self.drop_unused(node);
         }
     }
@@ -93,10 +93,10 @@ impl Index {
             Event::Stored { plan, from, to } => {
                 for key in &plan.keys[*from as usize..*to as usize] {
                     let node = self.node(*key);
-                    if self.has(Kind::Cached, node, worker) {
+                    if self.has(BlockUse::Cached, node, worker) {
                         *self.copies.entry((node, worker)).or_insert(0) += 1;
                     } else {
-                        self.set(Kind::Cached, node, worker);
+                        self.set(BlockUse::Cached, node, worker);
                     }
                 }
             }
@@ -108,7 +108,7 @@ impl Index {
                     if !self.copies.is_empty() && take_one(&mut self.copies, (node, worker)) {
                         continue;
                     }
-                    self.unset(Kind::Cached, node, worker);
+                    self.unset(BlockUse::Cached, node, worker);
                     self.drop_unused(node);
                 }
             }
@@ -120,7 +120,7 @@ impl Index {
     /// Blocks at the front of a prompt that each worker has cached.
     pub(super) fn overlaps(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
-        self.walk(Kind::Cached, keys, &mut overlaps);
+        self.walk(BlockUse::Cached, keys, &mut overlaps);
         self.overlaps = overlaps;
         &self.overlaps
     }
@@ -133,7 +133,7 @@ impl Index {
     /// Blocks of a prompt that requests on each worker use already.
     pub(super) fn shared(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
-        self.walk(Kind::Used, keys, &mut shared);
+        self.walk(BlockUse::Used, keys, &mut shared);
         self.shared = shared;
         &self.shared
     }
@@ -143,7 +143,7 @@ impl Index {
         self.shared[worker as usize]
     }
 
-    fn walk(&mut self, kind: Kind, keys: &[BlockKey], depths: &mut [u32]) {
+    fn walk(&mut self, kind: BlockUse, keys: &[BlockKey], depths: &mut [u32]) {
         depths.fill(0);
         let mut alive = std::mem::take(&mut self.alive);
         alive.clear();
@@ -190,10 +190,10 @@ impl Index {
         let mut fresh = 0;
         for key in keys {
             let node = self.node(*key);
-            if self.has(Kind::Used, node, worker) {
+            if self.has(BlockUse::Used, node, worker) {
                 *self.users.entry((node, worker)).or_insert(0) += 1;
             } else {
-                self.set(Kind::Used, node, worker);
+                self.set(BlockUse::Used, node, worker);
                 fresh += 1;
             }
             nodes.push(node);
@@ -208,7 +208,7 @@ impl Index {
             if take_one(&mut self.users, (node, worker)) {
                 continue;
             }
-            self.unset(Kind::Used, node, worker);
+            self.unset(BlockUse::Used, node, worker);
             self.drop_unused(node);
             freed += 1;
         }
@@ -239,31 +239,31 @@ impl Index {
         }
     }
 
-    fn bits(&self, kind: Kind) -> &[u64] {
+    fn bits(&self, kind: BlockUse) -> &[u64] {
         match kind {
-            Kind::Cached => &self.cached,
-            Kind::Used => &self.used,
+            BlockUse::Cached => &self.cached,
+            BlockUse::Used => &self.used,
         }
     }
 
-    fn word(&mut self, kind: Kind, node: u32, worker: u32) -> &mut u64 {
+    fn word(&mut self, kind: BlockUse, node: u32, worker: u32) -> &mut u64 {
         let at = node as usize * self.words + worker as usize / 64;
         match kind {
-            Kind::Cached => &mut self.cached[at],
-            Kind::Used => &mut self.used[at],
+            BlockUse::Cached => &mut self.cached[at],
+            BlockUse::Used => &mut self.used[at],
         }
     }
 
-    fn has(&self, kind: Kind, node: u32, worker: u32) -> bool {
+    fn has(&self, kind: BlockUse, node: u32, worker: u32) -> bool {
         let at = node as usize * self.words + worker as usize / 64;
         self.bits(kind)[at] >> (worker % 64) & 1 == 1
     }
 
-    fn set(&mut self, kind: Kind, node: u32, worker: u32) {
+    fn set(&mut self, kind: BlockUse, node: u32, worker: u32) {
         *self.word(kind, node, worker) |= 1 << (worker % 64);
     }
 
-    fn unset(&mut self, kind: Kind, node: u32, worker: u32) {
+    fn unset(&mut self, kind: BlockUse, node: u32, worker: u32) {
         *self.word(kind, node, worker) &= !(1 << (worker % 64));
     }
 }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_common_prefix_with_each_worker_is_found() {
-        let mut index = Index::default();
+        let mut index = BlockIndex::default();
         for worker in [0, 1, 70] {
             index.add(worker);
         }
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_second_copy_outlives_the_first() {
-        let mut index = Index::default();
+        let mut index = BlockIndex::default();
         index.add(0);
         index.apply(0, &stored(&[1]));
         index.apply(0, &stored(&[1]));
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn blocks_in_use_count_once_and_leave_nothing_behind() {
-        let mut index = Index::default();
+        let mut index = BlockIndex::default();
         index.add(1);
         let (a, fresh_a) = index.enter(1, &keys(&[1, 2, 3]), Vec::new());
         let (b, fresh_b) = index.enter(1, &keys(&[1, 2, 4]), Vec::new());

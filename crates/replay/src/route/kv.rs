@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use vllm_sim_random::Draw;
 
-use super::index::Index;
+use super::index::BlockIndex;
 use super::queue::QueuePolicy;
-use super::{Ask, Choice};
+use super::{RouteChoice, RouteRequest};
 
 /// Dynamo's router: the worker with the least blocks to prefill and to decode.
 ///
@@ -85,14 +85,14 @@ impl KvConfig {
 /// What the router sent where.
 #[derive(Debug, Default)]
 pub(super) struct KvState {
-    workers: Vec<Load>,
+    workers: Vec<WorkerLoad>,
     /// By slot.
-    requests: Vec<Sent>,
+    requests: Vec<RoutedRequest>,
     costs: Vec<f64>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Load {
+struct WorkerLoad {
     /// Prompt tokens of requests before their first token, less those cached.
     prefill_tokens: u64,
     /// Blocks in use.
@@ -102,7 +102,7 @@ struct Load {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Sent {
+struct RoutedRequest {
     worker: u32,
     prefill_tokens: u32,
     nodes: Vec<u32>,
@@ -114,7 +114,7 @@ impl KvState {
     pub(super) fn add(&mut self, worker: u32, batched: u32) {
         let at = worker as usize;
         if self.workers.len() <= at {
-            self.workers.resize(at + 1, Load::default());
+            self.workers.resize(at + 1, WorkerLoad::default());
         }
         self.workers[at].batched = batched;
     }
@@ -134,10 +134,10 @@ impl KvState {
     pub(super) fn costs(
         &mut self,
         config: &KvConfig,
-        ask: &Ask,
+        ask: &RouteRequest,
         serving: &[u32],
         overlaps: Option<&[u32]>,
-        index: &mut Index,
+        index: &mut BlockIndex,
     ) -> &[f64] {
         let keys = ask.blocks();
         let block = f64::from(ask.plan.block_size.max(1));
@@ -180,10 +180,16 @@ impl KvState {
     }
 
     /// A request goes to a worker.
-    pub(super) fn sent(&mut self, config: &KvConfig, ask: &Ask, choice: Choice, index: &mut Index) {
+    pub(super) fn sent(
+        &mut self,
+        config: &KvConfig,
+        ask: &RouteRequest,
+        choice: RouteChoice,
+        index: &mut BlockIndex,
+    ) {
         let at = ask.slot as usize;
         if self.requests.len() <= at {
-            self.requests.resize(at + 1, Sent::default());
+            self.requests.resize(at + 1, RoutedRequest::default());
         }
         let sent = &mut self.requests[at];
         let load = &mut self.workers[choice.worker as usize];
@@ -221,7 +227,7 @@ impl KvState {
         }
     }
 
-    pub(super) fn finished(&mut self, slot: u32, index: &mut Index) {
+    pub(super) fn finished(&mut self, slot: u32, index: &mut BlockIndex) {
         self.prefilled(slot);
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let load = &mut self.workers[sent.worker as usize];

@@ -16,11 +16,11 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{BlockPlan, Event, Stats};
 use vllm_sim_random::{Draw, Purpose, stream};
 
-use index::Index;
+use index::BlockIndex;
 pub use kv::KvConfig;
 use kv::KvState;
 pub use queue::QueuePolicy;
-use queue::{Queue, Waiting};
+use queue::{QueuedRequest, RouterQueue};
 pub use scorers::{Scorer, ScorersConfig};
 
 /// How workers are chosen.
@@ -62,7 +62,7 @@ impl RouterConfig {
 
 /// A request that wants a worker.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct RouteRequest {
     /// Its place among the living.
     pub slot: u32,
     /// Its place in the order of dispatch, for draws.
@@ -74,7 +74,7 @@ pub(super) struct Ask {
     pub strict_priority: u32,
 }
 
-impl Ask {
+impl RouteRequest {
     /// Full blocks of the prompt.
     fn blocks(&self) -> &[vllm_sim_engine::BlockKey] {
         let full = self.prompt.checked_div(self.plan.block_size).unwrap_or(0);
@@ -85,7 +85,7 @@ impl Ask {
 
 /// Where a request goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct RouteChoice {
     pub worker: u32,
     /// Blocks of its prompt that the router believes to be there.
     pub overlap: u32,
@@ -108,13 +108,13 @@ pub(super) struct Router {
     /// Requests on each worker.
     loads: Vec<u32>,
     next: usize,
-    index: Index,
+    index: BlockIndex,
     kv: KvState,
-    queue: Queue,
+    queue: RouterQueue,
     /// Block events that the router has not heard yet.
     late: VecDeque<(SimTime, u32, Event)>,
     lag: Duration,
-    gauges: scorers::Scraped,
+    gauges: scorers::ScrapedGauges,
 }
 
 impl Router {
@@ -130,12 +130,12 @@ impl Router {
             serving: Vec::new(),
             loads: Vec::new(),
             next: 0,
-            index: Index::default(),
+            index: BlockIndex::default(),
             kv: KvState::default(),
-            queue: Queue::new(policy),
+            queue: RouterQueue::new(policy),
             late: VecDeque::new(),
             lag,
-            gauges: scorers::Scraped::default(),
+            gauges: scorers::ScrapedGauges::default(),
             config,
         }
     }
@@ -171,8 +171,13 @@ impl Router {
     }
 
     /// Finds a worker; `None`: the request waits.
-    pub(super) fn place(&mut self, ask: Ask, now: SimTime, gauges: Gauges<'_>) -> Option<Choice> {
-        self.hear(now);
+    pub(super) fn place(
+        &mut self,
+        ask: RouteRequest,
+        now: SimTime,
+        gauges: Gauges<'_>,
+    ) -> Option<RouteChoice> {
+        self.apply_events(now);
         let full = match &self.config {
             RouterConfig::Kv(config) => {
                 !self.queue.is_empty() || self.kv.all_busy(config, &self.serving)
@@ -198,17 +203,17 @@ impl Router {
         &mut self,
         now: SimTime,
         gauges: Gauges<'_>,
-    ) -> Option<(u32, Choice, SimTime)> {
+    ) -> Option<(u32, RouteChoice, SimTime)> {
         if self.queue.is_empty() || self.serving.is_empty() {
             return None;
         }
-        self.hear(now);
+        self.apply_events(now);
         if let RouterConfig::Kv(config) = &self.config
             && self.kv.all_busy(config, &self.serving)
         {
             return None;
         }
-        let Waiting {
+        let QueuedRequest {
             ask,
             overlaps,
             since,
@@ -220,16 +225,16 @@ impl Router {
     /// At least one worker serves.
     fn choose(
         &mut self,
-        ask: &Ask,
+        ask: &RouteRequest,
         now: SimTime,
         gauges: Gauges<'_>,
         overlaps: Option<&[u32]>,
-    ) -> Choice {
+    ) -> RouteChoice {
         let mut draws = || stream(self.seed, ask.number, Purpose::Routing);
         let (serving, loads) = (&self.serving, &self.loads);
         let load = |worker: u32| loads[worker as usize];
         let last = serving.len() as u64 - 1;
-        let plain = |worker| Choice {
+        let plain = |worker| RouteChoice {
             worker,
             overlap: 0,
             best: None,
@@ -268,7 +273,7 @@ impl Router {
                     Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
                     None => self.index.overlap(worker),
                 };
-                Choice {
+                RouteChoice {
                     worker,
                     overlap: overlap(worker),
                     best: serving.iter().map(|&worker| overlap(worker)).max(),
@@ -285,7 +290,7 @@ impl Router {
                         .scores(config, serving, loads, overlaps, ask.blocks().len());
                 let worker = serving[kv::pick(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
-                Choice {
+                RouteChoice {
                     worker,
                     overlap,
                     best: serving
@@ -312,7 +317,7 @@ impl Router {
     }
 
     /// Applies the events that have arrived by `now`.
-    fn hear(&mut self, now: SimTime) {
+    fn apply_events(&mut self, now: SimTime) {
         while let Some((at, ..)) = self.late.front()
             && *at <= now
         {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use vllm_sim_engine::SimTime;
 
-use super::Ask;
+use super::RouteRequest;
 
 /// Who leaves the router's queue first, within one strict priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,8 +19,8 @@ pub enum QueuePolicy {
 
 /// A request in the queue.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub ask: Ask,
+pub(super) struct QueuedRequest {
+    pub ask: RouteRequest,
     /// Per worker: blocks that were cached when it came.
     pub overlaps: Vec<u32>,
     pub since: SimTime,
@@ -31,35 +31,35 @@ pub(super) struct Waiting {
 /// Order: strict priority, then score, then arrival.
 /// Source: dynamo-kv-router `src/scheduling/policy.rs`, 1.6.1.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct RouterQueue {
     policy: QueuePolicy,
     /// The first is the next to leave.
-    waiting: BTreeMap<(Reverse<u32>, Reverse<Score>, u64), Waiting>,
+    waiting: BTreeMap<(Reverse<u32>, Reverse<QueueScore>, u64), QueuedRequest>,
     count: u64,
 }
 
 /// A score in the order of its values.
 #[derive(Debug, Clone, Copy)]
-struct Score(f64);
+struct QueueScore(f64);
 
-impl PartialEq for Score {
+impl PartialEq for QueueScore {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
-impl Eq for Score {}
-impl PartialOrd for Score {
+impl Eq for QueueScore {}
+impl PartialOrd for QueueScore {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Score {
+impl Ord for QueueScore {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl Queue {
+impl RouterQueue {
     pub(super) fn new(policy: QueuePolicy) -> Self {
         Self {
             policy,
@@ -75,7 +75,7 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, ask: Ask, overlaps: Vec<u32>, now: SimTime) {
+    pub(super) fn push(&mut self, ask: RouteRequest, overlaps: Vec<u32>, now: SimTime) {
         let priority = f64::from(ask.priority.max(0));
         let arrival = now.as_secs_f64();
         let score = match self.policy {
@@ -91,10 +91,10 @@ impl Queue {
         self.count += 1;
         let rank = (
             Reverse(ask.strict_priority),
-            Reverse(Score(score)),
+            Reverse(QueueScore(score)),
             self.count,
         );
-        let waiting = Waiting {
+        let waiting = QueuedRequest {
             ask,
             overlaps,
             since: now,
@@ -102,7 +102,7 @@ impl Queue {
         self.waiting.insert(rank, waiting);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<QueuedRequest> {
         self.waiting.pop_first().map(|(_, waiting)| waiting)
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn order(policy: QueuePolicy) -> Vec<u32> {
-        let mut queue = Queue::new(policy);
+        let mut queue = RouterQueue::new(policy);
         // Prompt tokens, priority, strict priority; one per second.
         let asks = [
             (900, 0, 0),
@@ -122,7 +122,7 @@ mod tests {
             (90, 0, 0),
         ];
         for (slot, (prompt, priority, strict_priority)) in (0..).zip(asks) {
-            let ask = Ask {
+            let ask = RouteRequest {
                 slot,
                 number: 0,
                 plan: Default::default(),

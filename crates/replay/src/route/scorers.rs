@@ -55,7 +55,7 @@ impl ScorersConfig {
 
 /// Gauges as they were read last.
 #[derive(Debug, Default)]
-pub(super) struct Scraped {
+pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
     /// Of how many workers.
     workers: usize,
@@ -64,7 +64,7 @@ pub(super) struct Scraped {
     scores: Vec<f64>,
 }
 
-impl Scraped {
+impl ScrapedGauges {
     pub(super) fn refresh(
         &mut self,
         config: &ScorersConfig,
@@ -95,8 +95,8 @@ impl Scraped {
     ) -> &[f64] {
         let stats = &self.stats;
         let of = |worker: u32| stats.get(worker as usize).copied().unwrap_or_default();
-        let waiting = Range::of(serving.iter().map(|&worker| of(worker).waiting as f64));
-        let running = Range::of(serving.iter().map(|&worker| loads[worker as usize].into()));
+        let waiting = ScoreRange::of(serving.iter().map(|&worker| of(worker).waiting as f64));
+        let running = ScoreRange::of(serving.iter().map(|&worker| loads[worker as usize].into()));
         self.scores.clear();
         for &worker in serving {
             let stats = of(worker);
@@ -121,12 +121,12 @@ impl Scraped {
     }
 }
 
-struct Range {
+struct ScoreRange {
     low: f64,
     high: f64,
 }
 
-impl Range {
+impl ScoreRange {
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {

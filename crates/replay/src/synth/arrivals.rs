@@ -61,7 +61,7 @@ impl Arrivals {
 
     /// The starts of `count` sessions; 0 when their number is not known, which leaves gamma gaps
     /// unscaled.
-    pub fn starts(self, seed: u64, count: u64) -> Starts {
+    pub fn starts(self, seed: u64, count: u64) -> StartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
                 let mut rng = stream(seed, 0, Purpose::Workload);
@@ -75,7 +75,7 @@ impl Arrivals {
             _ => 1.0,
         };
         let first_gap = matches!(self, Self::Gamma { .. });
-        Starts {
+        StartTimes {
             arrivals: self,
             peer: StdRng::new(seed),
             rng: stream(seed, 0, Purpose::Workload),
@@ -121,7 +121,7 @@ impl FromStr for Arrivals {
 
 /// Starts of sessions in milliseconds, without an end.
 #[derive(Debug, Clone)]
-pub struct Starts {
+pub struct StartTimes {
     arrivals: Arrivals,
     peer: StdRng,
     rng: rand_chacha::ChaCha8Rng,
@@ -130,7 +130,7 @@ pub struct Starts {
     first: bool,
 }
 
-impl Starts {
+impl StartTimes {
     /// The next start. The first is 0, or after a first gap where `vllm bench serve` waits for one.
     pub fn next_ms(&mut self) -> f64 {
         if std::mem::take(&mut self.first) {

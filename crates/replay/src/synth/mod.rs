@@ -6,11 +6,11 @@
 mod arrivals;
 mod lengths;
 
-use crate::workload::{Prompt, Run, Session, Source, Turn, WorkloadError};
+use crate::workload::{Prompt, Session, Source, TokenRun, Turn, WorkloadError};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
-pub use arrivals::{Arrivals, Starts};
+pub use arrivals::{Arrivals, StartTimes};
 pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 
@@ -77,7 +77,7 @@ impl Synthetic {
     ///
     /// # Errors
     /// [`WorkloadError::Bad`] names the option.
-    pub fn source(self) -> Result<Made, WorkloadError> {
+    pub fn source(self) -> Result<SyntheticSource, WorkloadError> {
         let bad = |place: &str, problem: String| WorkloadError::Bad {
             place: place.to_owned(),
             problem,
@@ -98,7 +98,7 @@ impl Synthetic {
             return Err(bad("block size", "0, must be at least 1".to_owned()));
         }
         let arrivals = self.arrivals.check().map_err(|e| bad("arrivals", e))?;
-        Ok(Made {
+        Ok(SyntheticSource {
             starts: arrivals.starts(self.arrival_seed, self.sessions),
             groups: StdRng::new(42),
             made: 0,
@@ -118,16 +118,16 @@ impl Synthetic {
 
 /// A synthetic workload, made as it is asked for.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct SyntheticSource {
     what: Synthetic,
-    starts: Starts,
+    starts: StartTimes,
     groups: StdRng,
     made: u64,
     next_block: u64,
 }
 
-impl Made {
-    fn prompt(&mut self, input: u32, group: u32) -> Vec<Run> {
+impl SyntheticSource {
+    fn prompt(&mut self, input: u32, group: u32) -> Vec<TokenRun> {
         let block = self.what.block;
         let blocks = input.div_ceil(block);
         let shared = match self.what.prefix_groups {
@@ -141,7 +141,7 @@ impl Made {
             let len = block.min(input - b * block);
             if b < shared {
                 let id = SHARED | u64::from(group) << 32 | u64::from(b);
-                runs.push(Run {
+                runs.push(TokenRun {
                     id,
                     len,
                     same: true,
@@ -150,14 +150,14 @@ impl Made {
             }
             self.next_block += 1;
             if single {
-                runs.push(Run {
+                runs.push(TokenRun {
                     id: mix(4, self.next_block),
                     len: input - b * block,
                     same: false,
                 });
                 break;
             }
-            runs.push(Run {
+            runs.push(TokenRun {
                 id: self.next_block,
                 len,
                 same: true,
@@ -167,7 +167,7 @@ impl Made {
     }
 }
 
-impl Source for Made {
+impl Source for SyntheticSource {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         let i = self.made;
         if i == self.what.sessions {
@@ -190,7 +190,7 @@ impl Source for Made {
                 Some(more) if n > 0 => {
                     let len = more.draw(&mut rng, 1);
                     self.next_block += 1;
-                    Prompt::Grown(vec![Run {
+                    Prompt::Grown(vec![TokenRun {
                         id: mix(4, self.next_block),
                         len,
                         same: false,
@@ -199,7 +199,7 @@ impl Source for Made {
                 _ => {
                     let input = self.what.input.draw(&mut rng, 1);
                     Prompt::Whole(if plain {
-                        vec![Run {
+                        vec![TokenRun {
                             id: mix(1, i),
                             len: input,
                             same: false,
@@ -237,7 +237,7 @@ impl Source for Made {
 #[derive(Debug)]
 pub struct Retimed<S> {
     source: S,
-    starts: Starts,
+    starts: StartTimes,
 }
 
 impl<S: Source> Retimed<S> {

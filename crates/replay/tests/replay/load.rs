@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::load::{self, BenchRun, Format, Load, Measured, Options};
+use vllm_sim_replay::load::{self, BenchRun, Format, LoadOptions, MeasuredRequest, OfferedLoad};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
 use vllm_sim_replay::workload::{Prompt, Session, Source};
 
@@ -26,18 +26,18 @@ fn all(mut source: impl Source) -> Vec<Session> {
     sessions
 }
 
-fn read(text: &str, options: &Options) -> Result<Vec<Session>, String> {
+fn read(text: &str, options: &LoadOptions) -> Result<Vec<Session>, String> {
     let (_dir, path) = file("trace", text);
     let source = load::open(&[path], options).map_err(|error| error.to_string())?;
     Ok(all(source))
 }
 
 fn auto(text: &str) -> Vec<Session> {
-    read(text, &Options::default()).expect("is a trace")
+    read(text, &LoadOptions::default()).expect("is a trace")
 }
 
 /// Why a text is refused, without the folder it was in.
-fn refusal(text: &str, options: &Options) -> String {
+fn refusal(text: &str, options: &LoadOptions) -> String {
     let error = read(text, options).expect_err("is refused");
     error[error.find("trace").unwrap_or(0)..].to_owned()
 }
@@ -95,9 +95,9 @@ fn mooncake_rows_are_requests_and_sessions() {
         first(&sessions[1]),
         "equal ids, equal content"
     );
-    let in_file_order = Options {
+    let in_file_order = LoadOptions {
         by_time: false,
-        ..Options::default()
+        ..LoadOptions::default()
     };
     let starts: Vec<f64> = shown(&read(text, &in_file_order).expect("is a trace"))
         .iter()
@@ -116,10 +116,10 @@ fn delta_rows_grow_and_gzip_is_found_by_content() {
     let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
     packed.write_all(text.as_bytes()).expect("is written");
     packed.finish().expect("is written");
-    let options = Options {
+    let options = LoadOptions {
         format: "mooncake_delta".parse().expect("is known"),
         trace_block_size: 16,
-        ..Options::default()
+        ..LoadOptions::default()
     };
     let sessions = all(load::open(&[path], &options).expect("is a trace"));
     let expected: Vec<Shown> = vec![(0.0, vec![(16, 5, 0.0, false), (4, 5, 2.0, true)])];
@@ -131,7 +131,7 @@ fn sorted_rows_are_streamed_with_their_number_known() {
     let row = |i: u32| format!("{{\"timestamp\":{i},\"output_length\":1,\"hash_ids\":[{i}]}}\n");
     let text: String = (10..1010).map(row).collect();
     let (_dir, path) = file("t", &text);
-    let mut source = load::open(&[path], &Options::default()).expect("is a trace");
+    let mut source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
     assert_eq!(source.requests(), Some(1000));
     let mut last = SimTime::ZERO;
     while let Some(session) = source.next().expect("is a session") {
@@ -144,9 +144,9 @@ fn sorted_rows_are_streamed_with_their_number_known() {
 fn broken_lines_are_named_with_field_and_value() {
     let good = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n";
     let with = |bad: &str| format!("{good}\n{good}{bad}\n{good}");
-    let mooncake = Options {
+    let mooncake = LoadOptions {
         format: Format::Mooncake,
-        ..Options::default()
+        ..LoadOptions::default()
     };
     for (bad, problem) in [
         ("{\"timestamp\":0,", "is not JSON: EOF"),
@@ -213,12 +213,12 @@ fn agents_wait_for_one_another() {
     let ring = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"],"tool_wait_ms":4}
 {"request_id":"b","output_length":1,"hash_ids":[1],"wait_for":["a"]}"#;
     assert_eq!(
-        refusal(ring, &Options::default()),
+        refusal(ring, &LoadOptions::default()),
         "trace:1: waits for itself through others"
     );
     let unknown = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"]}"#;
     assert_eq!(
-        refusal(unknown, &Options::default()),
+        refusal(unknown, &LoadOptions::default()),
         "trace:1: waits for \"b\", which is not there"
     );
 }
@@ -227,7 +227,7 @@ fn agents_wait_for_one_another() {
 fn applied_compute_rows_become_growing_sessions() {
     let text = r#"{"num_turns":2,"input_prompt_length":100,"assistant_response_length":[10,20],"tool_call_output_length":[30,40],"tool_call_latency":[0.5,1.25],"final_assistant_response_length":50}"#;
     let (_dir, path) = file("t", text);
-    let source = load::open(&[path], &Options::default()).expect("is a trace");
+    let source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
     assert!(source.untimed());
     let expected: Vec<Shown> = vec![(
         0.0,
@@ -240,7 +240,7 @@ fn applied_compute_rows_become_growing_sessions() {
     assert_eq!(shown(&all(source)), expected);
     let short = text.replace("[10,20]", "[10]");
     assert_eq!(
-        refusal(&short, &Options::default()),
+        refusal(&short, &LoadOptions::default()),
         "trace:1: assistant_response_length has 1 entries, must have num_turns = 2"
     );
 }
@@ -266,7 +266,7 @@ fn dynamo_request_traces_become_requests_or_sessions() {
     let expected: Vec<Shown> = vec![(0.0, vec![(70, 3, 0.0, false), (70, 3, 600.0, false)])];
     assert_eq!(shown(&auto(&agents)), expected);
     assert_eq!(
-        refusal(&(plain + &agents), &Options::default()),
+        refusal(&(plain + &agents), &LoadOptions::default()),
         "trace:3: agent_context must be in every record or in none"
     );
 }
@@ -300,11 +300,11 @@ fn tables_of_public_traces_are_read() {
             "trace:3: TIMESTAMP is \"noon\", must be a time such as 2023-11-16 18:15:46.6805900",
         ),
     ] {
-        assert_eq!(refusal(&bad, &Options::default()), problem);
+        assert_eq!(refusal(&bad, &LoadOptions::default()), problem);
     }
-    let headless = Options {
+    let headless = LoadOptions {
         format: Format::Azure,
-        ..Options::default()
+        ..LoadOptions::default()
     };
     assert_eq!(
         refusal("a,b\n1,2\n", &headless),
@@ -322,7 +322,7 @@ fn conversations_are_sessions_that_grow() {
     assert_eq!(shown(&sessions), expected);
     assert_eq!(sessions[0].turns[1].text.as_deref(), Some("1234"));
     let (_dir, path) = file("t", text);
-    let source = load::open(&[path], &Options::default()).expect("is a trace");
+    let source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
     assert!(source.untimed());
     let timed = all(Retimed::new(source, Arrivals::Interval(20.0), 1));
     assert_eq!(timed[0].start, SimTime::ZERO);
@@ -336,7 +336,10 @@ fn results_of_vllm_bench_are_workloads_and_measurements() {
     let (_dir, path) = file("t", text);
     let runs = load::bench_runs(&path, Format::Auto).expect("is a result");
     assert_eq!(runs.len(), 1);
-    assert_eq!(runs[0].load, Load::Drawn(Arrivals::at_rate(4.0, 0.5)));
+    assert_eq!(
+        runs[0].load,
+        OfferedLoad::Drawn(Arrivals::at_rate(4.0, 0.5))
+    );
     let close = |found: Option<f64>, value: f64| {
         assert!(
             (found.expect("is known") - value).abs() < 1e-9,
@@ -355,13 +358,13 @@ fn results_of_vllm_bench_are_workloads_and_measurements() {
         "total_output_tokens":20,"mean_ttft_ms":10.5,"p99_ttft_ms":20,"mean_tpot_ms":3}"#;
     let (_dir, path) = file("t", closed);
     let run = load::bench_runs(&path, Format::VllmBench).expect("is a result");
-    assert_eq!(run[0].load, Load::Closed(8));
+    assert_eq!(run[0].load, OfferedLoad::Closed(8));
     assert_eq!(
         (run[0].requests[3].input, run[0].requests[3].output),
         (10, 5)
     );
     close(run[0].stats.ttft_p99, 20.0);
-    let source = load::open(&[path], &Options::default()).expect("is a workload");
+    let source = load::open(&[path], &LoadOptions::default()).expect("is a workload");
     assert_eq!(source.concurrency(), Some(8));
 }
 
@@ -373,7 +376,7 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
         {"prompt_tokens":12,"output_tokens":5,"request_start_time":100.5,"request_end_time":101.5,"time_to_first_token_ms":125.0}]}}]}"#;
     let (_dir, path) = file("t", guidellm);
     let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
-    assert_eq!(runs[0].load, Load::Closed(4));
+    assert_eq!(runs[0].load, OfferedLoad::Closed(4));
     let seen: Vec<_> = runs[0]
         .requests
         .iter()
@@ -433,8 +436,8 @@ fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
 fn a_report_that_guidellm_wrote_is_read() {
     let path = result("guidellm-0.8.1.json");
     let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
-    assert_eq!(runs[0].load, Load::Closed(3));
-    assert_eq!(runs[1].load, Load::Times);
+    assert_eq!(runs[0].load, OfferedLoad::Closed(3));
+    assert_eq!(runs[1].load, OfferedLoad::Times);
     let mut first = measured(&runs[0]);
     first.sort_unstable();
     assert_eq!(
@@ -457,7 +460,7 @@ fn a_report_that_guidellm_wrote_is_read() {
         lengths.iter().all(|(_, output)| *output == 16),
         "{lengths:?}"
     );
-    let source = load::open(&[path], &Options::default()).expect("is a workload");
+    let source = load::open(&[path], &LoadOptions::default()).expect("is a workload");
     assert_eq!(all(source).len(), 8);
 }
 
@@ -491,9 +494,9 @@ fn what_inference_perf_wrote_is_read() {
             (93, 21, 938, 14559),
         ]
     );
-    assert_eq!(runs[0].load, Load::Times);
+    assert_eq!(runs[0].load, OfferedLoad::Times);
     let stage = &read("inference-perf-0.7.0-stage.json").expect("is a stage")[0];
-    let spread = |of: fn(&Measured) -> u32| {
+    let spread = |of: fn(&MeasuredRequest) -> u32| {
         let values = stage.requests.iter().map(of);
         let (least, most) = (values.clone().min(), values.clone().max());
         (values.len(), least, most, values.sum::<u32>())
@@ -533,13 +536,13 @@ fn rows_of_requests_share_prefixes() {
 #[test]
 fn what_is_nothing_known_is_said_to_be() {
     for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
-        let error = refusal(text, &Options::default());
+        let error = refusal(text, &LoadOptions::default());
         assert!(
             error.contains("looks like none of") || error.contains("is empty"),
             "{error}"
         );
     }
-    let error = load::open(&[PathBuf::from("nowhere")], &Options::default())
+    let error = load::open(&[PathBuf::from("nowhere")], &LoadOptions::default())
         .err()
         .expect("there is none");
     assert!(error.to_string().starts_with("nowhere: "), "{error}");

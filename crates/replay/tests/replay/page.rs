@@ -6,7 +6,7 @@ use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape, page};
-use vllm_sim_replay::report::{Collector, Facts, Options, Report, Slo};
+use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts, Slo};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
 
@@ -41,7 +41,7 @@ fn report(sessions: u64, workers: u32) -> Report {
     }
     .source()
     .expect("makes sense");
-    let mut collector = Collector::new(Options {
+    let mut collector = Collector::new(ReportOptions {
         slo: Slo {
             ttft_ms: Some(500.0),
             ..Slo::default()
@@ -49,7 +49,7 @@ fn report(sessions: u64, workers: u32) -> Report {
         per_request: false,
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");
-    collector.finish(&Facts {
+    collector.finish(&RunFacts {
         prefill_tokens: None,
         requests: totals.requests,
         prefill_worker_seconds: 0.0,

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
-use vllm_sim_replay::outcome::{Admission, Outcome, Sample, Sink, Status};
-use vllm_sim_replay::report::{Collector, Facts, Options, Report, RowForm, Rows, Slo, compare};
+use vllm_sim_replay::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
+use vllm_sim_replay::report::{
+    Collector, Report, ReportOptions, RowForm, Rows, RunFacts, Slo, compare,
+};
 
 fn at(ms: u64) -> SimTime {
     SimTime::from_millis(ms)
@@ -56,8 +58,8 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
     }
 }
 
-fn facts(requests: u64) -> Facts {
-    Facts {
+fn facts(requests: u64) -> RunFacts {
+    RunFacts {
         prefill_tokens: None,
         requests,
         prefill_worker_seconds: 0.0,
@@ -68,16 +70,16 @@ fn facts(requests: u64) -> Facts {
 }
 
 fn run(slo: Slo) -> Report {
-    let mut collector = Collector::new(Options {
+    let mut collector = Collector::new(ReportOptions {
         slo,
-        ..Options::default()
+        ..ReportOptions::default()
     });
     end(&mut collector, 1, 100, &[150, 160, 180], Status::Completed);
     end(&mut collector, 0, 0, &[20, 30, 50, 90], Status::Completed);
     end(&mut collector, 2, 120, &[], Status::Rejected);
     end(&mut collector, 3, 130, &[140], Status::Failed);
     for i in 0..5000 {
-        collector.sample(&Sample {
+        collector.sample(&WorkerSample {
             at: at(i),
             worker: (i % 2) as u32,
             prefill_pool: false,
@@ -261,7 +263,7 @@ fn two_reports_are_compared_line_by_line() {
 
 #[test]
 fn an_empty_run_has_a_report_of_zeros() {
-    let report = Collector::new(Options::default()).finish(&facts(0));
+    let report = Collector::new(ReportOptions::default()).finish(&facts(0));
     assert_eq!(report.number("mean_ttft_ms"), 0.0);
     assert_eq!(report.number("request_throughput_rps"), 0.0);
     assert!(report.table(None).contains("N/A"));

@@ -15,9 +15,11 @@ use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::outcome::{Change, Outcome, Sink, Status};
+use vllm_sim_replay::outcome::{Outcome, Sink, Status, WorkerChange};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::workload::{Dependency, Prompt, Run, Session, Source, Turn, WorkloadError};
+use vllm_sim_replay::workload::{
+    Dependency, Prompt, Session, Source, TokenRun, Turn, WorkloadError,
+};
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals, TransferTime,
     run,
@@ -44,7 +46,7 @@ struct Seen {
 struct Notes {
     seen: Vec<Seen>,
     gaps: HashMap<u64, u64>,
-    workers: Vec<(u64, u32, Change)>,
+    workers: Vec<(u64, u32, WorkerChange)>,
 }
 
 impl Sink for Notes {
@@ -81,7 +83,7 @@ impl Sink for Notes {
         true
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, _: bool, change: Change) {
+    fn worker(&mut self, at: SimTime, worker: u32, _: bool, change: WorkerChange) {
         self.workers.push((at.nanos(), worker, change));
     }
 }
@@ -247,7 +249,7 @@ impl Source for Listed {
 /// Plain requests: start in ms, content and length of the prompt, output.
 fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
     let sessions = of.iter().map(|&(at, id, len, output)| {
-        let run = Run {
+        let run = TokenRun {
             id,
             len,
             same: false,

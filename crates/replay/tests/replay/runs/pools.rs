@@ -4,7 +4,7 @@ use vllm_sim_replay::{ScaleRule, Scaling};
 
 use super::*;
 
-fn changes(notes: &Notes, change: Change) -> Vec<(u64, u32)> {
+fn changes(notes: &Notes, change: WorkerChange) -> Vec<(u64, u32)> {
     let found = notes.workers.iter().filter(|(_, _, what)| *what == change);
     found
         .map(|&(at, worker, _)| (at / 1_000_000, worker))
@@ -25,15 +25,15 @@ fn a_plan_adds_and_drains_workers() {
     let asks: Vec<_> = (0..60).map(|i| (i * 100, i, 100, 30)).collect();
     let (notes, totals) = play(&settings(pool), requests(&asks));
     assert_eq!(
-        changes(&notes, Change::Starting),
+        changes(&notes, WorkerChange::Starting),
         [(0, 0), (1000, 1), (1000, 2)]
     );
     assert_eq!(
-        changes(&notes, Change::Ready),
+        changes(&notes, WorkerChange::Ready),
         [(0, 0), (1500, 1), (1500, 2)]
     );
-    assert_eq!(changes(&notes, Change::Draining).len(), 2);
-    let gone = changes(&notes, Change::Gone);
+    assert_eq!(changes(&notes, WorkerChange::Draining).len(), 2);
+    let gone = changes(&notes, WorkerChange::Gone);
     assert_eq!(gone.len(), 2);
     assert_eq!(totals.most_workers, 3);
     // Nothing new goes to those that drain, and what they had comes to its end.
@@ -61,8 +61,8 @@ fn the_autoscaler_follows_the_load_and_lets_go() {
     asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
     let (notes, totals) = play(&settings(pool), requests(&asks));
     assert_eq!(totals.most_workers, 6);
-    let started = changes(&notes, Change::Starting).len();
-    assert_eq!(changes(&notes, Change::Gone).len(), started - 1);
+    let started = changes(&notes, WorkerChange::Starting).len();
+    assert_eq!(changes(&notes, WorkerChange::Gone).len(), started - 1);
     assert!(
         notes
             .seen
