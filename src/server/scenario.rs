@@ -6,23 +6,23 @@ use super::Server;
 use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_observe::metrics::{Metrics, Rejection};
-use vllm_sim_service::fault::{Bound, Origin, Tally};
+use vllm_sim_service::fault::{AdmissionBound, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::Scenario;
 
 /// Faults and refusals, counted; faults are logged too.
 pub(super) struct FaultCounter(pub(super) Arc<Metrics>);
 
-impl Tally for FaultCounter {
-    fn count(&self, kind: &'static str, origin: &Origin) {
+impl FaultObserver for FaultCounter {
+    fn fault(&self, kind: &'static str, origin: &FaultOrigin) {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
         tracing::debug!(kind, scenario, phase, "fault on purpose");
     }
 
-    fn refused(&self, bound: Bound) {
+    fn refused(&self, bound: AdmissionBound) {
         self.0.on_rejected(match bound {
-            Bound::Requests => Rejection::QueuedRequests,
-            Bound::Tokens => Rejection::QueuedTokens,
+            AdmissionBound::Requests => Rejection::QueuedRequests,
+            AdmissionBound::Tokens => Rejection::QueuedTokens,
         });
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 /// The settings of the start, of a server that cannot be tuned.
 pub(super) fn tuned(config: &Config) -> LiveSettings {
     LiveSettings {
-        plan: config.faults.rates.clone(),
+        rates: config.faults.rates.clone(),
         admission: config.engine.admission,
         health: config.faults.health_status,
         ..LiveSettings::default()

@@ -22,16 +22,16 @@ impl Faults {
         for typed in v.comma_list("failure-types") {
             failures.push(Failure::named(&typed).ok_or_else(|| unknown(&typed))?);
         }
-        let mut orders = Vec::new();
+        let mut specs = Vec::new();
         for typed in v.list("stream-faults") {
-            let order: Result<FaultSpec, _> = typed.parse();
-            orders.push(order.map_err(|error| ConfigError::Invalid(error.to_string()))?);
+            let spec: Result<FaultSpec, _> = typed.parse();
+            specs.push(spec.map_err(|error| ConfigError::Invalid(error.to_string()))?);
         }
         if failures.is_empty() {
             failures.extend(Failure::ALL);
         }
-        if orders.is_empty() {
-            orders.push(FaultSpec {
+        if specs.is_empty() {
+            specs.push(FaultSpec {
                 stream_faults: vec![StreamFault::CutAfter(5)],
                 ..FaultSpec::default()
             });
@@ -45,7 +45,7 @@ impl Faults {
                     0.0..=100.0,
                     "stream fault rate should be between 0 and 100",
                 )?,
-                orders,
+                specs,
             },
             health_status: v.ranged(
                 "health-status",

@@ -45,9 +45,10 @@ impl VllmEngine for Engine {
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
         let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
         let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
-        let ruling = fault::judge(&self.parts, &request)?;
-        ruling.delay(&self.parts).await;
-        ruling.refuse(&self.parts)?;
+        let mut faults = fault::decide(&self.parts, &request)?;
+        faults.delay(&self.parts.service).await;
+        fault::inject(&self.parts, &faults)?;
+        fault::keep_possible(&mut faults);
         let request = request.into_inner();
         if self.parts.config.server.log.http {
             tracing::info!(message = ?request, "gRPC Generate");
@@ -56,14 +57,14 @@ impl VllmEngine for Engine {
         let mut job = read::job(&self.parts, request).await?;
         job.rank = rank;
         job.trace = trace;
-        job.tuned = Some(ruling.tuned.clone());
+        job.settings = Some(faults.settings.clone());
         let reply = self
             .parts
             .service
             .generate(&job)
             .map_err(|error| status::refused(&error))?;
-        let hurt = ruling.hurt(&self.parts);
-        Ok(Response::new(Answer::new(reply, stream, hurt)))
+        let injector = faults.injector(&self.parts.service);
+        Ok(Response::new(Answer::new(reply, stream, injector)))
     }
 
     async fn embed(

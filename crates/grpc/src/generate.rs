@@ -22,17 +22,17 @@ pub(super) struct Answer {
     closed: bool,
     output: Vec<u32>,
     /// What goes wrong with it, when something does.
-    hurt: Option<Box<FaultInjector>>,
+    faults: Option<Box<FaultInjector>>,
 }
 
 impl Answer {
-    pub(super) fn new(reply: Reply, stream: bool, hurt: Option<Box<FaultInjector>>) -> Self {
+    pub(super) fn new(reply: Reply, stream: bool, faults: Option<Box<FaultInjector>>) -> Self {
         Self {
             reply,
             stream,
             closed: false,
             output: Vec::new(),
-            hurt,
+            faults,
         }
     }
 
@@ -49,11 +49,11 @@ impl Answer {
         let choice = self.reply.choices.first_mut()?;
         let cached_tokens = choice.progress().cached();
         while choice.sent < choice.released() {
-            if let Some(hurt) = &mut self.hurt {
-                if hurt.room() == 0 {
+            if let Some(faults) = &mut self.faults {
+                if faults.room() == 0 {
                     return None;
                 }
-                hurt.sent(1);
+                faults.sent(1);
             }
             choice.sent += 1;
             let Some(token) = choice.script.next(&mut choice.cursor) else {
@@ -69,7 +69,7 @@ impl Answer {
                 }));
             }
         }
-        let whole = self.hurt.as_ref().is_none_or(|hurt| hurt.room() > 0);
+        let whole = self.faults.as_ref().is_none_or(|faults| faults.room() > 0);
         (ended && whole).then(|| {
             self.closed = true;
             Response::Complete(GenerateComplete {
@@ -105,12 +105,12 @@ impl Stream for Answer {
         if this.closed {
             return Poll::Ready(None);
         }
-        while let Some(hurt) = &mut this.hurt {
-            match hurt.poll(cx) {
+        while let Some(faults) = &mut this.faults {
+            match faults.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 // A message of protobuf cannot be garbled here: it is left as it is.
                 Poll::Ready(InjectorAction::Garble) => {}
-                Poll::Ready(InjectorAction::Go) => break,
+                Poll::Ready(InjectorAction::Proceed) => break,
                 Poll::Ready(InjectorAction::Break) => {
                     this.closed = true;
                     let status = Status::unavailable("the answer was broken off on purpose");
@@ -130,7 +130,11 @@ impl Stream for Answer {
                 response: Some(response),
             }))),
             None => {
-                if this.hurt.as_ref().is_some_and(|hurt| hurt.room() == 0) {
+                if this
+                    .faults
+                    .as_ref()
+                    .is_some_and(|faults| faults.room() == 0)
+                {
                     // The next look finds what goes wrong.
                     cx.waker().wake_by_ref();
                 }

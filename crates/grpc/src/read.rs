@@ -103,7 +103,7 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         trace: None,
         sampling: (params.temperature, params.top_p),
         arrived,
-        tuned: None,
+        settings: None,
     })
 }
 

@@ -13,8 +13,10 @@ use serde_json::{Map, Value, json};
 use super::applied_settings::AppliedSettings;
 use super::server_controls::ServerControls;
 use vllm_sim_config::{ConfigError, Loaded};
-use vllm_sim_service::fault::Origin;
-use vllm_sim_service::scenario::{PhaseChange, Player, Scenario, ScenarioError, ScenarioRun};
+use vllm_sim_service::fault::FaultOrigin;
+use vllm_sim_service::scenario::{
+    PhaseChange, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
+};
 
 /// How often a scenario looks at the clock when nothing is due.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -72,7 +74,7 @@ impl AdminState {
     /// A server whose settings are kept here from now on.
     pub(crate) fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
         let ranks = vec![loaded; controls.service.ranks().len()];
-        AppliedSettings::of(&ranks, Origin::default()).begin(controls);
+        AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
             ranks,
@@ -121,11 +123,12 @@ impl AdminState {
                 server.ranks = ranks;
             }
             match active.as_ref() {
-                Some(active) if active.run.player().place().is_some() => active.run.again(),
+                Some(active) if active.run.position().place().is_some() => active.run.again(),
                 _ => {
                     for server in servers.iter() {
                         if let Some(controls) = server.controls.upgrade() {
-                            AppliedSettings::of(&server.ranks, Origin::default()).apply(&controls);
+                            AppliedSettings::of(&server.ranks, FaultOrigin::default())
+                                .apply(&controls);
                         }
                     }
                 }
@@ -165,7 +168,7 @@ impl AdminState {
             Box::new(move |_, place, change| entered.enter(place, change)),
         ));
         for server in phases.servers.iter().filter_map(Weak::upgrade) {
-            server.service.faults.play(Some(run.clone()));
+            server.service.faults.run_scenario(Some(run.clone()));
         }
         tokio::spawn(keep_time(run.clone(), Arc::downgrade(&clock)));
         *active = Some(ActiveScenario { run, phases });
@@ -186,26 +189,26 @@ impl AdminState {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let running = active.run.player().place().is_some();
+        let running = active.run.position().place().is_some();
         active.run.end();
         for server in active.phases.servers.iter().filter_map(Weak::upgrade) {
-            server.service.faults.play(None);
+            server.service.faults.run_scenario(None);
         }
         running
     }
 
     /// Where the scenario is.
     pub(super) fn scenario_status(&self) -> Value {
-        let player = self.scenario.lock().as_ref().map(|s| s.run.player());
-        player.map_or(json!({"scenario": null}), |player| status(&player))
+        let position = self.scenario.lock().as_ref().map(|s| s.run.position());
+        position.map_or(json!({"scenario": null}), |position| status(&position))
     }
 }
 
 /// A scenario as `/admin/scenario` shows it.
-fn status(player: &Player) -> Value {
-    let scenario = player.scenario();
+fn status(position: &ScenarioPosition) -> Value {
+    let scenario = position.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();
-    let place = player.place();
+    let place = position.place();
     json!({
         "scenario": scenario.name,
         "seed": scenario.seed,
@@ -214,7 +217,7 @@ fn status(player: &Player) -> Value {
         "running": place.is_some(),
         "round": place.map(|(round, _)| round + 1),
         "phase": place.map(|(_, phase)| &scenario.phases[phase].name),
-        "requests": player.requests(),
+        "requests": position.requests(),
     })
 }
 
@@ -224,7 +227,7 @@ async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
         let now = server.service.now();
         drop(server);
         let due = run.tick(now);
-        if run.player().place().is_none() {
+        if run.position().place().is_none() {
             return;
         }
         // Requests may move a scenario on to a phase that ends by time.
@@ -308,14 +311,14 @@ fn settings_by_phase(
             let ranks = ranks.iter().map(|loaded| loaded.tuned(&phase.set));
             let ranks: Result<Vec<Loaded>, ConfigError> = ranks.collect();
             let fail = |error| ScenarioError::in_phase(index, &phase.name, error);
-            let origin = Origin {
+            let origin = FaultOrigin {
                 scenario: scenario.name.as_str().into(),
                 phase: phase.name.as_str().into(),
             };
             Ok(AppliedSettings::of(&ranks.map_err(fail)?, origin))
         });
         let mut all: Vec<AppliedSettings> = phases.collect::<Result<_, ScenarioError>>()?;
-        all.push(AppliedSettings::of(ranks, Origin::default()));
+        all.push(AppliedSettings::of(ranks, FaultOrigin::default()));
         Ok(all)
     };
     servers.iter().map(one).collect()

@@ -10,7 +10,7 @@ use vllm_sim_config::Loaded;
 use vllm_sim_engine::Command;
 use vllm_sim_observe::metrics::FakeMetrics;
 use vllm_sim_service::LiveSettings;
-use vllm_sim_service::fault::Origin;
+use vllm_sim_service::fault::FaultOrigin;
 
 /// Settings of one server, ready to be put into force.
 #[derive(Clone)]
@@ -25,13 +25,13 @@ pub(super) struct AppliedSettings {
 
 impl AppliedSettings {
     /// What the settings of a server's ranks come to.
-    pub(super) fn of(ranks: &[Loaded], origin: Origin) -> Self {
+    pub(super) fn of(ranks: &[Loaded], origin: FaultOrigin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
         let delays = ranks.iter().map(|rank| &rank.config.engine.delays);
         Self {
             live: LiveSettings {
-                plan: first.faults.rates.clone(),
+                rates: first.faults.rates.clone(),
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
                 admission: engine.admission,
                 health: first.faults.health_status,

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::App;
 use super::openai::llmd::unread;
+use vllm_sim_service::RequestFaults;
 use vllm_sim_wire::fault::{Fault, Kind};
 
 /// Reads a body up to the server's limit.
@@ -32,16 +33,24 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
     }
 }
 
-/// A request's headers and its whole body, for routes that read bodies in ways of their own.
-pub(super) struct Received {
+/// What comes with a request beside its body.
+#[derive(Default)]
+pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
+    /// What befalls it; `None`: nothing can.
+    pub(super) faults: Option<Arc<RequestFaults>>,
+}
+
+/// A request's head and its whole body, for routes that read bodies in ways of their own.
+pub(super) struct Received {
+    pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
 
 impl Received {
     /// The media type that the client names.
     pub(super) fn media_type(&self) -> Option<&str> {
-        let named = self.headers.get(header::CONTENT_TYPE)?;
+        let named = self.head.headers.get(header::CONTENT_TYPE)?;
         named.to_str().ok()
     }
 
@@ -58,17 +67,20 @@ impl FromRequest<Arc<App>> for Received {
     type Rejection = Fault;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         Ok(Self {
-            headers: parts.headers,
+            head: RequestHead {
+                faults: parts.extensions.remove(),
+                headers: parts.headers,
+            },
             bytes: read(app, body).await?,
         })
     }
 }
 
-/// A request's headers and its body as JSON ([`Received::json`]).
+/// A request's head and its body as JSON ([`Received::json`]).
 pub(super) struct Posted {
-    pub(super) headers: HeaderMap,
+    pub(super) head: RequestHead,
     pub(super) value: Value,
 }
 
@@ -79,7 +91,7 @@ impl FromRequest<Arc<App>> for Posted {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
             value: received.json().map_err(|fault| unread(app, fault))?,
-            headers: received.headers,
+            head: received.head,
         })
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct BrokenOff;
 /// A reply whose fault plan lies in its middle: tokens cannot be counted in it.
 pub(super) async fn break_up(
     response: Response<Body>,
-    mut hurt: Box<FaultInjector>,
+    mut faults: Box<FaultInjector>,
 ) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let Ok(whole) = body.collect().await else {
@@ -28,8 +28,8 @@ pub(super) async fn break_up(
     };
     let mut whole = whole.to_bytes();
     // Everything is due at once, behind the first half.
-    hurt.sent(u32::MAX);
-    let garbled = hurt.garbles();
+    faults.sent(u32::MAX);
+    let garbled = faults.garbles();
     let rest = whole.split_off(whole.len() / 2);
     let rest = if garbled { Bytes::new() } else { rest };
     // The announced length is that of what should come.
@@ -38,7 +38,7 @@ pub(super) async fn break_up(
     let body = Halves {
         first: Some(whole),
         rest: Some(rest),
-        hurt,
+        faults,
     };
     Response::from_parts(parts, Body::new(body))
 }
@@ -46,7 +46,7 @@ pub(super) async fn break_up(
 struct Halves {
     first: Option<Bytes>,
     rest: Option<Bytes>,
-    hurt: Box<FaultInjector>,
+    faults: Box<FaultInjector>,
 }
 
 impl http_body::Body for Halves {
@@ -62,12 +62,12 @@ impl http_body::Body for Halves {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         loop {
-            match this.hurt.poll(cx) {
+            match this.faults.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(InjectorAction::Break) => return Poll::Ready(Some(Err(BrokenOff))),
                 // The garbled rest is already gone.
                 Poll::Ready(InjectorAction::Garble) => {}
-                Poll::Ready(InjectorAction::Go) => {
+                Poll::Ready(InjectorAction::Proceed) => {
                     let rest = this.rest.take().filter(|rest| !rest.is_empty());
                     return Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))));
                 }

@@ -21,9 +21,9 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
         .map_err(|error| decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.defaults.bounds) {
         Err(fault) if fault.kind == Kind::BadRequestPhrase => {
-            completion::answer(&app, &received.headers, &value).await
+            completion::answer(&app, &received.head, &value).await
         }
-        _ => chat::answer(&app, &received.headers, &value).await,
+        _ => chat::answer(&app, &received.head, &value).await,
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// What health checks are told of a server that works: 200, unless an operator says otherwise.
 fn told(app: &App) -> StatusCode {
-    match app.service.faults.tuned().health {
+    match app.service.faults.settings().health {
         0 => StatusCode::OK,
         status => error::status(status),
     }

@@ -13,7 +13,6 @@ use axum::body::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
-use super::fault;
 use super::faulty_body::BrokenOff;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::SequenceState;
@@ -79,7 +78,7 @@ pub(super) struct EventStream<R> {
     ended: Vec<bool>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
     /// What goes wrong with it, when something does.
-    hurt: Option<Box<FaultInjector>>,
+    faults: Option<Box<FaultInjector>>,
     _guard: Guard,
 }
 
@@ -89,6 +88,7 @@ impl<R: Render> EventStream<R> {
         reply: Reply,
         render: R,
         interval: u32,
+        faults: Option<Box<FaultInjector>>,
         keep_alive: Option<Duration>,
         guard: Guard,
     ) -> Self {
@@ -104,7 +104,7 @@ impl<R: Render> EventStream<R> {
             begun: false,
             closed: false,
             silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
-            hurt: fault::hurt(),
+            faults,
             _guard: guard,
         }
     }
@@ -142,8 +142,8 @@ impl<R: Render> EventStream<R> {
             self.closed = true;
             let start = out.len();
             self.render.close(out, &self.reply);
-            if let Some(hurt) = &self.hurt {
-                spoil(out, start, hurt.end());
+            if let Some(faults) = &self.faults {
+                spoil(out, start, faults.end());
             }
         }
     }
@@ -181,7 +181,9 @@ impl<R: Render> EventStream<R> {
 
     /// Tokens that may leave before something goes wrong.
     fn room(&self) -> u32 {
-        self.hurt.as_ref().map_or(u32::MAX, |hurt| hurt.room())
+        self.faults
+            .as_ref()
+            .map_or(u32::MAX, |faults| faults.room())
     }
 
     /// Writes at most so many steps of a choice; whether there were any.
@@ -207,13 +209,13 @@ impl<R: Render> EventStream<R> {
             } else {
                 0
             };
-            if let Some(hurt) = &mut self.hurt {
-                let room = hurt.room();
+            if let Some(faults) = &mut self.faults {
+                let room = faults.room();
                 if room == 0 {
                     break;
                 }
                 tokens = tokens.min(room);
-                hurt.sent(tokens);
+                faults.sent(tokens);
             }
             let last = ended.filter(|_| tokens == due);
             if tokens == 0 && last.is_none() {
@@ -246,13 +248,13 @@ impl<R: Render> EventStream<R> {
     }
 
     /// What goes wrong now; `None`: nothing.
-    fn poll_hurt(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
-        let act = match self.hurt.as_mut()?.poll(cx) {
+    fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
+        let action = match self.faults.as_mut()?.poll(cx) {
             Poll::Pending => return Some(Poll::Pending),
-            Poll::Ready(act) => act,
+            Poll::Ready(action) => action,
         };
-        match act {
-            InjectorAction::Go => None,
+        match action {
+            InjectorAction::Proceed => None,
             InjectorAction::Garble => {
                 let text = self.render.garbled();
                 let frame = Frame::data(Bytes::from_static(text.as_bytes()));
@@ -304,8 +306,8 @@ impl<R: Render + Unpin> Body for EventStream<R> {
         if !this.opened {
             this.opened = true;
             this.render.open(&mut out);
-        } else if let Some(hurt) = this.poll_hurt(cx) {
-            return hurt;
+        } else if let Some(faults) = this.poll_faults(cx) {
+            return faults;
         }
         this.write(&mut out);
         if out.is_empty() {

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::Admission;
-use crate::fault::{Bound, DrawnFault, FaultRates, Origin, Tally};
-use crate::scenario::{ScenarioRun, Turn};
+use crate::fault::{AdmissionBound, DrawnFault, FaultObserver, FaultOrigin, FaultRates};
+use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
 
@@ -16,7 +16,7 @@ use vllm_sim_engine::SimTime;
 #[derive(Debug, Clone, Default)]
 pub struct LiveSettings {
     /// Which requests fail, and how.
-    pub plan: FaultRates,
+    pub rates: FaultRates,
     /// Delays of the pool scheduler, one per rank; a rank without any has its engine's own.
     pub delays: Vec<Arc<Delays>>,
     /// Bounds on what is in flight.
@@ -24,95 +24,91 @@ pub struct LiveSettings {
     /// What health checks are told.
     pub health: u16,
     /// Whose settings these are.
-    pub origin: Origin,
+    pub origin: FaultOrigin,
 }
 
-/// What befalls one request.
-#[derive(Debug, Clone)]
-pub struct FaultDecision {
-    /// The settings it is answered under.
-    pub tuned: Arc<LiveSettings>,
-    /// What chance dealt it.
-    pub dealt: DrawnFault,
-}
-
-/// Failures in force, and the drill that changes them.
+/// Failures in force, and the scenario that changes them.
 #[derive(Default)]
 pub struct FaultControl {
-    /// Whether any request needs a verdict: otherwise all of this costs one load.
+    /// Whether any request needs a decision: otherwise all of this costs one load.
     armed: AtomicBool,
-    tuned: ArcSwap<LiveSettings>,
+    settings: ArcSwap<LiveSettings>,
     /// Requests that chance looked at.
     drawn: AtomicU64,
-    stage: ArcSwapOption<ScenarioRun>,
-    tally: OnceLock<Arc<dyn Tally>>,
+    scenario: ArcSwapOption<ScenarioRun>,
+    observer: OnceLock<Arc<dyn FaultObserver>>,
 }
 
 impl FaultControl {
-    /// Faults are reported to `tally`; the first one given counts.
-    pub fn report_to(&self, tally: Arc<dyn Tally>) {
-        let _ = self.tally.set(tally);
+    /// Faults are reported to `observer`; the first one given counts.
+    pub fn report_to(&self, observer: Arc<dyn FaultObserver>) {
+        let _ = self.observer.set(observer);
     }
 
     /// Settings from now on. With `armed` unset they are those of the start, which every request
     /// has anyway.
-    pub fn set(&self, tuned: LiveSettings, armed: bool) {
-        let armed = armed || !tuned.plan.is_idle();
-        self.tuned.store(Arc::new(tuned));
+    pub fn set(&self, settings: LiveSettings, armed: bool) {
+        let armed = armed || !settings.rates.is_idle();
+        self.settings.store(Arc::new(settings));
         if armed {
             self.armed.store(true, Ordering::Release);
         }
     }
 
     /// The settings in force.
-    pub fn tuned(&self) -> Arc<LiveSettings> {
-        self.tuned.load_full()
+    pub fn settings(&self) -> Arc<LiveSettings> {
+        self.settings.load_full()
     }
 
-    /// Whether requests need a verdict.
+    /// Whether requests need a decision.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// The drill that decides from now on; `None`: chance alone.
-    pub fn play(&self, stage: Option<Arc<ScenarioRun>>) {
-        self.stage.store(stage);
+    /// The scenario that decides from now on; `None`: chance alone.
+    pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
+        self.scenario.store(scenario);
         self.armed.store(true, Ordering::Release);
     }
 
-    /// The settings and the fate of a request that arrives now. Its id matters to drills that
-    /// know requests by it.
-    pub fn judge(&self, seed: u64, now: SimTime, id: Option<&str>) -> FaultDecision {
-        let stage = self.stage.load_full();
-        let turn = stage.and_then(|stage| {
-            stage.arrive(now, id, |scenario, turn: Turn| {
+    /// The settings of a request that arrives now, and what chance draws for it. Its id matters to
+    /// scenarios that know requests by it.
+    pub(crate) fn decide(
+        &self,
+        seed: u64,
+        now: SimTime,
+        id: Option<&str>,
+    ) -> (Arc<LiveSettings>, DrawnFault) {
+        let scenario = self.scenario.load_full();
+        let arrival = scenario.and_then(|scenario| {
+            scenario.arrive(now, id, |scenario, arrival: ScenarioArrival| {
                 let seed = scenario.seed.unwrap_or(seed);
-                self.verdict(seed, turn.key)
+                self.draw(seed, arrival.key)
             })
         });
-        turn.unwrap_or_else(|| {
+        arrival.unwrap_or_else(|| {
             let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-            self.verdict(seed, number)
+            self.draw(seed, number)
         })
     }
 
-    fn verdict(&self, seed: u64, key: u64) -> FaultDecision {
-        let tuned = self.tuned();
-        let dealt = tuned.plan.deal(seed, key);
-        FaultDecision { tuned, dealt }
+    fn draw(&self, seed: u64, key: u64) -> (Arc<LiveSettings>, DrawnFault) {
+        let settings = self.settings();
+        let drawn = settings.rates.draw(seed, key);
+        (settings, drawn)
     }
 
     /// A bound on what is in flight turned a request away.
-    pub fn refused(&self, bound: Bound) {
-        if let Some(tally) = self.tally.get() {
-            tally.refused(bound);
+    pub fn refused(&self, bound: AdmissionBound) {
+        if let Some(observer) = self.observer.get() {
+            observer.refused(bound);
         }
     }
 
     /// A client got to feel a fault.
-    pub fn count(&self, kind: &'static str, origin: &Origin) {
-        if let Some(tally) = self.tally.get() {
-            tally.count(kind, origin);
+    pub fn count(&self, kind: &'static str, origin: &FaultOrigin) {
+        if let Some(observer) = self.observer.get() {
+            observer.fault(kind, origin);
         }
     }
 }

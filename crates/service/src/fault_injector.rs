@@ -1,4 +1,4 @@
-//! A fault_plan at work on the reply of one request.
+//! A fault plan at work on the reply of one request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,43 +17,43 @@ pub const GRACE: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectorAction {
     /// Go on.
-    Go,
+    Proceed,
     /// Say something that is no event.
     Garble,
     /// Break off.
     Break,
 }
 
-enum Then {
-    Go,
+enum AfterWait {
+    Proceed,
     Break,
     Reset,
 }
 
-/// The fault_plan of one reply, and the time it takes.
+/// The plan of one reply, and the time it takes.
 pub struct FaultInjector {
-    fault_plan: FaultPlan,
-    hold: Option<(Pin<Box<Sleep>>, Then)>,
-    line: Option<Arc<ConnHandle>>,
+    plan: FaultPlan,
+    hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
+    conn: Option<Arc<ConnHandle>>,
     service: Arc<Service>,
-    tuned: Arc<LiveSettings>,
+    settings: Arc<LiveSettings>,
 }
 
 impl FaultInjector {
-    /// The fault_plan that these stream_faults make on a connection; `None`: none.
+    /// The plan that these faults make on a connection; `None`: none.
     pub fn new(
         stream_faults: &[StreamFault],
-        line: Option<Arc<ConnHandle>>,
+        conn: Option<Arc<ConnHandle>>,
         service: &Arc<Service>,
-        tuned: &Arc<LiveSettings>,
+        settings: &Arc<LiveSettings>,
     ) -> Option<Box<Self>> {
-        let fault_plan = FaultPlan::new(stream_faults)?;
+        let plan = FaultPlan::new(stream_faults)?;
         Some(Box::new(Self {
-            fault_plan,
+            plan,
             hold: None,
-            line,
+            conn,
             service: service.clone(),
-            tuned: tuned.clone(),
+            settings: settings.clone(),
         }))
     }
 
@@ -62,23 +62,23 @@ impl FaultInjector {
         if self.hold.is_some() {
             0
         } else {
-            self.fault_plan.room()
+            self.plan.room()
         }
     }
 
     /// `tokens` left.
     pub fn sent(&mut self, tokens: u32) {
-        self.fault_plan.sent(tokens);
+        self.plan.sent(tokens);
     }
 
     /// Whether it will be told to garble something.
     pub fn garbles(&self) -> bool {
-        self.fault_plan.garbles()
+        self.plan.garbles()
     }
 
     /// How the stream ends; counted when it is not as it should be.
     pub fn end(&self) -> Ending {
-        let ending = self.fault_plan.ending();
+        let ending = self.plan.ending();
         match ending {
             Ending::Proper => {}
             Ending::Missing => self.count("missing_done"),
@@ -88,28 +88,28 @@ impl FaultInjector {
     }
 
     fn count(&self, kind: &'static str) {
-        self.service.faults.count(kind, &self.tuned.origin);
+        self.service.faults.count(kind, &self.settings.origin);
     }
 
-    fn wait(&mut self, time: Duration, then: Then) {
-        self.hold = Some((Box::pin(tokio::time::sleep(time)), then));
+    fn wait(&mut self, time: Duration, after: AfterWait) {
+        self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
     }
 
     /// What is due now.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
         loop {
-            if let Some((sleep, then)) = &mut self.hold {
+            if let Some((sleep, after)) = &mut self.hold {
                 ready!(sleep.as_mut().poll(cx));
-                match then {
-                    Then::Go => self.hold = None,
-                    Then::Break => return Poll::Ready(InjectorAction::Break),
-                    Then::Reset => {
-                        let Some(line) = &self.line else {
+                match after {
+                    AfterWait::Proceed => self.hold = None,
+                    AfterWait::Break => return Poll::Ready(InjectorAction::Break),
+                    AfterWait::Reset => {
+                        let Some(conn) = &self.conn else {
                             return Poll::Ready(InjectorAction::Break);
                         };
-                        line.reset();
+                        conn.reset();
                         // The connection goes and takes this reply along.
-                        *then = Then::Break;
+                        *after = AfterWait::Break;
                         sleep
                             .as_mut()
                             .reset(tokio::time::Instant::now() + GRACE * 100);
@@ -117,23 +117,23 @@ impl FaultInjector {
                 }
                 continue;
             }
-            match self.fault_plan.take() {
-                None => return Poll::Ready(InjectorAction::Go),
+            match self.plan.take() {
+                None => return Poll::Ready(InjectorAction::Proceed),
                 Some(FaultAction::Malformed) => {
                     self.count("malformed_after");
                     return Poll::Ready(InjectorAction::Garble);
                 }
                 Some(FaultAction::Stall(time)) => {
                     self.count("stall");
-                    self.wait(time, Then::Go);
+                    self.wait(time, AfterWait::Proceed);
                 }
                 Some(FaultAction::Cut) => {
                     self.count("cut_after");
-                    self.wait(GRACE, Then::Break);
+                    self.wait(GRACE, AfterWait::Break);
                 }
                 Some(FaultAction::Reset) => {
                     self.count("reset_after");
-                    self.wait(GRACE, Then::Reset);
+                    self.wait(GRACE, AfterWait::Reset);
                 }
             }
         }

@@ -58,7 +58,7 @@ pub struct Job {
     /// When the request arrived.
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.
-    pub tuned: Option<Arc<LiveSettings>>,
+    pub settings: Option<Arc<LiveSettings>>,
 }
 
 /// What a choice is made of, before chance has spoken.

@@ -11,12 +11,13 @@ mod job;
 mod leases;
 mod models;
 mod reply;
+mod request_faults;
 pub mod scenario;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::fault::Bound;
+use crate::fault::AdmissionBound;
 use crate::generate::request::{Call, Form, GenerateRequest, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
@@ -33,12 +34,13 @@ use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
 
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
-pub use fault_control::{FaultControl, FaultDecision, LiveSettings};
+pub use fault_control::{FaultControl, LiveSettings};
 pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use job::{Content, Job, Transfer};
 pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
 pub use reply::{Choice, Reply};
+pub use request_faults::RequestFaults;
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
 
 /// Most sequences of one request: four times the choices that vLLM allows one prompt
@@ -180,12 +182,12 @@ pub struct Service {
 
 /// Sequences that count as in flight.
 #[derive(Debug)]
-pub struct Held {
+pub struct InFlightGuard {
     sequences: u32,
     in_flight: Arc<AtomicU32>,
 }
 
-impl Drop for Held {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(self.sequences, Ordering::Relaxed);
     }
@@ -249,7 +251,7 @@ impl Service {
 
     fn admission(&self) -> Admission {
         if self.faults.is_armed() {
-            self.faults.tuned().admission
+            self.faults.settings().admission
         } else {
             self.settings.admission
         }
@@ -265,11 +267,11 @@ impl Service {
         }
         let Admission { requests, tokens } = self.admission();
         if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
-            self.faults.refused(Bound::Requests);
+            self.faults.refused(AdmissionBound::Requests);
             return Err(ServeError::TooManyRequests);
         }
         if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
-            self.faults.refused(Bound::Tokens);
+            self.faults.refused(AdmissionBound::Tokens);
             return Err(ServeError::TooManyTokens);
         }
         Ok(())
@@ -279,10 +281,10 @@ impl Service {
     ///
     /// # Errors
     /// As [`Self::admits`].
-    pub fn enter(&self, sequences: u32) -> Result<Held, ServeError> {
+    pub fn enter(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
         self.admits(sequences)?;
         self.in_flight.fetch_add(sequences, Ordering::Relaxed);
-        Ok(Held {
+        Ok(InFlightGuard {
             sequences,
             in_flight: self.in_flight.clone(),
         })
@@ -324,8 +326,8 @@ impl Service {
                 let key = mix(key, u64::from(choice));
                 let script = self.script(job, prompt, key)?;
                 let mut submission = self.submission(job, prompt, key, &script, parent.clone());
-                let tuned = job.tuned.as_ref();
-                submission.sequence.delays = tuned.and_then(|t| t.delays.get(rank).cloned());
+                let settings = job.settings.as_ref();
+                submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());
                 submissions.push(submission);
                 scripts.push(script);
             }

@@ -11,33 +11,30 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{Response, StatusCode};
 
 use self::render::{MessageStream, message};
 use super::app::App;
 use super::openai::chat::{self, Playing, Refused};
 use super::openai::{self, prepare};
 use super::{error, transfer};
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::fault::Fault;
 
 /// Answers a conversation.
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    let threshold = transfer::hit_threshold(&app, &headers, &value);
+pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Bodies that do not parse keep OpenAI's envelope.
     if app.is_llmd() {
         llmd::check(&value)?;
-        openai::llmd::check(&app, &headers, &value, openai::llmd::Api::Messages)?;
+        openai::llmd::check(&app, &head, &value, openai::llmd::Api::Messages)?;
     }
     let request = MessagesRequest::parse(&value, &app.defaults.bounds);
     let request = request.map_err(|fault| openai::llmd::unread(&app, fault))?;
-    let answer = answer(&app, &headers, &request, threshold).await;
+    let answer = answer(&app, &head, &request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))
 }
 
@@ -67,16 +64,16 @@ pub(super) async fn count_tokens(
 
 async fn answer(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     request: &MessagesRequest,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let request = convert::chat(app, request)?;
     let prefix = if app.is_llmd() { "msg_" } else { "chatcmpl-" };
-    let id = prepare::request_id(prefix, headers, None);
+    let id = prepare::request_id(prefix, &head.headers, None);
     let requests = std::slice::from_ref(&request);
-    let playing = match chat::start(app, headers, requests, id, threshold).await {
+    let playing = match chat::start(app, head, requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Late(fault)) if stream && !app.is_llmd() => {
             return Ok(failed_stream(app, &fault));
@@ -93,13 +90,13 @@ async fn answer(
     }
     if stream {
         let render = MessageStream::new(chat, reply.prompt_tokens());
-        return Ok(prepare::silent_stream(app, reply, render, guard));
+        return Ok(prepare::silent_stream(app, head, reply, render, guard));
     }
     reply.ended().await;
     let choice = &reply.choices[0];
     let called = !chat.calls(choice, choice.released()).is_empty();
     chat.count_parsed(ToolMode::NonStreaming, called);
-    Ok(prepare::unary(app, headers, message(&chat, &reply)))
+    Ok(prepare::unary(app, &head.headers, message(&chat, &reply)))
 }
 
 /// A handler's refusal, in Anthropic's envelope; llm-d has OpenAI's.

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
 use super::app::{App, unix_now};
-use super::body::Received;
+use super::body::{Received, RequestHead};
 use super::error::Answer;
 use super::openai::prepare;
 use super::{error, fault};
@@ -58,12 +58,12 @@ pub(crate) async fn translations(State(app): State<Arc<App>>, received: Received
 
 async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let arrived = app.service.now();
-    let headers = &received.headers;
+    let head = &received.head;
     let mut form = Form::read(received).await?;
     let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
     let sound = form.files.get(request.file.0).cloned().unwrap_or_default();
     fits(app, &sound)?;
-    fault::inject(app, headers, request.model.as_deref())?;
+    fault::inject(app, head, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = possible(app, &request)?;
     let seconds = measured(app, sound.clone()).await?;
@@ -71,10 +71,10 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         Task::Transcribe => "transcribe-",
         Task::Translate => "translate-",
     };
-    let id = prepare::request_id(name, headers, None);
+    let id = prepare::request_id(name, &head.headers, None);
     let key = key_of(&sound);
     if request.language.is_none() && app.config.api.speech.model.detects {
-        detect(app, headers, &id, &target, key, arrived).await?;
+        detect(app, head, &id, &target, key, arrived).await?;
         request.language = Some(SPOKEN.to_owned());
     }
     let clips = clips(&app.config.api.speech.model, seconds);
@@ -87,7 +87,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         target: target.clone(),
         prompts,
         limited: asked.is_some(),
-        ..job(app, &params, headers, arrived)
+        ..job(app, &params, head, arrived)
     };
     let transcript = Transcript {
         id,
@@ -116,7 +116,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
             &reply.prompts,
             heard(app, seconds),
         );
-        return Ok(prepare::stream(app, reply, render, 1, guard));
+        return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
     reply.ended().await;
     Ok(unary(transcript.unary(&reply)?))
@@ -304,12 +304,12 @@ fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
 }
 
 /// A job that hears.
-fn job(app: &App, params: &SamplingParams, headers: &HeaderMap, arrived: SimTime) -> Job {
+fn job(app: &App, params: &SamplingParams, head: &RequestHead, arrived: SimTime) -> Job {
     Job {
         rank: None,
         // An encoder's output is not in the prefix cache.
         skip_cache_read: !app.config.api.speech.model.in_prompt,
-        ..prepare::job(params, headers, arrived)
+        ..prepare::job(params, head, arrived)
     }
 }
 
@@ -319,7 +319,7 @@ fn job(app: &App, params: &SamplingParams, headers: &HeaderMap, arrived: SimTime
 /// What the service says.
 async fn detect(
     app: &App,
-    headers: &HeaderMap,
+    head: &RequestHead,
     id: &str,
     target: &Target,
     key: u64,
@@ -340,7 +340,7 @@ async fn detect(
         id: format!("{id}-lang_detect").into(),
         target: target.clone(),
         prompts: vec![prompt],
-        ..job(app, &params, headers, arrived)
+        ..job(app, &params, head, arrived)
     };
     let reply = prepare::generate(app, job).await;
     reply.map_err(|e| error::fault(&e))?.ended().await;

@@ -17,7 +17,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -26,6 +26,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{HEARD_PER_SECOND, TOKENS_PER_SECOND, special};
 use crate::app::{App, unix_now};
+use crate::body::RequestHead;
 use crate::error;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::SequenceState;
@@ -394,7 +395,7 @@ impl Session {
             id: format!("{}-{}", self.id, uuid::Uuid::new_v4()).into(),
             prompts: vec![prompt],
             skip_cache_read: true,
-            ..prepare::job(&params, &HeaderMap::new(), app.service.now())
+            ..prepare::job(&params, &RequestHead::default(), app.service.now())
         };
         match app.service.generate(&job) {
             Ok(reply) => utterance.reply = Some(reply),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use serde_json::{Map, Value};
 
 use super::chat::{self, Refused};
 use super::prepare;
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -22,22 +22,19 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 const MOST: usize = 1024;
 
 /// Answers all conversations.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    answer(&app, &headers, value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    answer(&app, &head, value).await
 }
 
-async fn answer(
-    app: &Arc<App>,
-    headers: &HeaderMap,
-    value: Value,
-) -> Result<Response<Body>, Fault> {
-    let threshold = transfer::hit_threshold(app, headers, &value);
+async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Response<Body>, Fault> {
+    let threshold = transfer::hit_threshold(app, &head.headers, &value);
     let requests = conversations(value, &app.defaults.bounds)?;
-    let id = prepare::request_id("chatcmpl-", headers, requests[0].request_id.as_deref());
-    let mut playing = match chat::start(app, headers, &requests, id, threshold).await {
+    let id = prepare::request_id(
+        "chatcmpl-",
+        &head.headers,
+        requests[0].request_id.as_deref(),
+    );
+    let mut playing = match chat::start(app, head, &requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
     };
@@ -46,7 +43,7 @@ async fn answer(
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
     playing.reply.ended().await;
     let body = playing.chat.unary(&playing.reply);
-    Ok(prepare::unary(app, headers, body))
+    Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// One chat request per conversation.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, llmd, prepare};
 use crate::app::{App, LoadGuard};
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::{error, fault, media, transfer};
 use vllm_sim_service::generate::request::Prompt;
@@ -22,29 +22,26 @@ use vllm_sim_wire::openai::shared::ToolChoice;
 use vllm_sim_wire::sampling::output_budget;
 
 /// Answers a chat.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    answer(&app, &headers, &value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    answer(&app, &head, &value).await
 }
 
 /// Answers a chat whose body is read.
 pub(crate) async fn answer(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    llmd::check(app, headers, value, llmd::Api::Chat)?;
+    llmd::check(app, head, value, llmd::Api::Chat)?;
     let body = llmd::body(app, legacy::body(app, value));
     let request = ChatRequest::parse(&body, &app.defaults.bounds)
         .map_err(|fault| llmd::unread(app, fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
-    let threshold = transfer::hit_threshold(app, headers, value);
+    let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
+    let threshold = transfer::hit_threshold(app, &head.headers, value);
     let requests = std::slice::from_ref(&request);
-    let playing = match start(app, headers, requests, id, threshold).await {
+    let playing = match start(app, head, requests, id, threshold).await {
         Ok(playing) => playing,
         Err(Refused::Late(fault)) if stream => return Ok(prepare::failed_stream(&fault, true)),
         Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
@@ -52,11 +49,11 @@ pub(crate) async fn answer(
     let Playing { chat, reply, guard } = playing;
     if stream {
         let render = ChatStream::new(chat, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream(app, reply, render, interval, guard));
+        return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     reply.ended().await;
     let body = chat.unary(&reply);
-    Ok(prepare::unary(app, headers, body))
+    Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// A chat that the engine plays.
@@ -97,14 +94,14 @@ impl From<ServeError> for Refused {
 /// job.
 pub(crate) async fn start(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     requests: &[ChatRequest],
     id: Arc<str>,
     hit_threshold: Option<f64>,
 ) -> Result<Playing, Refused> {
     let arrived = app.service.now();
     let request = &requests[0];
-    fault::inject(app, headers, request.model.as_deref())?;
+    fault::inject(app, head, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
     let remote = request.kv_transfer_params.as_ref();
@@ -125,14 +122,14 @@ pub(crate) async fn start(
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
-    prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
+    prepare::late_checks(app, &head.headers, &params, &prompts).map_err(Refused::Late)?;
     let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
     let mut chat = view(app, request, &id, &target, &prompts[0], &content);
     let transfer = transfer::terms(app, &mut chat.view, remote, &prompts);
     let picture = app
         .controls
         .image_output
-        .draw(headers, app.service.settings().seed)?;
+        .draw(&head.headers, app.service.settings().seed)?;
     chat.picture = picture.is_some();
     let job = Job {
         id,
@@ -140,13 +137,13 @@ pub(crate) async fn start(
         prompts,
         reasoning: prepare::reasoning(app, request),
         content,
-        priority: prepare::priority(headers, request.priority),
+        priority: prepare::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         transfer,
         hit_threshold,
         tail: picture.unwrap_or_default(),
         limited: asked.or(app.defaults.max_tokens).is_some(),
-        ..prepare::job(&params, headers, arrived)
+        ..prepare::job(&params, head, arrived)
     };
     let reply = prepare::generate(app, job).await?;
     Ok(Playing { chat, reply, guard })

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, llmd, prepare};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::{error, fault, transfer};
 use vllm_sim_service::Job;
@@ -20,24 +20,21 @@ use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS, P
 use vllm_sim_wire::sampling::output_budget;
 
 /// Answers a completion.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    answer(&app, &headers, &value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    answer(&app, &head, &value).await
 }
 
 /// Answers a completion whose body is read.
 pub(crate) async fn answer(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    llmd::check(app, headers, value, llmd::Api::Completions)?;
+    llmd::check(app, head, value, llmd::Api::Completions)?;
     let request = CompletionRequest::parse(&legacy::body(app, value), &app.defaults.bounds);
     let request = request.map_err(|fault| llmd::unread(app, fault))?;
-    fault::inject(app, headers, request.model.as_deref())?;
+    fault::inject(app, head, request.model.as_deref())?;
     request.validate_first()?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let target = prepare::target(app, request.model.as_deref())?;
@@ -60,13 +57,13 @@ pub(crate) async fn answer(
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let budget = output_budget(&app.limits, asked, longest, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults)?;
-    let late = prepare::late_checks(app, headers, &params, &prompts);
+    let late = prepare::late_checks(app, &head.headers, &params, &prompts);
     let content = match late.and_then(|()| prepare::constraint(&params)) {
         Ok(content) => content.unwrap_or_default(),
         Err(fault) if stream => return Ok(prepare::failed_stream(&fault, false)),
         Err(fault) => return Err(fault),
     };
-    let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
+    let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut view = view(app, &request, &id, &target, &prompts);
     let transfer = transfer::terms(app, &mut view.view, remote, &prompts);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
@@ -75,14 +72,14 @@ pub(crate) async fn answer(
         target,
         prompts,
         content,
-        priority: prepare::priority(headers, request.priority),
+        priority: prepare::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         transfer,
-        hit_threshold: transfer::hit_threshold(app, headers, value),
+        hit_threshold: transfer::hit_threshold(app, &head.headers, value),
         limited: asked.is_some(),
         // Each prompt has its own room; the service cuts further where it must.
         max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
-        ..prepare::job(&params, headers, arrived)
+        ..prepare::job(&params, head, arrived)
     };
     let reply = match prepare::generate(app, job).await {
         Ok(reply) => reply,
@@ -93,11 +90,11 @@ pub(crate) async fn answer(
     };
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream(app, reply, render, interval, guard));
+        return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     reply.ended().await;
     let body = view.unary(&reply);
-    Ok(prepare::unary(app, headers, body))
+    Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// The tokens of every prompt.

@@ -8,11 +8,11 @@
 
 use std::borrow::Cow;
 
-use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::prepare;
 use crate::app::App;
+use crate::body::RequestHead;
 use crate::{fault, transfer};
 use vllm_sim_wire::fault::{Fault, Kind};
 
@@ -39,7 +39,7 @@ impl Api {
 ///
 /// # Errors
 /// llm-d's refusal.
-pub(crate) fn check(app: &App, headers: &HeaderMap, body: &Value, api: Api) -> Result<(), Fault> {
+pub(crate) fn check(app: &App, head: &RequestHead, body: &Value, api: Api) -> Result<(), Fault> {
     if !app.is_llmd() {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub(crate) fn check(app: &App, headers: &HeaderMap, body: &Value, api: Api) -> R
         prompt(body.get("prompt").unwrap_or(&Value::Null))?;
     }
     let model = body.get("model").and_then(Value::as_str);
-    fault::inject(app, headers, model)?;
+    fault::inject(app, head, model)?;
     prepare::target(app, model)?;
     let number = |key: &&str| body.get(*key).filter(|value| !value.is_null());
     if number(&"n").and_then(Value::as_i64).is_some_and(|n| n < 1) {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 pub(crate) use super::ids::{call_ids, numbered, request_id, uid};
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
+use crate::body::RequestHead;
 use crate::media;
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
@@ -226,7 +227,7 @@ pub(crate) fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)>
 }
 
 /// A job with what the sampler is asked to do.
-pub(crate) fn job(params: &SamplingParams, headers: &HeaderMap, arrived: SimTime) -> Job {
+pub(crate) fn job(params: &SamplingParams, head: &RequestHead, arrived: SimTime) -> Job {
     let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
     let ids = |ids: &[i128]| {
         ids.iter()
@@ -269,17 +270,17 @@ pub(crate) fn job(params: &SamplingParams, headers: &HeaderMap, arrived: SimTime
         reasoning: None,
         skip_special_tokens: params.skip_special_tokens,
         priority: 0,
-        rank: rank(headers),
+        rank: rank(&head.headers),
         transfer: Transfer::Local,
         cache_salt: None,
         hit_threshold: None,
         skip_cache_read: params.prompt_logprobs.is_some()
             || params.skip_reading_prefix_cache.unwrap_or(false),
         tail: std::time::Duration::ZERO,
-        trace: trace(headers),
+        trace: trace(&head.headers),
         sampling: (params.temperature, params.top_p),
         arrived,
-        tuned: fault::tuned(),
+        settings: head.faults.as_ref().map(|faults| faults.settings.clone()),
     }
 }
 
@@ -581,6 +582,7 @@ fn load_header(app: &App, json: bool) -> String {
 /// A streamed answer.
 pub(crate) fn stream<R: Render + Unpin>(
     app: &App,
+    head: &RequestHead,
     reply: Reply,
     render: R,
     interval: u32,
@@ -590,13 +592,19 @@ pub(crate) fn stream<R: Render + Unpin>(
     let silence = app.config.server.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     events(Body::new(EventStream::new(
-        reply, render, interval, silence, guard,
+        reply,
+        render,
+        interval,
+        fault::injector(app, head),
+        silence,
+        guard,
     )))
 }
 
 /// A streamed answer that says nothing while nothing happens.
 pub(crate) fn silent_stream<R: Render + Unpin>(
     app: &App,
+    head: &RequestHead,
     reply: Reply,
     render: R,
     guard: Option<LoadGuard>,
@@ -604,7 +612,12 @@ pub(crate) fn silent_stream<R: Render + Unpin>(
     let interval = app.config.api.stream_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     events(Body::new(EventStream::new(
-        reply, render, interval, None, guard,
+        reply,
+        render,
+        interval,
+        fault::injector(app, head),
+        None,
+        guard,
     )))
 }
 

@@ -14,10 +14,7 @@ use vllm_sim_random::mix;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 /// Equal inputs fall into equal classes.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_classify(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let _held = hold(&app, count(&request))?;
@@ -39,7 +36,7 @@ pub(crate) async fn create(
         .collect();
     let read = inputs.iter().map(Vec::len).sum();
     Ok(ok(&json!({
-        "id": id("classify-", &headers, request.request_id.as_deref()),
+        "id": id("classify-", &head.headers, request.request_id.as_deref()),
         "object": "list",
         "created": unix_now() as u64,
         "model": &*model,

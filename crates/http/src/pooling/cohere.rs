@@ -16,10 +16,7 @@ use vllm_sim_config::CliMode;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = EmbedRequest::parse(&value)?;
     model(&app, request.model.as_deref())?;
     // Exactly one of the three is there.
@@ -44,7 +41,7 @@ pub(crate) async fn create(
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     let shown = request.texts.as_ref();
     Ok(ok(&json!({
-        "id": id("embd-", &headers, None),
+        "id": id("embd-", &head.headers, None),
         "embeddings": embeddings,
         "texts": shown,
         "meta": {

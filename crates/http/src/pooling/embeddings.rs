@@ -43,20 +43,17 @@ const POOLING: Route = Route {
 /// `POST /v1/embeddings`.
 pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
+    Posted { head, value }: Posted,
 ) -> Answer {
     if app.is_llmd() {
         llmd_input(&value)?;
     }
-    answer(&app, &headers, &value, EMBEDDING).await
+    answer(&app, &head.headers, &value, EMBEDDING).await
 }
 
 /// `POST /pooling`.
-pub(crate) async fn pooling(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    answer(&app, &headers, &value, POOLING).await
+pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    answer(&app, &head.headers, &value, POOLING).await
 }
 
 /// llm-d's words for an input that is not there.

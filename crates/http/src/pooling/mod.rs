@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::error;
 use super::openai::{chat, prepare};
-use vllm_sim_service::Held;
+use vllm_sim_service::InFlightGuard;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{Prompt, Prompts};
@@ -32,7 +32,7 @@ fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
 }
 
 /// Counts a request as in flight, each input as a sequence, until the guard is dropped.
-fn hold(app: &App, inputs: usize) -> Result<Held, Fault> {
+fn hold(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
     app.service
         .enter(inputs)

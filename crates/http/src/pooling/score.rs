@@ -15,10 +15,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// `POST /score`: one against many, or pair by pair.
-pub(crate) async fn score(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
+pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_score(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let (ones, twos) = sides(&request);
@@ -50,7 +47,7 @@ pub(crate) async fn score(
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
     Ok(ok(&json!({
-        "id": id("score-", &headers, request.request_id.as_deref()),
+        "id": id("score-", &head.headers, request.request_id.as_deref()),
         "object": "list",
         "created": unix_now() as u64,
         "model": &*model,
@@ -60,10 +57,7 @@ pub(crate) async fn score(
 }
 
 /// `POST /rerank`: best first.
-pub(crate) async fn rerank(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
+pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_rerank(&value)?;
     let model = model(&app, request.model.as_deref())?;
     let (query, documents) = sides(&request);
@@ -95,7 +89,7 @@ pub(crate) async fn rerank(
         })
         .collect();
     Ok(ok(&json!({
-        "id": id("score-", &headers, request.request_id.as_deref()),
+        "id": id("score-", &head.headers, request.request_id.as_deref()),
         "model": &*model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "results": results,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use serde_json::{Map, Value};
 
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::openai::llmd;
 use crate::openai::prepare::{self, Shape};
@@ -23,12 +23,12 @@ use vllm_sim_wire::vllm::GenerateRequest;
 /// Answers a request in tokens.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    Posted { headers, mut value }: Posted,
+    Posted { head, mut value }: Posted,
 ) -> Answer {
     if app.is_llmd() {
         llmd_fields(&mut value)?;
     }
-    answer(&app, &headers, &value).await
+    answer(&app, &head, &value).await
 }
 
 /// llm-d's words for what is missing, and its fields at the root that vLLM has inside.
@@ -70,12 +70,12 @@ fn transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
 
 async fn answer(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     let request = GenerateRequest::parse(value, &app.defaults.bounds)?;
-    fault::inject(app, headers, request.model.as_deref())?;
+    fault::inject(app, head, request.model.as_deref())?;
     let stream = request.stream.unwrap_or(false);
     if stream && request.output_mode == "derender" {
         return Err(Fault::bad_request(
@@ -112,13 +112,17 @@ async fn answer(
         text_hash: None,
         heard: None,
     };
-    let late = prepare::late_checks(app, headers, &params, std::slice::from_ref(&prompt));
+    let late = prepare::late_checks(app, &head.headers, &params, std::slice::from_ref(&prompt));
     let content = match late.and_then(|()| prepare::constraint(&params)) {
         Ok(content) => content.unwrap_or_default(),
         Err(fault) if stream => return Ok(prepare::failed_stream(&fault, false)),
         Err(fault) => return Err(fault),
     };
-    let id = prepare::request_id("generate-tokens-", headers, request.request_id.as_deref());
+    let id = prepare::request_id(
+        "generate-tokens-",
+        &head.headers,
+        request.request_id.as_deref(),
+    );
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
     let shape = Shape {
@@ -150,9 +154,9 @@ async fn answer(
         priority: request.priority,
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         transfer,
-        hit_threshold: transfer::hit_threshold(app, headers, value),
+        hit_threshold: transfer::hit_threshold(app, &head.headers, value),
         limited: asked.or(app.defaults.max_tokens).is_some(),
-        ..prepare::job(&params, headers, arrived)
+        ..prepare::job(&params, head, arrived)
     };
     let reply = match prepare::generate(app, job).await {
         Ok(reply) => reply,
@@ -163,8 +167,8 @@ async fn answer(
     };
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(prepare::stream(app, reply, render, interval, guard));
+        return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     reply.ended().await;
-    Ok(prepare::unary(app, headers, view.unary(&reply)))
+    Ok(prepare::unary(app, &head.headers, view.unary(&reply)))
 }

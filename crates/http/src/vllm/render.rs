@@ -33,18 +33,18 @@ const SILENT_MAX_TOKENS: i128 = 16;
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
 /// `POST /v1/chat/completions/render`.
-pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { headers, value }: Posted) -> Answer {
-    rendered_chat(&app, &headers, &value, "chatcmpl-").await
+pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
 /// `POST /v1/messages/render`.
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
+    Posted { head, value }: Posted,
 ) -> Answer {
     let request = MessagesRequest::parse(&value, &app.defaults.bounds)?;
     let chat = convert_messages::body(&app, &request)?;
-    rendered_chat(&app, &headers, &chat, "chatcmpl-").await
+    rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
 /// `POST /v1/responses/render`.
@@ -55,7 +55,7 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, Posted { value, .. }:
 /// `POST /v1/completions/render`: a list, one element per prompt.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
+    Posted { head, value }: Posted,
 ) -> Answer {
     let request = CompletionRequest::parse(&value, &app.defaults.bounds)?;
     request.validate_first()?;
@@ -63,7 +63,7 @@ pub(crate) async fn completions(
     request.validate_early(&app.limits)?;
     let prompts = completion::prompts(&app, &request).await?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
-    let id = prepare::request_id("cmpl-", &headers, request.request_id.as_deref());
+    let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         if app.is_llmd() {

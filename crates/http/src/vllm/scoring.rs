@@ -15,10 +15,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::control::ScoringRequest;
 
 /// Scores every item; the same item under the same query always scores the same.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let asked = ScoringRequest::parse(&value)?;
     let target = prepare::target(&app, asked.model.as_deref())?;
     check(&app, &asked)?;
@@ -48,7 +45,11 @@ pub(crate) async fn create(
             "score": drawn[0] / whole,
         }));
     }
-    let id = prepare::request_id("generative-scoring-", &headers, asked.request_id.as_deref());
+    let id = prepare::request_id(
+        "generative-scoring-",
+        &head.headers,
+        asked.request_id.as_deref(),
+    );
     Ok(ok(&json!({
         "id": &*id,
         "object": "list",

@@ -27,7 +27,7 @@ pub enum Ending {
     Duplicate,
 }
 
-/// Where a reply is hurt: it may send [`Self::room`] tokens, then [`Self::take`] says what happens.
+/// Where a reply is spoilt: it may send [`Self::room`] tokens, then [`Self::take`] says what happens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultPlan {
     /// By token, the next one last.
@@ -37,30 +37,28 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The fault_plan of these stream_faults; `None` when they leave the tokens alone.
+    /// The plan of these faults; `None` when they leave the tokens alone.
     pub fn new(stream_faults: &[StreamFault]) -> Option<Self> {
-        let mut fault_plan = Self::default();
+        let mut plan = Self::default();
         for stream_fault in stream_faults {
             match *stream_fault {
                 StreamFault::Stall { after, time } => {
-                    fault_plan.actions.push((after, FaultAction::Stall(time)));
+                    plan.actions.push((after, FaultAction::Stall(time)));
                 }
-                StreamFault::CutAfter(after) => fault_plan.actions.push((after, FaultAction::Cut)),
-                StreamFault::ResetAfter(after) => {
-                    fault_plan.actions.push((after, FaultAction::Reset))
-                }
+                StreamFault::CutAfter(after) => plan.actions.push((after, FaultAction::Cut)),
+                StreamFault::ResetAfter(after) => plan.actions.push((after, FaultAction::Reset)),
                 StreamFault::MalformedAfter(after) => {
-                    fault_plan.actions.push((after, FaultAction::Malformed))
+                    plan.actions.push((after, FaultAction::Malformed))
                 }
-                StreamFault::DuplicateDone => fault_plan.ending = Ending::Duplicate,
-                StreamFault::MissingDone => fault_plan.ending = Ending::Missing,
+                StreamFault::DuplicateDone => plan.ending = Ending::Duplicate,
+                StreamFault::MissingDone => plan.ending = Ending::Missing,
                 StreamFault::SlowFirstByte(_) | StreamFault::WrongContentLength(_) => {}
             }
         }
         // Stable: at one token, what was named first happens first.
-        fault_plan.actions.sort_by_key(|(after, _)| *after);
-        fault_plan.actions.reverse();
-        (fault_plan != Self::default()).then_some(fault_plan)
+        plan.actions.sort_by_key(|(after, _)| *after);
+        plan.actions.reverse();
+        (plan != Self::default()).then_some(plan)
     }
 
     /// How the stream ends.
@@ -101,21 +99,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn incisions_come_at_their_tokens_in_the_order_they_were_named() {
+    fn actions_come_at_their_tokens_in_the_order_they_were_named() {
         let time = Duration::from_secs(1);
         let stream_faults = [
             StreamFault::CutAfter(5),
             StreamFault::MalformedAfter(2),
             StreamFault::Stall { after: 2, time },
         ];
-        let mut fault_plan = FaultPlan::new(&stream_faults).unwrap();
+        let mut plan = FaultPlan::new(&stream_faults).unwrap();
         let mut seen = Vec::new();
         for _ in 0..10 {
-            while let Some(action) = fault_plan.take() {
-                seen.push((fault_plan.sent, action));
+            while let Some(action) = plan.take() {
+                seen.push((plan.sent, action));
             }
-            if fault_plan.room() > 0 {
-                fault_plan.sent(1);
+            if plan.room() > 0 {
+                plan.sent(1);
             }
         }
         assert_eq!(
@@ -126,18 +124,17 @@ mod tests {
                 (5, FaultAction::Cut)
             ]
         );
-        assert_eq!(fault_plan.room(), u32::MAX);
+        assert_eq!(plan.room(), u32::MAX);
     }
 
     #[test]
-    fn flaws_outside_the_tokens_make_no_wound() {
+    fn faults_outside_the_tokens_make_no_plan() {
         let stream_faults = [
             StreamFault::SlowFirstByte(Duration::ZERO),
             StreamFault::WrongContentLength(3),
         ];
         assert_eq!(FaultPlan::new(&stream_faults), None);
-        let ending =
-            FaultPlan::new(&[StreamFault::MissingDone]).map(|fault_plan| fault_plan.ending());
+        let ending = FaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.ending());
         assert_eq!(ending, Some(Ending::Missing));
     }
 }

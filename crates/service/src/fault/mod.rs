@@ -2,8 +2,8 @@
 //!
 //! There are two families. A [`Failure`] is a refusal with a status, as llm-d-inference-sim injects
 //! it. A [`StreamFault`] spoils a reply that is under way: it stalls, breaks off, is reset, or says
-//! something that is not its protocol. An [`FaultSpec`] names any of them for one request, a [`FaultRates`]
-//! deals them out by chance.
+//! something that is not its protocol. A [`FaultSpec`] names any of them for one request,
+//! [`FaultRates`] draw them by chance.
 
 mod conn;
 mod failure;
@@ -21,9 +21,9 @@ pub use rates::{DrawnFault, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
 pub use stream_fault::StreamFault;
 
-/// Where a fault comes from, as logs and metrics show it; empty outside a drill.
+/// Where a fault comes from, as logs and metrics show it; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Origin {
+pub struct FaultOrigin {
     /// The scenario.
     pub scenario: Arc<str>,
     /// Its phase.
@@ -32,18 +32,18 @@ pub struct Origin {
 
 /// What turns requests away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum AdmissionBound {
     /// Requests in flight.
     Requests,
     /// Prompt tokens without output.
     Tokens,
 }
 
-/// Hears of every fault that a client got to feel, and of every refusal.
-pub trait Tally: Send + Sync {
+/// Counts every fault that a client got to feel, and every refusal.
+pub trait FaultObserver: Send + Sync {
     /// One fault of this kind.
-    fn count(&self, kind: &'static str, origin: &Origin);
+    fn fault(&self, kind: &'static str, origin: &FaultOrigin);
 
     /// One request that was turned away.
-    fn refused(&self, bound: Bound);
+    fn refused(&self, bound: AdmissionBound);
 }

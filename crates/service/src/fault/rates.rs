@@ -11,33 +11,33 @@ pub struct FaultRates {
     /// Percentage of replies that have a stream_fault.
     pub stream_rate: f64,
     /// Which stream_faults, equally often; empty: none.
-    pub orders: Vec<FaultSpec>,
+    pub specs: Vec<FaultSpec>,
 }
 
-/// What chance dealt to one request.
+/// What chance drew for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFault {
     /// The refusal.
     pub failure: Option<Failure>,
     /// What goes wrong with its reply.
-    pub order: Option<FaultSpec>,
+    pub spec: Option<FaultSpec>,
 }
 
 impl FaultRates {
     /// Whether nothing can ever fail.
     pub fn is_idle(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
-            && (self.stream_rate <= 0.0 || self.orders.is_empty())
+            && (self.stream_rate <= 0.0 || self.specs.is_empty())
     }
 
     /// What happens to the request of this number: a function of seed and number alone.
-    pub fn deal(&self, seed: u64, request: u64) -> DrawnFault {
+    pub fn draw(&self, seed: u64, request: u64) -> DrawnFault {
         let failure = self.failure(seed, request);
         DrawnFault {
             failure,
-            order: match failure {
+            spec: match failure {
                 Some(_) => None,
-                None => self.order(seed, request),
+                None => self.spec(seed, request),
             },
         }
     }
@@ -54,16 +54,16 @@ impl FaultRates {
         self.failures.get(rng.between(0, last) as usize).copied()
     }
 
-    fn order(&self, seed: u64, request: u64) -> Option<FaultSpec> {
-        if self.stream_rate <= 0.0 || self.orders.is_empty() {
+    fn spec(&self, seed: u64, request: u64) -> Option<FaultSpec> {
+        if self.stream_rate <= 0.0 || self.specs.is_empty() {
             return None;
         }
         let mut rng = stream(seed, mix(request, 0xfb), Purpose::Fault);
         if rng.unit() * 100.0 >= self.stream_rate {
             return None;
         }
-        let last = self.orders.len() as u64 - 1;
-        self.orders.get(rng.between(0, last) as usize).cloned()
+        let last = self.specs.len() as u64 - 1;
+        self.specs.get(rng.between(0, last) as usize).cloned()
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
             rate,
             failures: vec![Failure::RateLimit, Failure::ServerError],
             stream_rate: f64::from(rate),
-            orders: vec![
+            specs: vec![
                 "cut_after=3".parse().unwrap(),
                 "reset_after=1".parse().unwrap(),
             ],
@@ -86,22 +86,22 @@ mod tests {
     #[test]
     fn rates_are_percentages_of_requests() {
         let count = |rate, hit: fn(&DrawnFault) -> bool| {
-            let dealt = (0..2000).map(|n| plan(rate).deal(1, n));
-            dealt.filter(hit).count()
+            let drawn = (0..2000).map(|n| plan(rate).draw(1, n));
+            drawn.filter(hit).count()
         };
-        let failed: fn(&DrawnFault) -> bool = |dealt| dealt.failure.is_some();
-        let flawed: fn(&DrawnFault) -> bool = |dealt| dealt.order.is_some();
+        let failed: fn(&DrawnFault) -> bool = |drawn| drawn.failure.is_some();
+        let spoilt: fn(&DrawnFault) -> bool = |drawn| drawn.spec.is_some();
         assert_eq!((count(0, failed), count(100, failed)), (0, 2000));
         assert!((400..600).contains(&count(25, failed)));
         // A quarter of the three quarters that are not refused.
-        assert!((300..450).contains(&count(25, flawed)));
-        assert_eq!((count(0, flawed), count(100, flawed)), (0, 0));
+        assert!((300..450).contains(&count(25, spoilt)));
+        assert_eq!((count(0, spoilt), count(100, spoilt)), (0, 0));
         assert!(plan(0).is_idle() && !plan(1).is_idle());
     }
 
     #[test]
     fn the_same_request_fails_the_same_way() {
-        let all = || (0..100).map(|n| plan(50).deal(7, n)).collect::<Vec<_>>();
+        let all = || (0..100).map(|n| plan(50).draw(7, n)).collect::<Vec<_>>();
         assert_eq!(all(), all());
     }
 }

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use super::{Failure, StreamFault};
 
-/// Most faults of one order.
+/// Most faults of one spec.
 const MOST: usize = 16;
 
 /// What is to go wrong with one request: `kind[=value][;kind=value]`, the text of the header
@@ -16,7 +16,7 @@ pub struct FaultSpec {
     pub stream_faults: Vec<StreamFault>,
 }
 
-/// A text that is no order.
+/// A text that is no spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {part:?}: {why}; allowed are {}", allowed())]
 pub struct FaultSpecError {
@@ -38,9 +38,9 @@ impl FromStr for FaultSpec {
             part: part.to_owned(),
             why: why.to_owned(),
         };
-        let mut order = Self::default();
+        let mut spec = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
-            if order.stream_faults.len() == MOST {
+            if spec.stream_faults.len() == MOST {
                 return Err(wrong(part, "one request takes 16 faults at most"));
             }
             let (name, value) = match part.split_once('=') {
@@ -51,21 +51,21 @@ impl FromStr for FaultSpec {
                 if value.is_some() {
                     return Err(wrong(part, "it takes no value"));
                 }
-                if order.failure.replace(failure).is_some() {
+                if spec.failure.replace(failure).is_some() {
                     return Err(wrong(part, "a request fails once"));
                 }
                 continue;
             }
             match StreamFault::read(name, value) {
-                Some(Ok(stream_fault)) => order.stream_faults.push(stream_fault),
+                Some(Ok(stream_fault)) => spec.stream_faults.push(stream_fault),
                 Some(Err(why)) => return Err(wrong(part, &why)),
                 None => return Err(wrong(part, "there is no such kind")),
             }
         }
-        if order == Self::default() {
+        if spec == Self::default() {
             return Err(wrong(text, "it is empty"));
         }
-        Ok(order)
+        Ok(spec)
     }
 }
 
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn an_order_reads_back_as_it_is_written() {
         let text = "rate_limit;slow_first_byte=250ms;stall=3:2s;cut_after=5;reset_after=1;malformed_after=0;duplicate_done;missing_done;wrong_content_length=-7";
-        let order: FaultSpec = text.parse().unwrap();
-        assert_eq!(order.to_string(), text);
-        assert_eq!(order.stream_faults.len(), 8);
+        let spec: FaultSpec = text.parse().unwrap();
+        assert_eq!(spec.to_string(), text);
+        assert_eq!(spec.stream_faults.len(), 8);
         let short: FaultSpec = " stall = 2s ; cut_after ".parse().unwrap();
         let time = Duration::from_secs(2);
         assert_eq!(

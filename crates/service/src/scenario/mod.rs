@@ -1,10 +1,10 @@
-//! Drills: failures and slow-downs over time, repeatable to the request.
+//! Scenarios: failures and slow-downs over time, repeatable to the request.
 //!
 //! A [`Scenario`] is a list of phases. Each lays settings over those the server was started with
-//! and may do something at its start; it lasts a while or for a number of requests. A [`Player`]
+//! and may do something at its start; it lasts a while or for a number of requests. A [`ScenarioPosition`]
 //! says which phase it is, from instants and arrivals alone. What happens to a request is drawn
 //! from the scenario's seed, the round, the phase and the request's number within the phase (or
-//! its id), never from the time of day: played again, a drill faults the same requests.
+//! its id), never from the time of day: played again, a scenario faults the same requests.
 
 mod read;
 mod run;
@@ -14,9 +14,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 pub use read::ScenarioError;
-pub use run::{Enter, PhaseChange, Player, ScenarioRun, Turn};
+pub use run::{OnPhaseChange, PhaseChange, ScenarioArrival, ScenarioPosition, ScenarioRun};
 
-/// A drill.
+/// A scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// What logs and metrics call it.
@@ -42,14 +42,14 @@ pub enum Identity {
     RequestId,
 }
 
-/// A part of a drill.
+/// A part of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
     /// What logs and metrics call it.
     pub name: String,
     /// When it ends.
     pub length: Length,
-    /// Settings during it, as `/admin/config` takes them, over those from before the drill.
+    /// Settings during it, as `/admin/config` takes them, over those from before the scenario.
     pub set: Map<String, Value>,
     /// What happens when it starts, in order.
     pub actions: Vec<Action>,
@@ -62,7 +62,7 @@ pub enum Length {
     Time(Duration),
     /// A number of requests for generation, at least one.
     Requests(u64),
-    /// Until somebody ends the drill.
+    /// Until somebody ends the scenario.
     Open,
 }
 

@@ -8,7 +8,7 @@ use vllm_sim_engine::duration;
 
 /// Most phases of a scenario.
 const MOST: usize = 1000;
-/// Shortest phase: a drill of endless rounds must not spin.
+/// Shortest phase: a scenario of endless rounds must not spin.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What is wrong with a scenario, and where.

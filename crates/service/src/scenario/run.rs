@@ -6,9 +6,9 @@ use super::{Identity, Length, Scenario};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
-/// Where a drill is. A value: instants and arrivals in, phases out.
+/// Where a scenario is. A value: instants and arrivals in, phases out.
 #[derive(Debug, Clone)]
-pub struct Player {
+pub struct ScenarioPosition {
     scenario: Arc<Scenario>,
     round: u32,
     phase: usize,
@@ -19,9 +19,9 @@ pub struct Player {
     over: bool,
 }
 
-/// One request of a drill.
+/// One request of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct ScenarioArrival {
     /// Round, from 0.
     pub round: u32,
     /// Phase, from 0.
@@ -32,8 +32,8 @@ pub struct Turn {
     pub key: u64,
 }
 
-impl Player {
-    /// A drill whose first phase begins now.
+impl ScenarioPosition {
+    /// A scenario whose first phase begins now.
     pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
         Self {
             scenario,
@@ -89,7 +89,7 @@ impl Player {
     }
 
     /// A request arrives in the present phase.
-    pub fn arrive(&mut self, id: Option<&str>) -> Option<Turn> {
+    pub fn arrive(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
         let (round, phase) = self.place()?;
         let ordinal = self.requests;
         self.requests += 1;
@@ -100,7 +100,7 @@ impl Player {
             _ => ordinal,
         };
         let place = u64::from(round) << 32 | phase as u64;
-        Some(Turn {
+        Some(ScenarioArrival {
             round,
             phase,
             ordinal,
@@ -119,73 +119,73 @@ pub enum PhaseChange {
 }
 
 /// Told of every change of phase, in order: round and phase, or that the drill is over.
-pub type Enter = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
+pub type OnPhaseChange = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
-/// A drill that is being played: all who ask see the same phase.
+/// A scenario that is being played: all who ask see the same phase.
 pub struct ScenarioRun {
-    player: Mutex<Player>,
-    enter: Enter,
+    position: Mutex<ScenarioPosition>,
+    on_change: OnPhaseChange,
 }
 
 impl ScenarioRun {
-    /// Begins: `enter` is told of the first phase before this returns.
-    pub fn begin(scenario: Arc<Scenario>, now: SimTime, enter: Enter) -> Self {
-        enter(&scenario, Some((0, 0)), PhaseChange::Begin);
+    /// Begins: `on_change` is seen of the first phase before this returns.
+    pub fn begin(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
+        on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self {
-            player: Mutex::new(Player::new(scenario, now)),
-            enter,
+            position: Mutex::new(ScenarioPosition::new(scenario, now)),
+            on_change,
         }
     }
 
     /// Enters every phase that has begun by `now`; when to look again.
     pub fn tick(&self, now: SimTime) -> Option<SimTime> {
-        let mut player = self.player.lock();
-        self.catch_up(&mut player, now);
-        player.due()
+        let mut position = self.position.lock();
+        self.catch_up(&mut position, now);
+        position.due()
     }
 
-    /// A request arrives: `decide` sees its turn while the phase cannot change. `None`: the drill
+    /// A request arrives: `decide` sees its arrival while the phase cannot change. `None`: the drill
     /// is over.
     pub fn arrive<T>(
         &self,
         now: SimTime,
         id: Option<&str>,
-        decide: impl FnOnce(&Scenario, Turn) -> T,
+        decide: impl FnOnce(&Scenario, ScenarioArrival) -> T,
     ) -> Option<T> {
-        let mut player = self.player.lock();
-        self.catch_up(&mut player, now);
-        let turn = player.arrive(id)?;
-        let scenario = player.scenario().clone();
-        let decided = decide(&scenario, turn);
+        let mut position = self.position.lock();
+        self.catch_up(&mut position, now);
+        let arrival = position.arrive(id)?;
+        let scenario = position.scenario().clone();
+        let decided = decide(&scenario, arrival);
         // A phase of n requests ends with the n-th.
-        self.catch_up(&mut player, now);
+        self.catch_up(&mut position, now);
         Some(decided)
     }
 
     /// Where it is.
-    pub fn player(&self) -> Player {
-        self.player.lock().clone()
+    pub fn position(&self) -> ScenarioPosition {
+        self.position.lock().clone()
     }
 
     /// Announces the present phase again.
     pub fn again(&self) {
-        let player = self.player.lock();
-        if player.place().is_some() {
-            (self.enter)(player.scenario(), player.place(), PhaseChange::Again);
+        let position = self.position.lock();
+        if position.place().is_some() {
+            (self.on_change)(position.scenario(), position.place(), PhaseChange::Again);
         }
     }
 
-    /// Ends it, wherever it is; `enter` is told unless it was over.
+    /// Ends it, wherever it is; `on_change` is seen unless it was over.
     pub fn end(&self) {
-        let mut player = self.player.lock();
-        if !std::mem::replace(&mut player.over, true) {
-            (self.enter)(player.scenario(), None, PhaseChange::Begin);
+        let mut position = self.position.lock();
+        if !std::mem::replace(&mut position.over, true) {
+            (self.on_change)(position.scenario(), None, PhaseChange::Begin);
         }
     }
 
-    fn catch_up(&self, player: &mut Player, now: SimTime) {
-        while player.step(now) {
-            (self.enter)(player.scenario(), player.place(), PhaseChange::Begin);
+    fn catch_up(&self, position: &mut ScenarioPosition, now: SimTime) {
+        while position.step(now) {
+            (self.on_change)(position.scenario(), position.place(), PhaseChange::Begin);
         }
     }
 }
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    const DRILL: &str = "
+    const SCENARIO: &str = "
 name: three
 seed: 3
 repeat: 2
@@ -212,23 +212,26 @@ phases:
 
     #[test]
     fn phases_end_by_requests_and_by_time_without_drift() {
-        let scenario = Arc::new(Scenario::from_yaml(DRILL).unwrap());
+        let scenario = Arc::new(Scenario::from_yaml(SCENARIO).unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
-        let told = log.clone();
-        let enter: Enter = Box::new(move |_, place, _| told.lock().push(place));
-        let stage = ScenarioRun::begin(scenario, at(0), enter);
-        let turn = |ms| stage.arrive(at(ms), None, |_, turn| (turn.phase, turn.ordinal));
-        assert_eq!([turn(1), turn(2), turn(3)], [0, 1, 2].map(|n| Some((0, n))));
+        let seen = log.clone();
+        let on_change: OnPhaseChange = Box::new(move |_, place, _| seen.lock().push(place));
+        let run = ScenarioRun::begin(scenario, at(0), on_change);
+        let arrival = |ms| run.arrive(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal));
+        assert_eq!(
+            [arrival(1), arrival(2), arrival(3)],
+            [0, 1, 2].map(|n| Some((0, n)))
+        );
         // Looked at late: the third phase began when the second was due to end.
-        assert_eq!(stage.tick(at(4)), Some(at(10_003)));
-        assert_eq!(turn(5), Some((1, 0)));
-        assert_eq!(turn(20_000), Some((2, 0)));
-        assert_eq!(stage.player().place(), Some((1, 0)));
+        assert_eq!(run.tick(at(4)), Some(at(10_003)));
+        assert_eq!(arrival(5), Some((1, 0)));
+        assert_eq!(arrival(20_000), Some((2, 0)));
+        assert_eq!(run.position().place(), Some((1, 0)));
         for ms in 20_001..20_004 {
-            turn(ms);
+            arrival(ms);
         }
-        assert_eq!(stage.tick(at(40_000)), None);
-        assert_eq!((turn(40_001), turn(40_002)), (Some((2, 0)), None));
+        assert_eq!(run.tick(at(40_000)), None);
+        assert_eq!((arrival(40_001), arrival(40_002)), (Some((2, 0)), None));
         let places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
         let mut places: Vec<_> = places.into_iter().map(Some).collect();
         places.push(None);
@@ -238,10 +241,10 @@ phases:
     #[test]
     fn a_request_is_known_by_its_place_or_by_its_id() {
         let keys = |by: &str, ids: [&str; 3]| {
-            let text = DRILL.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
+            let text = SCENARIO.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
             let scenario = Arc::new(Scenario::from_yaml(&text).unwrap());
-            let mut player = Player::new(scenario, at(0));
-            ids.map(|id| player.arrive(Some(id)).unwrap().key)
+            let mut position = ScenarioPosition::new(scenario, at(0));
+            ids.map(|id| position.arrive(Some(id)).unwrap().key)
         };
         assert_eq!(
             keys("ordinal", ["a", "b", "c"]),

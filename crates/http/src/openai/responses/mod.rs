@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ use super::chat::{self, Refused};
 use super::llmd as rules;
 use super::prepare::{self, Shape};
 use crate::app::{App, LoadGuard};
-use crate::body::Posted;
+use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::stream::EventStream;
 use crate::{error, fault, json, transfer};
@@ -38,21 +38,18 @@ use vllm_sim_wire::sampling::{SamplingParams, output_budget};
 use vllm_sim_wire::schema::Wire;
 
 /// Answers a request.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { headers, value }: Posted,
-) -> Answer {
-    let threshold = transfer::hit_threshold(&app, &headers, &value);
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     let value = if app.is_llmd() {
         let value = llmd::body(value)?;
-        rules::check(&app, &headers, &value, rules::Api::Responses)?;
+        rules::check(&app, &head, &value, rules::Api::Responses)?;
         value
     } else {
         value
     };
     let request = ResponsesRequest::parse(&value, &app.defaults.bounds);
     let request = request.map_err(|fault| rules::unread(&app, fault))?;
-    answer(&app, &headers, request, threshold).await
+    answer(&app, &head, request, threshold).await
 }
 
 /// Shows a stored response, or the events of a background one.
@@ -119,11 +116,11 @@ struct Playing {
 
 async fn answer(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     mut request: ResponsesRequest,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
-    fault::inject(app, headers, request.model.as_deref())?;
+    fault::inject(app, head, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     prepare::target(app, request.model.as_deref())?;
     checks(app, &request)?;
@@ -143,7 +140,7 @@ async fn answer(
     request.store = Some(stored);
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (frame, started) = start(app, headers, request, &messages, threshold).await?;
+    let (frame, started) = start(app, head, request, &messages, threshold).await?;
     let reply = match started {
         Ok(reply) => reply,
         Err(_) if stream && !app.is_llmd() => return Ok(failed_stream(frame, guard)),
@@ -151,10 +148,16 @@ async fn answer(
     };
     let playing = Playing { frame, reply };
     match keep {
-        Some(keep) if background => Ok(in_background(app, playing, keep, guard)),
+        Some(keep) if background => Ok(in_background(app, head, playing, keep, guard)),
         keep if stream => {
             let render = ResponseStream::new(playing.frame, keep);
-            Ok(prepare::silent_stream(app, playing.reply, render, guard))
+            Ok(prepare::silent_stream(
+                app,
+                head,
+                playing.reply,
+                render,
+                guard,
+            ))
         }
         keep => {
             let response = playing.ended().await;
@@ -163,7 +166,7 @@ async fn answer(
             }
             let mut out = String::new();
             json::value(&mut out, &response);
-            Ok(prepare::unary(app, headers, out))
+            Ok(prepare::unary(app, &head.headers, out))
         }
     }
 }
@@ -194,7 +197,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
 /// Starts a response. The inner error is one that a stream finds with its first events sent.
 async fn start(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     request: ResponsesRequest,
     messages: &[Value],
     hit_threshold: Option<f64>,
@@ -228,7 +231,7 @@ async fn start(
     let given = request.request_id.clone().filter(|id| !id.is_empty());
     let id: Arc<str> = match given {
         Some(given) => given.into(),
-        None if app.is_llmd() => prepare::request_id("resp_", headers, None),
+        None if app.is_llmd() => prepare::request_id("resp_", &head.headers, None),
         None => format!("resp_{}", prepare::uid()).into(),
     };
     let ids = if app.is_llmd() {
@@ -244,7 +247,7 @@ async fn start(
     };
     let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
     let shows_prompt = request.enable_response_messages;
-    let priority = prepare::priority(headers, request.priority);
+    let priority = prepare::priority(&head.headers, request.priority);
     let cache_salt = request.cache_salt.as_deref().map(Into::into);
     let remote = request.kv_transfer_params.as_ref();
     transfer::streams(app, remote, request.stream.unwrap_or(false))?;
@@ -263,7 +266,7 @@ async fn start(
     });
     let prompts = vec![prompt];
     let play = || -> Result<Reply, Refused> {
-        prepare::late_checks(app, headers, &params, &prompts).map_err(Refused::Late)?;
+        prepare::late_checks(app, &head.headers, &params, &prompts).map_err(Refused::Late)?;
         let content = prepare::content(app, &chat, &params).map_err(Refused::Late)?;
         let job = Job {
             id,
@@ -276,7 +279,7 @@ async fn start(
             transfer,
             hit_threshold,
             limited: asked.or(app.defaults.max_tokens).is_some(),
-            ..prepare::job(&params, headers, arrived)
+            ..prepare::job(&params, head, arrived)
         };
         Ok(app.service.generate(&job)?)
     };
@@ -327,6 +330,7 @@ impl Playing {
 /// Answers at once; the response is made while nobody waits.
 fn in_background(
     app: &Arc<App>,
+    head: &RequestHead,
     playing: Playing,
     keep: StoreSlot,
     guard: Option<LoadGuard>,
@@ -348,7 +352,8 @@ fn in_background(
     let events = log.clone();
     let render = ResponseStream::new(playing.frame, Some(keep));
     let interval = app.config.api.stream_interval;
-    let mut body = EventStream::new(playing.reply, render, interval, None, None);
+    let injector = fault::injector(app, head);
+    let mut body = EventStream::new(playing.reply, render, interval, injector, None, None);
     let task = tokio::spawn(async move {
         let _guard = guard;
         while let Some(Ok(part)) = body.frame().await {
