@@ -2,13 +2,18 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::choices::{Fingerprint, Runner, Task};
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flag::FlagSpec;
+use super::flags::{api, server};
+use super::model::Model;
+use super::nearest::closest;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
 use super::speech::Speech;
 use super::values::Values;
-use super::words::closest;
-use super::{CliMode, Compat, Model};
+use vllm_sim_observe::metrics::Compat;
 
 /// What the API offers and refuses.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +50,8 @@ pub struct Api {
     pub exclude_tools_when_tool_choice_none: bool,
     /// What `system_fingerprint` says.
     pub fingerprint: Fingerprint,
+    /// The text of [`Fingerprint::Custom`], which has one.
+    pub fingerprint_value: Option<String>,
     /// Tokens per stream chunk [1].
     pub stream_interval: u32,
     /// Whether `/tokenizer_info` exists.
@@ -71,42 +78,6 @@ pub struct Api {
     pub speech: Speech,
 }
 
-/// Which family of routes exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Task {
-    /// Every route that the simulator has: generation and pooling side by side.
-    #[default]
-    All,
-    /// Chat, completions, responses, messages.
-    Generate,
-    /// Embeddings, scores by similarity.
-    Embed,
-    /// Classification.
-    Classify,
-    /// Cross-encoder scores and rerank.
-    Score,
-    /// Rewards through `/pooling`.
-    Reward,
-    /// Speech to text.
-    Transcription,
-    /// Speech to text over WebSocket, beside everything that generates.
-    Realtime,
-}
-
-/// What `system_fingerprint` says.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Fingerprint {
-    /// Version and a hash of the configuration.
-    #[default]
-    Full,
-    /// The hash alone.
-    Hash,
-    /// A fixed text.
-    Custom(String),
-    /// Null.
-    None,
-}
-
 /// Bounds on single requests, from vLLM's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -123,16 +94,21 @@ pub struct Limits {
 impl Api {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
         let compat = model.compat;
-        let tool_call_parser = parser(v, "tool-call-parser", "tool-parser-plugin", &TOOL_PARSERS)?;
-        let enable_auto_tool_choice = v.switch("enable-auto-tool-choice")?;
+        let tool_call_parser = parser(
+            v,
+            &api::TOOL_CALL_PARSER,
+            &api::TOOL_PARSER_PLUGIN,
+            &TOOL_PARSERS,
+        )?;
+        let enable_auto_tool_choice = v.get(&api::ENABLE_AUTO_TOOL_CHOICE)?;
         if v.cli_mode == CliMode::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
             return Err(ConfigError::Invalid(
                 "--enable-auto-tool-choice requires --tool-call-parser".to_owned(),
             ));
         }
-        let details = "enable-prompt-tokens-details";
-        let per_request_metrics = v.switch("enable-per-request-metrics")?;
-        if per_request_metrics && v.switch("disable-log-stats")? {
+        let details = &api::ENABLE_PROMPT_TOKENS_DETAILS;
+        let per_request_metrics = v.get(&api::ENABLE_PER_REQUEST_METRICS)?;
+        if per_request_metrics && v.get(&server::DISABLE_LOG_STATS)? {
             return Err(ConfigError::Invalid(
                 "--enable-per-request-metrics requires engine statistics logging; \
                  remove --disable-log-stats to enable per-request metrics."
@@ -140,70 +116,60 @@ impl Api {
             ));
         }
         if v.cli_mode == CliMode::Vllm
-            && v.switch("enable-log-outputs")?
-            && !v.switch("enable-log-requests")?
+            && v.get(&server::ENABLE_LOG_OUTPUTS)?
+            && !v.get(&server::ENABLE_LOG_REQUESTS)?
         {
             return Err(ConfigError::Invalid(
                 "--enable-log-outputs requires --enable-log-requests".to_owned(),
             ));
         }
-        v.choice("tool-strict-level")?;
+        v.choice(&api::TOOL_STRICT_LEVEL)?;
+        let fingerprint = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
+        let fingerprint_value = v.get(&api::FINGERPRINT_VALUE)?;
+        if fingerprint == Fingerprint::Custom && fingerprint_value.is_none() {
+            return Err(ConfigError::Invalid(
+                "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
+            ));
+        }
         let (task, speech) = Speech::from_values(v, model, task(v)?)?;
         Ok(Self {
             task,
             speech,
-            max_logprobs: match v.int("max-logprobs")? {
-                -1 => None,
-                _ => Some(v.ranged(
-                    "max-logprobs",
-                    0..=1_000_000,
-                    "max-logprobs must be -1 or more",
-                )?),
-            },
+            max_logprobs: u32::try_from(v.get(&api::MAX_LOGPROBS)?).ok(),
             enable_auto_tool_choice,
             tool_call_parser,
             reasoning_parser: parser(
                 v,
-                "reasoning-parser",
-                "reasoning-parser-plugin",
+                &api::REASONING_PARSER,
+                &api::REASONING_PARSER_PLUGIN,
                 &REASONING_PARSERS,
             )?,
-            reasoning_ratio: v.ranged_float(
-                "reasoning-ratio",
-                0.0..=1.0,
-                "reasoning-ratio must be between 0 and 1",
-            )?,
+            reasoning_ratio: v.get(&api::REASONING_RATIO)?,
             // llm-d's answers always carry the details.
-            enable_prompt_tokens_details: v.switch(details)?
+            enable_prompt_tokens_details: v.get(details)?
                 || compat == Compat::Llmd && !v.given(details),
-            force_include_usage: v.switch("enable-force-include-usage")?,
+            force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
             per_request_metrics,
-            return_tokens_as_token_ids: v.switch("return-tokens-as-token-ids")?,
-            enable_scale_out: v.switch("enable-scale-out")? || v.switch("render-only")?,
-            tokens_only: v.switch("tokens-only")?,
-            render_only: v.switch("render-only")?,
-            trust_request_chat_template: v.switch("trust-request-chat-template")?,
-            exclude_tools_when_tool_choice_none: v.switch("exclude-tools-when-tool-choice-none")?,
-            fingerprint: fingerprint(v)?,
-            stream_interval: v.ranged(
-                "stream-interval",
-                1..=1_000_000,
-                "stream-interval cannot be less than 1",
-            )?,
-            enable_tokenizer_info_endpoint: v.switch("enable-tokenizer-info-endpoint")?,
-            responses_store: v.switch("responses-store")?,
-            legacy_guided: v.switch("legacy-guided-fields")?,
-            skip_model_name_validation: v.switch("skip-model-name-validation")?,
+            return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
+            enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
+            tokens_only: v.get(&api::TOKENS_ONLY)?,
+            render_only: v.get(&api::RENDER_ONLY)?,
+            trust_request_chat_template: v.get(&api::TRUST_REQUEST_CHAT_TEMPLATE)?,
+            exclude_tools_when_tool_choice_none: v
+                .get(&api::EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE)?,
+            fingerprint,
+            fingerprint_value,
+            stream_interval: v.get(&api::STREAM_INTERVAL)?,
+            enable_tokenizer_info_endpoint: v.get(&api::ENABLE_TOKENIZER_INFO_ENDPOINT)?,
+            responses_store: v.get(&api::RESPONSES_STORE)?,
+            legacy_guided: v.get(&api::LEGACY_GUIDED_FIELDS)?,
+            skip_model_name_validation: v.get(&api::SKIP_MODEL_NAME_VALIDATION)?,
             profiler: profiler::configured(v)?,
             fault_tolerance: profiler::tolerates_faults(v)?,
             limits: limits(v)?,
-            limit_mm_per_prompt: v.object("limit-mm-per-prompt")?.map(Value::Object),
-            allowed_local_media_path: v.path("allowed-local-media-path"),
-            num_labels: v.ranged(
-                "num-labels",
-                1..=100_000,
-                "num-labels cannot be less than 1",
-            )?,
+            limit_mm_per_prompt: v.get(&api::LIMIT_MM_PER_PROMPT)?.map(Value::Object),
+            allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,
+            num_labels: v.get(&api::NUM_LABELS)?,
         })
     }
 }
@@ -211,8 +177,8 @@ impl Api {
 /// A parser's name: one of vLLM's, or any when a plugin is said to bring it.
 fn parser(
     v: &Values,
-    flag: &str,
-    plugin: &str,
+    flag: &FlagSpec,
+    plugin: &FlagSpec,
     known: &'static [&'static str],
 ) -> Result<Option<String>, ConfigError> {
     let Some(name) = v.text(flag) else {
@@ -222,12 +188,15 @@ fn parser(
         return Ok(Some(name.to_owned()));
     }
     if v.text(plugin).is_some() {
-        v.warn(format!("--{flag} {name}: taken to come from --{plugin}"));
+        v.warn(format!(
+            "--{} {name}: taken to come from --{}",
+            flag.name, plugin.name
+        ));
         return Ok(Some(name.to_owned()));
     }
     let hint = closest(name, known.iter().copied())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-    let kind = flag.replace('-', " ");
+    let kind = flag.name.replace('-', " ");
     let list = known.join(",");
     Err(ConfigError::Invalid(format!(
         "invalid {kind}: {name} (chose from {{ {list} }}){hint}"
@@ -236,56 +205,26 @@ fn parser(
 
 /// `--task` of older releases, `--runner` and `--convert` of newer ones.
 fn task(v: &Values) -> Result<Task, ConfigError> {
-    let pooling = v.choice("runner")? == Some("pooling");
-    let convert = v.raw("convert").last().map(String::as_str);
-    // `none` is a word of --convert, so it is read raw after the check.
-    v.choice("convert")?;
-    Ok(match v.choice("task")? {
-        Some("generate" | "draft") => Task::Generate,
-        Some("embed" | "embedding") => Task::Embed,
-        Some("classify") => Task::Classify,
-        Some("score") => Task::Score,
-        Some("reward") => Task::Reward,
-        Some("transcription") => Task::Transcription,
-        Some("realtime") => Task::Realtime,
-        _ => match (pooling, convert, v.choice("runner")?) {
-            (_, Some("classify"), _) => Task::Classify,
-            (_, Some("reward"), _) => Task::Reward,
-            (true, _, _) | (_, Some("embed"), _) => Task::Embed,
-            (_, _, Some("generate")) => Task::Generate,
-            _ if v.cli_mode == CliMode::Vllm => Task::Generate,
-            _ => Task::All,
-        },
-    })
-}
-
-fn fingerprint(v: &Values) -> Result<Fingerprint, ConfigError> {
-    let mode = v.raw("fingerprint-mode").last().map(String::as_str);
-    v.choice("fingerprint-mode")?;
-    Ok(match mode {
-        Some("hash") => Fingerprint::Hash,
-        Some("none") => Fingerprint::None,
-        Some("custom") => Fingerprint::Custom(v.owned("fingerprint-value").ok_or_else(|| {
-            ConfigError::Invalid(
-                "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
-            )
-        })?),
-        _ => Fingerprint::Full,
+    let runner = v.choice(&api::RUNNER)?.unwrap_or_default();
+    let convert = v.choice(&api::CONVERT)?.flatten();
+    if let Some(task) = v.choice(&api::TASK)?.flatten() {
+        return Ok(task);
+    }
+    Ok(match (convert, runner) {
+        (Some(Task::Classify), _) => Task::Classify,
+        (Some(Task::Reward), _) => Task::Reward,
+        (Some(_), _) | (None, Runner::Pooling) => Task::Embed,
+        (None, Runner::Generate) => Task::Generate,
+        (None, Runner::Auto) if v.cli_mode == CliMode::Vllm => Task::Generate,
+        (None, Runner::Auto) => Task::All,
     })
 }
 
 fn limits(v: &Values) -> Result<Limits, ConfigError> {
-    let limit = |name: &str| {
-        v.ranged(
-            name,
-            1..=i64::from(u32::MAX),
-            "limits cannot be less than 1",
-        )
-    };
     Ok(Limits {
-        n: limit("max-n-sequences")?,
-        prompts: limit("max-completion-prompts")?,
-        stop_strings: limit("max-stop-strings")?,
-        bad_words: limit("max-num-bad-words")?,
+        n: v.get(&api::MAX_N_SEQUENCES)?,
+        prompts: v.get(&api::MAX_COMPLETION_PROMPTS)?,
+        stop_strings: v.get(&api::MAX_STOP_STRINGS)?,
+        bad_words: v.get(&api::MAX_NUM_BAD_WORDS)?,
     })
 }

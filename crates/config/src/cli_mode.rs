@@ -1,10 +1,20 @@
-//! The front doors: which command a command line calls, and whose defaults it means.
+//! The command-line modes: which command is called, and whose defaults that means.
 
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::words::closest;
-use super::{CliMode, Compat};
+use super::nearest::closest;
+use vllm_sim_observe::metrics::Compat;
+
+/// Whose command line, and so whose defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CliMode {
+    /// `vllm-sim --model X`: llm-d-inference-sim's.
+    #[default]
+    Llmd,
+    /// `vllm-sim serve X`: vLLM's.
+    Vllm,
+}
 
 /// Commands with a command line of their own.
 pub const TOOLS: [&str; 10] = [
@@ -33,7 +43,7 @@ pub(super) enum Action {
     Tool(&'static str),
 }
 
-/// A command line behind its cli_mode.
+/// A command line taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     pub(super) action: Action,
@@ -50,7 +60,7 @@ pub(super) struct Entry<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Chooses the cli_mode by the program's name and the first word.
+/// Chooses the mode by the program's name and the first word.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
@@ -131,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_and_the_programs_name_choose_the_door() {
+    fn the_first_word_and_the_programs_name_choose_the_mode() {
         let vllm = Some(CliMode::Vllm);
         for (line, action, cli_mode, rest) in [
             ("vllm-sim --model x", Action::Serve, None, "--model x"),
@@ -155,8 +165,8 @@ mod tests {
                 "--model x",
             ),
         ] {
-            let (got, got_door, words) = enter_words(line);
-            assert_eq!((got, got_door), (action, cli_mode), "{line}");
+            let (got, got_mode, words) = enter_words(line);
+            assert_eq!((got, got_mode), (action, cli_mode), "{line}");
             assert_eq!(words.join(" "), rest, "{line}");
         }
     }

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::engine::with_std_dev;
 use super::error::ConfigError;
+use super::flags::content;
 use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_service::generate::Mode;
@@ -61,75 +62,62 @@ impl Content {
     pub(super) fn from_values(v: &Values, compat: Compat) -> Result<Self, ConfigError> {
         let mode = mode(v)?;
         Ok(Self {
-            mode: match v.switch("mm-encoder-only")? {
+            mode: match v.get(&content::MM_ENCODER_ONLY)? {
                 true => Mode::Encoder,
                 false => mode,
             },
-            seed: v.opt_int("seed")?.map(|seed| seed as u64),
-            seed_given: v.given("seed"),
+            seed: v.get(&content::SEED)?.map(|seed| seed as u64),
+            seed_given: v.given(&content::SEED),
             tools: tools(v)?,
-            skip_tool_validation: v.switch("skip-tool-validation")?,
+            skip_tool_validation: v.get(&content::SKIP_TOOL_VALIDATION)?,
             echo_cut: echo_cut(v, compat)?,
             dataset: dataset(v, mode)?,
-            image_emission_rate: v.ranged(
-                "image-emission-rate",
-                0..=100,
-                "image emission rate should be between 0 and 100",
-            )?,
+            image_emission_rate: v.get(&content::IMAGE_EMISSION_RATE)?,
             image_delay: with_std_dev(
                 v,
-                "time-to-generate-image",
-                "time-to-generate-image-std-dev",
-                "time to generate image",
+                &content::TIME_TO_GENERATE_IMAGE,
+                &content::TIME_TO_GENERATE_IMAGE_STD_DEV,
                 "time to generate image",
             )?,
-            default_embedding_dimensions: v.ranged(
-                "default-embedding-dimensions",
-                1..=1_000_000,
-                "default embedding dimensions must be at least 1",
-            )?,
-            omni: v.switch("omni")?,
+            default_embedding_dimensions: v.get(&content::DEFAULT_EMBEDDING_DIMENSIONS)?,
+            omni: v.get(&content::OMNI)?,
             media: media(v)?,
         })
     }
 }
 
 fn media(v: &Values) -> Result<Option<MediaRules>, ConfigError> {
-    let name = "mm-tokens-per-item";
-    let Some(map) = v.object(name)? else {
-        return Ok(None);
-    };
-    MediaRules::read(&map)
-        .map(Some)
-        .map_err(|problem| ConfigError::Invalid(format!("{name}: {problem}")))
+    let flag = &content::MM_TOKENS_PER_ITEM;
+    let rules = v.get(flag)?.map(|map| MediaRules::read(&map)).transpose();
+    rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
 /// A limit is a limit on vLLM's wire; llm-d leaves an echo whole.
 fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
-    if compat == Compat::Llmd && !v.given("echo-cut") {
-        v.derive("echo-cut", false);
+    if compat == Compat::Llmd && !v.given(&content::ECHO_CUT) {
+        v.derive(&content::ECHO_CUT, false);
         return Ok(false);
     }
-    v.switch("echo-cut")
+    v.get(&content::ECHO_CUT)
 }
 
 fn mode(v: &Values) -> Result<Mode, ConfigError> {
-    match v.text("mode").unwrap_or_default() {
-        "echo" => Ok(Mode::Echo),
-        "random" => Ok(Mode::Random),
-        other => {
-            let words = format!("invalid mode '{other}', valid values are 'random' and 'echo'");
-            Err(v.wrong(words, "mode"))
-        }
-    }
+    let flag = &content::MODE;
+    let word = v.text(flag).unwrap_or_default();
+    flag.named(word).copied().ok_or_else(|| {
+        let words = format!("invalid mode '{word}', valid values are 'random' and 'echo'");
+        v.wrong(words, flag)
+    })
 }
 
 fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
-    let url = v.owned("dataset-url");
-    let in_memory = v.switch("dataset-in-memory")?;
-    let fallback = v.switch("dataset-fallback")?;
-    let replay_timing = v.switch("replay-timing")?;
-    let sha256 = v.owned("dataset-sha256").map(|hex| hex.to_lowercase());
+    let url = v.get(&content::DATASET_URL)?;
+    let in_memory = v.get(&content::DATASET_IN_MEMORY)?;
+    let fallback = v.get(&content::DATASET_FALLBACK)?;
+    let replay_timing = v.get(&content::REPLAY_TIMING)?;
+    let sha256 = v
+        .get(&content::DATASET_SHA256)?
+        .map(|hex| hex.to_lowercase());
     if let Some(hex) = &sha256
         && (hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
     {
@@ -137,10 +125,10 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
             "dataset-sha256 must be 64 hex digits, got {hex:?}"
         )));
     }
-    let Some(path) = v.path("dataset-path") else {
+    let Some(path) = v.get(&content::DATASET_PATH)? else {
         for (flag, given) in [
-            ("dataset-url", url.is_some()),
-            ("replay-timing", replay_timing),
+            (content::DATASET_URL.name, url.is_some()),
+            (content::REPLAY_TIMING.name, replay_timing),
         ] {
             if given {
                 return Err(ConfigError::Invalid(format!(
@@ -159,7 +147,7 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
         path,
         url,
         in_memory,
-        table: v.text("dataset-table-name").unwrap_or("llmd").to_owned(),
+        table: v.get(&content::DATASET_TABLE_NAME)?,
         sha256,
         fallback,
         replay_timing,
@@ -167,63 +155,47 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
 }
 
 fn tools(v: &Values) -> Result<ToolSettings, ConfigError> {
-    let percent = |name: &str, field: &str| {
-        let words = format!("{field} should be between 0 and 100");
-        v.ranged(name, 0..=100, &words)
-    };
     let integer = (
-        v.int("min-tool-call-integer-param")?,
-        v.int("max-tool-call-integer-param")?,
+        v.get(&content::MIN_TOOL_CALL_INTEGER_PARAM)?,
+        v.get(&content::MAX_TOOL_CALL_INTEGER_PARAM)?,
     );
     if integer.1 < integer.0 {
         return Err(v.wrong(
             "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam",
-            "max-tool-call-integer-param",
+            &content::MAX_TOOL_CALL_INTEGER_PARAM,
         ));
     }
     let number = (
-        v.float("min-tool-call-number-param")?,
-        v.float("max-tool-call-number-param")?,
+        v.get(&content::MIN_TOOL_CALL_NUMBER_PARAM)?,
+        v.get(&content::MAX_TOOL_CALL_NUMBER_PARAM)?,
     );
     if number.1 < number.0 {
         return Err(v.wrong(
             "MaxToolCallNumberParam cannot be less than MinToolCallNumberParam",
-            "max-tool-call-number-param",
+            &content::MAX_TOOL_CALL_NUMBER_PARAM,
         ));
     }
     let (shortest, longest) = (
-        "min-tool-call-array-param-length",
-        "max-tool-call-array-param-length",
+        &content::MIN_TOOL_CALL_ARRAY_PARAM_LENGTH,
+        &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH,
     );
-    if v.int(longest)? < v.int(shortest)? {
+    // Before the bounds of each, as llm-d has it.
+    if v.whole(longest)? < v.whole(shortest)? {
         return Err(v.wrong(
             "MaxToolCallArrayParamLength cannot be less than MinToolCallArrayParamLength",
             longest,
         ));
     }
-    let negative = "MinToolCallArrayParamLength cannot be negative";
-    let long = "MaxToolCallArrayParamLength cannot be more than 100000";
     Ok(ToolSettings {
         // The defaults leave the choice to the names of fields.
         integer: Some(integer).filter(|range| *range != (0, 100)),
         number: Some(number).filter(|range| *range != (0.0, 100.0)),
-        array: (
-            v.ranged(shortest, 0..=100_000, negative)?,
-            v.ranged(longest, 0..=100_000, long)?,
-        ),
-        not_required_probability: percent(
-            "tool-call-not-required-param-probability",
-            "ToolCallNotRequiredParamProbability",
-        )?,
-        object_not_required_probability: percent(
-            "object-tool-call-not-required-field-probability",
-            "ObjectToolCallNotRequiredParamProbability",
-        )?,
-        extra_call_probability: percent(
-            "tool-call-extra-call-probability",
-            "ToolCallExtraCallProbability",
-        )?,
-        strict_whitelist: v.switch("strict-tool-validation")?,
+        array: (v.get(shortest)?, v.get(longest)?),
+        not_required_probability: v.get(&content::TOOL_CALL_NOT_REQUIRED_PARAM_PROBABILITY)?,
+        object_not_required_probability: v
+            .get(&content::OBJECT_TOOL_CALL_NOT_REQUIRED_FIELD_PROBABILITY)?,
+        extra_call_probability: v.get(&content::TOOL_CALL_EXTRA_CALL_PROBABILITY)?,
+        strict_whitelist: v.get(&content::STRICT_TOOL_VALIDATION)?,
         ..ToolSettings::default()
     })
 }

@@ -7,11 +7,15 @@ use vllm_sim_engine::sched::vllm::{Policy, Victim};
 use vllm_sim_engine::{Calculator, Delays};
 use vllm_sim_service::{Admission, Role};
 
+use super::choices::{LatencyKind, SchedulerKind};
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flag::Flag;
+use super::flags::{self, engine, faults, kv};
+use super::model::Model;
 use super::parallel::Parallel;
 use super::speculative::Speculative;
 use super::values::Values;
-use super::{CliMode, Model};
 
 /// When replies say what they say.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,18 +94,6 @@ pub struct Engine {
     pub quantization: Option<String>,
 }
 
-/// Who decides which sequence runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SchedulerKind {
-    /// llm-d: slots, each sequence on its own timeline.
-    #[default]
-    Pool,
-    /// Continuous batching as vLLM v1.
-    Vllm,
-    /// Radix cache as SGLang.
-    Sglang,
-}
-
 /// Where step times of the batching schedulers come from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LatencySource {
@@ -139,113 +131,86 @@ const BLOCK_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
 
 impl Engine {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
-        let many = i64::from(u32::MAX);
         let latency_source = latency_source(v)?;
         let scheduler = scheduler(v, &latency_source)?;
-        let seqs: u32 = v.ranged(
-            "max-num-seqs",
-            1..=many,
-            "max num seqs cannot be less than 1",
-        )?;
-        let words = "max num active seqs cannot be less than 1 or more than max num seqs";
-        let active = v.opt_ranged("max-num-active-seqs", 1..=i64::from(seqs), words)?;
-        let chunked = v.switch("enable-chunked-prefill")?;
-        let enable_kvcache = v.switch("enable-kvcache")?;
+        let seqs = v.get(&engine::MAX_NUM_SEQS)?;
+        let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
+        let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
+        let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
+        let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         Ok(Self {
             scheduler,
-            max_num_seqs: active.unwrap_or(seqs),
+            max_num_seqs: active_seqs(v, seqs)?,
             max_num_batched_tokens: batched_tokens(v, seqs, chunked, model.max_model_len)?,
-            max_waiting_queue_length: v.opt_ranged(
-                "max-waiting-queue-length",
-                0..=many,
-                "max waiting queue size cannot be less than 0",
-            )?,
+            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
             admission: Admission {
-                requests: v.opt_ranged(
-                    "max-num-queued-reqs",
-                    0..=many,
-                    "max-num-queued-reqs cannot be less than 0",
-                )?,
-                tokens: queued_tokens(v)?,
+                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
+                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
             },
             delays: delays(v)?,
-            latency_factor: latency_factor(v)?,
+            latency_factor: v.get(&faults::LATENCY_FACTOR)?,
             latency_source,
-            gpu: v.owned("gpu"),
-            gpu_memory_utilization: v.ranged_float(
-                "gpu-memory-utilization",
-                f64::MIN_POSITIVE..=1.0,
-                "gpu-memory-utilization must be more than 0 and at most 1",
-            )?,
+            gpu: v.get(&engine::GPU)?,
+            gpu_memory_utilization: v.get(&engine::GPU_MEMORY_UTILIZATION)?,
             block_size: block_size(v, scheduler)?,
-            num_blocks: num_blocks(v)?,
-            kv_cache_memory_bytes: v
-                .count("kv-cache-memory-bytes")?
-                .and_then(|n| u64::try_from(n).ok()),
-            enable_prefix_caching: v
-                .opt_switch("enable-prefix-caching")?
-                .unwrap_or(enable_kvcache),
+            num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
+            kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
+            enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
             enable_kvcache,
-            cache_hit_threshold: v.ranged_float(
-                "global-cache-hit-threshold",
-                0.0..=1.0,
-                "global cache hit threshold must be between in range [0, 1]",
-            )?,
-            hash_algo: hash_algo(v, enable_kvcache)?,
-            hash_seed: v.owned("hash-seed"),
+            cache_hit_threshold: v.get(&kv::GLOBAL_CACHE_HIT_THRESHOLD)?,
+            hash_algo: v
+                .choice(&kv::PREFIX_CACHING_HASH_ALGO)?
+                .unwrap_or(match enable_kvcache {
+                    true => HashAlgo::LlmdFnv,
+                    false => HashAlgo::Sha256,
+                }),
+            hash_seed: v.get(&kv::HASH_SEED)?,
             enable_chunked_prefill: chunked,
-            long_prefill_token_threshold: v.ranged(
-                "long-prefill-token-threshold",
-                0..=many,
-                "long-prefill-token-threshold cannot be less than 0",
-            )?,
-            victim: match v.choice("preemption-mode")? {
-                Some("fifo") => Victim::First,
-                _ => Victim::Last,
-            },
-            policy: match v.choice("scheduling-policy")? {
-                Some("priority") => Policy::Priority,
-                _ => Policy::Fcfs,
-            },
-            async_scheduling: v.switch("async-scheduling")?,
-            watermark: v.ranged_float(
-                "watermark",
-                0.0..=0.999_999,
-                "watermark must be at least 0 and less than 1",
-            )?,
+            long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
+            victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
+            policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
+            async_scheduling: v.get(&engine::ASYNC_SCHEDULING)?,
+            watermark: v.get(&engine::WATERMARK)?,
             parallel: Parallel::from_values(v)?,
-            speedup_ratio: speedup(v, "speedup-ratio")?,
-            decode_speedup_ratio: speedup(v, "decode-speedup-ratio")?,
+            speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
+            decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
             role: role(v)?,
             speculative: Speculative::from_values(v)?,
-            replicas: replicas(v)?,
+            replicas: v.get(&flags::model::REPLICAS)?,
             stagger_delay: stagger_delay(v)?,
             sglang: Sglang::from_values(v)?,
-            kv_bytes_per_token: v.opt_ranged(
-                "kv-bytes-per-token",
-                1..=i64::MAX,
-                "kv-bytes-per-token cannot be less than 1",
-            )?,
-            kv_transfer_bandwidth: bandwidth(v)?,
-            kv_cache_dtype: v.text("kv-cache-dtype").unwrap_or("auto").to_owned(),
-            quantization: v.owned("quantization"),
+            kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
+            kv_transfer_bandwidth: v
+                .get(&kv::KV_TRANSFER_BANDWIDTH)?
+                .filter(|rate| *rate > 0.0),
+            kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
+            quantization: v.get(&flags::model::QUANTIZATION)?,
         })
     }
+
+    /// How much faster than modelled steps run, the latency factor included.
+    pub fn speed(&self) -> f64 {
+        self.speedup_ratio / self.latency_factor
+    }
+}
+
+/// Sequences that run at once, where fewer do than are reported.
+fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
+    let flag = &engine::MAX_NUM_ACTIVE_SEQS;
+    let words = "max num active seqs cannot be less than 1 or more than max num seqs";
+    v.get(flag)?
+        .map_or(Ok(seqs), |n| v.fit(flag, n, 1..=i64::from(seqs), words))
 }
 
 /// Source: `dynamo/mocker/args.py`: the old switches exclude the new flag.
 fn role(v: &Values) -> Result<Role, ConfigError> {
-    let name = "disaggregation-mode";
+    let flag = &engine::DISAGGREGATION_MODE;
     let switches = (
-        v.switch("is-prefill-worker")?,
-        v.switch("is-decode-worker")?,
+        v.get(&engine::IS_PREFILL_WORKER)?,
+        v.get(&engine::IS_DECODE_WORKER)?,
     );
-    let chosen = match v.choice(name)? {
-        Some("prefill") => Role::Prefill,
-        Some("decode") => Role::Decode,
-        _ => Role::Whole,
-    };
-    match (switches, v.given(name)) {
+    let chosen = v.choice(flag)?.unwrap_or_default();
+    match (switches, v.given(flag)) {
         ((false, false), _) => Ok(chosen),
         ((true, false), false) => Ok(Role::Prefill),
         ((false, true), false) => Ok(Role::Decode),
@@ -257,83 +222,44 @@ fn role(v: &Values) -> Result<Role, ConfigError> {
 }
 
 /// Dynamo reads 0 as "not applied".
-fn speedup(v: &Values, name: &str) -> Result<f64, ConfigError> {
-    let words = format!("{name} cannot be negative");
-    match v.ranged_float(name, 0.0..=1e9, &words)? {
-        0.0 => Ok(1.0),
-        ratio => Ok(ratio),
-    }
-}
-
-fn replicas(v: &Values) -> Result<u32, ConfigError> {
-    v.ranged("replicas", 1..=1024, "replicas must be between 1 and 1024")
+fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
+    Ok(match v.get(flag)? {
+        0.0 => 1.0,
+        ratio => ratio,
+    })
 }
 
 /// What -1 stands for is dynamo-mocker's rule (`dynamo/mocker/main.py` 1.6.1).
 fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
-    let words = "stagger-delay must be -1 (by the number of replicas) or 0 to 3600 seconds";
-    let seconds = v.ranged_float("stagger-delay", -1.0..=3600.0, words)?;
+    let flag = &flags::model::STAGGER_DELAY;
+    let seconds = v.get(flag)?;
     if seconds >= 0.0 {
         return Ok(Duration::from_secs_f64(seconds));
     }
     if seconds != -1.0 {
-        return Err(ConfigError::Invalid(words.to_owned()));
+        return Err(ConfigError::Invalid(flag.out_of_bounds(v.cli_mode)));
     }
-    Ok(Duration::from_millis(match replicas(v)? {
-        0..=32 => 0,
-        33..=128 => 100,
-        _ => 200,
-    }))
-}
-
-fn latency_factor(v: &Values) -> Result<f64, ConfigError> {
-    let words = "latency factor must be more than 0 and at most 1000000";
-    v.ranged_float("latency-factor", 1e-6..=1e6, words)
-}
-
-impl Engine {
-    /// How much faster than modelled steps run, the latency factor included.
-    pub fn speed(&self) -> f64 {
-        self.speedup_ratio / self.latency_factor
-    }
-}
-
-fn bandwidth(v: &Values) -> Result<Option<f64>, ConfigError> {
-    match v.opt_float("kv-transfer-bandwidth")? {
-        Some(rate) if rate < 0.0 => Err(v.wrong(
-            "kv-transfer-bandwidth cannot be negative",
-            "kv-transfer-bandwidth",
-        )),
-        rate => Ok(rate.filter(|rate| *rate > 0.0)),
-    }
-}
-
-fn queued_tokens(v: &Values) -> Result<Option<u64>, ConfigError> {
-    let name = "max-num-queued-tokens";
-    v.count(name)?
-        .map(|n| {
-            u64::try_from(n)
-                .map_err(|_| v.wrong("max-num-queued-tokens cannot be less than 0", name))
-        })
-        .transpose()
+    Ok(Duration::from_millis(
+        match v.get(&flags::model::REPLICAS)? {
+            0..=32 => 0,
+            33..=128 => 100,
+            _ => 200,
+        },
+    ))
 }
 
 /// The token budget; a default grows where vLLM would refuse it.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
 fn batched_tokens(v: &Values, seqs: u32, chunked: bool, context: u32) -> Result<u32, ConfigError> {
-    let name = "max-num-batched-tokens";
-    let typed = v.count(name)?.unwrap_or(i64::from(seqs));
-    let typed = u32::try_from(typed)
-        .ok()
-        .filter(|n| *n >= 1)
-        .ok_or_else(|| v.wrong("max-num-batched-tokens cannot be less than 1", name))?;
+    let flag = &engine::MAX_NUM_BATCHED_TOKENS;
+    let typed = v.get(flag)?.unwrap_or(seqs);
     let least = if chunked { seqs } else { seqs.max(context) };
     if typed >= least {
         return Ok(typed);
     }
-    if !v.given(name) {
-        v.derive(name, least);
+    if !v.given(flag) {
+        v.derive(flag, least);
         return Ok(least);
     }
     Err(ConfigError::Invalid(if typed < seqs {
@@ -349,28 +275,32 @@ fn batched_tokens(v: &Values, seqs: u32, chunked: bool, context: u32) -> Result<
 }
 
 fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
-    let profile = v.path("latency-profile");
-    let coefficients = v.path("latency-coefficients");
+    let profile = v.get(&engine::LATENCY_PROFILE)?;
+    let coefficients = v.get(&engine::LATENCY_COEFFICIENTS)?;
+    let gpu = v.get(&engine::GPU)?.is_some();
     let roofline = LatencySource::Roofline { coefficients };
-    match (v.choice("latency-model")?, profile) {
-        (Some("delays"), _) => Ok(LatencySource::Delays),
-        (Some("polynomial"), _) => Ok(LatencySource::Polynomial),
-        (Some("roofline"), _) if v.text("gpu").is_none() => Err(ConfigError::Invalid(
+    let kind = v.choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
+    match (kind, profile) {
+        (LatencyKind::Delays, _) => Ok(LatencySource::Delays),
+        (LatencyKind::Polynomial, _) => Ok(LatencySource::Polynomial),
+        (LatencyKind::Roofline, _) if !gpu => Err(ConfigError::Invalid(
             "--latency-model roofline requires --gpu".to_owned(),
         )),
-        (Some("roofline"), _) => Ok(roofline),
-        (Some("profile"), None) => Err(ConfigError::Invalid(
+        (LatencyKind::Roofline, _) => Ok(roofline),
+        (LatencyKind::Profile, None) => Err(ConfigError::Invalid(
             "--latency-model profile requires --latency-profile".to_owned(),
         )),
-        (_, Some(profile)) => Ok(LatencySource::Profile(profile)),
-        (_, None) if v.text("gpu").is_some() => Ok(roofline),
-        (_, None) => Ok(LatencySource::Delays),
+        (LatencyKind::Auto | LatencyKind::Profile, Some(profile)) => {
+            Ok(LatencySource::Profile(profile))
+        }
+        (LatencyKind::Auto, None) if gpu => Ok(roofline),
+        (LatencyKind::Auto, None) => Ok(LatencySource::Delays),
     }
 }
 
 /// Recorded instants need sequences with timelines of their own.
 fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
-    if typed != SchedulerKind::Pool && v.given("scheduler") {
+    if typed != SchedulerKind::Pool && v.given(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(
             "--replay-timing releases each token at its recorded instant: it needs --scheduler \
              pool, a batching scheduler makes instants of its own"
@@ -378,175 +308,118 @@ fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind,
         ));
     }
     if typed != SchedulerKind::Pool {
-        v.derive("scheduler", "pool");
+        v.derive(&engine::SCHEDULER, "pool");
     }
     Ok(SchedulerKind::Pool)
 }
 
 /// Step times need steps: naming a model of them asks for a scheduler that has some.
 fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, ConfigError> {
-    let typed = match v.choice("scheduler")? {
-        Some("vllm") => SchedulerKind::Vllm,
-        Some("sglang") => SchedulerKind::Sglang,
-        _ => SchedulerKind::Pool,
-    };
-    if v.switch("replay-timing")? {
+    let flag = &engine::SCHEDULER;
+    let typed = v.choice(flag)?.unwrap_or_default();
+    if v.get(&flags::content::REPLAY_TIMING)? {
         return timeline_scheduler(v, typed);
     }
     if typed != SchedulerKind::Pool || *latency == LatencySource::Delays {
         return Ok(typed);
     }
-    if v.given("scheduler") {
+    if v.given(flag) {
         return Err(ConfigError::Invalid(
             "the pool scheduler has delays and no steps: --latency-model, --latency-profile and --gpu \
              need --scheduler vllm or sglang"
                 .to_owned(),
         ));
     }
-    v.derive("scheduler", "vllm");
+    v.derive(flag, "vllm");
     Ok(SchedulerKind::Vllm)
 }
 
 fn block_size(v: &Values, scheduler: SchedulerKind) -> Result<u32, ConfigError> {
-    let name = "block-size";
+    let flag = &kv::BLOCK_SIZE;
     let llmds = v.cli_mode == CliMode::Llmd && scheduler == SchedulerKind::Pool;
-    if llmds && !BLOCK_SIZES.contains(&v.int(name)?) {
+    let typed = v.whole(flag)?;
+    if llmds && typed.is_some_and(|size| !BLOCK_SIZES.contains(&size)) {
         return Err(v.wrong(
             "token block size should be one of the following: 8, 16, 32, 64, 128",
-            name,
+            flag,
         ));
     }
-    v.ranged(name, 1..=65536, "block-size must be between 1 and 65536")
+    v.get(flag)
 }
 
-fn num_blocks(v: &Values) -> Result<Option<u32>, ConfigError> {
-    let many = i64::from(u32::MAX);
-    let words = "KV cache size cannot be negative";
-    let size = v.opt_ranged("kv-cache-size", 0..=many, words)?;
-    let words = "num-gpu-blocks-override cannot be less than 1";
-    Ok(v.opt_ranged("num-gpu-blocks-override", 1..=many, words)?
-        .or(size))
-}
-
-fn hash_algo(v: &Values, enable_kvcache: bool) -> Result<HashAlgo, ConfigError> {
-    Ok(match v.choice("prefix-caching-hash-algo")? {
-        Some("sha256") => HashAlgo::Sha256,
-        Some("sha256_cbor") => HashAlgo::Sha256Cbor,
-        Some("xxhash") => HashAlgo::Xxhash,
-        Some("xxhash_cbor") => HashAlgo::XxhashCbor,
-        Some("fnv64_cbor") => HashAlgo::LlmdFnv,
-        _ if enable_kvcache => HashAlgo::LlmdFnv,
-        _ => HashAlgo::Sha256,
-    })
-}
-
-/// A mean and a standard deviation of at most 30 % of it.
+/// A mean and a standard deviation of at most 30 % of it; beyond that `what` is named.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.
 pub(super) fn with_std_dev(
     v: &Values,
-    mean: &'static str,
-    std_dev: &'static str,
+    mean: &Flag<Duration>,
+    std_dev: &Flag<Duration>,
     what: &str,
-    limit: &str,
 ) -> Result<(Duration, Duration), ConfigError> {
-    let average = v.duration(mean, &format!("{what} cannot be negative"))?;
-    let words = format!("{what} standard deviation cannot be negative");
-    let deviation = v.duration(std_dev, &words)?;
+    let average = v.get(mean)?;
+    let deviation = v.get(std_dev)?;
     if deviation.as_nanos() as f32 > 0.3 * average.as_nanos() as f32 {
-        let words = format!("{limit} standard deviation cannot be more than 30% of {limit}");
+        let words = format!("{what} standard deviation cannot be more than 30% of {what}");
         return Err(v.wrong(words, std_dev));
     }
     Ok((average, deviation))
 }
 
-fn delays(v: &Values) -> Result<Delays, ConfigError> {
-    let calculator = match v.text("latency-calculator") {
-        None => Calculator::Default,
-        Some("constant") => Calculator::Constant,
-        Some("per-token") => Calculator::PerToken,
-        Some(other) => {
-            let words = format!(
-                "unknown latency-calculator '{other}', valid values are 'constant' and 'per-token'"
-            );
-            return Err(v.wrong(words, "latency-calculator"));
-        }
+fn calculator(v: &Values) -> Result<Calculator, ConfigError> {
+    let flag = &engine::LATENCY_CALCULATOR;
+    let Some(word) = v.text(flag) else {
+        return Ok(Calculator::Default);
     };
-    let (ttft, itl) = ("time to first token", "inter token latency");
-    let (time, transfer) = ("kv-cache transfer time", "kv-cache transfer");
-    let factor = "time-factor-under-load";
+    flag.named(word).copied().ok_or_else(|| {
+        let words = format!(
+            "unknown latency-calculator '{word}', valid values are 'constant' and 'per-token'"
+        );
+        v.wrong(words, flag)
+    })
+}
+
+fn delays(v: &Values) -> Result<Delays, ConfigError> {
     Ok(Delays {
-        calculator,
+        calculator: calculator(v)?,
         ttft: with_std_dev(
             v,
-            "time-to-first-token",
-            "time-to-first-token-std-dev",
-            ttft,
-            ttft,
+            &engine::TIME_TO_FIRST_TOKEN,
+            &engine::TIME_TO_FIRST_TOKEN_STD_DEV,
+            "time to first token",
         )?,
         itl: with_std_dev(
             v,
-            "inter-token-latency",
-            "inter-token-latency-std-dev",
-            itl,
-            itl,
+            &engine::INTER_TOKEN_LATENCY,
+            &engine::INTER_TOKEN_LATENCY_STD_DEV,
+            "inter token latency",
         )?,
         kv_transfer: with_std_dev(
             v,
-            "kv-cache-transfer-latency",
-            "kv-cache-transfer-latency-std-dev",
-            time,
-            transfer,
+            &engine::KV_CACHE_TRANSFER_LATENCY,
+            &engine::KV_CACHE_TRANSFER_LATENCY_STD_DEV,
+            "kv-cache transfer",
         )?,
-        prefill_overhead: v.duration("prefill-overhead", "prefill overhead cannot be negative")?,
-        prefill_per_token: v.duration(
-            "prefill-time-per-token",
-            "prefill time per token cannot be negative",
-        )?,
-        prefill_std_dev: v.duration(
-            "prefill-time-std-dev",
-            "prefill time standard deviation cannot be negative",
-        )?,
-        kv_transfer_per_token: v.duration(
-            "kv-cache-transfer-time-per-token",
-            "kv-cache transfer time per token cannot be negative",
-        )?,
-        kv_transfer_per_token_std_dev: v.duration(
-            "kv-cache-transfer-time-std-dev",
-            "kv-cache transfer time standard deviation cannot be negative",
-        )?,
-        factor_under_load: v.ranged_float(
-            factor,
-            1.0..=1e9,
-            "time factor under load cannot be less than 1.0",
-        )?,
-        speedup: speedup(v, "speedup-ratio")? / latency_factor(v)?,
+        prefill_overhead: v.get(&engine::PREFILL_OVERHEAD)?,
+        prefill_per_token: v.get(&engine::PREFILL_TIME_PER_TOKEN)?,
+        prefill_std_dev: v.get(&engine::PREFILL_TIME_STD_DEV)?,
+        kv_transfer_per_token: v.get(&engine::KV_CACHE_TRANSFER_TIME_PER_TOKEN)?,
+        kv_transfer_per_token_std_dev: v.get(&engine::KV_CACHE_TRANSFER_TIME_STD_DEV)?,
+        factor_under_load: v.get(&engine::TIME_FACTOR_UNDER_LOAD)?,
+        speedup: speedup(v, &engine::SPEEDUP_RATIO)? / v.get(&faults::LATENCY_FACTOR)?,
     })
 }
 
 impl Sglang {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let size = |name: &str| {
-            v.ranged(
-                name,
-                1..=i64::from(u32::MAX),
-                &format!("{name} cannot be less than 1"),
-            )
-        };
         Ok(Self {
-            schedule_policy: match v.choice("sglang-schedule-policy")? {
-                Some("lpm") => SchedulePolicy::Lpm,
-                _ => SchedulePolicy::Fifo,
-            },
-            max_prefill_tokens: size("sglang-max-prefill-tokens")?,
-            chunked_prefill_size: size("sglang-chunked-prefill-size")?,
-            clip_max_new_tokens: size("sglang-clip-max-new-tokens")?,
-            schedule_conservativeness: v.ranged_float(
-                "sglang-schedule-conservativeness",
-                0.0..=1e9,
-                "sglang-schedule-conservativeness cannot be negative",
-            )?,
+            schedule_policy: v
+                .choice(&engine::SGLANG_SCHEDULE_POLICY)?
+                .unwrap_or_default(),
+            max_prefill_tokens: v.get(&engine::SGLANG_MAX_PREFILL_TOKENS)?,
+            chunked_prefill_size: v.get(&engine::SGLANG_CHUNKED_PREFILL_SIZE)?,
+            clip_max_new_tokens: v.get(&engine::SGLANG_CLIP_MAX_NEW_TOKENS)?,
+            schedule_conservativeness: v.get(&engine::SGLANG_SCHEDULE_CONSERVATIVENESS)?,
         })
     }
 }

@@ -5,8 +5,8 @@
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
+use super::nearest::closest;
 use super::values::Values;
-use super::words::closest;
 use vllm_sim_engine::duration;
 
 /// Counts per bucket, with the greatest length where upstream has one.

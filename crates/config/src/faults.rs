@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::error::ConfigError;
+use super::flags::faults;
 use super::values::Values;
 use vllm_sim_service::fault::{Failure, FaultRates, FaultSpec, StreamFault};
 
@@ -17,13 +18,12 @@ pub struct Faults {
 
 impl Faults {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let words = "failure injection rate should be between 0 and 100";
         let mut failures = Vec::new();
-        for typed in v.comma_list("failure-types") {
+        for typed in v.comma_list(&faults::FAILURE_TYPES)? {
             failures.push(Failure::named(&typed).ok_or_else(|| unknown(&typed))?);
         }
         let mut specs = Vec::new();
-        for typed in v.list("stream-faults") {
+        for typed in v.get(&faults::STREAM_FAULTS)? {
             let spec: Result<FaultSpec, _> = typed.parse();
             specs.push(spec.map_err(|error| ConfigError::Invalid(error.to_string()))?);
         }
@@ -38,21 +38,13 @@ impl Faults {
         }
         Ok(Self {
             rates: FaultRates {
-                rate: v.ranged("failure-injection-rate", 0..=100, words)?,
+                rate: v.get(&faults::FAILURE_INJECTION_RATE)?,
                 failures,
-                stream_rate: v.ranged_float(
-                    "stream-fault-rate",
-                    0.0..=100.0,
-                    "stream fault rate should be between 0 and 100",
-                )?,
+                stream_rate: v.get(&faults::STREAM_FAULT_RATE)?,
                 specs,
             },
-            health_status: v.ranged(
-                "health-status",
-                200..=599,
-                "health status should be between 200 and 599",
-            )?,
-            scenario: v.path("scenario"),
+            health_status: v.get(&faults::HEALTH_STATUS)?,
+            scenario: v.get(&faults::SCENARIO)?,
         })
     }
 }

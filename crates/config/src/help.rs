@@ -1,12 +1,14 @@
-//! Help texts made of the registry.
+//! Help texts made of the table of flags.
 
 use std::fmt::Write;
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 
-use super::registry::{self, Flag, Group, Kind};
-use super::values::command;
-use super::{CliMode, ignored};
+use super::cli_mode::CliMode;
+use super::flag::{FlagSpec, Kind, Range};
+use super::flags::{self, flags};
+use super::group::Group;
+use super::ignored;
 
 const USAGE: &str = "\
 vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
@@ -20,46 +22,57 @@ environment as VLLM_SIM_<NAME>; the command line wins over the environment, that
 Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
 --help=WORD shows only the groups and flags that hold WORD; --help=all also the rare ones.";
 
-/// The help text behind a cli_mode: all visible flags, or those that hold `topic` (`all`: every one).
+/// The help text of a command line: all visible flags, or those that hold `topic` (`all`: every one).
 pub fn help(cli_mode: CliMode, topic: &str) -> String {
     let topic = topic
         .trim_start_matches('-')
         .to_lowercase()
         .replace('_', "-");
-    let wanted = move |flag: &Flag| match topic.as_str() {
+    let wanted = move |flag: &FlagSpec| match topic.as_str() {
         "" => !flag.hidden,
         "all" => true,
         word => flag.name.contains(word) || flag.group.title().to_lowercase() == word,
     };
     let mut command = clap_command(cli_mode).mut_args(|arg| {
-        let flag = registry::long(arg.get_id().as_str());
+        let flag = flags::long(arg.get_id().as_str());
         let shown = flag.is_some_and(&wanted);
         arg.hide(!shown)
     });
     command.render_help().to_string()
 }
 
-/// The command line behind a cli_mode as clap sees it, for help texts, completions and man pages.
+/// The command line as clap sees it, for help texts, completions and man pages.
 pub fn clap_command(cli_mode: CliMode) -> Command {
-    command()
+    Command::new("vllm-sim")
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
         .override_usage(USAGE)
         .after_help(AFTER)
-        .mut_args(|arg| {
-            let Some(flag) = registry::long(arg.get_id().as_str()) else {
-                return arg;
-            };
-            let arg = arg.help(described(flag, cli_mode));
-            // Names of two letters after one dash are ours to read; clap shows those of one.
-            let letter: Option<char> = flag.shorts.first().and_then(|short| short.parse().ok());
-            match letter {
-                Some(letter) => arg.short(letter),
-                None => arg,
-            }
-        })
+        .args(flags().map(|flag| argument(flag, cli_mode)))
 }
 
-fn described(flag: &Flag, cli_mode: CliMode) -> String {
+fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
+    let arg = Arg::new(flag.name)
+        .long(flag.name)
+        .action(ArgAction::Append)
+        .num_args(1)
+        .allow_hyphen_values(true)
+        .hide(flag.hidden)
+        .help_heading(flag.group.title())
+        .help(described(flag, cli_mode));
+    let arg = match flag.kind {
+        Kind::Switch => arg.num_args(0..=1).value_name("BOOL"),
+        kind => arg.value_name(kind.placeholder()),
+    };
+    // Names of two letters after one dash are ours to read; clap shows those of one.
+    match flag.shorts.first().and_then(|short| short.parse().ok()) {
+        Some::<char>(letter) => arg.short(letter),
+        None => arg,
+    }
+}
+
+fn described(flag: &FlagSpec, cli_mode: CliMode) -> String {
     let mut text = flag.help.to_owned();
     if let Kind::Choice(words) = flag.kind {
         let _ = write!(text, " ({})", words.join(", "));
@@ -80,7 +93,7 @@ fn described(flag: &Flag, cli_mode: CliMode) -> String {
 pub fn flags_markdown() -> String {
     let mut out = String::from(
         "# Flags\n\n\
-         Made by `cargo test`, from `src/config/flags/`; edit there.\n\n\
+         Made by `cargo test`, from `crates/config/src/flags/`; edit there.\n\n\
          Every flag is a YAML key (`--config FILE`) and an environment variable \
          (`VLLM_SIM_` and the name in capitals). Dashes and underscores are the same. \
          The command line wins over the environment, that over the file. \
@@ -92,12 +105,12 @@ pub fn flags_markdown() -> String {
             "\n## {}\n\n| Flag | Takes | Default | What it does |\n|---|---|---|---|\n",
             group.title()
         );
-        for flag in registry::flags().filter(|flag| flag.group == group) {
+        for flag in flags().filter(|flag| flag.group == group) {
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {} |",
                 names(flag),
-                takes(flag.kind),
+                takes(flag),
                 defaults(flag),
                 escape(flag.help)
             );
@@ -116,7 +129,7 @@ pub fn flags_markdown() -> String {
     out
 }
 
-fn names(flag: &Flag) -> String {
+fn names(flag: &FlagSpec) -> String {
     let mut text = format!("`--{}`", flag.name);
     for short in flag.shorts {
         let _ = write!(text, ", `-{short}`");
@@ -130,8 +143,8 @@ fn names(flag: &Flag) -> String {
     text
 }
 
-fn takes(kind: Kind) -> String {
-    match kind {
+fn takes(flag: &FlagSpec) -> String {
+    let what = match flag.kind {
         Kind::Switch => "switch".to_owned(),
         Kind::Int => "whole number".to_owned(),
         Kind::Count => "whole number, `32k`, `32K`".to_owned(),
@@ -147,10 +160,26 @@ fn takes(kind: Kind) -> String {
             .join(" "),
         Kind::List => "list".to_owned(),
         Kind::Json => "JSON".to_owned(),
+    };
+    match flag.ranges.map(|(llmd, vllm)| (bounds(llmd), bounds(vllm))) {
+        None => what,
+        Some((llmd, vllm)) if llmd == vllm => format!("{what}, {llmd}"),
+        Some((llmd, vllm)) => format!("{what}, {llmd}; {vllm}"),
     }
 }
 
-fn defaults(flag: &Flag) -> String {
+/// Bounds in words; the greatest that there are are none.
+fn bounds(range: Range) -> String {
+    match range {
+        Range::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),
+        Range::Whole(least, most) => format!("{least} to {most}"),
+        Range::Number(least, most) if most >= 1e9 => format!("at least {least}"),
+        Range::Number(f64::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
+        Range::Number(least, most) => format!("{least} to {most}"),
+    }
+}
+
+fn defaults(flag: &FlagSpec) -> String {
     let show = |text: &str| {
         if text.is_empty() {
             "–".to_owned()

@@ -1,9 +1,10 @@
 use serde_json::{Map, Value};
 
-use super::Engine;
+use super::engine::Engine;
 use super::error::ConfigError;
+use super::flags::kv;
+use super::nearest::closest;
 use super::values::Values;
-use super::words::closest;
 use vllm_sim_observe::kv_events::{Encoding, EventFormat, HashFormat, LLMD_TOPIC, for_rank};
 
 /// Events about cached blocks.
@@ -57,11 +58,11 @@ impl KvEvents {
 
     pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let own = Self::llmd(v, engine)?;
-        let Some(config) = v.object("kv-events-config")? else {
+        let Some(config) = v.get(&kv::KV_EVENTS_CONFIG)? else {
             return Ok(own);
         };
         let events = Self::vllm(v, &config, &own)?;
-        if events.enabled && v.given("zmq-endpoint") {
+        if events.enabled && v.given(&kv::ZMQ_ENDPOINT) {
             v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
         }
         if events.enabled { Ok(events) } else { Ok(own) }
@@ -69,13 +70,13 @@ impl KvEvents {
 
     /// What llm-d's flags say; on with the KV cache.
     fn llmd(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
-        let endpoint = v.text("zmq-endpoint").unwrap_or_default().to_owned();
-        let replay_endpoint = v.owned("kv-events-replay-endpoint");
-        let map = v.switch("use-vllm-map-event-format")?;
-        let queue = "kv-events-replay-queue-size";
+        let endpoint = v.text(&kv::ZMQ_ENDPOINT).unwrap_or_default().to_owned();
+        let replay_endpoint = v.get(&kv::KV_EVENTS_REPLAY_ENDPOINT)?;
+        let map = v.get(&kv::USE_VLLM_MAP_EVENT_FORMAT)?;
+        let queue = &kv::KV_EVENTS_REPLAY_QUEUE_SIZE;
         let words = "kv-events-replay-queue-size cannot be less than 1";
         let enabled =
-            engine.enable_kvcache || engine.enable_prefix_caching && v.given("zmq-endpoint");
+            engine.enable_kvcache || engine.enable_prefix_caching && v.given(&kv::ZMQ_ENDPOINT);
         if let Some(replay) = &replay_endpoint {
             ports_apart(&endpoint, replay, engine.parallel.data)?;
         }
@@ -89,20 +90,16 @@ impl KvEvents {
                 },
                 hashes: HashFormat::Int,
             },
-            buffer_steps: match (v.int(queue)?, &replay_endpoint) {
-                (_, Some(_)) => v.ranged(queue, 1..=i64::from(u32::MAX), words)?,
+            buffer_steps: match (v.get(queue)?, &replay_endpoint) {
+                (size, Some(_)) => v.fit(queue, size, 1..=i64::from(u32::MAX), words)?,
                 (_, None) => 0,
             },
             endpoint,
             replay_endpoint,
             hwm: 100_000,
             max_queue_size: 100_000,
-            topic: v.text("kv-event-topic").unwrap_or(LLMD_TOPIC).to_owned(),
-            batch_size: v.ranged(
-                "event-batch-size",
-                1..=1_000_000,
-                "event batch size cannot less than 1",
-            )?,
+            topic: v.text(&kv::KV_EVENT_TOPIC).unwrap_or(LLMD_TOPIC).to_owned(),
+            batch_size: v.get(&kv::EVENT_BATCH_SIZE)?,
         })
     }
 
@@ -139,9 +136,7 @@ impl KvEvents {
             buffer_steps: field.count("buffer_steps", 10_000)?,
             hwm: u32::try_from(field.count("hwm", 100_000)?).unwrap_or(u32::MAX),
             max_queue_size: field.count("max_queue_size", 100_000)?,
-            topic: topic
-                .or_else(|| v.owned("kv-event-topic"))
-                .unwrap_or_default(),
+            topic: topic.or(v.get(&kv::KV_EVENT_TOPIC)?).unwrap_or_default(),
             batch_size: own.batch_size,
         })
     }
@@ -159,8 +154,7 @@ impl Fields<'_> {
             .config
             .get(key)
             .map_or_else(String::new, Value::to_string);
-        self.v
-            .bad(&format!("kv-events-config.{key}"), &value, expected)
+        self.v.bad_key(&kv::KV_EVENTS_CONFIG, key, &value, expected)
     }
 
     fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {

@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flags::kv;
+use super::parallel::Parallel;
 use super::values::Values;
-use super::{CliMode, Parallel};
 
 /// Disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
@@ -87,13 +89,9 @@ impl KvTransfer {
         v: &Values,
         parallel: &Parallel,
     ) -> Result<Option<Self>, ConfigError> {
-        let port = |flag: &str| {
-            let words = format!("invalid {flag}: 1 to 65535 are allowed");
-            v.ranged::<u16>(flag, 1..=65_535, &words)
-        };
-        let bootstrap_port = port("mooncake-bootstrap-port")?;
-        let side_channel_port = port("kv-side-channel-port")?;
-        let Some(config) = v.object("kv-transfer-config")? else {
+        let bootstrap_port = v.get(&kv::MOONCAKE_BOOTSTRAP_PORT)?;
+        let side_channel_port = v.get(&kv::KV_SIDE_CHANNEL_PORT)?;
+        let Some(config) = v.get(&kv::KV_TRANSFER_CONFIG)? else {
             return Ok(None);
         };
         let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -113,11 +111,11 @@ impl KvTransfer {
         };
         let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
             let expected = "seconds of at least 0";
-            let key = "kv-transfer-config.kv_connector_extra_config.kv_lease_duration";
-            v.bad(key, &lease.to_string(), expected)
+            let key = "kv_connector_extra_config.kv_lease_duration";
+            v.bad_key(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
         })?;
         let mut side_channel = SideChannel {
-            host: v.owned("kv-side-channel-host").unwrap_or_default(),
+            host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
             port: side_channel_port,
         };
         if connector == Some(Connector::MoriIo) {
@@ -159,7 +157,7 @@ fn role(v: &Values, role: Option<&str>, named: bool) -> Result<(bool, bool), Con
         Some("kv_both") => (true, true),
         Some(other) => {
             let expected = format!("one of {roles}");
-            return Err(v.bad("kv-transfer-config.kv_role", other, expected));
+            return Err(v.bad_key(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
         }
         None if named && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(

@@ -6,7 +6,8 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
-use super::registry::{self, Flag, Kind};
+use super::flag::{FlagSpec, Kind};
+use super::flags::flags;
 
 /// Where a value was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub(super) struct Layer {
 
 impl Layer {
     /// Sets a flag, or adds to a list that this layer has begun.
-    pub(super) fn set(&mut self, flag: &'static Flag, values: Vec<String>, source: Source) {
+    pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: Source) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, Kind::List | Kind::Repeat) => {
                 begun.values.extend(values)
@@ -75,7 +76,7 @@ impl Layer {
     /// [`ConfigError::Value`] when what the flag holds so far is no JSON object.
     pub(super) fn set_key(
         &mut self,
-        flag: &'static Flag,
+        flag: &FlagSpec,
         path: &str,
         value: &str,
         source: Source,
@@ -156,7 +157,7 @@ fn scalar(text: &str) -> Value {
 /// The settings that environment variables make. An empty variable says nothing.
 pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
     let mut layer = Layer::default();
-    for flag in registry::flags() {
+    for flag in flags() {
         let own = flag.env_name();
         // The variable that carries our name is the more specific one.
         let names = std::iter::once(own.as_str()).chain(flag.env.iter().copied());

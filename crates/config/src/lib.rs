@@ -5,14 +5,18 @@
 //! [`load`] sees its arguments and reads the files they name, nothing else.
 
 mod api;
+mod choices;
 mod cli_mode;
+mod command_line;
 mod content;
 mod dynamo;
 mod engine;
 mod error;
 mod fake;
 mod faults;
+mod flag;
 mod flags;
+mod group;
 mod help;
 mod ignored;
 mod kv_events;
@@ -22,25 +26,29 @@ mod loaded;
 mod lora;
 mod metrics;
 mod model;
+mod nearest;
 mod parallel;
 mod parsers;
 mod profiler;
-mod registry;
+mod read;
 mod server;
 mod show;
 mod speculative;
 mod speech;
 mod values;
-mod words;
 mod yaml;
 
-pub use api::{Api, Fingerprint, Limits, Task};
-pub use cli_mode::TOOLS;
+pub use api::{Api, Limits};
+pub use choices::{Fingerprint, LogFormat, LogLevel, SchedulerKind, Task};
+pub use cli_mode::{CliMode, TOOLS};
 pub use content::{Content, Dataset};
-pub use engine::{Engine, LatencySource, SchedulerKind, Sglang};
+pub use engine::{Engine, LatencySource, Sglang};
 pub use error::ConfigError;
 pub use fake::check_fake_metrics;
 pub use faults::Faults;
+pub use flag::{FlagSpec, Kind, Range, Scope};
+pub use flags::{flags, live};
+pub use group::Group;
 pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
 pub use kv_events::KvEvents;
@@ -49,15 +57,15 @@ pub use layers::Source;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
 pub use metrics::Metrics;
-pub use model::{CliMode, Model, TokenizerSource};
+pub use model::{Model, TokenizerSource};
 pub use parallel::{Balance, Parallel};
 pub use parsers::{REASONING_PARSERS, TOOL_PARSERS};
-pub use registry::{Flag, Group, Kind, flags};
-pub use server::{Certificate, ClientCerts, Cors, Log, LogFormat, LogLevel, Pod, Server, Tls};
+pub use server::{Certificate, ClientCerts, Cors, Log, Pod, Server, Tls};
 pub use speculative::Speculative;
 pub use speech::{Listener, Speech};
 pub use vllm_sim_observe::metrics::Compat;
 
+use self::flags::kv;
 use values::Values;
 use vllm_sim_engine::kv::HashAlgo;
 use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
@@ -99,12 +107,12 @@ impl Config {
         if kv_events.enabled && vllm_format {
             // A behaviour that vLLM's flag switches on is vLLM's: its cache is on by default, and
             // its block names are not llm-d's.
-            engine.enable_prefix_caching |= !v.given("enable-prefix-caching");
-            if !v.given("prefix-caching-hash-algo") {
+            engine.enable_prefix_caching |= !v.given(&kv::ENABLE_PREFIX_CACHING);
+            if !v.given(&kv::PREFIX_CACHING_HASH_ALGO) {
                 engine.hash_algo = HashAlgo::Sha256;
             }
         }
-        if !v.switch("kv-events-int-hashes")? && vllm_format {
+        if !v.get(&kv::KV_EVENTS_INT_HASHES)? && vllm_format {
             kv_events.encoding.hashes = HashFormat::Bytes(engine.hash_algo.hash_len());
         }
         let config = Self {

@@ -1,15 +1,18 @@
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, Action, Entry};
+use super::cli_mode::{self, Action, CliMode, Entry};
 use super::error::ConfigError;
+use super::flag::{FlagSpec, Kind};
+use super::flags::api::RENDER_ONLY;
+use super::flags::engine::EXTRA_ENGINE_ARGS;
+use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
+use super::flags::server::FAKE_METRICS;
+use super::flags::{self, flags};
 use super::layers::{self, Layer, Setting, Source};
-use super::registry::{self, Flag, Kind};
 use super::values::Values;
-use super::{CliMode, Compat, Config, dynamo, help, show, words, yaml};
+use super::{Config, command_line, dynamo, help, show, yaml};
 use vllm_sim_engine::duration;
-
-/// A file of Dynamo's engine arguments.
-const ENGINE_ARGS: &str = "extra-engine-args";
+use vllm_sim_observe::metrics::Compat;
 
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,11 +72,11 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     let cli_mode = entry.cli_mode.unwrap_or_default();
     if entry.action == Action::Help {
         let topic = entry.words.first().map_or("", String::as_str);
-        return Ok(Command::Help(help(cli_mode, topic)));
+        return Ok(Command::Help(help::help(cli_mode, topic)));
     }
-    let read = words::read(entry.words, false)?;
+    let read = command_line::read(entry.words, false)?;
     if let Some(topic) = read.help {
-        return Ok(Command::Help(help(cli_mode, &topic)));
+        return Ok(Command::Help(help::help(cli_mode, &topic)));
     }
     let mut typed = read.layer;
     if read.version || entry.action == Action::Version {
@@ -81,7 +84,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     }
     place_loose(&entry, &read.loose, &mut typed)?;
     if entry.render {
-        preset(&mut typed, "render-only", "true", Source::CommandLine);
+        preset(&mut typed, &RENDER_ONLY, "true", Source::CommandLine);
     }
     let loaded = Loaded::over(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
@@ -100,12 +103,12 @@ pub fn load_known(
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let read = words::read(words, true)?;
+    let read = command_line::read(words, true)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
     // A replay plays the mocker itself.
-    if let Some(engine) = typed.settings.shift_remove(ENGINE_ARGS) {
-        rest.push(format!("--{ENGINE_ARGS}"));
+    if let Some(engine) = typed.settings.shift_remove(EXTRA_ENGINE_ARGS.name) {
+        rest.push(format!("--{}", EXTRA_ENGINE_ARGS.name));
         rest.extend(engine.values);
     }
     if let Some(topic) = read.help {
@@ -115,20 +118,18 @@ pub fn load_known(
             format!("--help={topic}")
         });
     }
-    let model = registry::long("model");
-    let named = model.is_some_and(|flag| {
-        flag.env.iter().any(|name| env(name).is_some()) || env(&flag.env_name()).is_some()
-    });
-    if !named && !typed.settings.contains_key("config") {
-        preset(&mut typed, "model", "model", Source::Derived);
+    let named =
+        MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
+    if !named && !typed.settings.contains_key(CONFIG.name) {
+        preset(&mut typed, &MODEL, "model", Source::Derived);
     }
     let loaded = Loaded::over(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
 }
 
 /// Sets a flag that nobody has set.
-fn preset(layer: &mut Layer, name: &'static str, value: &str, source: Source) {
-    layer.settings.entry(name).or_insert_with(|| Setting {
+fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: Source) {
+    layer.settings.entry(flag.name).or_insert_with(|| Setting {
         values: vec![value.to_owned()],
         source,
     });
@@ -144,7 +145,7 @@ fn place_loose(entry: &Entry<'_>, loose: &[String], typed: &mut Layer) -> Result
             values: vec![model.clone()],
             source: Source::CommandLine,
         };
-        typed.settings.insert("model", setting);
+        typed.settings.insert(MODEL.name, setting);
         rest = others;
     }
     match rest.first() {
@@ -168,12 +169,9 @@ fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String
     settings.cover(typed.clone());
     let release = settings
         .settings
-        .get("vllm-version")
+        .get(VLLM_VERSION.name)
         .and_then(|setting| setting.values.last().cloned())
-        .or_else(|| {
-            let flag = registry::long("vllm-version")?;
-            flag.default(CliMode::Llmd).map(str::to_owned)
-        })
+        .or_else(|| VLLM_VERSION.default(CliMode::Llmd).map(str::to_owned))
         .unwrap_or_default();
     if entry.called_vllm {
         release
@@ -184,13 +182,13 @@ fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String
 }
 
 impl Loaded {
-    /// Flags behind a cli_mode, with no environment.
+    /// Flags of a command line, with no environment.
     ///
     /// # Errors
     /// As [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let read = words::read(&words, false)?;
+        let read = command_line::read(&words, false)?;
         Self::over(read.layer, Some(cli_mode), None, &|_| None)
     }
 
@@ -204,38 +202,38 @@ impl Loaded {
         let mut upper = layers::environment(env);
         upper.cover(typed);
         let mut settings = Layer::default();
-        let strict = Values::peek(&upper).switch("strict-config")?;
-        let files = upper.settings.shift_remove("config");
+        let strict = Values::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
+        let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
             let mut file = yaml::read(path, strict)?;
             // A file may ask for it itself.
-            if !strict && Values::peek(&file).switch("strict-config")? {
+            if !strict && Values::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
                 file = yaml::read(path, true)?;
             }
             settings.cover(file);
         }
-        let engine = upper.settings.shift_remove(ENGINE_ARGS);
+        let engine = upper.settings.shift_remove(EXTRA_ENGINE_ARGS.name);
         settings.cover(upper);
         for path in engine.iter().flat_map(|setting| &setting.values) {
             settings.cover(dynamo::read(path)?);
         }
         if let Some(Compat::Llmd) = compat {
-            preset(&mut settings, "compat", "llm-d", Source::Derived);
+            preset(&mut settings, &COMPAT, "llm-d", Source::Derived);
         }
-        let named = door_of(&settings)?;
+        let named = mode_of(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
         Self::of(settings, cli_mode)
     }
 
     fn of(settings: Layer, cli_mode: CliMode) -> Result<Self, ConfigError> {
-        let values = Values::parse(&settings, cli_mode)?;
+        let values = Values::new(&settings, cli_mode);
         let config = Config::from_values(&values)?;
         let notes = values.notes();
-        let mut effective: Vec<Effective> = registry::flags()
+        let mut effective: Vec<Effective> = flags()
             .map(|flag| Effective {
                 name: flag.name,
-                values: values.raw(flag.name).to_vec(),
-                source: values.source(flag.name),
+                values: values.raw(flag).to_vec(),
+                source: values.source(flag),
             })
             .collect();
         for (name, value) in notes.derived {
@@ -278,36 +276,23 @@ impl Loaded {
         let mut settings = self.settings.clone();
         settings.warnings.clear();
         for (key, value) in update {
-            let name = key.replace('_', "-");
-            let flag = registry::flags()
-                .find(|flag| flag.name == name && flag.admin)
-                .ok_or_else(|| {
-                    ConfigError::Invalid(format!("field '{key}' is not admin-configurable"))
-                })?;
+            let (flag, _) = flags::live(key).ok_or_else(|| {
+                ConfigError::Invalid(format!("field '{key}' is not admin-configurable"))
+            })?;
             if value.is_null() {
                 continue;
             }
-            let values = match flag.name {
-                "fake-metrics" => vec![self.fake_metrics_with(value)?],
-                _ => tuned_values(flag, value),
+            let values = if flag.name == FAKE_METRICS.name {
+                vec![self.fake_metrics_with(value)?]
+            } else {
+                updated_values(flag, value)
             };
             let source = Source::Operator;
             settings
                 .settings
                 .insert(flag.name, Setting { values, source });
         }
-        let mut new = Self::of(settings, self.config.model.cli_mode)?;
-        let fresh = std::mem::replace(&mut new.config, self.config.clone());
-        new.config.engine.delays = fresh.engine.delays;
-        new.config.engine.latency_factor = fresh.engine.latency_factor;
-        new.config.engine.max_num_seqs = fresh.engine.max_num_seqs;
-        new.config.engine.max_waiting_queue_length = fresh.engine.max_waiting_queue_length;
-        new.config.engine.admission = fresh.engine.admission;
-        new.config.faults = fresh.faults;
-        new.config.metrics = fresh.metrics;
-        new.config.content.image_delay = fresh.content.image_delay;
-        new.config.content.image_emission_rate = fresh.content.image_emission_rate;
-        Ok(new)
+        Self::of(settings, self.config.model.cli_mode)
     }
 
     /// The fake metrics in force with a part of them replaced.
@@ -331,7 +316,7 @@ impl Loaded {
 }
 
 /// A value of the admin API as it would be typed.
-fn tuned_values(flag: &Flag, value: &Value) -> Vec<String> {
+fn updated_values(flag: &FlagSpec, value: &Value) -> Vec<String> {
     match (flag.kind, value) {
         (Kind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
             vec![format!("{nanos}ns")]
@@ -348,16 +333,14 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The cli_mode that files, environment or flags name.
-fn door_of(settings: &Layer) -> Result<CliMode, ConfigError> {
-    Ok(match Values::peek(settings).choice("door")? {
-        Some("vllm") => CliMode::Vllm,
-        _ => CliMode::Llmd,
-    })
+/// The command line that files, environment or flags name.
+fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
+    let values = Values::new(settings, CliMode::default());
+    Ok(values.choice(&CLI_MODE)?.unwrap_or_default())
 }
 
 /// A duration as Go writes it, whatever it was typed as.
-pub(super) fn shown_duration(flag: &Flag, typed: &str) -> Option<String> {
+pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
         Kind::Seconds => 1_000_000_000,
         Kind::Duration => 1_000_000,

@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flags::api;
+use super::model::Model;
 use super::values::Values;
-use super::{CliMode, Model};
 
 /// Adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,19 +41,19 @@ pub struct LoraModule {
 
 impl Lora {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
-        let many = i64::from(u32::MAX);
-        let max_loras: u32 = v.ranged("max-loras", 1..=many, "max LoRAs cannot be less than 1")?;
+        let max_loras = v.get(&api::MAX_LORAS)?;
+        let flag = &api::MAX_CPU_LORAS;
+        let (least, most) = (i64::from(max_loras), i64::from(u32::MAX));
         let words = "max CPU LoRAs cannot be less than max LoRAs";
-        let max_cpu_loras =
-            match v.opt_ranged("max-cpu-loras", i64::from(max_loras)..=many, words)? {
-                Some(n) => n,
-                None => {
-                    v.derive("max-cpu-loras", max_loras);
-                    max_loras
-                }
-            };
+        let max_cpu_loras = match v.get(flag)? {
+            Some(n) => v.fit(flag, n, least..=most, words)?,
+            None => {
+                v.derive(flag, max_loras);
+                max_loras
+            }
+        };
         let modules = modules(v, model)?;
-        let mut enabled = v.switch("enable-lora")?;
+        let mut enabled = v.get(&api::ENABLE_LORA)?;
         if !enabled && !modules.is_empty() {
             v.warn("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
             enabled = true;
@@ -60,14 +62,10 @@ impl Lora {
             enabled,
             max_loras,
             max_cpu_loras,
-            max_rank: v.ranged(
-                "max-lora-rank",
-                1..=4096,
-                "max-lora-rank must be between 1 and 4096",
-            )?,
+            max_rank: v.get(&api::MAX_LORA_RANK)?,
             modules,
-            load_time: v.duration("lora-load-time", "lora-load-time cannot be negative")?,
-            runtime_updating: v.switch("allow-runtime-lora-updating")?,
+            load_time: v.get(&api::LORA_LOAD_TIME)?,
+            runtime_updating: v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?,
         })
     }
 }
@@ -95,11 +93,11 @@ impl Lora {
 /// All spellings: `name=path`, a JSON object, a JSON array of either, `{name: path}`.
 fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
     let mut out = Vec::new();
-    for typed in v.list("lora-modules") {
+    for typed in v.get(&api::LORA_MODULES)? {
         let typed = typed.trim();
         if typed.starts_with('{') {
             let value = serde_json::from_str(typed)
-                .map_err(|e| v.bad("lora-modules", typed, format!("JSON: {e}")))?;
+                .map_err(|e| v.bad(&api::LORA_MODULES, typed, format!("JSON: {e}")))?;
             if let Value::Object(object) = value {
                 from_object(v, &object, &mut out)?;
             }
@@ -111,7 +109,7 @@ fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
             });
         } else {
             let expected = "name=path, or JSON such as {\"name\": \"a\", \"path\": \"/p\"}";
-            return Err(v.bad("lora-modules", typed, expected));
+            return Err(v.bad(&api::LORA_MODULES, typed, expected));
         }
     }
     for (at, module) in out.iter().enumerate() {
@@ -150,7 +148,7 @@ fn from_object(
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(other) => {
             let expected = format!("a LoRA module whose {key} is a text");
-            Err(v.bad("lora-modules", &other.to_string(), expected))
+            Err(v.bad(&api::LORA_MODULES, &other.to_string(), expected))
         }
     };
     out.push(LoraModule {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::error::ConfigError;
 use super::fake;
+use super::flags::server;
 use super::values::Values;
 
 /// What `/metrics` shows.
@@ -29,31 +30,22 @@ pub struct Metrics {
 
 impl Metrics {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let fake = v.object("fake-metrics")?;
+        let fake = v.get(&server::FAKE_METRICS)?;
         let fake = fake.map(|object| fake::check(object, v)).transpose()?;
         let words = "fake metrics refresh interval must be positive";
-        let interval = v.signed("fake-metrics-refresh-interval")?;
-        let interval = match interval.positive().filter(|d| !d.is_zero()) {
+        let flag = &server::FAKE_METRICS_REFRESH_INTERVAL;
+        let interval = match v.get(flag)?.filter(|interval| !interval.is_zero()) {
             Some(interval) => interval,
-            None if fake.is_some() => {
-                return Err(v.wrong(words, "fake-metrics-refresh-interval"));
-            }
+            None if fake.is_some() => return Err(v.wrong(words, flag)),
             None => Duration::from_millis(100),
         };
         Ok(Self {
-            legacy: v.switch("legacy-metrics")?,
-            disable_log_stats: v.switch("disable-log-stats")?,
-            kv_cache: v.switch("kv-cache-metrics")?,
-            kv_cache_sample: v.ranged_float(
-                "kv-cache-metrics-sample",
-                f64::MIN_POSITIVE..=1.0,
-                "kv-cache-metrics-sample must be more than 0 and at most 1",
-            )?,
-            log_interval: v.duration(
-                "log-stats-interval",
-                "log-stats-interval cannot be negative",
-            )?,
-            mfu: v.switch("enable-mfu-metrics")?,
+            legacy: v.get(&server::LEGACY_METRICS)?,
+            disable_log_stats: v.get(&server::DISABLE_LOG_STATS)?,
+            kv_cache: v.get(&server::KV_CACHE_METRICS)?,
+            kv_cache_sample: v.get(&server::KV_CACHE_METRICS_SAMPLE)?,
+            log_interval: v.get(&server::LOG_STATS_INTERVAL)?,
+            mfu: v.get(&server::ENABLE_MFU_METRICS)?,
             fake,
             fake_refresh_interval: interval,
         })

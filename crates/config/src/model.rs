@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flags::model;
 use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
@@ -65,16 +67,6 @@ pub struct TokenizerSource {
     pub skip_init: bool,
 }
 
-/// Whose command line, and so whose defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CliMode {
-    /// `vllm-sim --model X`: llm-d-inference-sim's.
-    #[default]
-    Llmd,
-    /// `vllm-sim serve X`: vLLM's.
-    Vllm,
-}
-
 /// Context length behind vLLM's command line when no config.json says one.
 const UNKNOWN_CONTEXT: u32 = 32768;
 /// vLLM's assumption for a config.json without any of [`CONTEXT_KEYS`].
@@ -95,8 +87,8 @@ const CONTEXT_KEYS: [&str; 9] = [
 ];
 
 /// llm-d's documents put all names into one pair of quotes.
-fn served_names(v: &Values) -> Vec<String> {
-    let mut names = v.list("served-model-name");
+fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
+    let mut names = v.get(&model::SERVED_MODEL_NAME)?;
     if let [all] = names.as_slice()
         && v.cli_mode == CliMode::Llmd
         && all.trim().contains(char::is_whitespace)
@@ -107,45 +99,38 @@ fn served_names(v: &Values) -> Vec<String> {
         names = all.split_whitespace().map(str::to_owned).collect();
     }
     names.retain(|name| !name.is_empty());
-    names
+    Ok(names)
 }
 
 impl Model {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let name = v.owned("model").ok_or_else(|| {
+        let name = v.get(&model::MODEL)?.ok_or_else(|| {
             ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
         })?;
-        let mut served_names = served_names(v);
+        let mut served_names = served_names(v)?;
         if served_names.is_empty() {
             served_names.push(name.clone());
-            v.derive("served-model-name", &name);
+            v.derive(&model::SERVED_MODEL_NAME, &name);
         }
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, hf_config.as_ref())?;
-        let compat = match v.choice("compat")? {
-            Some("llm-d") => Compat::Llmd,
-            _ => Compat::Vllm,
-        };
+        let compat = v.choice(&model::COMPAT)?.unwrap_or_default();
         Ok(Self {
             max_model_len,
             hf_config: hf_config.map(Arc::new),
-            revision: v.owned("revision"),
+            revision: v.get(&model::REVISION)?,
             tokenizer: tokenizer(v, &name)?,
-            chat_template: v.owned("chat-template"),
-            chat_template_content_format: match v.choice("chat-template-content-format")? {
-                Some("string") => Some(ContentFormat::String),
-                Some("openai") => Some(ContentFormat::Openai),
-                _ => None,
-            },
+            chat_template: v.get(&model::CHAT_TEMPLATE)?,
+            chat_template_content_format: v.choice(&model::CHAT_TEMPLATE_CONTENT_FORMAT)?.flatten(),
             chat_template_kwargs: v
-                .object("default-chat-template-kwargs")?
+                .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
                 .unwrap_or_default(),
-            response_role: v.text("response-role").unwrap_or("assistant").to_owned(),
-            generation_config: v.text("generation-config").unwrap_or("auto").to_owned(),
+            response_role: v.get(&model::RESPONSE_ROLE)?,
+            generation_config: v.get(&model::GENERATION_CONFIG)?,
             generation_config_overrides: v
-                .object("override-generation-config")?
+                .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
-            vllm_version: v.text("vllm-version").unwrap_or("0.33.0").to_owned(),
+            vllm_version: v.get(&model::VLLM_VERSION)?,
             compat,
             cli_mode: v.cli_mode,
             name,
@@ -161,27 +146,27 @@ impl Model {
 
 fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
     let cache = v
-        .path("hf-hub-cache")
-        .or_else(|| v.path("hf-home").map(|home| home.join("hub")));
-    let offline = v.switch("hf-hub-offline")?;
+        .get(&model::HF_HUB_CACHE)?
+        .or(v.get(&model::HF_HOME)?.map(|home| home.join("hub")));
+    let offline = v.get(&model::HF_HUB_OFFLINE)?;
     Ok(TokenizerSource {
-        name: v.text("tokenizer").unwrap_or(model).to_owned(),
+        name: v.text(&model::TOKENIZER).unwrap_or(model).to_owned(),
         revision: v
-            .owned("tokenizer-revision")
-            .or_else(|| v.owned("revision")),
-        force_dummy: v.switch("force-dummy-tokenizer")?,
-        download: v.switch("download-tokenizer")? && !offline,
-        cache_dir: v.path("download-dir").or(cache),
-        hf_token: v.owned("hf-token"),
-        hf_endpoint: v.owned("hf-endpoint"),
-        skip_init: v.switch("skip-tokenizer-init")?,
+            .get(&model::TOKENIZER_REVISION)?
+            .or(v.get(&model::REVISION)?),
+        force_dummy: v.get(&model::FORCE_DUMMY_TOKENIZER)?,
+        download: v.get(&model::DOWNLOAD_TOKENIZER)? && !offline,
+        cache_dir: v.get(&model::DOWNLOAD_DIR)?.or(cache),
+        hf_token: v.get(&model::HF_TOKEN)?,
+        hf_endpoint: v.get(&model::HF_ENDPOINT)?,
+        skip_init: v.get(&model::SKIP_TOKENIZER_INIT)?,
     })
 }
 
 /// `config.json` with the overrides laid over it, when there is one.
 fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
-    let overrides = v.object("hf-overrides")?;
-    let named = v.path("hf-config-path");
+    let overrides = v.get(&model::HF_OVERRIDES)?;
+    let named = v.get(&model::HF_CONFIG_PATH)?.map(PathBuf::from);
     let place = named.clone().unwrap_or_else(|| PathBuf::from(model));
     let file = if place.extension().is_some_and(|e| e == "json") {
         place
@@ -219,14 +204,16 @@ fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
 fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError> {
     let words = "max model len cannot be less than 1";
     let limit = config.map(context_of);
-    match v.count("max-model-len")? {
-        Some(-1) if v.cli_mode == super::CliMode::Vllm => {}
+    match v.get(&model::MAX_MODEL_LEN)? {
+        Some(-1) if v.cli_mode == CliMode::Vllm => {}
         Some(typed) => {
             let typed = u32::try_from(typed)
                 .ok()
                 .filter(|n| *n >= 1)
-                .ok_or_else(|| v.wrong(words, "max-model-len"))?;
-            if let Some(limit) = limit.filter(|limit| *limit < typed && v.given("max-model-len")) {
+                .ok_or_else(|| v.wrong(words, &model::MAX_MODEL_LEN))?;
+            if let Some(limit) =
+                limit.filter(|limit| *limit < typed && v.given(&model::MAX_MODEL_LEN))
+            {
                 v.warn(format!(
                     "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"
                 ));
@@ -236,7 +223,7 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
         None => {}
     }
     let derived = limit.unwrap_or(UNKNOWN_CONTEXT);
-    v.derive("max-model-len", derived);
+    v.derive(&model::MAX_MODEL_LEN, derived);
     Ok(derived)
 }
 

@@ -1,5 +1,6 @@
-use super::CliMode;
+use super::cli_mode::CliMode;
 use super::error::ConfigError;
+use super::flags::{engine, server};
 use super::values::Values;
 
 /// Ranks and how they are reached.
@@ -39,29 +40,17 @@ pub enum Balance {
 
 impl Parallel {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let many = i64::from(u16::MAX);
-        let size = |name: &str, what: &str| {
-            v.ranged::<u32>(name, 1..=many, &format!("{what} cannot be less than 1"))
-        };
-        let (greatest, words) = match v.cli_mode {
-            CliMode::Llmd => (8, "data parallel size must be between 1 and 8"),
-            CliMode::Vllm => (1024, "data parallel size must be between 1 and 1024"),
-        };
-        let data: u32 = v.ranged("data-parallel-size", 1..=greatest, words)?;
+        let data = v.get(&engine::DATA_PARALLEL_SIZE)?;
         let rank = rank(v, data)?;
         let balance = balance(v, rank)?;
         let local_ranks = local_ranks(v, data, rank, balance)?;
-        let multi_port = v.switch("data-parallel-multi-port-external-lb")?;
-        let supervisor_port: u16 = v.ranged(
-            "data-parallel-supervisor-port",
-            1..=65535,
-            "invalid data-parallel-supervisor-port: 1 to 65535 are allowed",
-        )?;
+        let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
+        let supervisor_port = v.get(&engine::DATA_PARALLEL_SUPERVISOR_PORT)?;
         if multi_port {
             apart(v, supervisor_port, local_ranks.1)?;
         }
-        if v.switch("headless")?
-            && let Some(servers) = v.opt_int("api-server-count")?.filter(|n| *n > 0)
+        if v.get(&server::HEADLESS)?
+            && let Some(servers) = v.get(&engine::API_SERVER_COUNT)?.filter(|n| *n > 0)
         {
             return Err(ConfigError::Invalid(format!(
                 "--api-server-count={servers} cannot be used with --headless (no API servers are \
@@ -69,21 +58,21 @@ impl Parallel {
             )));
         }
         Ok(Self {
-            tensor: size("tensor-parallel-size", "tensor parallel size")?,
-            pipeline: size("pipeline-parallel-size", "pipeline parallel size")?,
+            tensor: v.get(&engine::TENSOR_PARALLEL_SIZE)?,
+            pipeline: v.get(&engine::PIPELINE_PARALLEL_SIZE)?,
             data,
             local_ranks,
             balance,
             supervisor_port: multi_port.then_some(supervisor_port),
             api_servers: api_servers(v, data, local_ranks.1, balance)?,
-            expert: v.switch("enable-expert-parallel")?,
+            expert: v.get(&engine::ENABLE_EXPERT_PARALLEL)?,
         })
     }
 }
 
 /// Whether the supervisor has a port of its own.
 fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
-    let first: u16 = v.ranged("port", 0..=65535, "invalid port: 1 to 65535 are allowed")?;
+    let first = v.get(&server::PORT)?;
     let last = u32::from(first) + ranks - 1;
     if first != 0 && (u32::from(first)..=last).contains(&u32::from(supervisor)) {
         return Err(ConfigError::Invalid(format!(
@@ -96,27 +85,32 @@ fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
 
 /// The one rank to run, if only one is.
 fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
-    let name = "data-parallel-rank";
-    let rank = v.int(name)?;
+    let flag = &engine::DATA_PARALLEL_RANK;
+    let rank = v.get(flag)?;
     if rank == -1 {
         return Ok(None);
     }
     match v.cli_mode {
         // llm-d ignores the size once the rank is named.
-        CliMode::Llmd => v.ranged(name, 0..=7, "data parallel rank must be between 0 and 7"),
+        CliMode::Llmd => v.fit(
+            flag,
+            rank,
+            0..=7,
+            "data parallel rank must be between 0 and 7",
+        ),
         CliMode::Vllm => {
             let last = i64::from(data) - 1;
             let words = format!("data parallel rank must be between 0 and {last}");
-            v.ranged(name, 0..=last, &words)
+            v.fit(flag, rank, 0..=last, &words)
         }
     }
     .map(Some)
 }
 
 fn balance(v: &Values, rank: Option<u32>) -> Result<Balance, ConfigError> {
-    let external = v.switch("data-parallel-external-lb")? || rank.is_some();
-    let hybrid = v.switch("data-parallel-hybrid-lb")?;
-    let multi_port = v.switch("data-parallel-multi-port-external-lb")?;
+    let external = v.get(&engine::DATA_PARALLEL_EXTERNAL_LB)? || rank.is_some();
+    let hybrid = v.get(&engine::DATA_PARALLEL_HYBRID_LB)?;
+    let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
     match (external, hybrid, multi_port) {
         (true, false, false) => Ok(Balance::External),
         (false, true, false) => Ok(Balance::Hybrid),
@@ -145,22 +139,22 @@ fn local_ranks(
     }
     let last = i64::from(data) - 1;
     let words = format!("data-parallel-start-rank must be between 0 and {last}");
-    let first: u32 = v
-        .opt_ranged("data-parallel-start-rank", 0..=last, &words)?
-        .unwrap_or(0);
+    let flag = &engine::DATA_PARALLEL_START_RANK;
+    let first: u32 = v.fit(flag, v.get(flag)?.unwrap_or(0), 0..=last, &words)?;
     let left = data - first;
     let words = format!("data-parallel-size-local must be between 1 and {left}");
-    let count = v.opt_ranged("data-parallel-size-local", 1..=i64::from(left), &words)?;
+    let flag = &engine::DATA_PARALLEL_SIZE_LOCAL;
+    let count = v.get(flag)?.unwrap_or(i64::from(left));
+    let count = v.fit(flag, count, 1..=i64::from(left), &words)?;
     Ok(match balance {
         Balance::External => (first, 1),
-        _ => (first, count.unwrap_or(left)),
+        _ => (first, count),
     })
 }
 
 /// vLLM's default count of API server processes.
 fn api_servers(v: &Values, data: u32, local: u32, balance: Balance) -> Result<u32, ConfigError> {
-    let words = "api-server-count cannot be negative";
-    let typed = v.opt_ranged("api-server-count", 0..=1024, words)?;
+    let typed = v.get(&engine::API_SERVER_COUNT)?;
     Ok(match (typed, balance) {
         (Some(count), _) => count,
         (None, Balance::Internal) => data,

@@ -5,9 +5,9 @@
 use serde_json::Value;
 
 use super::error::ConfigError;
+use super::flags::api;
 use super::values::Values;
 
-const FLAG: &str = "profiler-config";
 const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 
 /// Whether a profiler is configured.
@@ -15,7 +15,8 @@ const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 /// # Errors
 /// An unknown profiler, and one that lacks its directory.
 pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
-    let Some(config) = v.object(FLAG)? else {
+    let flag = &api::PROFILER_CONFIG;
+    let Some(config) = v.get(flag)? else {
         return Ok(false);
     };
     let kind = match config.get("profiler") {
@@ -23,7 +24,7 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
         Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
             let allowed = format!("profiler must be one of {}", KINDS.join(", "));
-            return Err(v.bad(FLAG, &other.to_string(), allowed));
+            return Err(v.bad(flag, &other.to_string(), allowed));
         }
     };
     let named = |key: &str| {
@@ -41,7 +42,7 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
             }
             _ => continue,
         };
-        return Err(ConfigError::Invalid(format!("--{FLAG}: {words}")));
+        return Err(ConfigError::Invalid(format!("--{}: {words}", flag.name)));
     }
     Ok(kind.is_some())
 }
@@ -51,5 +52,5 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
 /// # Errors
 /// A configuration that is no object.
 pub(super) fn tolerates_faults(v: &Values) -> Result<bool, ConfigError> {
-    Ok(v.switch("enable-fault-tolerance")? || v.object("fault-tolerance-config")?.is_some())
+    Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

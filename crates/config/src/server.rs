@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::CliMode;
+use super::choices::{LogFormat, LogLevel};
 use super::error::ConfigError;
+use super::flags::{faults, server};
 use super::values::Values;
 use vllm_sim_observe::otel::OtlpProtocol;
 
@@ -145,101 +146,46 @@ pub struct Log {
     pub max_len: Option<usize>,
 }
 
-/// Least important level that is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogLevel {
-    /// Only what failed.
-    Error,
-    /// Also what looks wrong.
-    Warn,
-    /// Also what happens a few times per process.
-    #[default]
-    Info,
-    /// Also once per request.
-    Debug,
-    /// Also per token and block.
-    Trace,
-}
-
-/// How a log line looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// llm-d's bounds of a request body, in MiB.
-const BODY_MB: std::ops::RangeInclusive<i64> = 1..=512;
-
 impl Server {
     pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let least_port = match v.cli_mode {
-            CliMode::Llmd => 1,
-            CliMode::Vllm => 0,
-        };
-        let body_mb: usize = v.ranged(
-            "max-request-body-size-mb",
-            BODY_MB,
-            "max-request-body-size-mb must be between 1 MB and 512 MB",
-        )?;
-        let silence = v.duration(
-            "sse-keep-alive-interval",
-            "sse-keep-alive-interval must be a non-negative number of seconds",
-        )?;
-        v.switch("grpc")?;
+        let body_mb = v.get(&server::MAX_REQUEST_BODY_SIZE_MB)?;
+        let silence = v.get(&server::SSE_KEEP_ALIVE_INTERVAL)?;
+        v.get(&server::GRPC)?;
         Ok(Self {
-            host: v.owned("host"),
-            port: v.ranged(
-                "port",
-                least_port..=65535,
-                "invalid port: 1 to 65535 are allowed",
-            )?,
-            uds: v.path("uds"),
-            root_path: root_path(v.text("root-path").unwrap_or_default()),
-            api_keys: v.list("api-key"),
-            admin_key: v.owned("admin-api-key"),
+            host: v.get(&server::HOST)?,
+            port: v.get(&server::PORT)?,
+            uds: v.get(&server::UDS)?,
+            root_path: root_path(v.text(&server::ROOT_PATH).unwrap_or_default()),
+            api_keys: v.get(&server::API_KEY)?,
+            admin_key: v.get(&faults::ADMIN_API_KEY)?,
             cors: Cors {
-                origins: v.list("allowed-origins"),
-                methods: v.list("allowed-methods"),
-                headers: v.list("allowed-headers"),
-                credentials: v.switch("allow-credentials")?,
+                origins: v.get(&server::ALLOWED_ORIGINS)?,
+                methods: v.get(&server::ALLOWED_METHODS)?,
+                headers: v.get(&server::ALLOWED_HEADERS)?,
+                credentials: v.get(&server::ALLOW_CREDENTIALS)?,
             },
             tls: tls(v)?,
             max_request_body_bytes: body_mb << 20,
-            shutdown_timeout: v
-                .duration("shutdown-timeout", "shutdown timeout cannot be negative")?,
+            shutdown_timeout: v.get(&server::SHUTDOWN_TIMEOUT)?,
             startup_duration: startup(v)?,
-            keep_alive: v.duration(
-                "keep-alive-timeout",
-                "keep-alive timeout cannot be negative",
-            )?,
-            request_id_headers: v.switch("enable-request-id-headers")?,
+            keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
+            request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
             pod: Pod {
-                name: v.owned("pod-name"),
-                namespace: v.owned("pod-namespace"),
-                ip: v.owned("pod-ip"),
+                name: v.get(&server::POD_NAME)?,
+                namespace: v.get(&server::POD_NAMESPACE)?,
+                ip: v.get(&server::POD_IP)?,
             },
-            load_tracking: v.switch("enable-server-load-tracking")?,
-            dev_mode: v.switch("dev-mode")?,
-            enable_sleep_mode: v.switch("enable-sleep-mode")?,
-            disable_fastapi_docs: v.switch("disable-fastapi-docs")?,
-            dashboard_control: v.switch("dashboard-control")?,
+            load_tracking: v.get(&server::ENABLE_SERVER_LOAD_TRACKING)?,
+            dev_mode: v.get(&server::DEV_MODE)?,
+            enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
+            disable_fastapi_docs: v.get(&server::DISABLE_FASTAPI_DOCS)?,
+            dashboard_control: v.get(&server::DASHBOARD_CONTROL)?,
             log: log(v)?,
             sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
-            grpc_port: v.opt_ranged(
-                "grpc-port",
-                1..=65535,
-                "invalid grpc-port: 1 to 65535 are allowed",
-            )?,
-            otlp_traces_endpoint: v.owned("otlp-traces-endpoint"),
-            otlp_traces_protocol: match v.choice("otlp-traces-protocol")? {
-                Some("http/protobuf") => OtlpProtocol::HttpProtobuf,
-                _ => OtlpProtocol::Grpc,
-            },
-            headless: v.switch("headless")?,
+            grpc_port: v.get(&server::GRPC_PORT)?,
+            otlp_traces_endpoint: v.get(&server::OTLP_TRACES_ENDPOINT)?,
+            otlp_traces_protocol: v.choice(&server::OTLP_TRACES_PROTOCOL)?.unwrap_or_default(),
+            headless: v.get(&server::HEADLESS)?,
         })
     }
 }
@@ -252,15 +198,14 @@ fn root_path(typed: &str) -> String {
 }
 
 fn startup(v: &Values) -> Result<Duration, ConfigError> {
-    let words = "startup duration cannot be negative";
-    let (ours, dynamos) = (v.duration("startup-duration", words)?, "startup-time");
-    let seconds = v.duration(dynamos, words)?;
+    let (ours, dynamos) = (v.get(&server::STARTUP_DURATION)?, &server::STARTUP_TIME);
+    let seconds = v.get(dynamos)?;
     Ok(if v.given(dynamos) { seconds } else { ours })
 }
 
 fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
-    let self_signed = v.switch("self-signed-certs")?;
-    let certificate = match (v.path("ssl-certfile"), v.path("ssl-keyfile")) {
+    let self_signed = v.get(&server::SELF_SIGNED_CERTS)?;
+    let certificate = match (v.get(&server::SSL_CERTFILE)?, v.get(&server::SSL_KEYFILE)?) {
         (Some(_), Some(_)) if self_signed => {
             return Err(ConfigError::Invalid(
                 "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile"
@@ -276,17 +221,13 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
             ));
         }
     };
-    let client_certs = match v.ranged::<u8>(
-        "ssl-cert-reqs",
-        0..=2,
-        "ssl-cert-reqs must be 0 (none), 1 (optional) or 2 (required)",
-    )? {
+    let client_certs = match v.get(&server::SSL_CERT_REQS)? {
         0 => ClientCerts::None,
         1 => ClientCerts::Optional,
         _ => ClientCerts::Required,
     };
-    let ca_certs = v.path("ssl-ca-certs");
-    let refresh = v.switch("enable-ssl-refresh")?;
+    let ca_certs = v.get(&server::SSL_CA_CERTS)?;
+    let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
     if client_certs != ClientCerts::None && ca_certs.is_none() && certificate.is_some() {
         return Err(ConfigError::Invalid(
             "ssl-cert-reqs asks for client certificates, so ssl-ca-certs must name their authorities"
@@ -302,23 +243,15 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
 }
 
 fn log(v: &Values) -> Result<Log, ConfigError> {
-    let format = match v.choice("log-format")? {
-        Some("json") => LogFormat::Json,
-        _ => LogFormat::Text,
-    };
     Ok(Log {
         level: log_level(v)?,
-        format,
-        http: v.switch("log-http")?,
-        access: !v.switch("disable-uvicorn-access-log")?,
-        access_excluded: v.comma_list("disable-access-log-for-endpoints"),
-        requests: v.switch("enable-log-requests")?,
-        outputs: v.switch("enable-log-outputs")?,
-        max_len: v.opt_ranged(
-            "max-log-len",
-            0..=i64::MAX,
-            "max-log-len cannot be negative",
-        )?,
+        format: v.choice(&server::LOG_FORMAT)?.unwrap_or_default(),
+        http: v.get(&server::LOG_HTTP)?,
+        access: !v.get(&server::DISABLE_UVICORN_ACCESS_LOG)?,
+        access_excluded: v.comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
+        requests: v.get(&server::ENABLE_LOG_REQUESTS)?,
+        outputs: v.get(&server::ENABLE_LOG_OUTPUTS)?,
+        max_len: v.get(&server::MAX_LOG_LEN)?,
     })
 }
 
@@ -326,25 +259,13 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
 fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {
-    let ours = v.choice("log-level")?.map(|level| match level {
-        "error" | "critical" => LogLevel::Error,
-        "warn" | "warning" => LogLevel::Warn,
-        "debug" => LogLevel::Debug,
-        "trace" => LogLevel::Trace,
-        _ => LogLevel::Info,
-    });
-    let klogs = v.opt_int("v")?.map(|verbosity| match verbosity {
+    let ours = v.choice(&server::LOG_LEVEL)?;
+    let klogs = v.get(&server::VERBOSITY)?.map(|verbosity| match verbosity {
         ..=1 => LogLevel::Warn,
         2..=3 => LogLevel::Info,
         4 => LogLevel::Debug,
         _ => LogLevel::Trace,
     });
-    let uvicorns = v.choice("uvicorn-log-level")?.map(|level| match level {
-        "critical" | "error" => LogLevel::Error,
-        "warning" => LogLevel::Warn,
-        "debug" => LogLevel::Debug,
-        "trace" => LogLevel::Trace,
-        _ => LogLevel::Info,
-    });
+    let uvicorns = v.choice(&server::UVICORN_LOG_LEVEL)?;
     Ok(ours.or(klogs).or(uvicorns).unwrap_or_default())
 }

@@ -4,11 +4,13 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::CliMode;
+use super::cli_mode::CliMode;
+use super::flag::{FlagSpec, Kind};
+use super::flags::{flags, model};
+use super::group::Group;
 use super::layers::Source;
 use super::loaded::{Effective, Loaded, shown_duration};
-use super::registry::{self, Flag, Group, Kind};
-use super::values::expanded;
+use super::read::expanded;
 
 /// Words that YAML does not read as text.
 const RESERVED: [&str; 12] = [
@@ -22,13 +24,13 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
     };
     let mut out = String::from(
         "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
-         # Values that nobody chose are comments; they depend on `cli_mode`.\n",
+         # Values that nobody chose are comments; they depend on `cli-mode`.\n",
     );
     for group in Group::ALL {
         let mut lines = String::new();
         if group == Group::General {
             // Whose defaults apply comes first, since all others depend on it.
-            let _ = writeln!(lines, "door: {cli_mode}");
+            let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
         }
         for (flag, entry) in entries(loaded, group) {
             line(&mut lines, flag, entry);
@@ -40,15 +42,13 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
     out
 }
 
-fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static Flag, &Effective)> {
-    registry::flags()
-        .zip(&loaded.effective)
-        .filter(move |(flag, _)| {
-            flag.group == group && flag.name != "door" && flag.name != "config"
-        })
+fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static FlagSpec, &Effective)> {
+    flags().zip(&loaded.effective).filter(move |(flag, _)| {
+        flag.group == group && flag.name != model::CLI_MODE.name && flag.name != model::CONFIG.name
+    })
 }
 
-fn line(out: &mut String, flag: &Flag, entry: &Effective) {
+fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
     let typed = !matches!(entry.source, Source::Default | Source::Derived);
     if flag.secret {
         if typed {
@@ -103,14 +103,14 @@ fn plain(text: &str) -> String {
 }
 
 pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
-    registry::flags()
+    flags()
         .zip(&loaded.effective)
-        .filter(|(flag, _)| !flag.secret && flag.name != "config")
+        .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
         .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
         .collect()
 }
 
-fn json_value(flag: &Flag, values: &[String]) -> Value {
+fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
     let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     if flag.kind == Kind::List {
         let items = values.iter().flat_map(|text| match read(text) {

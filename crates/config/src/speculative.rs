@@ -1,6 +1,8 @@
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
+use super::flag::FlagSpec;
+use super::flags::engine;
 use super::values::Values;
 
 /// Draft tokens.
@@ -20,30 +22,28 @@ impl Speculative {
     /// `--speculative-config` with what the `--spec-*` flags add.
     pub(super) fn from_values(v: &Values) -> Result<Option<Self>, ConfigError> {
         let mut config: Map<String, Value> = v
-            .object("speculative-config")?
+            .get(&engine::SPECULATIVE_CONFIG)?
             .unwrap_or_default()
             .into_iter()
             .map(|(key, value)| (key.replace('-', "_"), value))
             .collect();
-        for (flag, key) in [
-            ("spec-method", "method"),
-            ("spec-model", "model"),
-            ("spec-tokens", "num_speculative_tokens"),
-        ] {
+        let flags: [(&FlagSpec, &str); 3] = [
+            (&engine::SPEC_METHOD, "method"),
+            (&engine::SPEC_MODEL, "model"),
+            (&engine::SPEC_TOKENS, "num_speculative_tokens"),
+        ];
+        for (flag, key) in flags {
             let Some(text) = v.text(flag) else { continue };
             if config.contains_key(key) {
                 return Err(ConfigError::Invalid(format!(
-                    "--{flag} and --speculative-config['{key}'] are mutually exclusive"
+                    "--{} and --speculative-config['{key}'] are mutually exclusive",
+                    flag.name
                 )));
             }
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
             config.insert(key.to_owned(), value);
         }
-        v.opt_ranged::<u32>(
-            "spec-tokens",
-            1..=64,
-            "num_speculative_tokens must be between 1 and 64",
-        )?;
+        v.get(&engine::SPEC_TOKENS)?;
         if config.is_empty() {
             return Ok(None);
         }
@@ -78,14 +78,14 @@ impl Speculative {
 
 /// One chance per draft token: missing ones are 0.
 fn acceptance(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
-    let name = "spec-acceptance-rates";
+    let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
-    for text in v.comma_list(name) {
+    for text in v.comma_list(flag)? {
         let rate = text
             .parse::<f64>()
             .ok()
             .filter(|rate| (0.0..=1.0).contains(rate));
-        rates.push(rate.ok_or_else(|| v.bad(name, &text, "a number between 0 and 1"))?);
+        rates.push(rate.ok_or_else(|| v.bad(flag, &text, "a number between 0 and 1"))?);
     }
     rates.resize(drafts as usize, 0.0);
     Ok(rates)

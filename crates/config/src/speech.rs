@@ -5,8 +5,9 @@
 
 use serde_json::Value;
 
-use super::api::Task;
+use super::choices::Task;
 use super::error::ConfigError;
+use super::flags::api;
 use super::model::Model;
 use super::values::Values;
 
@@ -126,14 +127,12 @@ impl Speech {
         let known = known.map(|(_, listener)| *listener);
         let known = known.or(realtime.then_some(HEARING));
         // A task that somebody chose stands; a model that only transcribes decides it otherwise.
-        let chosen = v.given("task") || v.given("runner");
+        let chosen = v.given(&api::TASK) || v.given(&api::RUNNER);
         let task = match known {
             Some(listener) if listener.only && !chosen => Task::Transcription,
             _ => task,
         };
-        let many = i64::from(u32::MAX);
-        let words = "limits cannot be less than 1";
-        let megabytes: u64 = v.ranged("max-audio-clip-filesize-mb", 1..=many, words)?;
+        let megabytes = v.get(&api::MAX_AUDIO_CLIP_FILESIZE_MB)?;
         let generates = task == Task::Generate;
         let speech = Self {
             transcribes: matches!(task, Task::All | Task::Transcription | Task::Realtime)
@@ -144,8 +143,8 @@ impl Speech {
                 _ => WHISPER,
             }),
             max_file_bytes: megabytes << 20,
-            max_seconds: v.ranged("max-audio-decode-duration-s", 1..=many, words)?,
-            max_decoded_bytes: v.ranged("max-audio-decode-bytes", 1..=i64::MAX, words)?,
+            max_seconds: v.get(&api::MAX_AUDIO_DECODE_DURATION_S)?,
+            max_decoded_bytes: v.get(&api::MAX_AUDIO_DECODE_BYTES)?,
         };
         Ok((task, speech))
     }

@@ -4,11 +4,12 @@ use std::fs;
 
 use serde_json::{Map, Value};
 
+use super::command_line;
 use super::error::ConfigError;
+use super::flag::{FlagSpec, Kind};
+use super::flags;
 use super::ignored;
 use super::layers::{Layer, Source};
-use super::registry::{self, Flag, Kind};
-use super::words;
 
 /// Reads a file.
 ///
@@ -62,7 +63,7 @@ fn set(
         None => (typed, None),
     };
     let base = base.replace('_', "-");
-    if let Some(flag) = registry::long(&base).or_else(|| registry::short(&base)) {
+    if let Some(flag) = flags::long(&base).or_else(|| flags::short(&base)) {
         return match below {
             Some(below) if flag.kind == Kind::Json => {
                 layer.set_key(flag, below, &text(value), source)
@@ -80,7 +81,7 @@ fn set(
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    if let Some(flag) = base.strip_prefix("no-").and_then(registry::long)
+    if let Some(flag) = base.strip_prefix("no-").and_then(flags::long)
         && flag.kind == Kind::Switch
     {
         let off = matches!(value, Value::Bool(true) | Value::Null) || text(value) == "true";
@@ -104,7 +105,7 @@ fn unknown(
     let error = ConfigError::Unknown {
         what: format!("key in {path}:"),
         name: key.to_owned(),
-        nearest: words::nearest(base).map(str::to_owned),
+        nearest: command_line::nearest(base).map(str::to_owned),
     };
     if strict {
         return Err(error);
@@ -114,7 +115,7 @@ fn unknown(
 }
 
 /// What a key says about a flag; `None`: nothing (an empty value).
-fn values(flag: &Flag, value: &Value) -> Option<Vec<String>> {
+fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,
         (Kind::List, Value::Array(items)) => Some(

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::applied_settings::AppliedSettings;
 use super::server_controls::ServerControls;
-use vllm_sim_config::{ConfigError, Loaded};
+use vllm_sim_config::{ConfigError, Loaded, Scope, live};
 use vllm_sim_service::fault::FaultOrigin;
 use vllm_sim_service::scenario::{
     PhaseChange, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
@@ -273,7 +273,7 @@ fn changed(
             continue;
         };
         if ranks.len() > 1
-            && let Some(field) = update.keys().find(|field| !is_delay(field))
+            && let Some(field) = update.keys().find(|field| !is_engines_own(field))
         {
             let field = field.clone();
             return Err(Refused::Shared { field });
@@ -285,19 +285,8 @@ fn changed(
 }
 
 /// Whether a setting is an engine's own.
-fn is_delay(field: &str) -> bool {
-    let field = field.replace('_', "-");
-    let starts = [
-        "time-to-first-token",
-        "inter-token-latency",
-        "kv-cache-transfer",
-        "prefill",
-    ];
-    starts.iter().any(|start| field.starts_with(start))
-        || matches!(
-            field.as_str(),
-            "time-factor-under-load" | "latency-calculator"
-        )
+fn is_engines_own(field: &str) -> bool {
+    live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
 }
 
 /// What each phase puts into force on each server, and what its end does.

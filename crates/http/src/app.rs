@@ -196,7 +196,7 @@ fn fingerprint(config: &Config) -> Option<String> {
     let parallel = &config.engine.parallel;
     match &config.api.fingerprint {
         Fingerprint::None => None,
-        Fingerprint::Custom(text) => Some(text.clone()),
+        Fingerprint::Custom => config.api.fingerprint_value.clone(),
         Fingerprint::Hash => Some(hash),
         Fingerprint::Full => {
             let mut text = format!("vllm-{}", config.model.vllm_version);

@@ -63,7 +63,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $flags := dict -}}
 {{- if gt (int $v.dataParallel.size) 1 -}}
   {{- $_ := set $flags "data-parallel-size" (int $v.dataParallel.size) -}}
-  {{- if eq $v.dataParallel.mode "onePort" }}{{ $_ := set $flags "door" "vllm" }}{{ end -}}
+  {{- if eq $v.dataParallel.mode "onePort" }}{{ $_ := set $flags "cli-mode" "vllm" }}{{ end -}}
 {{- end -}}
 {{- if $v.kvEvents.enabled -}}
   {{- $endpoint := $v.kvEvents.connectTo | default (printf "tcp://*:%d" (int $v.kvEvents.port)) -}}

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{Flag, Kind, flags, ignored_flags};
+use vllm_sim_config::{FlagSpec, Kind, flags, ignored_flags};
 
 /// What a YAML value of this kind looks like.
 fn shape(kind: Kind) -> Value {
@@ -34,7 +34,7 @@ fn camel_case(name: &str) -> String {
     text
 }
 
-fn described(flag: &Flag) -> Value {
+fn described(flag: &FlagSpec) -> Value {
     let mut shape = shape(flag.kind);
     shape["description"] = flag.help.into();
     shape

@@ -15,7 +15,7 @@ fn command(line: &str) -> Command {
 }
 
 #[test]
-fn each_door_has_its_own_defaults() {
+fn each_mode_has_its_own_defaults() {
     let (sim, serve) = (sim(&[]), serve(&[]));
     assert_eq!(
         (sim.engine.max_num_seqs, serve.engine.max_num_seqs),
@@ -62,7 +62,7 @@ fn each_door_has_its_own_defaults() {
 }
 
 #[test]
-fn each_door_takes_the_flags_of_the_other() {
+fn each_mode_takes_the_flags_of_the_other() {
     let config = sim(&[
         "-tp",
         "2",

@@ -131,7 +131,7 @@ fn every_flag_can_be_set_by_its_variable() {
 }
 
 #[test]
-fn help_is_grouped_and_knows_the_door() {
+fn help_is_grouped_and_knows_the_mode() {
     let text = help(CliMode::Llmd, "");
     assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
     assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));

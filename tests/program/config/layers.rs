@@ -264,8 +264,13 @@ fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
 }
 
 #[test]
-fn a_file_may_choose_the_door_of_the_plain_command() {
-    let config = with_file("model: m\ndoor: vllm\n", &[], &[]).config;
+fn a_file_may_choose_the_mode_of_the_plain_command() {
+    for name in ["cli-mode", "door"] {
+        let config = with_file(&format!("model: m\n{name}: vllm\n"), &[], &[]).config;
+        assert_eq!(config.engine.max_num_seqs, 256, "{name}");
+    }
+    let variable = [("VLLM_SIM_DOOR", "vllm")];
+    let config = with_file("model: m\n", &[], &variable).config;
     assert_eq!(config.engine.max_num_seqs, 256);
 }
 

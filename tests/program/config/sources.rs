@@ -2,7 +2,7 @@
 //! names, its environment variable. The same values are taken, and refused in the same words: the
 //! flag, what was given, what is allowed, and where it came from.
 
-use vllm_sim_config::{CliMode, Flag, Kind, flags};
+use vllm_sim_config::{CliMode, FlagSpec, Kind, flags};
 
 use super::try_words;
 
@@ -17,7 +17,7 @@ enum From {
 const FROM: [From; 3] = [From::Words, From::Yaml, From::Env];
 
 /// What a configuration with this value says, or why it is refused.
-fn set(flag: &Flag, name: &str, value: &str, from: From) -> Result<String, String> {
+fn set(flag: &FlagSpec, name: &str, value: &str, from: From) -> Result<String, String> {
     let mut words = vec!["vllm-sim".to_owned()];
     // A file names the model where the flag does not: a list would grow.
     if flag.name != "model" {
@@ -54,9 +54,9 @@ fn set(flag: &Flag, name: &str, value: &str, from: From) -> Result<String, Strin
 }
 
 /// A value that a flag takes when nothing else is set; `None`: it needs companions.
-fn good(flag: &Flag) -> Option<String> {
+fn good(flag: &FlagSpec) -> Option<String> {
     // Their defaults mean "none" or "as the other says", or they need a file or another flag.
-    const COMPANIONS: &[&str] = &["config", "door", "extra-engine-args", "gpu", "scenario"];
+    const COMPANIONS: &[&str] = &["config", "cli-mode", "extra-engine-args", "gpu", "scenario"];
     if COMPANIONS.contains(&flag.name) {
         return None;
     }

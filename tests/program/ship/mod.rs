@@ -85,7 +85,7 @@ async fn dashboards_and_alerts_name_only_series_that_are_there() {
         let expressions = text.lines().filter(|line| !line.contains("record:"));
         wanted.extend(expressions.flat_map(series));
     }
-    let page = std::fs::read_to_string(repository("src/http/dashboard/page.js")).unwrap();
+    let page = std::fs::read_to_string(repository("crates/http/src/dashboard/page.js")).unwrap();
     let whole = |name: String| match exposed.contains(&format!("{name}_bucket")) {
         true => format!("{name}_bucket"),
         false => name,

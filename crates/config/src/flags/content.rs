@@ -1,36 +1,65 @@
-use super::{
-    Flag,
-    Group::{Content, Tools},
-    Kind::{Choice, Duration, Float, Int, Json, Path, Switch, Text},
-};
+//! What replies say.
 
-pub(super) const FLAGS: &[Flag] = &[
-    Flag::new("mode", Content, Choice(&["random", "echo"]), "Replies are built-in sentences (or the dataset's), or the prompt.").or("random"),
-    Flag::new("seed", Content, Int, "Root of every random choice [the clock at start; behind `serve` 0].").doors("", "0"),
-    Flag::new("echo-cut", Content, Switch, "Cut an echo to the token limit [with --compat llm-d it is left whole].").or("true"),
-    Flag::new("dataset-path", Content, Path, "SQLite file of recorded replies."),
-    Flag::new("dataset-url", Content, Text, "Where to fetch that file from when it does not exist."),
-    Flag::new("dataset-in-memory", Content, Switch, "Copy the dataset to memory at start.").or("false"),
-    Flag::new("dataset-table-name", Content, Text, "Its table.").or("llmd"),
-    Flag::new("dataset-sha256", Content, Text, "SHA-256 that the fetched file must have, in hex."),
-    Flag::new("dataset-fallback", Content, Switch, "Start with the built-in sentences when the dataset cannot be used, as llm-d v0.6 did.").or("false"),
-    Flag::new("replay-timing", Content, Switch, "Release each token of a reply that `vllm-sim record` wrote when it came in the recording; takes the pool scheduler.").or("false"),
-    Flag::new("default-embedding-dimensions", Content, Int, "Length of an embedding when the request names none.").or("384"),
-    Flag::new("omni", Content, Switch, "Replies may hold images.").or("false"),
-    Flag::new("image-emission-rate", Content, Int, "In omni mode: percentage of chat replies with an image.").or("0").tunable(),
-    Flag::new("time-to-generate-image", Content, Duration, "Time to make that image.").or("0").tunable(),
-    Flag::new("time-to-generate-image-std-dev", Content, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
-    Flag::new("mm-encoder-only", Content, Switch, "Only the multimodal encoder.").or("false"),
-    Flag::new("mm-tokens-per-item", Content, Json, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', pictures also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'."),
-    Flag::new("max-tool-call-integer-param", Tools, Int, "Greatest integer argument.").or("100"),
-    Flag::new("min-tool-call-integer-param", Tools, Int, "Least integer argument.").or("0"),
-    Flag::new("max-tool-call-number-param", Tools, Float, "Greatest number argument.").or("100"),
-    Flag::new("min-tool-call-number-param", Tools, Float, "Least number argument.").or("0"),
-    Flag::new("max-tool-call-array-param-length", Tools, Int, "Longest array argument.").or("5"),
-    Flag::new("min-tool-call-array-param-length", Tools, Int, "Shortest array argument.").or("1"),
-    Flag::new("tool-call-not-required-param-probability", Tools, Int, "Percentage of optional parameters that are there.").or("50"),
-    Flag::new("object-tool-call-not-required-field-probability", Tools, Int, "Percentage of optional fields of nested objects that are there.").or("50"),
-    Flag::new("tool-call-extra-call-probability", Tools, Int, "Percentage chance of one more call.").or("45"),
-    Flag::new("skip-tool-validation", Tools, Switch, "Take tool definitions unchecked.").or("false"),
-    Flag::new("strict-tool-validation", Tools, Switch, "Refuse the JSON Schema keywords that llm-d-inference-sim refuses.").or("false"),
-];
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::flag::{Flag, Scope};
+use crate::group::Group::{Content, Tools};
+use crate::read::JsonMap;
+use vllm_sim_service::generate::Mode;
+
+flags! {
+    MODE: Mode = Flag::choice("mode", Content, words![("random", Mode::Random), ("echo", Mode::Echo)], "Replies are built-in sentences (or the dataset's), or the prompt.")
+        .or("random");
+    SEED: Option<i64> = Flag::new("seed", Content, "Root of every random choice [the clock at start; behind `serve` 0].")
+        .by_mode("", "0");
+    ECHO_CUT: bool = Flag::new("echo-cut", Content, "Cut an echo to the token limit [with --compat llm-d it is left whole].")
+        .or("true");
+    DATASET_PATH: Option<PathBuf> = Flag::new("dataset-path", Content, "SQLite file of recorded replies.");
+    DATASET_URL: Option<String> = Flag::new("dataset-url", Content, "Where to fetch that file from when it does not exist.");
+    DATASET_IN_MEMORY: bool = Flag::new("dataset-in-memory", Content, "Copy the dataset to memory at start.")
+        .or("false");
+    DATASET_TABLE_NAME: String = Flag::new("dataset-table-name", Content, "Its table.").or("llmd");
+    DATASET_SHA256: Option<String> = Flag::new("dataset-sha256", Content, "SHA-256 that the fetched file must have, in hex.");
+    DATASET_FALLBACK: bool = Flag::new("dataset-fallback", Content, "Start with the built-in sentences when the dataset cannot be used, as llm-d v0.6 did.")
+        .or("false");
+    REPLAY_TIMING: bool = Flag::new("replay-timing", Content, "Release each token of a reply that `vllm-sim record` wrote when it came in the recording; takes the pool scheduler.")
+        .or("false");
+    DEFAULT_EMBEDDING_DIMENSIONS: u32 = Flag::new("default-embedding-dimensions", Content, "Length of an embedding when the request names none.")
+        .or("384").range(1, 1_000_000, "default embedding dimensions must be at least 1");
+    OMNI: bool = Flag::new("omni", Content, "Replies may hold images.").or("false");
+    IMAGE_EMISSION_RATE: u8 = Flag::new("image-emission-rate", Content, "In omni mode: percentage of chat replies with an image.")
+        .or("0").live(Scope::Server)
+        .range(0, 100, "image emission rate should be between 0 and 100");
+    TIME_TO_GENERATE_IMAGE: Duration = Flag::new("time-to-generate-image", Content, "Time to make that image.")
+        .or("0").live(Scope::Server).refusal("time to generate image cannot be negative");
+    TIME_TO_GENERATE_IMAGE_STD_DEV: Duration = Flag::new("time-to-generate-image-std-dev", Content, "Its standard deviation, at most 30 %.")
+        .or("0").live(Scope::Server)
+        .refusal("time to generate image standard deviation cannot be negative");
+    MM_ENCODER_ONLY: bool = Flag::new("mm-encoder-only", Content, "Only the multimodal encoder.")
+        .or("false");
+    MM_TOKENS_PER_ITEM: Option<JsonMap> = Flag::new("mm-tokens-per-item", Content, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', pictures also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'.");
+    MAX_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("max-tool-call-integer-param", Tools, "Greatest integer argument.")
+        .or("100");
+    MIN_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("min-tool-call-integer-param", Tools, "Least integer argument.")
+        .or("0");
+    MAX_TOOL_CALL_NUMBER_PARAM: f64 = Flag::new("max-tool-call-number-param", Tools, "Greatest number argument.")
+        .or("100");
+    MIN_TOOL_CALL_NUMBER_PARAM: f64 = Flag::new("min-tool-call-number-param", Tools, "Least number argument.")
+        .or("0");
+    MAX_TOOL_CALL_ARRAY_PARAM_LENGTH: u64 = Flag::new("max-tool-call-array-param-length", Tools, "Longest array argument.")
+        .or("5").range(0, 100_000, "MaxToolCallArrayParamLength cannot be more than 100000");
+    MIN_TOOL_CALL_ARRAY_PARAM_LENGTH: u64 = Flag::new("min-tool-call-array-param-length", Tools, "Shortest array argument.")
+        .or("1").range(0, 100_000, "MinToolCallArrayParamLength cannot be negative");
+    TOOL_CALL_NOT_REQUIRED_PARAM_PROBABILITY: u32 = Flag::new("tool-call-not-required-param-probability", Tools, "Percentage of optional parameters that are there.")
+        .or("50").range(0, 100, "ToolCallNotRequiredParamProbability should be between 0 and 100");
+    OBJECT_TOOL_CALL_NOT_REQUIRED_FIELD_PROBABILITY: u32 = Flag::new("object-tool-call-not-required-field-probability", Tools, "Percentage of optional fields of nested objects that are there.")
+        .or("50")
+        .range(0, 100, "ObjectToolCallNotRequiredParamProbability should be between 0 and 100");
+    TOOL_CALL_EXTRA_CALL_PROBABILITY: u32 = Flag::new("tool-call-extra-call-probability", Tools, "Percentage chance of one more call.")
+        .or("45").range(0, 100, "ToolCallExtraCallProbability should be between 0 and 100");
+    SKIP_TOOL_VALIDATION: bool = Flag::new("skip-tool-validation", Tools, "Take tool definitions unchecked.")
+        .or("false");
+    STRICT_TOOL_VALIDATION: bool = Flag::new("strict-tool-validation", Tools, "Refuse the JSON Schema keywords that llm-d-inference-sim refuses.")
+        .or("false");
+}

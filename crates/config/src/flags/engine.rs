@@ -1,67 +1,146 @@
-use super::{
-    Flag,
-    Group::{Delays, Parallel, Scheduler, Timing},
-    Kind::{Choice, Count, Duration, Float, Int, Json, List, Path, Switch, Text},
-};
+//! When replies say it: delays, schedulers, step times, ranks.
 
-pub(super) const FLAGS: &[Flag] = &[
-    Flag::new("time-to-first-token", Delays, Duration, "Delay before the first token.").or("0").tunable(),
-    Flag::new("time-to-first-token-std-dev", Delays, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
-    Flag::new("inter-token-latency", Delays, Duration, "Delay before each further token.").or("0").tunable(),
-    Flag::new("inter-token-latency-std-dev", Delays, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
-    Flag::new("prefill-overhead", Delays, Duration, "Fixed part of a prefill that grows with the prompt.").or("0").tunable(),
-    Flag::new("prefill-time-per-token", Delays, Duration, "Its time per prompt token that is not cached.").or("0").tunable(),
-    Flag::new("prefill-time-std-dev", Delays, Duration, "Its standard deviation.").or("0").tunable(),
-    Flag::new("kv-cache-transfer-latency", Delays, Duration, "Delay of a prompt computed elsewhere.").or("0").tunable(),
-    Flag::new("kv-cache-transfer-latency-std-dev", Delays, Duration, "Its standard deviation, at most 30 %.").or("0").tunable(),
-    Flag::new("kv-cache-transfer-time-per-token", Delays, Duration, "The same per prompt token.").or("0").tunable(),
-    Flag::new("kv-cache-transfer-time-std-dev", Delays, Duration, "Standard deviation of that.").or("0").tunable(),
-    Flag::new("time-factor-under-load", Delays, Float, "Delays at full load, as a multiple of those of a request that runs alone.").or("1.0").tunable(),
-    Flag::new("latency-calculator", Delays, Choice(&["constant", "per-token"]), "constant: fixed delays; per-token: they grow with the prompt [fixed where one is set].").tunable(),
-    Flag::new("speedup-ratio", Delays, Float, "Every modelled time is divided by this.").or("1.0"),
-    Flag::new("decode-speedup-ratio", Delays, Float, "Decode times are divided by this too.").or("1.0"),
-    Flag::new("scheduler", Scheduler, Choice(&["pool", "vllm", "sglang"]), "pool: slots, each sequence on its own timeline; vllm: continuous batching; sglang: radix cache.").doors("pool", "vllm").also(&["engine-type"]),
-    Flag::new("max-num-seqs", Scheduler, Int, "Sequences that run at once.").doors("5", "256").also(&["max-running-requests"]).tunable(),
-    Flag::new("max-num-active-seqs", Scheduler, Int, "Lowers max-num-seqs without changing what is reported of it.").hide(),
-    Flag::new("max-num-batched-tokens", Scheduler, Count, "Token budget of a step.").doors("8192", "2048"),
-    Flag::new("max-waiting-queue-length", Scheduler, Int, "Longest queue; a full one answers 429. none: no bound.").doors("1000", "none").tunable(),
-    Flag::new("max-num-queued-reqs", Scheduler, Int, "Most requests in flight; more get 503.").tunable(),
-    Flag::new("max-num-queued-tokens", Scheduler, Count, "Most prompt tokens before their first output; more get 503.").tunable(),
-    Flag::new("enable-chunked-prefill", Scheduler, Switch, "Read a prompt in pieces.").or("true"),
-    Flag::new("long-prefill-token-threshold", Scheduler, Int, "Longest piece of one prompt per step; 0: the budget.").or("0"),
-    Flag::new("scheduling-policy", Scheduler, Choice(&["fcfs", "priority"]), "Order of the queue.").or("fcfs"),
-    Flag::new("preemption-mode", Scheduler, Choice(&["lifo", "fifo", "recompute", "swap"]), "Who gives way when blocks run out: the youngest (lifo) or the oldest.").or("lifo"),
-    Flag::new("async-scheduling", Scheduler, Switch, "Two steps in flight instead of one.").or("true"),
-    Flag::new("watermark", Scheduler, Float, "Share of blocks kept free on admission, 0 to 1.").or("0"),
-    Flag::new("speculative-config", Scheduler, Json, "Draft tokens: {\"method\", \"num_speculative_tokens\", …}.").short(&["sc"]),
-    Flag::new("spec-method", Scheduler, Text, "Its method."),
-    Flag::new("spec-model", Scheduler, Text, "Its draft model.").also(&["speculative-model"]),
-    Flag::new("spec-tokens", Scheduler, Int, "Its draft tokens per step.").also(&["num-speculative-tokens", "aic-nextn", "ais-nextn"]),
-    Flag::new("spec-acceptance-rates", Scheduler, List, "Chance that draft 1, 2, … is accepted when those before it were.").or("[0.85, 0.3, 0, 0, 0]").also(&["aic-nextn-accept-rates", "ais-nextn-accept-rates"]),
-    Flag::new("disaggregation-mode", Scheduler, Choice(&["agg", "prefill", "decode"]), "prefill: compute prompts and one token each; decode: fetch every prompt, and tell no KV events.").or("agg"),
-    Flag::new("is-prefill-worker", Scheduler, Switch, "Short for disaggregation-mode prefill.").or("false"),
-    Flag::new("is-decode-worker", Scheduler, Switch, "Short for disaggregation-mode decode.").or("false"),
-    Flag::new("extra-engine-args", Scheduler, Path, "JSON of Dynamo's mocker, a file or the text: replaces the engine flags."),
-    Flag::new("sglang-schedule-policy", Scheduler, Choice(&["fifo", "fcfs", "lpm"]), "SGLang: order of the queue; lpm: longest matching prefix first.").or("fifo"),
-    Flag::new("sglang-max-prefill-tokens", Scheduler, Int, "SGLang: prompt tokens of a prefill batch.").or("16384"),
-    Flag::new("sglang-chunked-prefill-size", Scheduler, Int, "SGLang: longest piece of one prompt.").or("8192"),
-    Flag::new("sglang-clip-max-new-tokens", Scheduler, Int, "SGLang: output tokens that admission assumes at most.").or("4096"),
-    Flag::new("sglang-schedule-conservativeness", Scheduler, Float, "SGLang: greater admits less.").or("1.0"),
-    Flag::new("latency-model", Timing, Choice(&["auto", "delays", "polynomial", "profile", "roofline"]), "Where step times come from. auto: the profile or GPU that is named, else the delays.").or("auto"),
-    Flag::new("latency-profile", Timing, Path, "Measured grid: an NPZ file or a profiler's folder.").also(&["planner-profile-data"]),
-    Flag::new("latency-coefficients", Timing, Path, "Coefficients fitted by `vllm-sim calibrate`: a file, or the mapping itself."),
-    Flag::new("gpu", Timing, Text, "GPU to imitate, such as h100, a100, l40s, h200, b200, mi300x.").also(&["aic-system", "ais-system"]),
-    Flag::new("gpu-memory-utilization", Timing, Float, "Share of its memory that is used.").or("0.92").also(&["device-memory-utilization"]),
-    Flag::new("tensor-parallel-size", Parallel, Int, "GPUs that share each layer.").or("1").short(&["tp"]).also(&["aic-tp-size", "ais-tp-size"]),
-    Flag::new("pipeline-parallel-size", Parallel, Int, "Stages of layers.").or("1").short(&["pp"]),
-    Flag::new("enable-expert-parallel", Parallel, Switch, "Spread experts over ranks.").or("false").short(&["ep"]),
-    Flag::new("data-parallel-size", Parallel, Int, "Engines. llm-d's command line gives each its own port; vLLM's puts them behind one.").or("1").short(&["dp"]),
-    Flag::new("data-parallel-rank", Parallel, Int, "Run this rank only; -1: all.").or("-1").short(&["dpn"]),
-    Flag::new("data-parallel-start-rank", Parallel, Int, "First rank of this process.").short(&["dpr"]),
-    Flag::new("data-parallel-size-local", Parallel, Int, "Ranks of this process [all].").short(&["dpl"]),
-    Flag::new("data-parallel-external-lb", Parallel, Switch, "One rank per server; somebody else balances.").or("false").short(&["dpe"]),
-    Flag::new("data-parallel-hybrid-lb", Parallel, Switch, "The local ranks behind one port; somebody else balances hosts.").or("false").short(&["dph"]),
-    Flag::new("data-parallel-multi-port-external-lb", Parallel, Switch, "Each local rank on its own port, and a supervisor.").or("false").short(&["dpm"]),
-    Flag::new("data-parallel-supervisor-port", Parallel, Int, "The supervisor's port.").or("9256"),
-    Flag::new("api-server-count", Parallel, Int, "API server processes to report [data-parallel-size].").short(&["asc"]),
-];
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::MANY;
+use crate::choices::{LatencyKind, SchedulerKind};
+use crate::flag::{Flag, Scope};
+use crate::group::Group::{Delays, Parallel, Scheduler, Timing};
+use crate::read::JsonMap;
+use vllm_sim_engine::Calculator;
+use vllm_sim_engine::sched::sglang::SchedulePolicy;
+use vllm_sim_engine::sched::vllm::{Policy, Victim};
+use vllm_sim_service::Role;
+
+flags! {
+    TIME_TO_FIRST_TOKEN: Duration = Flag::new("time-to-first-token", Delays, "Delay before the first token.")
+        .or("0").live(Scope::Engine).refusal("time to first token cannot be negative");
+    TIME_TO_FIRST_TOKEN_STD_DEV: Duration = Flag::new("time-to-first-token-std-dev", Delays, "Its standard deviation, at most 30 %.")
+        .or("0").live(Scope::Engine)
+        .refusal("time to first token standard deviation cannot be negative");
+    INTER_TOKEN_LATENCY: Duration = Flag::new("inter-token-latency", Delays, "Delay before each further token.")
+        .or("0").live(Scope::Engine).refusal("inter token latency cannot be negative");
+    INTER_TOKEN_LATENCY_STD_DEV: Duration = Flag::new("inter-token-latency-std-dev", Delays, "Its standard deviation, at most 30 %.")
+        .or("0").live(Scope::Engine)
+        .refusal("inter token latency standard deviation cannot be negative");
+    PREFILL_OVERHEAD: Duration = Flag::new("prefill-overhead", Delays, "Fixed part of a prefill that grows with the prompt.")
+        .or("0").live(Scope::Engine).refusal("prefill overhead cannot be negative");
+    PREFILL_TIME_PER_TOKEN: Duration = Flag::new("prefill-time-per-token", Delays, "Its time per prompt token that is not cached.")
+        .or("0").live(Scope::Engine).refusal("prefill time per token cannot be negative");
+    PREFILL_TIME_STD_DEV: Duration = Flag::new("prefill-time-std-dev", Delays, "Its standard deviation.")
+        .or("0").live(Scope::Engine).refusal("prefill time standard deviation cannot be negative");
+    KV_CACHE_TRANSFER_LATENCY: Duration = Flag::new("kv-cache-transfer-latency", Delays, "Delay of a prompt computed elsewhere.")
+        .or("0").live(Scope::Engine).refusal("kv-cache transfer time cannot be negative");
+    KV_CACHE_TRANSFER_LATENCY_STD_DEV: Duration = Flag::new("kv-cache-transfer-latency-std-dev", Delays, "Its standard deviation, at most 30 %.")
+        .or("0").live(Scope::Engine)
+        .refusal("kv-cache transfer time standard deviation cannot be negative");
+    KV_CACHE_TRANSFER_TIME_PER_TOKEN: Duration = Flag::new("kv-cache-transfer-time-per-token", Delays, "The same per prompt token.")
+        .or("0").live(Scope::Engine).refusal("kv-cache transfer time per token cannot be negative");
+    KV_CACHE_TRANSFER_TIME_STD_DEV: Duration = Flag::new("kv-cache-transfer-time-std-dev", Delays, "Standard deviation of that.")
+        .or("0").live(Scope::Engine)
+        .refusal("kv-cache transfer time standard deviation cannot be negative");
+    TIME_FACTOR_UNDER_LOAD: f64 = Flag::new("time-factor-under-load", Delays, "Delays at full load, as a multiple of those of a request that runs alone.")
+        .or("1.0").live(Scope::Engine)
+        .within(1.0, 1e9, "time factor under load cannot be less than 1.0");
+    LATENCY_CALCULATOR: Calculator = Flag::choice("latency-calculator", Delays, words![("constant", Calculator::Constant), ("per-token", Calculator::PerToken)], "constant: fixed delays; per-token: they grow with the prompt [fixed where one is set].")
+        .live(Scope::Engine);
+    SPEEDUP_RATIO: f64 = Flag::new("speedup-ratio", Delays, "Every modelled time is divided by this.")
+        .or("1.0").within(0.0, 1e9, "speedup-ratio cannot be negative");
+    DECODE_SPEEDUP_RATIO: f64 = Flag::new("decode-speedup-ratio", Delays, "Decode times are divided by this too.")
+        .or("1.0").within(0.0, 1e9, "decode-speedup-ratio cannot be negative");
+    SCHEDULER: SchedulerKind = Flag::choice("scheduler", Scheduler, words![("pool", SchedulerKind::Pool), ("vllm", SchedulerKind::Vllm), ("sglang", SchedulerKind::Sglang)], "pool: slots, each sequence on its own timeline; vllm: continuous batching; sglang: radix cache.")
+        .by_mode("pool", "vllm").also(&["engine-type"]);
+    MAX_NUM_SEQS: u32 = Flag::new("max-num-seqs", Scheduler, "Sequences that run at once.")
+        .by_mode("5", "256").also(&["max-running-requests"]).live(Scope::Server)
+        .range(1, MANY, "max num seqs cannot be less than 1");
+    MAX_NUM_ACTIVE_SEQS: Option<i64> = Flag::new("max-num-active-seqs", Scheduler, "Lowers max-num-seqs without changing what is reported of it.")
+        .hide();
+    MAX_NUM_BATCHED_TOKENS: Option<u32> = Flag::new("max-num-batched-tokens", Scheduler, "Token budget of a step.")
+        .by_mode("8192", "2048").suffixed()
+        .range(1, MANY, "max-num-batched-tokens cannot be less than 1");
+    MAX_WAITING_QUEUE_LENGTH: Option<u32> = Flag::new("max-waiting-queue-length", Scheduler, "Longest queue; a full one answers 429. none: no bound.")
+        .by_mode("1000", "none").live(Scope::Server)
+        .range(0, MANY, "max waiting queue size cannot be less than 0");
+    MAX_NUM_QUEUED_REQS: Option<u32> = Flag::new("max-num-queued-reqs", Scheduler, "Most requests in flight; more get 503.")
+        .live(Scope::Server).range(0, MANY, "max-num-queued-reqs cannot be less than 0");
+    MAX_NUM_QUEUED_TOKENS: Option<u64> = Flag::new("max-num-queued-tokens", Scheduler, "Most prompt tokens before their first output; more get 503.")
+        .live(Scope::Server).suffixed()
+        .range(0, i64::MAX, "max-num-queued-tokens cannot be less than 0");
+    ENABLE_CHUNKED_PREFILL: bool = Flag::new("enable-chunked-prefill", Scheduler, "Read a prompt in pieces.")
+        .or("true");
+    LONG_PREFILL_TOKEN_THRESHOLD: u32 = Flag::new("long-prefill-token-threshold", Scheduler, "Longest piece of one prompt per step; 0: the budget.")
+        .or("0").range(0, MANY, "long-prefill-token-threshold cannot be less than 0");
+    SCHEDULING_POLICY: Policy = Flag::choice("scheduling-policy", Scheduler, words![("fcfs", Policy::Fcfs), ("priority", Policy::Priority)], "Order of the queue.")
+        .or("fcfs");
+    PREEMPTION_MODE: Victim = Flag::choice("preemption-mode", Scheduler, words![("lifo", Victim::Last), ("fifo", Victim::First), ("recompute", Victim::Last), ("swap", Victim::Last)], "Who gives way when blocks run out: the youngest (lifo) or the oldest.")
+        .or("lifo");
+    ASYNC_SCHEDULING: bool = Flag::new("async-scheduling", Scheduler, "Two steps in flight instead of one.")
+        .or("true");
+    WATERMARK: f64 = Flag::new("watermark", Scheduler, "Share of blocks kept free on admission, 0 to 1.")
+        .or("0").within(0.0, 0.999_999, "watermark must be at least 0 and less than 1");
+    SPECULATIVE_CONFIG: Option<JsonMap> = Flag::new("speculative-config", Scheduler, "Draft tokens: {\"method\", \"num_speculative_tokens\", …}.")
+        .short(&["sc"]);
+    SPEC_METHOD: Option<String> = Flag::new("spec-method", Scheduler, "Its method.");
+    SPEC_MODEL: Option<String> = Flag::new("spec-model", Scheduler, "Its draft model.")
+        .also(&["speculative-model"]);
+    SPEC_TOKENS: Option<u32> = Flag::new("spec-tokens", Scheduler, "Its draft tokens per step.")
+        .also(&["num-speculative-tokens", "aic-nextn", "ais-nextn"])
+        .range(1, 64, "num_speculative_tokens must be between 1 and 64");
+    SPEC_ACCEPTANCE_RATES: Vec<String> = Flag::new("spec-acceptance-rates", Scheduler, "Chance that draft 1, 2, … is accepted when those before it were.")
+        .or("[0.85, 0.3, 0, 0, 0]").also(&["aic-nextn-accept-rates", "ais-nextn-accept-rates"]);
+    DISAGGREGATION_MODE: Role = Flag::choice("disaggregation-mode", Scheduler, words![("agg", Role::Whole), ("prefill", Role::Prefill), ("decode", Role::Decode)], "prefill: compute prompts and one token each; decode: fetch every prompt, and tell no KV events.")
+        .or("agg");
+    IS_PREFILL_WORKER: bool = Flag::new("is-prefill-worker", Scheduler, "Short for disaggregation-mode prefill.")
+        .or("false");
+    IS_DECODE_WORKER: bool = Flag::new("is-decode-worker", Scheduler, "Short for disaggregation-mode decode.")
+        .or("false");
+    EXTRA_ENGINE_ARGS: Option<PathBuf> = Flag::new("extra-engine-args", Scheduler, "JSON of Dynamo's mocker, a file or the text: replaces the engine flags.");
+    SGLANG_SCHEDULE_POLICY: SchedulePolicy = Flag::choice("sglang-schedule-policy", Scheduler, words![("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)], "SGLang: order of the queue; lpm: longest matching prefix first.")
+        .or("fifo");
+    SGLANG_MAX_PREFILL_TOKENS: u32 = Flag::new("sglang-max-prefill-tokens", Scheduler, "SGLang: prompt tokens of a prefill batch.")
+        .or("16384").range(1, MANY, "sglang-max-prefill-tokens cannot be less than 1");
+    SGLANG_CHUNKED_PREFILL_SIZE: u32 = Flag::new("sglang-chunked-prefill-size", Scheduler, "SGLang: longest piece of one prompt.")
+        .or("8192").range(1, MANY, "sglang-chunked-prefill-size cannot be less than 1");
+    SGLANG_CLIP_MAX_NEW_TOKENS: u32 = Flag::new("sglang-clip-max-new-tokens", Scheduler, "SGLang: output tokens that admission assumes at most.")
+        .or("4096").range(1, MANY, "sglang-clip-max-new-tokens cannot be less than 1");
+    SGLANG_SCHEDULE_CONSERVATIVENESS: f64 = Flag::new("sglang-schedule-conservativeness", Scheduler, "SGLang: greater admits less.")
+        .or("1.0").within(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
+    LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Where step times come from. auto: the profile or GPU that is named, else the delays.")
+        .or("auto");
+    LATENCY_PROFILE: Option<PathBuf> = Flag::new("latency-profile", Timing, "Measured grid: an NPZ file or a profiler's folder.")
+        .also(&["planner-profile-data"]);
+    LATENCY_COEFFICIENTS: Option<PathBuf> = Flag::new("latency-coefficients", Timing, "Coefficients fitted by `vllm-sim calibrate`: a file, or the mapping itself.");
+    GPU: Option<String> = Flag::new("gpu", Timing, "GPU to imitate, such as h100, a100, l40s, h200, b200, mi300x.")
+        .also(&["aic-system", "ais-system"]);
+    GPU_MEMORY_UTILIZATION: f64 = Flag::new("gpu-memory-utilization", Timing, "Share of its memory that is used.")
+        .or("0.92").also(&["device-memory-utilization"])
+        .within(f64::MIN_POSITIVE, 1.0, "gpu-memory-utilization must be more than 0 and at most 1");
+    TENSOR_PARALLEL_SIZE: u32 = Flag::new("tensor-parallel-size", Parallel, "GPUs that share each layer.")
+        .or("1").short(&["tp"]).also(&["aic-tp-size", "ais-tp-size"])
+        .range(1, 65_535, "tensor parallel size cannot be less than 1");
+    PIPELINE_PARALLEL_SIZE: u32 = Flag::new("pipeline-parallel-size", Parallel, "Stages of layers.")
+        .or("1").short(&["pp"]).range(1, 65_535, "pipeline parallel size cannot be less than 1");
+    ENABLE_EXPERT_PARALLEL: bool = Flag::new("enable-expert-parallel", Parallel, "Spread experts over ranks.")
+        .or("false").short(&["ep"]);
+    DATA_PARALLEL_SIZE: u32 = Flag::new("data-parallel-size", Parallel, "Engines. llm-d's command line gives each its own port; vLLM's puts them behind one.")
+        .or("1").short(&["dp"])
+        .range_by_mode((1, 8), (1, 1024), "data parallel size must be between 1 and {most}");
+    DATA_PARALLEL_RANK: i64 = Flag::new("data-parallel-rank", Parallel, "Run this rank only; -1: all.")
+        .or("-1").short(&["dpn"]);
+    DATA_PARALLEL_START_RANK: Option<i64> = Flag::new("data-parallel-start-rank", Parallel, "First rank of this process.")
+        .short(&["dpr"]);
+    DATA_PARALLEL_SIZE_LOCAL: Option<i64> = Flag::new("data-parallel-size-local", Parallel, "Ranks of this process [all].")
+        .short(&["dpl"]);
+    DATA_PARALLEL_EXTERNAL_LB: bool = Flag::new("data-parallel-external-lb", Parallel, "One rank per server; somebody else balances.")
+        .or("false").short(&["dpe"]);
+    DATA_PARALLEL_HYBRID_LB: bool = Flag::new("data-parallel-hybrid-lb", Parallel, "The local ranks behind one port; somebody else balances hosts.")
+        .or("false").short(&["dph"]);
+    DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB: bool = Flag::new("data-parallel-multi-port-external-lb", Parallel, "Each local rank on its own port, and a supervisor.")
+        .or("false").short(&["dpm"]);
+    DATA_PARALLEL_SUPERVISOR_PORT: u16 = Flag::new("data-parallel-supervisor-port", Parallel, "The supervisor's port.")
+        .or("9256")
+        .range(1, 65_535, "invalid data-parallel-supervisor-port: 1 to 65535 are allowed");
+    API_SERVER_COUNT: Option<u32> = Flag::new("api-server-count", Parallel, "API server processes to report [data-parallel-size].")
+        .short(&["asc"]).range(0, 1024, "api-server-count cannot be negative");
+}

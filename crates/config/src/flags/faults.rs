@@ -1,16 +1,28 @@
-use super::{
-    Flag,
-    Group::{Failures, Server},
-    Kind::{Float, Int, List, Path, Text},
-};
+//! Failures on purpose.
 
-pub(super) const FLAGS: &[Flag] = &[
-    Flag::new("failure-injection-rate", Failures, Int, "Percentage of requests that fail.").or("0").tunable(),
-    Flag::new("failure-types", Failures, List, "Which failures [all]: rate_limit, invalid_api_key, context_length, server_error, invalid_request, model_not_found.").tunable(),
-    Flag::new("stream-fault-rate", Failures, Float, "Percentage of replies that have one of --stream-faults.").or("0").tunable(),
-    Flag::new("stream-faults", Failures, List, "What goes wrong with them, each as in the header X-Sim-Fault, such as cut_after=5 or 'stall=3:2s;missing_done' [cut_after=5].").tunable(),
-    Flag::new("health-status", Failures, Int, "Status that /health, /health/ready, /ready and /ping answer.").or("200").tunable(),
-    Flag::new("latency-factor", Failures, Float, "Everything takes so many times as long: delays and step times; below 1 it is faster.").or("1").tunable(),
-    Flag::new("scenario", Failures, Path, "YAML file of failures and slow-downs over time: a drill."),
-    Flag::new("admin-api-key", Server, Text, "Bearer key that /admin and /fake_metrics ask for. Behind `serve` they exist with it, or with --dev-mode.").secret(),
-];
+use std::path::PathBuf;
+
+use crate::flag::{Flag, Scope};
+use crate::group::Group::{Failures, Server};
+
+flags! {
+    FAILURE_INJECTION_RATE: u8 = Flag::new("failure-injection-rate", Failures, "Percentage of requests that fail.")
+        .or("0").live(Scope::Server)
+        .range(0, 100, "failure injection rate should be between 0 and 100");
+    FAILURE_TYPES: Vec<String> = Flag::new("failure-types", Failures, "Which failures [all]: rate_limit, invalid_api_key, context_length, server_error, invalid_request, model_not_found.")
+        .live(Scope::Server);
+    STREAM_FAULT_RATE: f64 = Flag::new("stream-fault-rate", Failures, "Percentage of replies that have one of --stream-faults.")
+        .or("0").live(Scope::Server)
+        .within(0.0, 100.0, "stream fault rate should be between 0 and 100");
+    STREAM_FAULTS: Vec<String> = Flag::new("stream-faults", Failures, "What goes wrong with them, each as in the header X-Sim-Fault, such as cut_after=5 or 'stall=3:2s;missing_done' [cut_after=5].")
+        .live(Scope::Server);
+    HEALTH_STATUS: u16 = Flag::new("health-status", Failures, "Status that /health, /health/ready, /ready and /ping answer.")
+        .or("200").live(Scope::Server)
+        .range(200, 599, "health status should be between 200 and 599");
+    LATENCY_FACTOR: f64 = Flag::new("latency-factor", Failures, "Everything takes so many times as long: delays and step times; below 1 it is faster.")
+        .or("1").live(Scope::Server)
+        .within(1e-6, 1e6, "latency factor must be more than 0 and at most 1000000");
+    SCENARIO: Option<PathBuf> = Flag::new("scenario", Failures, "YAML file of failures and slow-downs over time: a drill.");
+    ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer key that /admin and /fake_metrics ask for. Behind `serve` they exist with it, or with --dev-mode.")
+        .secret();
+}

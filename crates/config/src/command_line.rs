@@ -5,9 +5,11 @@
 //! `--flag.key value`, lists up to the next flag.
 
 use super::error::ConfigError;
+use super::flag::{FlagSpec, Kind};
+use super::flags::{self, flags};
 use super::ignored::{self, Arity};
 use super::layers::{Layer, Source};
-use super::registry::{self, Flag, Kind};
+use super::nearest::closest;
 
 /// What the words of a command line say.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub(super) struct Read {
 /// A flag as the tables know it.
 #[derive(Clone, Copy)]
 enum Known {
-    Ours(&'static Flag),
+    Ours(&'static FlagSpec),
     Ignored(&'static str, Arity),
 }
 
@@ -282,13 +284,13 @@ fn cut(body: &str) -> (&str, Option<&str>) {
 }
 
 fn find(name: &str) -> Option<Known> {
-    registry::long(name)
+    flags::long(name)
         .map(Known::Ours)
         .or_else(|| ignored::long(name).map(|(name, arity)| Known::Ignored(name, arity)))
 }
 
 fn find_short(name: &str) -> Option<Known> {
-    registry::short(name)
+    flags::short(name)
         .map(Known::Ours)
         .or_else(|| ignored::short(name).map(|(name, arity)| Known::Ignored(name, arity)))
 }
@@ -340,7 +342,7 @@ fn is_number(word: &str) -> bool {
 
 /// Every long name there is.
 fn names() -> impl Iterator<Item = &'static str> {
-    registry::flags()
+    flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
         .chain(ignored::ignored_flags().map(|(name, _)| name))
 }
@@ -348,15 +350,4 @@ fn names() -> impl Iterator<Item = &'static str> {
 /// The known name that is most like `typed`, if any is like it at all.
 pub(super) fn nearest(typed: &str) -> Option<&'static str> {
     closest(typed, names())
-}
-
-/// The name in `names` that is most like `typed`, if any is like it at all.
-pub(super) fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let typed = typed.trim_start_matches("no-");
-    let reach = (typed.len() / 3).max(2);
-    names
-        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .filter(|(distance, name)| *distance <= reach || typed.len() > 3 && name.starts_with(typed))
-        .min()
-        .map(|(_, name)| name)
 }

@@ -1,0 +1,281 @@
+//! From what was typed to a value: how each type of flag is read.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::flag::{FlagValue, Kind, Range, Refused, Typed};
+use vllm_sim_engine::duration;
+
+/// The members of a JSON object.
+pub(crate) type JsonMap = Map<String, Value>;
+
+const SWITCH: &str = "true or false";
+const WHOLE: &str = "a whole number";
+const NUMBER: &str = "a number";
+
+fn unreadable(value: &str, expected: impl Into<String>) -> Refused {
+    Refused::Unreadable {
+        value: value.to_owned(),
+        expected: expected.into(),
+    }
+}
+
+impl<'a> Typed<'a> {
+    /// The last value, unless it is missing, empty or `none`.
+    pub(crate) fn text(&self) -> Option<&'a str> {
+        self.values
+            .last()
+            .map(String::as_str)
+            .filter(|text| !text.is_empty() && !text.eq_ignore_ascii_case("none"))
+    }
+
+    fn switch(&self) -> Result<Option<bool>, Refused> {
+        let Some(text) = self.text() else {
+            return Ok(None);
+        };
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "t" | "1" | "yes" | "on" => Ok(Some(true)),
+            "false" | "f" | "0" | "no" | "off" => Ok(Some(false)),
+            _ => Err(unreadable(text, SWITCH)),
+        }
+    }
+
+    /// A whole number, whatever the flag's bounds.
+    pub(crate) fn whole(&self) -> Result<Option<i64>, Refused> {
+        if self.spec.kind == Kind::Count {
+            return self.count();
+        }
+        self.text().map(whole).transpose()
+    }
+
+    /// A whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` counts as
+    /// absent.
+    fn count(&self) -> Result<Option<i64>, Refused> {
+        let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
+            return Ok(None);
+        };
+        let (power, base): (u32, i32) = match text.chars().last() {
+            Some('k') => (1, 1000),
+            Some('K') => (1, 1024),
+            Some('m') => (2, 1000),
+            Some('M') => (2, 1024),
+            Some('g') => (3, 1000),
+            Some('G') => (3, 1024),
+            Some('t') => (4, 1000),
+            Some('T') => (4, 1024),
+            _ => return whole(text).map(Some),
+        };
+        let factor = i64::from(base).pow(power);
+        let number = &text[..text.len() - 1];
+        let scaled = match number.parse::<i64>() {
+            Ok(n) => n.checked_mul(factor),
+            Err(_) if base == 1000 => {
+                let scaled = number.parse::<f64>().ok().map(|n| n * factor as f64);
+                let fits = |n: &f64| n.is_finite() && n.abs() < 9e15;
+                scaled.filter(fits).map(|n| n as i64)
+            }
+            Err(_) => None,
+        };
+        let expected = "a whole number, or one with k, K, m, M, g, G, t or T";
+        scaled.map(Some).ok_or_else(|| unreadable(text, expected))
+    }
+
+    fn whole_within(&self) -> Result<Option<i64>, Refused> {
+        let value = self.whole()?;
+        match (value, self.spec.range(self.cli_mode)) {
+            (Some(n), Some(Range::Whole(least, most))) if !(least..=most).contains(&n) => {
+                Err(Refused::OutOfBounds)
+            }
+            _ => Ok(value),
+        }
+    }
+
+    fn number(&self) -> Result<Option<f64>, Refused> {
+        let Some(text) = self.text() else {
+            return Ok(None);
+        };
+        let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
+        let number = number.ok_or_else(|| unreadable(text, NUMBER))?;
+        match self.spec.range(self.cli_mode) {
+            Some(Range::Number(least, most)) if !(least..=most).contains(&number) => {
+                Err(Refused::OutOfBounds)
+            }
+            _ => Ok(Some(number)),
+        }
+    }
+
+    /// A duration with its sign; a bare number counts in the flag's unit.
+    pub(crate) fn duration(&self) -> Result<duration::Typed, Refused> {
+        let (unit, unit_name) = match self.spec.kind {
+            Kind::Seconds => (1_000_000_000, "seconds"),
+            _ => (1_000_000, "milliseconds"),
+        };
+        let text = self.values.last().map_or("0", String::as_str);
+        duration::parse(text, unit).map_err(|why| {
+            let such = format!("a duration such as 1.5s, 250us or a number of {unit_name}: {why}");
+            unreadable(text, such)
+        })
+    }
+}
+
+/// YAML and templates may write whole numbers as 8.0 or 1e3.
+fn whole(text: &str) -> Result<i64, Refused> {
+    let loose = text.parse::<f64>().ok().filter(|n| {
+        n.fract() == 0.0
+            && n.abs() < 9e15
+            && !text.contains(|c: char| c.is_alphabetic() && c != 'e')
+    });
+    text.parse::<i64>()
+        .ok()
+        .or(loose.map(|n| n as i64))
+        .ok_or_else(|| unreadable(text, WHOLE))
+}
+
+impl FlagValue for bool {
+    const KIND: Kind = Kind::Switch;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(typed.switch()?.unwrap_or(false))
+    }
+}
+
+impl FlagValue for Option<bool> {
+    const KIND: Kind = Kind::Switch;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        typed.switch()
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($int:ty),*) => {$(
+        impl FlagValue for $int {
+            const KIND: Kind = Kind::Int;
+
+            fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+                Option::<$int>::read(typed)?.ok_or_else(|| unreadable("", WHOLE))
+            }
+        }
+
+        impl FlagValue for Option<$int> {
+            const KIND: Kind = Kind::Int;
+
+            fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+                let fit = |n| <$int>::try_from(n).map_err(|_| Refused::OutOfBounds);
+                typed.whole_within()?.map(fit).transpose()
+            }
+        }
+    )*};
+}
+
+whole_numbers!(u8, u16, u32, u64, usize, i64);
+
+impl FlagValue for f64 {
+    const KIND: Kind = Kind::Float;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        typed.number()?.ok_or_else(|| unreadable("", NUMBER))
+    }
+}
+
+impl FlagValue for Option<f64> {
+    const KIND: Kind = Kind::Float;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        typed.number()
+    }
+}
+
+impl FlagValue for Duration {
+    const KIND: Kind = Kind::Duration;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Option::<Self>::read(typed)?.ok_or(Refused::OutOfBounds)
+    }
+}
+
+/// `None`: it is negative.
+impl FlagValue for Option<Duration> {
+    const KIND: Kind = Kind::Duration;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(typed.duration()?.positive())
+    }
+}
+
+/// The default stands for an empty text.
+impl FlagValue for String {
+    const KIND: Kind = Kind::Text;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        let default = || typed.spec.default(typed.cli_mode).unwrap_or_default();
+        Ok(typed.text().unwrap_or_else(default).to_owned())
+    }
+}
+
+impl FlagValue for Option<String> {
+    const KIND: Kind = Kind::Text;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(typed.text().map(str::to_owned))
+    }
+}
+
+impl FlagValue for Option<PathBuf> {
+    const KIND: Kind = Kind::Path;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(typed.text().map(PathBuf::from))
+    }
+}
+
+impl FlagValue for Vec<PathBuf> {
+    const KIND: Kind = Kind::Repeat;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(typed.values.iter().map(PathBuf::from).collect())
+    }
+}
+
+/// A value that is a JSON array stands for its elements.
+impl FlagValue for Vec<String> {
+    const KIND: Kind = Kind::List;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        Ok(expanded(typed.values))
+    }
+}
+
+impl FlagValue for Option<JsonMap> {
+    const KIND: Kind = Kind::Json;
+
+    fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
+        let Some(text) = typed.text() else {
+            return Ok(None);
+        };
+        match serde_json::from_str(text) {
+            Ok(Value::Null) => Ok(None),
+            Ok(Value::Object(map)) => Ok(Some(map)),
+            Ok(other) => Err(unreadable(&other.to_string(), "a JSON object")),
+            Err(e) => Err(unreadable(text, format!("JSON: {e}"))),
+        }
+    }
+}
+
+/// Values of a list with JSON arrays taken apart and empty texts left out.
+pub(crate) fn expanded(values: &[String]) -> Vec<String> {
+    let mut out = Vec::new();
+    for value in values {
+        match serde_json::from_str::<Value>(value) {
+            Ok(Value::Array(items)) => out.extend(items.into_iter().map(|item| match item {
+                Value::String(text) => text,
+                other => other.to_string(),
+            })),
+            _ if value.is_empty() => {}
+            _ => out.push(value.clone()),
+        }
+    }
+    out
+}
