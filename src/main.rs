@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-#[cfg(all(unix, not(target_env = "msvc")))]
+#[cfg(all(feature = "jemalloc", unix, not(target_env = "msvc")))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -150,6 +150,7 @@ fn start_plain_log() {
 }
 
 /// Waits for SIGINT or SIGTERM.
+#[cfg(feature = "sqlite")]
 async fn signalled() {
     Signals::new().next().await;
 }

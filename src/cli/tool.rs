@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 use super::shell;
 use crate::server;
 use crate::tools::replay::Deployment;
-use crate::tools::{dataset, explain, record, replay, sweep, validate};
+#[cfg(feature = "sqlite")]
+use crate::tools::{dataset, record};
+use crate::tools::{explain, replay, sweep, validate};
 use vllm_sim_config::{CliMode, LatencySource, SchedulerKind, Source, TOOLS, load_known};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
@@ -20,7 +22,10 @@ pub(super) fn run(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String> {
     match name {
+        #[cfg(feature = "sqlite")]
         "dataset" => dataset::run(words, env),
+        #[cfg(not(feature = "sqlite"))]
+        "dataset" | "record" => bail!("{name}: {}", server::without("sqlite")),
         "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
         // One workload player: against engines of its own, or as a client of real servers.
@@ -40,6 +45,7 @@ pub(super) fn run(
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
         "explain" => run_explain(words, env),
+        #[cfg(feature = "sqlite")]
         "record" => {
             super::start_plain_log();
             record::run(words, env, super::signalled())

@@ -40,7 +40,7 @@ pub enum StartError {
     #[error("engine: {0}")]
     Engine(String),
     /// The program was built without a part that the configuration needs.
-    #[error("{flags}: this program was built without the feature `{feature}`")]
+    #[error("{flags}: {}", without(feature))]
     MissingFeature {
         /// What asks for it.
         flags: &'static str,
@@ -53,6 +53,11 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
+}
+
+/// What a program says that was built without a feature.
+pub(crate) fn without(feature: &str) -> String {
+    format!("this program was built without the feature `{feature}`")
 }
 
 /// What an engine cannot be built for.

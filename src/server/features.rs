@@ -13,12 +13,36 @@ struct Part {
     is_wanted: fn(&Config) -> bool,
 }
 
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 6] = [
+    Part {
+        feature: "download",
+        built: cfg!(feature = "download"),
+        flags: "--dataset-url",
+        is_wanted: |config| {
+            config
+                .content
+                .dataset
+                .as_ref()
+                .is_some_and(|d| d.url.is_some())
+        },
+    },
+    Part {
+        feature: "grpc",
+        built: cfg!(feature = "grpc"),
+        flags: "--grpc-port",
+        is_wanted: |config| config.server.grpc_port.is_some(),
+    },
     Part {
         feature: "otel",
         built: cfg!(feature = "otel"),
         flags: "--otlp-traces-endpoint",
         is_wanted: |config| config.server.otlp_traces_endpoint.is_some(),
+    },
+    Part {
+        feature: "sqlite",
+        built: cfg!(feature = "sqlite"),
+        flags: "--dataset-path",
+        is_wanted: |config| config.content.dataset.is_some(),
     },
     Part {
         feature: "zmq",

@@ -45,6 +45,8 @@ use socket::ServerSocket;
 use texts::Texts;
 
 pub use error::StartError;
+#[cfg(not(all(feature = "download", feature = "sqlite")))]
+pub(crate) use error::without;
 pub use fleet::Fleet;
 
 /// The batching engine that a configuration describes, and the deployment behind its roofline.
@@ -163,12 +165,13 @@ impl Server {
         if let Some((engines, every)) = logged {
             accepting.spawn(stats_log::run(engines, every));
         }
-        let calls = vllm_sim_grpc::router(vllm_sim_grpc::Parts {
+        let edge = Edge::new(app.clone());
+        #[cfg(feature = "grpc")]
+        let edge = edge.with_grpc(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
             config: config.clone(),
             service,
             started,
-        });
-        let edge = Edge::new(app.clone()).with_grpc(calls);
+        }));
         let address = socket.address();
         let path = config.server.uds.clone();
         let keep_alive = config.server.keep_alive;

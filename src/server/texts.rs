@@ -56,12 +56,15 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
 
 /// Opens the dataset, if it can be used or has to be.
 fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>, DatasetError> {
+    #[cfg(feature = "download")]
     let fetched = match &config.url {
         Some(url) => {
             vllm_sim_dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ())
         }
         None => Ok(()),
     };
+    #[cfg(not(feature = "download"))]
+    let fetched = Ok(());
     let open = |()| Dataset::open(&config.path, &config.table, config.in_memory);
     let dataset = match fetched.and_then(open) {
         Ok(dataset) => dataset,

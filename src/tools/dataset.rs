@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use clap::error::ErrorKind;
-use hf_hub::api::sync::ApiBuilder;
 
 use vllm_sim_dataset::{Dataset, Generation, TABLE};
 use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
@@ -202,14 +201,21 @@ fn tokenizer(words: &BuildWords, hub: Hub) -> Result<Tokenizer> {
 }
 
 /// Downloads a file of a dataset into the hub's cache.
+#[cfg(feature = "download")]
 fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
     let cache = hf_hub::Cache::new(hub.cache.clone());
-    let mut builder = ApiBuilder::from_cache(cache).with_token(hub.token.clone());
+    let mut builder =
+        hf_hub::api::sync::ApiBuilder::from_cache(cache).with_token(hub.token.clone());
     if let Some(endpoint) = &hub.endpoint {
         builder = builder.with_endpoint(endpoint.clone());
     }
     let file = builder.build()?.dataset(repo.to_owned()).get(file);
     file.with_context(|| format!("cannot download from the dataset {repo}"))
+}
+
+#[cfg(not(feature = "download"))]
+fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
+    bail!("--hf-repo: {}", crate::server::without("download"))
 }
 
 /// What a dataset holds.

@@ -1,9 +1,11 @@
 //! What runs offline: no server, no wall clock in any result.
 
 pub mod calibrate;
+#[cfg(feature = "sqlite")]
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+#[cfg(feature = "sqlite")]
 pub mod record;
 pub mod replay;
 pub mod sweep;

@@ -10,14 +10,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Response};
 
-use super::DatasetError;
+use super::error::DatasetError;
 
 /// How long a connection may take to come up.
-const CONNECT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the other side may say nothing.
-const SILENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interrupted tries in a row that bring nothing new, before we give up.
-const FRUITLESS: u32 = 3;
+const MAX_FRUITLESS: u32 = 3;
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
@@ -70,14 +70,14 @@ struct Download<'a> {
 }
 
 /// How a try ended that did not bring the rest.
-enum Failed {
+enum AttemptError {
     /// Another try may go on from here.
     Broken(String),
     /// Another try would end the same way.
     Refused(String),
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for AttemptError {
     fn from(error: io::Error) -> Self {
         Self::Refused(error.to_string())
     }
@@ -103,7 +103,7 @@ impl Download<'_> {
         tracing::info!(url = shown(self.url), path = %self.path.display(), "fetching the dataset");
         self.complete(&mut part)?;
         if let Err(why) = check(&mut part, sha256) {
-            self.forget();
+            self.discard();
             return Err(why);
         }
         let finish = || {
@@ -115,7 +115,7 @@ impl Download<'_> {
         Ok(true)
     }
 
-    fn forget(&self) {
+    fn discard(&self) {
         let _ = std::fs::remove_file(&self.part);
         let _ = std::fs::remove_file(&self.from);
     }
@@ -150,8 +150,8 @@ impl Download<'_> {
     /// Fetches what the part lacks.
     fn complete(&self, part: &mut File) -> Result<(), String> {
         let agent = ureq::AgentBuilder::new()
-            .timeout_connect(CONNECT)
-            .timeout_read(SILENCE)
+            .timeout_connect(CONNECT_TIMEOUT)
+            .timeout_read(READ_TIMEOUT)
             .try_proxy_from_env(true)
             .user_agent(concat!("vllm-sim/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -160,19 +160,19 @@ impl Download<'_> {
             let before = length(part).map_err(|error| error.to_string())?;
             let why = match self.attempt(&agent, part) {
                 Ok(()) => return Ok(()),
-                Err(Failed::Refused(why)) => return Err(why),
-                Err(Failed::Broken(why)) => why,
+                Err(AttemptError::Refused(why)) => return Err(why),
+                Err(AttemptError::Broken(why)) => why,
             };
             let after = length(part).map_err(|error| error.to_string())?;
             fruitless = if after > before { 0 } else { fruitless + 1 };
-            if fruitless == FRUITLESS {
+            if fruitless == MAX_FRUITLESS {
                 return Err(why);
             }
             tracing::warn!(why, bytes = after, "the download broke off, trying again");
         }
     }
 
-    fn attempt(&self, agent: &Agent, part: &mut File) -> Result<(), Failed> {
+    fn attempt(&self, agent: &Agent, part: &mut File) -> Result<(), AttemptError> {
         let mut have = length(part)?;
         let version = self.version().filter(|_| have > 0);
         // Compressed bytes could not be resumed.
@@ -187,19 +187,27 @@ impl Download<'_> {
             Err(ureq::Error::Status(416, _)) if version.is_some() => {
                 // There is no more than we have, or it became shorter: from the beginning.
                 part.set_len(0)?;
-                return Err(Failed::Broken("the server has no such range".to_owned()));
+                return Err(AttemptError::Broken(
+                    "the server has no such range".to_owned(),
+                ));
             }
             Err(ureq::Error::Status(status, response)) => {
                 let words = response.status_text();
-                return Err(Failed::Refused(format!("the server says {status} {words}")));
+                return Err(AttemptError::Refused(format!(
+                    "the server says {status} {words}"
+                )));
             }
-            Err(ureq::Error::Transport(error)) => return Err(Failed::Refused(error.to_string())),
+            Err(ureq::Error::Transport(error)) => {
+                return Err(AttemptError::Refused(error.to_string()));
+            }
         };
         if response.status() != 206 || starts_at(&response) != Some(have) {
             if response.status() == 206 {
                 part.set_len(0)?;
                 let _ = std::fs::remove_file(&self.from);
-                return Err(Failed::Broken("the server sent another range".to_owned()));
+                return Err(AttemptError::Broken(
+                    "the server sent another range".to_owned(),
+                ));
             }
             part.set_len(0)?;
             have = 0;
@@ -234,7 +242,7 @@ fn receive(
     part: &mut File,
     have: u64,
     total: Option<u64>,
-) -> Result<(), Failed> {
+) -> Result<(), AttemptError> {
     let bar = match total {
         Some(total) => ProgressBar::new(total).with_style(style()),
         None => ProgressBar::new_spinner(),
@@ -249,7 +257,7 @@ fn receive(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 part.flush()?;
-                return Err(Failed::Broken(short(got, total, &error.to_string())));
+                return Err(AttemptError::Broken(short(got, total, &error.to_string())));
             }
         };
         part.write_all(&buffer[..n])?;
@@ -265,7 +273,7 @@ fn receive(
     }
     bar.finish_and_clear();
     match total {
-        Some(total) if got < total => Err(Failed::Broken(short(
+        Some(total) if got < total => Err(AttemptError::Broken(short(
             got,
             Some(total),
             "the connection ended",

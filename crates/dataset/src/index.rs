@@ -1,10 +1,13 @@
+//! Where the replies to a prompt are, in memory.
+
 use rand_chacha::rand_core::Rng;
 
-use super::{Hash, Summary, below};
+use super::hash::Hash;
+use super::reply::Summary;
 
 /// Where a reply is and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+pub(super) struct IndexedReply {
     /// The first bytes of the prompt's hash: enough to tell prompts apart.
     key: u64,
     /// Tokens of the reply.
@@ -13,7 +16,7 @@ pub(super) struct Entry {
     pub(super) id: i64,
 }
 
-impl Entry {
+impl IndexedReply {
     pub(super) fn new(hash: &Hash, n: u32, id: i64) -> Self {
         Self {
             key: key(hash),
@@ -33,20 +36,20 @@ fn key(hash: &Hash) -> u64 {
 #[derive(Debug)]
 pub(super) struct Index {
     /// In order of (key, n, id).
-    by_prompt: Vec<Entry>,
-    /// Places in `by_prompt`, in order of n.
+    by_prompt: Vec<IndexedReply>,
+    /// Positions in `by_prompt`, in order of n.
     by_length: Vec<u32>,
 }
 
 impl Index {
     /// Of rows in any order; the same index for the same rows.
-    pub(super) fn new(mut entries: Vec<Entry>) -> Self {
-        entries.sort_unstable();
-        let places = 0..u32::try_from(entries.len()).unwrap_or(u32::MAX);
-        let mut by_length: Vec<u32> = places.collect();
-        by_length.sort_by_key(|place| entries[*place as usize].n);
+    pub(super) fn new(mut replies: Vec<IndexedReply>) -> Self {
+        replies.sort_unstable();
+        let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
+        let mut by_length: Vec<u32> = positions.collect();
+        by_length.sort_by_key(|position| replies[*position as usize].n);
         Self {
-            by_prompt: entries,
+            by_prompt: replies,
             by_length,
         }
     }
@@ -57,66 +60,72 @@ impl Index {
 
     /// Every row and its tokens.
     pub(super) fn rows(&self) -> impl Iterator<Item = (i64, u32)> {
-        self.by_prompt.iter().map(|entry| (entry.id, entry.n))
+        self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }
 
     pub(super) fn summary(&self) -> Summary {
         let rows = self.len();
-        let at = |place: usize| {
-            let place = self.by_length.get(place);
-            place.map_or(0, |place| self.by_prompt[*place as usize].n)
+        let at = |position: usize| {
+            let position = self.by_length.get(position);
+            position.map_or(0, |position| self.by_prompt[*position as usize].n)
         };
         Summary {
             rows,
             prompts: self.by_prompt.chunk_by(|a, b| a.key == b.key).count(),
-            tokens: self.by_prompt.iter().map(|entry| u64::from(entry.n)).sum(),
+            tokens: self.by_prompt.iter().map(|reply| u64::from(reply.n)).sum(),
             lengths: [at(0), at(rows / 2), at(rows.saturating_sub(1))],
         }
     }
 
     /// Replies to a prompt that hashes to one of these, in order of their length.
-    pub(super) fn same(&self, hashes: &[Hash]) -> Vec<Entry> {
+    pub(super) fn same(&self, hashes: &[Hash]) -> Vec<IndexedReply> {
         let mut keys: Vec<u64> = hashes.iter().map(key).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut found = Vec::new();
         for key in keys {
-            let start = self.by_prompt.partition_point(|entry| entry.key < key);
+            let start = self.by_prompt.partition_point(|reply| reply.key < key);
             let rest = &self.by_prompt[start..];
-            found.extend_from_slice(&rest[..rest.partition_point(|entry| entry.key == key)]);
+            found.extend_from_slice(&rest[..rest.partition_point(|reply| reply.key == key)]);
         }
-        found.sort_unstable_by_key(|entry| (entry.n, entry.id));
+        found.sort_unstable_by_key(|reply| (reply.n, reply.id));
         found
     }
 
     /// A random row by the rules of [`choose`], except that when nothing fits any row is cut.
     pub(super) fn any(&self, most: u32, exact: bool, rng: &mut impl Rng) -> Option<i64> {
-        let length = |place: &u32| self.by_prompt[*place as usize].n;
+        let length = |position: &u32| self.by_prompt[*position as usize].n;
         let up_to = self
             .by_length
-            .partition_point(|place| length(place) <= most);
+            .partition_point(|position| length(position) <= most);
         let from = if exact {
-            self.by_length.partition_point(|place| length(place) < most)
+            self.by_length
+                .partition_point(|position| length(position) < most)
         } else {
             0
         };
-        let places = match &self.by_length[from..up_to] {
+        let positions = match &self.by_length[from..up_to] {
             [] => &self.by_length[..],
             fitting => fitting,
         };
-        if places.is_empty() {
+        if positions.is_empty() {
             return None;
         }
-        let place = places[below(places.len(), rng)];
-        Some(self.by_prompt[place as usize].id)
+        let position = positions[below(positions.len(), rng)];
+        Some(self.by_prompt[position as usize].id)
     }
 }
 
 /// One of the replies to a prompt, given in order of their length: a random one that fits, else
 /// any longer one. When the length has to be exact: an equal one, else a longer one, else any.
-pub(super) fn choose(same: &[Entry], most: u32, exact: bool, rng: &mut impl Rng) -> Option<i64> {
-    let shorter = same.partition_point(|entry| entry.n < most);
-    let fitting = same.partition_point(|entry| entry.n <= most);
+pub(super) fn choose(
+    same: &[IndexedReply],
+    most: u32,
+    exact: bool,
+    rng: &mut impl Rng,
+) -> Option<i64> {
+    let shorter = same.partition_point(|reply| reply.n < most);
+    let fitting = same.partition_point(|reply| reply.n <= most);
     let (best, second) = if exact {
         (&same[shorter..fitting], &same[fitting..])
     } else {
@@ -124,6 +133,12 @@ pub(super) fn choose(same: &[Entry], most: u32, exact: bool, rng: &mut impl Rng)
     };
     let from = [best, second, same]
         .into_iter()
-        .find(|entries| !entries.is_empty())?;
+        .find(|replies| !replies.is_empty())?;
     Some(from[below(from.len(), rng)].id)
+}
+
+/// Uniform in `0..n`; `n` is not 0.
+fn below(n: usize, rng: &mut impl Rng) -> usize {
+    // Multiply-shift; the bias is below 2^-64 x n.
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }

@@ -6,13 +6,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::index::{Entry, Index};
-use super::row;
-use super::schema::quoted;
-use super::{Dataset, DatasetError, Generation, Hash, recording_table};
+use super::error::DatasetError;
+use super::hash::Hash;
+use super::index::{Index, IndexedReply};
+use super::row::{self, Generation};
+use super::schema::{quoted, recording_table};
+use super::store::Dataset;
 
 /// How long a writer may keep the file locked before we give up.
-const PATIENCE: Duration = Duration::from_millis(500);
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The columns that replies are read from, and the types they may have.
 const COLUMNS: [(&str, &[&str]); 3] = [
@@ -28,14 +30,14 @@ impl Dataset {
     /// # Errors
     /// [`DatasetError`], with what is wrong and where.
     pub fn open(path: &Path, table: &str, in_memory: bool) -> Result<Self, DatasetError> {
-        let file = File { path, table };
+        let file = DatasetFile { path, table };
         if !path.exists() {
             return Err(DatasetError::Missing { path: path.into() });
         }
         let connection = file.connect()?;
         file.check_table(&connection)?;
         file.check_columns(&connection)?;
-        let index = Index::new(file.entries(&connection)?);
+        let index = Index::new(file.replies(&connection)?);
         let generation = file.generation(&connection)?;
         let recorded = file.is_recorded(&connection)?;
         let (rows, query) = if in_memory {
@@ -56,12 +58,12 @@ impl Dataset {
     }
 }
 
-struct File<'p> {
+struct DatasetFile<'p> {
     path: &'p Path,
     table: &'p str,
 }
 
-impl File<'_> {
+impl DatasetFile<'_> {
     /// A connection that holds a read lock as long as it lives: nobody changes the file under the
     /// index.
     fn connect(&self) -> Result<Connection, DatasetError> {
@@ -70,7 +72,7 @@ impl File<'_> {
                 | OpenFlags::SQLITE_OPEN_URI
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(uri, flags)?;
-            connection.busy_timeout(PATIENCE)?;
+            connection.busy_timeout(BUSY_TIMEOUT)?;
             connection.execute_batch("BEGIN")?;
             let count = "SELECT count(*) FROM sqlite_master";
             connection.query_row(count, [], |row| row.get::<_, i64>(0))?;
@@ -182,13 +184,13 @@ impl File<'_> {
 
     /// The hash and length of every row. SQLite reads them from an index over both columns if the
     /// file has one, else the whole table.
-    fn entries(&self, connection: &Connection) -> Result<Vec<Entry>, DatasetError> {
+    fn replies(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
         let table = quoted(self.table);
         let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");
         let failed = |error: rusqlite::Error| self.failed(&error);
         let mut query = connection.prepare(&sql).map_err(failed)?;
         let mut rows = query.query([]).map_err(failed)?;
-        let mut entries = Vec::new();
+        let mut replies = Vec::new();
         while let Some(row) = rows.next().map_err(failed)? {
             let id = row.get(0).map_err(failed)?;
             let hash = row.get_ref(1).map_err(failed)?;
@@ -200,9 +202,9 @@ impl File<'_> {
             let n = row.get_ref(2).map_err(failed)?;
             let n = n.as_i64().ok().and_then(|n| u32::try_from(n).ok());
             let n = n.ok_or_else(|| self.row(id, "n_gen_tokens is not a number of tokens"))?;
-            entries.push(Entry::new(&hash, n, id));
+            replies.push(IndexedReply::new(&hash, n, id));
         }
-        Ok(entries)
+        Ok(replies)
     }
 
     fn generation(&self, connection: &Connection) -> Result<Generation, DatasetError> {

@@ -2,19 +2,26 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Generation;
+/// Which writer a file is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// v0.6: prompts are hashed as text, replies are strings without token ids.
+    Texts,
+    /// After v0.6: prompts are hashed as token ids, replies have ids and strings.
+    Tokens,
+}
 
 /// A reply as a row holds it: the JSON of `gen_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Recorded {
+pub(super) struct Recorded {
     /// Token ids; empty in a v0.6 file.
-    pub tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     /// The text of each token.
-    pub texts: Vec<String>,
+    pub(super) texts: Vec<String>,
     /// When each token came; empty when that was not recorded.
-    pub times: Vec<Duration>,
+    pub(super) times: Vec<Duration>,
     /// How many of the first tokens are reasoning.
-    pub reasoning: u32,
+    pub(super) reasoning: u32,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +80,7 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
 ///
 /// # Errors
 /// What is wrong with it, in words.
+#[cfg(any(feature = "sqlite", test))]
 pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
     let wrong = |_| "token_us is no array of microseconds".to_owned();
     let micros: Vec<u64> = serde_json::from_str(json).map_err(wrong)?;
@@ -84,6 +92,14 @@ pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, St
         return Err("token_us runs backwards".to_owned());
     }
     Ok(micros.into_iter().map(Duration::from_micros).collect())
+}
+
+/// The token ids and texts of a `gen_tokens`; a v0.6 row has no ids.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn tokens_of(gen_tokens: &str) -> Result<(Vec<u32>, Vec<String>), String> {
+    parse(gen_tokens).map(|(_, recorded)| (recorded.tokens, recorded.texts))
 }
 
 #[cfg(test)]

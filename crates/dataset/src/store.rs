@@ -1,0 +1,131 @@
+//! An open dataset.
+
+use parking_lot::Mutex;
+use rand_chacha::rand_core::Rng;
+use rusqlite::Connection;
+
+use super::hash::Hash;
+use super::index::{self, Index};
+use super::reply::{Found, Summary};
+use super::row::{self, Generation, Recorded};
+
+/// An open dataset. Look-ups take a lock for as long as SQLite needs to read one row.
+#[derive(Debug)]
+pub struct Dataset {
+    pub(super) rows: Mutex<Connection>,
+    /// `SELECT gen_tokens` of one row, and what was recorded with it.
+    pub(super) query: String,
+    pub(super) index: Index,
+    pub(super) generation: Generation,
+    pub(super) recorded: bool,
+}
+
+impl Dataset {
+    /// Which writer the file is from, by its first row; an empty table counts as new.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Whether `vllm-sim record` wrote the file, so that it knows when each token came.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
+    /// Rows in the table.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.index.len() == 0
+    }
+
+    /// Whether a reply to this prompt was recorded.
+    pub fn has(&self, hash: &Hash) -> bool {
+        !self.index.same(&[*hash]).is_empty()
+    }
+
+    /// A recorded reply to a prompt that hashes to one of `hashes`, of at most `limit` tokens.
+    ///
+    /// A reply to this prompt that fits is taken at random among those, else a longer one is cut.
+    /// Under `ignore_eos` one of exactly `limit` tokens is preferred, then a cut one; a shorter
+    /// one is the last resort, and the caller fills it up. A prompt without a recorded reply gets
+    /// a random row by the same rules, but from a v0.6 file nothing: that version falls back to
+    /// its built-in sentences.
+    ///
+    /// `None` as well when the file cannot be read any more.
+    pub fn reply(
+        &self,
+        hashes: &[Hash],
+        limit: Option<u32>,
+        ignore_eos: bool,
+        rng: &mut impl Rng,
+    ) -> Option<Found> {
+        let most = limit.unwrap_or(u32::MAX);
+        let exact = ignore_eos && limit.is_some();
+        let same = self.index.same(hashes);
+        let (row, matched) = match index::choose(&same, most, exact, rng) {
+            Some(row) => (row, true),
+            None if self.generation == Generation::Texts => return None,
+            None => (self.index.any(most, exact, rng)?, false),
+        };
+        let Recorded {
+            mut tokens,
+            mut texts,
+            mut times,
+            reasoning,
+        } = match self.load(row) {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                tracing::warn!(row, error, "a row of the dataset cannot be read");
+                return None;
+            }
+        };
+        let cut = texts.len() > most as usize;
+        tokens.truncate(most as usize);
+        texts.truncate(most as usize);
+        times.truncate(most as usize);
+        Some(Found {
+            reasoning: reasoning.min(texts.len() as u32),
+            tokens,
+            texts,
+            cut,
+            matched,
+            times,
+        })
+    }
+
+    /// What there is, in numbers.
+    pub fn summary(&self) -> Summary {
+        self.index.summary()
+    }
+
+    /// Reads every row: the first one that cannot be given as a reply, and why.
+    pub fn first_bad_row(&self) -> Option<(i64, String)> {
+        self.index.rows().find_map(|(row, n)| match self.load(row) {
+            Err(why) => Some((row, why)),
+            Ok(recorded) if recorded.texts.len() != n as usize => {
+                let found = recorded.texts.len();
+                Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
+            }
+            Ok(_) => None,
+        })
+    }
+
+    fn load(&self, row: i64) -> Result<Recorded, String> {
+        let rows = self.rows.lock();
+        let found: rusqlite::Result<(String, Option<String>, Option<u32>)> =
+            rows.prepare_cached(&self.query).and_then(|mut query| {
+                query.query_row([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            });
+        drop(rows);
+        let (json, times, reasoning) = found.map_err(|error| error.to_string())?;
+        let (_, mut recorded) = row::parse(&json)?;
+        if let Some(times) = times {
+            recorded.times = row::parse_times(&times, recorded.texts.len())?;
+        }
+        recorded.reasoning = reasoning.unwrap_or(0);
+        Ok(recorded)
+    }
+}
