@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench bless fmt build docs chart image
+.PHONY: help check run test bench bless fmt build docs chart image wire
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -36,6 +36,11 @@ chart: ## render and check the chart and the manifests, start what they say
 	python3 tests/ship/chart_args.py $(BINARY) manifests
 	tests/ship/kserve.sh $(BINARY)
 	tests/ship/metrics_lint.sh $(BINARY)
+
+wire: ## the Responses schema anew, from the openai SDK of crates/wire/generate/requirements.txt
+	python3 -m venv target/wire-venv
+	target/wire-venv/bin/pip install -q -r crates/wire/generate/requirements.txt
+	target/wire-venv/bin/python crates/wire/generate/responses_schema.py
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py

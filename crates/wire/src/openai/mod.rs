@@ -9,6 +9,7 @@ pub mod message;
 pub(crate) mod message_schema;
 pub mod responses;
 pub mod responses_rules;
+#[rustfmt::skip]
 mod responses_schema;
 mod rules;
 pub mod shared;

@@ -5,7 +5,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::responses_schema as classes;
+use super::responses_schema;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, Stop, StructuredOutputs, TOP_LOGPROBS,
 };
@@ -26,7 +26,13 @@ pub enum Input {
 }
 
 impl Wire for Input {
-    const SCHEMA: Schema = classes::INPUT;
+    const SCHEMA: Schema = Schema::Union(&[
+        STR,
+        Schema::List(
+            &Schema::Before(image_detail, &responses_schema::INPUT_ITEM),
+            ANY_LENGTH,
+        ),
+    ]);
 
     fn read(value: &Value) -> Option<Self> {
         match value {
@@ -105,9 +111,9 @@ wire_model! {
         /// The response that this one follows.
         previous_response_id: Option<String> = None,
         /// Always null.
-        prompt: Option<Value> [classes::PROMPT] = None,
+        prompt: Option<Value> [responses_schema::STORED_PROMPT] = None,
         /// How to reason, as sent.
-        reasoning: Option<Value> [classes::REASONING] = None,
+        reasoning: Option<Value> [responses_schema::REASONING_CONFIG] = None,
         /// Whether the reply shows its reasoning.
         include_reasoning: bool = true,
         /// Echoed.
@@ -121,11 +127,11 @@ wire_model! {
         /// 0 to 2.
         temperature: Option<f64> = None,
         /// The form of the text, as sent.
-        text: Option<Value> [classes::TEXT] = None,
+        text: Option<Value> [responses_schema::TEXT_CONFIG] = None,
         /// Which tools may or must be used, as sent; `none` without tools.
-        tool_choice: Value [classes::TOOL_CHOICE] = Value::from("auto"),
+        tool_choice: Value [responses_schema::TOOL_CHOICE] = Value::from("auto"),
         /// Tools the model may use, as sent.
-        tools: Vec<Value> [classes::TOOLS] = Vec::new(),
+        tools: Vec<Value> [responses_schema::TOOLS] = Vec::new(),
         /// Alternatives per token, where `include` asks for log probabilities.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
         /// Above 0, up to 1.
@@ -178,7 +184,8 @@ wire_model! {
         /// Whether the answer has the messages of both sides.
         enable_response_messages: bool = false,
         /// Messages of earlier turns, as sent.
-        previous_input_messages: Option<Vec<Value>> [classes::PREVIOUS_INPUT_MESSAGES] = None,
+        previous_input_messages: Option<Vec<Value>> [responses_schema::PREVIOUS_INPUT_MESSAGES] =
+            None,
         /// A constraint on the text.
         structured_outputs: Option<StructuredOutputs> = None,
         /// Above 0.
@@ -366,9 +373,9 @@ fn input_items(body: &mut Body) -> Verdict {
             _ => continue,
         };
         let class = if kind == "reasoning" {
-            &classes::REASONING_ITEM
+            &responses_schema::REASONING_ITEM
         } else {
-            &classes::OUTPUT_MESSAGE
+            &responses_schema::OUTPUT_MESSAGE
         };
         let fits = check::fits(class, &completed);
         // Upstream keeps the id it gave to reasoning that does not parse.
@@ -411,7 +418,7 @@ fn output_message(map: &Body) -> Option<Value> {
 }
 
 /// `_default_input_image_details`.
-pub(super) fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
+fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
     let lacks = |part: &Value| {
         part.get("type").is_some_and(|kind| kind == "input_image") && part.get("detail").is_none()
     };
