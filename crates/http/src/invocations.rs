@@ -9,16 +9,16 @@ use super::app::App;
 use super::openai::{chat, completion};
 use crate::body::Received;
 use crate::error::Answer;
+use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{Fault, Kind};
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::python_json::{self, BodyError};
 
 /// Answers as the route whose request the body is: chat, else completion.
 pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> Answer {
     // The media type is checked first here, the JSON after.
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
-    let value = python_json::parse(&received.bytes)
-        .map_err(|error| decode_fault(error, &received.bytes))?;
+    let value =
+        python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.defaults.bounds) {
         Err(fault) if fault.kind == Kind::BadRequestPhrase => {
             completion::answer(&app, &received.head, &value).await
@@ -28,8 +28,8 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
 }
 
 /// What the route says of a body that is not JSON.
-fn decode_fault(error: BodyError, bytes: &[u8]) -> Fault {
-    let BodyError::Decode { message, position } = error else {
+fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
+    let JsonError::Decode { message, position } = error else {
         return error.into();
     };
     let text = String::from_utf8_lossy(bytes);
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_decode_error_names_its_place_as_python_does() {
         let body = b"{\n \"a\": x}";
-        let error = python_json::parse(body).expect_err("it is not JSON");
+        let error = python::loads(body).expect_err("it is not JSON");
         let fault = decode_fault(error, body);
         let text = "JSON decode error: Expecting value: line 2 column 7 (char 8)";
         assert_eq!(fault.message, text);

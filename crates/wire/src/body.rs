@@ -4,9 +4,9 @@
 //! `vllm/entrypoints/serve/utils/api_utils.py`.
 
 use serde_json::Value;
+use vllm_sim_python::{self as python, JsonError};
 
 use super::fault::{Fault, Kind};
-use super::python_json;
 
 /// Reads the body of a route that takes JSON; an empty one reads as null.
 ///
@@ -20,7 +20,7 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     let value = if body.is_empty() || !is_some_json(content_type) {
         Value::Null
     } else {
-        python_json::parse(body)?
+        python::loads(body)?
     };
     media_type(Some(content_type))?;
     Ok(value)
@@ -36,7 +36,7 @@ pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>
         return Ok(None);
     }
     let value = if is_some_json(content_type.unwrap_or_default()) {
-        python_json::parse(body)?
+        python::loads(body)?
     } else {
         // Bytes that the class then refuses, being no mapping.
         Value::String(String::from_utf8_lossy(body).into_owned())
@@ -78,6 +78,28 @@ fn is_some_json(content_type: &str) -> bool {
     }
 }
 
+impl From<JsonError> for Fault {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Unreadable => {
+                Self::new(400, Kind::Detail, "There was an error parsing the body")
+            }
+            JsonError::Decode { message, position } => {
+                let error = python::repr_str(message);
+                let text = format!(
+                    "1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', \
+                     'msg': 'JSON decode error', 'input': '<dict of 0 items>', \
+                     'ctx': {{'error': {error}}}}}"
+                );
+                Self {
+                    param: Some(format!("body.{position}")),
+                    ..Self::new(400, Kind::BadRequestPhrase, text)
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -104,5 +126,12 @@ mod tests {
             Err(media.to_owned())
         );
         assert!(text(Some("application/x+json"), "{").is_err_and(|m| m.contains("json_invalid")));
+    }
+    #[test]
+    fn what_python_cannot_read_at_all_has_its_own_answer() {
+        assert_eq!(
+            Fault::from(JsonError::Unreadable).to_json(),
+            r#"{"detail":"There was an error parsing the body"}"#
+        );
     }
 }

@@ -10,11 +10,11 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
 use super::lax::{self, ErrorText};
-use super::python::Py;
 use super::report::{Line, Lines, Step, fault, printed};
 use super::schema::{ANY_LENGTH, Bounds, Length, Model, Refusal, Schema, Shape, Wire};
 

@@ -4,10 +4,10 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::check;
 use super::fault::Fault;
-use super::python::Py;
 use super::schema::{ANY_LENGTH, Refusal, Schema, wire_model};
 
 wire_model! {

@@ -9,8 +9,8 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
+use vllm_sim_python::{self as python, Py};
 
-use super::python::{self, Py};
 use super::schema::{Bounds, Length, Model, Shape};
 
 /// Longest integer text that pydantic parses.
@@ -146,7 +146,7 @@ fn int_from_text(text: &str) -> Result<Value, ErrorText> {
     };
     Ok(number
         .parse()
-        .map_or_else(|_| python::exotic(&number), python::int))
+        .map_or_else(|_| python::beyond_json(&number), python::int))
 }
 
 /// Digits with single underscores between them, without the underscores.

@@ -1,7 +1,7 @@
 //! The words and shapes of the APIs we answer for: parsing what clients send, and the errors
 //! vLLM would answer with.
 //!
-//! Requests are read as vLLM reads them: Python's JSON ([`python_json`]), then validators that
+//! Requests are read as vLLM reads them: Python's JSON ([`vllm_sim_python`]), then validators that
 //! look at the raw body, then a schema check in pydantic's lax mode ([`check`]), each with its
 //! own error text. A request type is declared once, field by field in upstream's order, by
 //! `wire_model!`; its [`schema`] follows from the types.
@@ -15,8 +15,6 @@ pub mod fault;
 mod lax;
 pub mod limits;
 pub mod openai;
-pub mod python;
-pub mod python_json;
 mod report;
 pub mod sampling;
 mod sampling_checks;

@@ -6,10 +6,10 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use vllm_sim_python::{self as python, Py};
 
 use super::fault::{Fault, Kind};
 use super::lax::ErrorText;
-use super::python::{self, Py};
 
 /// Errors that are spelled out; the rest is counted.
 const MAX_REPORTED: usize = 10;
@@ -144,12 +144,13 @@ impl Line {
 
     /// `str()` of the error's dict.
     fn text(&self) -> String {
-        let mut text = format!("{{'type': '{}', 'loc': ", self.words.kind);
-        python::push_repr_str(&mut text, &self.loc);
-        text.push_str(", 'msg': ");
-        python::push_repr_str(&mut text, &self.words.message);
-        text.push_str(", 'input': ");
-        python::push_repr_str(&mut text, &self.input);
+        let mut text = format!(
+            "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
+            self.words.kind,
+            python::repr_str(&self.loc),
+            python::repr_str(&self.words.message),
+            python::repr_str(&self.input)
+        );
         if !self.words.context.is_empty() {
             let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
         }

@@ -3,12 +3,12 @@
 //! Source: `vllm/sampling_params.py`, `SamplingParams`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python as python;
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
-use super::python;
 use super::schema::{ANY_LENGTH, FLOAT, INT, Refusal, STR, Schema, Wire, wire_model};
 
 /// Below this a temperature means greedy sampling.

@@ -7,11 +7,11 @@
 //! `vllm/v1/engine/input_processor.py` (`_validate_params`).
 
 use serde_json::Value;
+use vllm_sim_python::{self as python, Py};
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
-use super::python::{self, Py};
 use super::sampling::{GREEDY, SamplingParams};
 use super::structured;
 

@@ -6,10 +6,10 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
-use super::python::Py;
 
 /// What a value must be; mirrors the core schemas of pydantic.
 #[derive(Debug, Clone, Copy)]

@@ -8,10 +8,10 @@
 //! `vllm/v1/structured_output/backend_guidance.py`.
 
 use serde_json::Value;
+use vllm_sim_python as python;
 
 use super::fault::Fault;
 use super::openai::shared::StructuredOutputs;
-use super::python_json;
 
 /// Most levels of objects and arrays in a schema.
 const MAX_NESTING: usize = 64;
@@ -56,7 +56,7 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
         return refuse("structured_outputs.structural_tag cannot be an empty string");
     }
     if let Some(Value::String(text)) = json
-        && python_json::parse(text.as_bytes()).is_err()
+        && python::loads(text.as_bytes()).is_err()
     {
         return refuse("Invalid JSON grammar specification.");
     }
@@ -85,7 +85,7 @@ fn refuse(message: &str) -> Result<(), Fault> {
 /// `check_json_nesting`: texts are read first, and broken ones are left to others.
 fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let read = match schema {
-        Value::String(text) => python_json::parse(text.as_bytes()),
+        Value::String(text) => python::loads(text.as_bytes()),
         other => Ok(other.clone()),
     };
     let Ok(root) = read else { return Ok(()) };

@@ -99,7 +99,7 @@ pub(super) fn counted(app: &Arc<App>, request: &CountTokensRequest) -> Result<Ch
 }
 
 fn python_int(number: i128) -> Value {
-    vllm_sim_wire::python::int(number)
+    vllm_sim_python::int(number)
 }
 
 fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Vec<Value> {
@@ -193,7 +193,7 @@ impl Parts {
                 let result = match &block.content {
                     Some(Value::String(text)) => text.clone(),
                     Some(Value::Array(parts)) if !parts.is_empty() => {
-                        vllm_sim_wire::python::str(&Value::Array(parts.clone()))
+                        vllm_sim_python::str(&Value::Array(parts.clone()))
                     }
                     _ => String::new(),
                 };

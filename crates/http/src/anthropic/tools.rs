@@ -5,9 +5,9 @@
 use indexmap::IndexMap;
 use serde_json::Value;
 
+use vllm_sim_python as python;
 use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::python;
 use vllm_sim_wire::schema::Wire;
 
 /// What is left of `tools` after the changes in `messages`.

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
+use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::python;
 
 /// What the model was trained for.
 const SUPPORTED: [&str; 57] = [

@@ -137,7 +137,7 @@ fn fits(app: &App, sound: &Bytes) -> Result<(), Fault> {
         return Ok(());
     }
     let megabytes = sound.len() as f64 / f64::from(1 << 20);
-    let shown = vllm_sim_wire::python::repr_float(megabytes);
+    let shown = vllm_sim_python::repr_float(megabytes);
     Err(Fault::value(
         "Maximum file size exceeded",
         "audio_filesize_mb",

@@ -30,6 +30,8 @@ use crate::body::RequestHead;
 use crate::error;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::SequenceState;
+use vllm_sim_python as python;
+use vllm_sim_python::Py;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::generate::request::{AudioInput, Prompt};
@@ -37,8 +39,6 @@ use vllm_sim_service::{Job, Reply};
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
 use vllm_sim_wire::openai::audio::{Append, Commit};
-use vllm_sim_wire::python::Py;
-use vllm_sim_wire::python_json;
 use vllm_sim_wire::sampling::SamplingParams;
 
 /// Samples per second, two bytes each.
@@ -210,7 +210,7 @@ impl Session {
     }
 
     fn receive(&mut self, text: &str) {
-        let event = match python_json::parse(text.as_bytes()) {
+        let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
                 let kind = Py::of(&other).type_name();
@@ -225,7 +225,7 @@ impl Session {
             Some("input_audio_buffer.append") => self.append(event),
             Some("input_audio_buffer.commit") => self.commit(event),
             _ => {
-                let shown = vllm_sim_wire::python::str(&kind);
+                let shown = vllm_sim_python::str(&kind);
                 self.refuse(format!("Unknown event type: {shown}"), "unknown_event");
             }
         }
@@ -236,7 +236,7 @@ impl Session {
             None | Some(Value::Null) => {
                 return self.refuse("Missing required field: model", "invalid_event");
             }
-            Some(model) => vllm_sim_wire::python::str(model),
+            Some(model) => vllm_sim_python::str(model),
         };
         if self.app.service.models.resolve(Some(&model)).is_none() {
             let text = format!("The model `{model}` does not exist.");

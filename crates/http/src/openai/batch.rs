@@ -54,7 +54,7 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
     let refuse = |text: &str, parameter: &str| Err(Fault::parameter(text, parameter));
     let truthy = |key: &str| {
         body.get(key)
-            .is_some_and(|v| vllm_sim_wire::python::Py::of(v).truthy())
+            .is_some_and(|v| vllm_sim_python::Py::of(v).truthy())
     };
     if truthy("stream") {
         return refuse("Batch chat completions do not support streaming.", "stream");

@@ -362,7 +362,7 @@ fn bad_words(app: &App, params: &SamplingParams) -> Result<(), Fault> {
                 "Too many bad words after tokenization: {}. The max number is {most}.",
                 most + 1
             );
-            let shown = vllm_sim_wire::python::repr(&Value::from(words.to_vec()));
+            let shown = vllm_sim_python::repr(&Value::from(words.to_vec()));
             return Err(Fault::value(text, "bad_words", shown));
         }
     }

@@ -84,7 +84,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer
     } else {
         let pairs: Vec<String> = config
             .iter()
-            .map(|(key, value)| format!("{key}={}", vllm_sim_wire::python::repr(value)))
+            .map(|(key, value)| format!("{key}={}", vllm_sim_python::repr(value)))
             .collect();
         pairs.join(", ").into()
     };

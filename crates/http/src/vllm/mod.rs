@@ -20,8 +20,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
 use super::error;
+use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{Fault, Kind};
-use vllm_sim_wire::python_json::{self, BodyError};
 
 /// A JSON value as a 200.
 pub(crate) fn ok(value: &Value) -> Response<Body> {
@@ -46,16 +46,10 @@ pub(crate) fn html(text: String) -> Response<Body> {
 /// # Errors
 /// 400 with `words`, and Python's message behind a `{}` in them.
 fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
-    python_json::parse(bytes).map_err(|error| {
+    python::loads(bytes).map_err(|error| {
         let python = match error {
-            BodyError::Decode { message, position } => {
-                let text = String::from_utf8_lossy(bytes);
-                let before: Vec<char> = text.chars().take(position).collect();
-                let line = 1 + before.iter().filter(|c| **c == '\n').count();
-                let column = 1 + before.iter().rev().take_while(|c| **c != '\n').count();
-                format!("{message}: line {line} column {column} (char {position})")
-            }
-            BodyError::Unreadable => "the body is not JSON".to_owned(),
+            JsonError::Decode { .. } => error.located(bytes),
+            JsonError::Unreadable => "the body is not JSON".to_owned(),
         };
         refused(words.replace("{}", &python))
     })

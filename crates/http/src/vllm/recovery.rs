@@ -32,7 +32,7 @@ pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> A
             return Err(refused("'instruction' is required."));
         }
         Some(other) => {
-            let shown = vllm_sim_wire::python::str(other);
+            let shown = vllm_sim_python::str(other);
             return Err(refused(format!("Invalid instruction: '{shown}'.")));
         }
     }

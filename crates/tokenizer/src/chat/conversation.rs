@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
+use vllm_sim_python::repr_str;
 
+use super::TemplateError;
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
 use super::python;
@@ -234,7 +236,7 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
         return known(name).ok_or_else(|| TemplateError::Message {
             message: format!(
                 "Unsupported chat content part type: {}. Supported types: {}.",
-                python::repr(name),
+                repr_str(name),
                 TYPES.join(", ")
             ),
             parameter: "type",

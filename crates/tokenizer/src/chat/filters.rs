@@ -3,11 +3,12 @@
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use time::OffsetDateTime;
+use vllm_sim_python::is_blank;
 
 use super::args::Args;
 use super::json::tojson;
 use super::methods::{self, lines};
-use super::python::{is_blank, list, pair, str_of};
+use super::python::{list, pair, str_of};
 use super::strftime::strftime;
 
 /// What `raise_exception` was called with: the reason that a client is told.

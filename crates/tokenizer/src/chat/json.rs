@@ -2,13 +2,11 @@
 //!
 //! Source: `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
 
-use std::fmt::Write as _;
-
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+use vllm_sim_python::json;
 
 use super::args::Args;
-use super::python::float_repr;
 
 /// How deep a value may nest. JSON that came over the wire nests less than this.
 const DEPTH: usize = 500;
@@ -163,45 +161,20 @@ impl Style {
 
     fn string(&self, out: &mut String, text: &str) {
         out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                '\0'..='\x1f' => escape(out, u16::try_from(u32::from(c)).unwrap_or(0)),
-                '\x7f'.. if self.ascii => {
-                    for &unit in c.encode_utf16(&mut [0; 2]).iter() {
-                        escape(out, unit);
-                    }
-                }
-                _ => out.push(c),
-            }
+        if self.ascii {
+            json::escape_ascii(out, text);
+        } else {
+            json::escape(out, text);
         }
         out.push('"');
     }
-}
-
-fn escape(out: &mut String, unit: u16) {
-    // A String takes whatever is written to it.
-    let _ = write!(out, "\\u{unit:04x}");
 }
 
 fn number(value: &Value) -> String {
     if value.is_integer() {
         return value.to_string();
     }
-    match f64::try_from(value.clone()) {
-        Ok(float) if float.is_nan() => "NaN".to_owned(),
-        Ok(float) if float.is_infinite() => {
-            if float > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
-        }
-        Ok(float) => float_repr(float),
-        Err(_) => value.to_string(),
-    }
+    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), json::float)
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -2,10 +2,11 @@
 
 use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
+use vllm_sim_python::is_blank;
 
 use super::args::Args;
 use super::dialect::SLICE;
-use super::python::{is_blank, list, pair, str_of};
+use super::python::{list, pair, str_of};
 
 /// Calls `value.method(args)`.
 ///

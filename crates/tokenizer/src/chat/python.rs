@@ -4,13 +4,13 @@
 //! where `{{ tool }}` gives `{'name': 'f'}` and `{{ none }}` gives `None`.
 
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
-use regex::Regex;
 use serde_json::Value as Json;
+use vllm_sim_python::{repr_float, write_repr_str};
 
 /// The members of a dict, in order.
 pub(super) type Fields = IndexMap<Arc<str>, Value>;
@@ -166,10 +166,10 @@ pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Resul
         ValueKind::None => out.write_str("None"),
         ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(number) => out.write_str(&float_repr(number)),
+            Ok(number) => out.write_str(&repr_float(number)),
             Err(_) => write!(out, "{value}"),
         },
-        ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
+        ValueKind::String => write_repr_str(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => write!(out, "{value}"),
         ValueKind::Seq | ValueKind::Iterable => match value.try_iter() {
             Ok(items) => write_list(out, items),
@@ -181,14 +181,6 @@ pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Resul
         },
         _ => write!(out, "{value}"),
     }
-}
-
-/// Python's `repr` of a string.
-pub(super) fn repr(text: &str) -> String {
-    let mut out = String::new();
-    // A String takes whatever is written to it.
-    let _ = write_str_repr(&mut out, text);
-    out
 }
 
 fn write_list(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
@@ -223,74 +215,6 @@ fn write_dict(
     out.write_char('}')
 }
 
-/// `repr` of a string: single quotes unless only a double-quoted form avoids escaping.
-fn write_str_repr(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
-    out.write_char(quote)?;
-    for c in text.chars() {
-        match c {
-            '\\' => out.write_str("\\\\")?,
-            '\n' => out.write_str("\\n")?,
-            '\r' => out.write_str("\\r")?,
-            '\t' => out.write_str("\\t")?,
-            _ if c == quote => write!(out, "\\{c}")?,
-            ' '..='~' => out.write_char(c)?,
-            _ if is_printable(c) => out.write_char(c)?,
-            _ => match u32::from(c) {
-                code @ 0..=0xff => write!(out, "\\x{code:02x}")?,
-                code @ 0..=0xffff => write!(out, "\\u{code:04x}")?,
-                code => write!(out, "\\U{code:08x}")?,
-            },
-        }
-    }
-    out.write_char(quote)
-}
-
-/// `str.isprintable` of one character beyond ASCII: neither «other» nor a separator.
-fn is_printable(c: char) -> bool {
-    static HIDDEN: OnceLock<Option<Regex>> = OnceLock::new();
-    let hidden = HIDDEN.get_or_init(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
-    let mut buffer = [0; 4];
-    !hidden
-        .as_ref()
-        .is_some_and(|hidden| hidden.is_match(c.encode_utf8(&mut buffer)))
-}
-
-/// `repr` of a float: the shortest digits that read back, an exponent from 1e16 and below 1e-4.
-pub(super) fn float_repr(number: f64) -> String {
-    if number.is_nan() {
-        return "nan".to_owned();
-    }
-    if number.is_infinite() {
-        return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
-    }
-    let scientific = format!("{number:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..16).contains(&exponent) {
-        let plain = format!("{number}");
-        return if plain.contains('.') {
-            plain
-        } else {
-            plain + ".0"
-        };
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    let mut text = String::new();
-    // A String takes whatever is written to it.
-    let _ = write!(text, "{digits}e{sign}{:02}", exponent.abs());
-    text
-}
-
-/// Whether Python's `str.strip()` takes this character for a blank.
-pub(super) fn is_blank(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,26 +232,5 @@ mod tests {
              'b': {}, 'c': 1e+20, 'd': 1e-07, 'e': 123456789012345.6, 'f': 0.0001}"
         );
         assert_eq!(format!("{value}"), str_of(&value));
-    }
-
-    #[test]
-    fn floats_switch_to_exponents_where_python_does() {
-        let reprs: Vec<String> = [1e15, 1e16, 1.5e16, 1e-4, 9.9e-5, -0.0, 5e-324, 0.1, 1e22]
-            .map(float_repr)
-            .into();
-        assert_eq!(
-            reprs,
-            [
-                "1000000000000000.0",
-                "1e+16",
-                "1.5e+16",
-                "0.0001",
-                "9.9e-05",
-                "-0.0",
-                "5e-324",
-                "0.1",
-                "1e+22"
-            ]
-        );
     }
 }

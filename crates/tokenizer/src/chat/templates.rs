@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
+use vllm_sim_python::{is_blank, repr_str};
 
 use super::content_format::ContentFormat;
 use super::conversation::{self, MessageContent, TemplateMessage};
@@ -144,7 +145,7 @@ impl ChatTemplates {
         let kwargs = || chat.kwargs.into_iter().flatten();
         let unexpected: Vec<String> = kwargs()
             .filter(|(name, _)| own(name))
-            .map(|(name, _)| python::repr(name))
+            .map(|(name, _)| repr_str(name))
             .collect();
         if !unexpected.is_empty() {
             return Err(TemplateError::Rejected(format!(
@@ -228,7 +229,7 @@ fn tag_end(
 /// Cuts the text at the tag. A template that trims its messages has eaten the tag's blank; then
 /// what stands before it is trimmed too.
 fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
-    let (last, tag) = (last.trim_matches(python::is_blank), CONTINUE_TAG.trim_end());
+    let (last, tag) = (last.trim_matches(is_blank), CONTINUE_TAG.trim_end());
     let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {
         return Err(TemplateError::Rejected(format!(
             "continue_final_message is set but the final message does not appear in the chat \
@@ -241,7 +242,7 @@ fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
     let spaced = text[at..].starts_with(CONTINUE_TAG);
     text.truncate(at);
     if !spaced {
-        text.truncate(text.trim_end_matches(python::is_blank).len());
+        text.truncate(text.trim_end_matches(is_blank).len());
     }
     Ok(text)
 }

@@ -4,12 +4,12 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python as python;
 
 use super::validators::{Body, Verdict, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::{Fault, Kind};
-use crate::python_json;
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, STR, Schema, Wire, wire_model};
 
@@ -195,7 +195,7 @@ fn form(body: &mut Body) -> Verdict {
         return Err(Fault::parameter(text, option).into());
     }
     if let Some(Value::String(text)) = body.get("vllm_xargs") {
-        let parsed = python_json::parse(text.as_bytes()).map_err(|error| {
+        let parsed = python::loads(text.as_bytes()).map_err(|error| {
             let place = error.located(text.as_bytes());
             let text = format!("Failed to parse vllm_xargs. Must be valid JSON: {place}");
             Fault::parameter(text, "vllm_xargs")

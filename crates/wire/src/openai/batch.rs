@@ -4,6 +4,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, Py};
 
 use super::message::Message;
 use super::shared::{LogitBias, Stop, StructuredOutputs, TOP_LOGPROBS};
@@ -11,7 +12,6 @@ use super::validators::{self, Body, Verdict, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::python::{self, Py};
 use crate::schema::{Length, Schema, Wire, wire_model};
 
 const SOME: Length = Length {

@@ -3,6 +3,7 @@
 //! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `ChatCompletionRequest`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, Py};
 
 use super::message::Message;
 use super::message_schema;
@@ -15,7 +16,6 @@ use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::python::{self, Py};
 use crate::schema::{Refusal, Schema, wire_model};
 
 /// How hard a reasoning model should think.

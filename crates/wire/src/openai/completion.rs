@@ -3,6 +3,7 @@
 //! Source: `vllm/entrypoints/openai/completion/protocol.py`, `CompletionRequest`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
@@ -12,7 +13,6 @@ use super::validators::{self, Body, Verdict, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::python::Py;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, Wire, int_from, wire_model};
 
 /// Tokens generated when the request does not say.

@@ -9,13 +9,12 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, Py};
 
 use super::message::Message;
 use super::message_schema;
 use crate::check;
 use crate::fault::Fault;
-use crate::python::{self, Py};
-use crate::python_json;
 use crate::schema::Schema;
 
 /// How a template wants the content of messages.
@@ -432,7 +431,7 @@ fn decode_arguments(message: &mut Value) -> Result<(), Fault> {
         };
         let arguments = match function.get("arguments") {
             Some(Value::Object(map)) => Value::Object(map.clone()),
-            Some(Value::String(text)) => match python_json::parse(text.as_bytes()) {
+            Some(Value::String(text)) => match python::loads(text.as_bytes()) {
                 Ok(Value::Object(map)) => Value::Object(map),
                 _ => Value::Object(Map::new()),
             },

@@ -4,6 +4,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::responses_schema;
 use super::shared::{
@@ -13,7 +14,6 @@ use super::validators::{self, Body, Verdict, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::python::Py;
 use crate::schema::{ANY_LENGTH, STR, Schema, Wire, float_within, wire_model};
 
 /// What to answer to.

@@ -9,6 +9,7 @@
 //! `to_beam_search_params` of the two request classes.
 
 use serde_json::{Map, Value};
+use vllm_sim_python::Py;
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionRequest, Prompt};
@@ -16,7 +17,6 @@ use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, Too
 use crate::Version;
 use crate::fault::Fault;
 use crate::limits::Limits;
-use crate::python::Py;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
 use crate::sampling_checks;
 

@@ -4,10 +4,10 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, Py};
 
 use crate::bounds;
 use crate::fault::Fault;
-use crate::python::{self, Py};
 use crate::schema::{
     ANY_LENGTH, INT, Length, Refusal, STR, Schema, Wire, int_from, int_within, wire_model,
 };

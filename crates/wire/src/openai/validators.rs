@@ -10,10 +10,10 @@
 //! `vllm/entrypoints/generate/base/protocol.py`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, Py};
 
 use crate::check::find;
 use crate::fault::Fault;
-use crate::python::{self, Py};
 use crate::schema::Refusal;
 
 /// The raw body.

@@ -5,11 +5,10 @@
 //! `vllm/entrypoints/scale_out/token_in_token_out/api_router.py`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python::{self as python, JsonError, Py};
 
 use crate::check;
 use crate::fault::{Fault, Kind};
-use crate::python::Py;
-use crate::python_json::{self, BodyError};
 use crate::schema::{Schema, Wire, int_within, wire_model};
 
 const MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
@@ -89,11 +88,11 @@ fn bad_request(message: impl Into<String>) -> Fault {
 
 /// A body read by hand: an object, or a refusal in the route's words for broken JSON.
 fn object(body: &[u8], broken: impl Fn(String) -> String) -> Result<Map<String, Value>, Fault> {
-    match python_json::parse(body) {
+    match python::loads(body) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(bad_request("Request body must be a JSON object")),
-        Err(error @ BodyError::Decode { .. }) => Err(bad_request(broken(error.located(body)))),
-        Err(BodyError::Unreadable) => Err(Fault::new(
+        Err(error @ JsonError::Decode { .. }) => Err(bad_request(broken(error.located(body)))),
+        Err(JsonError::Unreadable) => Err(Fault::new(
             400,
             Kind::Detail,
             "There was an error parsing the body",
@@ -123,7 +122,7 @@ impl CollectiveRpc {
         let method = method.ok_or_else(|| bad_request("Missing 'method' in request body"))?;
         let member = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
         Ok(Self {
-            method: crate::python::str(method),
+            method: python::str(method),
             args: member("args"),
             kwargs: member("kwargs"),
         })
@@ -153,7 +152,7 @@ pub fn abort_named(body: &[u8]) -> Result<Vec<String>, Fault> {
 
 fn ids(value: &Value) -> Vec<String> {
     match value {
-        Value::Array(ids) => ids.iter().map(crate::python::str).collect(),
+        Value::Array(ids) => ids.iter().map(python::str).collect(),
         Value::String(one) => vec![one.clone()],
         _ => Vec::new(),
     }

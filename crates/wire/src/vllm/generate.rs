@@ -3,6 +3,7 @@
 //! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `GenerateRequest`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python as python;
 
 use crate::bounds::RequestBounds;
 use crate::check;
@@ -194,7 +195,7 @@ fn coherent(map: &Map<String, Value>) -> Result<(), Refusal> {
             return refuse(format!(
                 "Unknown parse_context fields {}; the render server is newer than this generate \
                  server",
-                crate::python::repr(&Value::from(unknown))
+                python::repr(&Value::from(unknown))
             ));
         }
     }

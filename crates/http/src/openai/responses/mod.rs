@@ -98,7 +98,7 @@ fn shown(response: &Value) -> Response<Body> {
 }
 
 fn not_a_number(given: Option<&str>) -> Fault {
-    let input = vllm_sim_wire::python::repr_str(given.unwrap_or_default());
+    let input = vllm_sim_python::repr_str(given.unwrap_or_default());
     let text = format!(
         "1 validation error:\n  {{'type': 'int_parsing', 'loc': 'query.starting_after', 'msg': 'Input should be a valid integer, unable to parse string as an integer', 'input': {input}}}"
     );

@@ -117,11 +117,8 @@ impl Frame {
         set("tools", request.tools.iter().map(tool_shown).collect());
         set("top_p", self.top_p.into());
         set("background", request.background.unwrap_or(false).into());
-        set(
-            "max_output_tokens",
-            vllm_sim_wire::python::int(self.max_tokens),
-        );
-        let calls = request.max_tool_calls.map(vllm_sim_wire::python::int);
+        set("max_output_tokens", vllm_sim_python::int(self.max_tokens));
+        let calls = request.max_tool_calls.map(vllm_sim_python::int);
         set("max_tool_calls", calls.into());
         set(
             "previous_response_id",
@@ -157,7 +154,7 @@ impl Frame {
         set("text", request.text.as_ref().map(text_shown).into());
         let top = self
             .logprobs
-            .map(|_| vllm_sim_wire::python::int(request.top_logprobs));
+            .map(|_| vllm_sim_python::int(request.top_logprobs));
         set("top_logprobs", top.into());
         set("truncation", request.truncation.clone().into());
         set("usage", reply.map(usage).into());

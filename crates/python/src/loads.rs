@@ -1,19 +1,17 @@
-//! Python's JSON decoder.
+//! `json.loads`.
 //!
-//! vLLM reads bodies with `json.loads`, which takes more than JSON (NaN, infinities, integers
-//! of any length, about a thousand levels of nesting) and words its refusals in its own way.
-//! [`parse`] lets `serde_json` read what both agree on and falls back to a scanner that follows
+//! It takes more than JSON (NaN, infinities, integers of any length, about a thousand levels of
+//! nesting) and words its refusals in its own way. [`loads`] lets `serde_json` read what both agree on and falls back to a scanner that follows
 //! CPython's `_json.c` step by step.
 //!
 //! Source: CPython 3.11/3.12 `Modules/_json.c`, `Lib/json/decoder.py`, `Lib/json/__init__.py`
-//! (`detect_encoding`); FastAPI `routing.py` for what becomes of a failure.
+//! (`detect_encoding`).
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::fault::{Fault, Kind};
-use super::python;
+use crate::value::{beyond_json, float, int};
 
 /// Deepest nesting that is read. CPython refuses at its recursion limit of 1000 frames, of which
 /// the server's own stack takes some.
@@ -25,9 +23,9 @@ const MAX_INT_DIGITS: usize = 4300;
 /// Digits that an integer needs before it may not fit 64 bits.
 const LONG_INT_DIGITS: usize = 19;
 
-/// Why a body could not be read.
+/// Why a text could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BodyError {
+pub enum JsonError {
     /// `json.JSONDecodeError`: the message and the position in characters.
     Decode {
         /// Python's words.
@@ -39,7 +37,7 @@ pub enum BodyError {
     Unreadable,
 }
 
-impl BodyError {
+impl JsonError {
     /// `str()` of Python's exception, for routes that quote it.
     pub fn located(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
@@ -53,36 +51,14 @@ impl BodyError {
     }
 }
 
-impl From<BodyError> for Fault {
-    fn from(error: BodyError) -> Self {
-        match error {
-            BodyError::Unreadable => {
-                Self::new(400, Kind::Detail, "There was an error parsing the body")
-            }
-            BodyError::Decode { message, position } => {
-                let error = python::repr_str(message);
-                let text = format!(
-                    "1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', \
-                     'msg': 'JSON decode error', 'input': '<dict of 0 items>', \
-                     'ctx': {{'error': {error}}}}}"
-                );
-                Self {
-                    param: Some(format!("body.{position}")),
-                    ..Self::new(400, Kind::BadRequestPhrase, text)
-                }
-            }
-        }
-    }
-}
-
 /// Reads a body as Python's `json.loads` does.
 ///
 /// A repeated key keeps its first place and its last value. Numbers that JSON lacks come back
-/// as [`python::exotic`]; a lone surrogate as U+FFFD.
+/// as [`beyond_json`]; a lone surrogate as U+FFFD.
 ///
 /// # Errors
-/// [`BodyError`] when Python refuses the text.
-pub fn parse(body: &[u8]) -> Result<Value, BodyError> {
+/// [`JsonError`] when Python refuses the text.
+pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     if !has_long_integer(body)
         && let Ok(value) = serde_json::from_slice(body)
     {
@@ -98,7 +74,7 @@ pub fn parse(body: &[u8]) -> Result<Value, BodyError> {
     let value = scanner.value(0)?;
     scanner.skip_blanks();
     if scanner.at < chars.len() {
-        return Err(BodyError::Decode {
+        return Err(JsonError::Decode {
             message: "Extra data",
             position: scanner.at,
         });
@@ -116,7 +92,7 @@ fn has_long_integer(body: &[u8]) -> bool {
 }
 
 /// The text of a body: UTF-8, or UTF-16/32 told by the marks and zeros at its start.
-fn decode(body: &[u8]) -> Result<Cow<'_, str>, BodyError> {
+fn decode(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     match body {
         [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
         [0, 0, 0xfe, 0xff, rest @ ..] => utf32(rest, u32::from_be_bytes),
@@ -133,34 +109,34 @@ fn decode(body: &[u8]) -> Result<Cow<'_, str>, BodyError> {
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, BodyError> {
+fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     std::str::from_utf8(bytes)
         .map(Cow::Borrowed)
-        .map_err(|_| BodyError::Unreadable)
+        .map_err(|_| JsonError::Unreadable)
 }
 
-fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, BodyError> {
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
-        return Err(BodyError::Unreadable);
+        return Err(JsonError::Unreadable);
     }
     char::decode_utf16(units.iter().map(|u| unit(*u)))
         .collect::<Result<String, _>>()
         .map(Cow::Owned)
-        .map_err(|_| BodyError::Unreadable)
+        .map_err(|_| JsonError::Unreadable)
 }
 
-fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, BodyError> {
+fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
-        return Err(BodyError::Unreadable);
+        return Err(JsonError::Unreadable);
     }
     units
         .iter()
         .map(|u| char::from_u32(unit(*u)))
         .collect::<Option<String>>()
         .map(Cow::Owned)
-        .ok_or(BodyError::Unreadable)
+        .ok_or(JsonError::Unreadable)
 }
 
 /// A reader over the characters of a text; positions are Python's, in characters.
@@ -180,8 +156,8 @@ impl Scanner<'_> {
         }
     }
 
-    fn fail<T>(&self, message: &'static str) -> Result<T, BodyError> {
-        Err(BodyError::Decode {
+    fn fail<T>(&self, message: &'static str) -> Result<T, JsonError> {
+        Err(JsonError::Decode {
             message,
             position: self.at,
         })
@@ -199,23 +175,23 @@ impl Scanner<'_> {
     }
 
     /// `scan_once`: one value, starting exactly here.
-    fn value(&mut self, depth: usize) -> Result<Value, BodyError> {
+    fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
         match self.peek() {
             Some('"') => self.string().map(Value::String),
-            Some('{' | '[') if depth >= MAX_DEPTH => Err(BodyError::Unreadable),
+            Some('{' | '[') if depth >= MAX_DEPTH => Err(JsonError::Unreadable),
             Some('{') => self.object(depth + 1),
             Some('[') => self.array(depth + 1),
             Some('n') if self.take("null") => Ok(Value::Null),
             Some('t') if self.take("true") => Ok(Value::Bool(true)),
             Some('f') if self.take("false") => Ok(Value::Bool(false)),
-            Some('N') if self.take("NaN") => Ok(python::exotic("NaN")),
-            Some('I') if self.take("Infinity") => Ok(python::exotic("Infinity")),
-            Some('-') if self.take("-Infinity") => Ok(python::exotic("-Infinity")),
+            Some('N') if self.take("NaN") => Ok(beyond_json("NaN")),
+            Some('I') if self.take("Infinity") => Ok(beyond_json("Infinity")),
+            Some('-') if self.take("-Infinity") => Ok(beyond_json("-Infinity")),
             _ => self.number(),
         }
     }
 
-    fn object(&mut self, depth: usize) -> Result<Value, BodyError> {
+    fn object(&mut self, depth: usize) -> Result<Value, JsonError> {
         let mut map = Map::new();
         self.at += 1;
         self.skip_blanks();
@@ -248,7 +224,7 @@ impl Scanner<'_> {
         Ok(Value::Object(map))
     }
 
-    fn array(&mut self, depth: usize) -> Result<Value, BodyError> {
+    fn array(&mut self, depth: usize) -> Result<Value, JsonError> {
         let mut items = Vec::new();
         self.at += 1;
         self.skip_blanks();
@@ -271,9 +247,9 @@ impl Scanner<'_> {
     }
 
     /// `scanstring_unicode`: the text after an opening quote.
-    fn string(&mut self) -> Result<String, BodyError> {
+    fn string(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
-        let unterminated = BodyError::Decode {
+        let unterminated = JsonError::Decode {
             message: "Unterminated string starting at",
             position: begin,
         };
@@ -303,7 +279,7 @@ impl Scanner<'_> {
     }
 
     /// One escape; the reader stands on the character after the backslash.
-    fn escape(&mut self, letter: char) -> Result<char, BodyError> {
+    fn escape(&mut self, letter: char) -> Result<char, JsonError> {
         let plain = match letter {
             '"' | '\\' | '/' => letter,
             'b' => '\u{8}',
@@ -321,13 +297,13 @@ impl Scanner<'_> {
         Ok(plain)
     }
 
-    fn unicode_escape(&mut self) -> Result<char, BodyError> {
+    fn unicode_escape(&mut self) -> Result<char, JsonError> {
         let digits = self.at + 1;
         let end = digits + 4;
         if end >= self.chars.len() {
             return self.fail("Invalid \\uXXXX escape");
         }
-        let invalid = BodyError::Decode {
+        let invalid = JsonError::Decode {
             message: "Invalid \\uXXXX escape",
             position: end.saturating_sub(5),
         };
@@ -338,7 +314,7 @@ impl Scanner<'_> {
             && self.chars[end] == '\\'
             && self.chars[end + 1] == 'u';
         if pair {
-            let invalid = BodyError::Decode {
+            let invalid = JsonError::Decode {
                 message: "Invalid \\uXXXX escape",
                 position: end + 1,
             };
@@ -360,7 +336,7 @@ impl Scanner<'_> {
     }
 
     /// `_match_number_unicode`: an integer, or a float when a fraction or an exponent follows.
-    fn number(&mut self) -> Result<Value, BodyError> {
+    fn number(&mut self) -> Result<Value, JsonError> {
         let start = self.at;
         let mut at = start;
         let digit = |i: usize| self.chars.get(i).is_some_and(char::is_ascii_digit);
@@ -399,14 +375,12 @@ impl Scanner<'_> {
         let text: String = self.chars[start..at].iter().collect();
         self.at = at;
         if at > whole {
-            return Ok(python::float(text.parse().unwrap_or(f64::NAN)));
+            return Ok(float(text.parse().unwrap_or(f64::NAN)));
         }
         if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
-            return Err(BodyError::Unreadable);
+            return Err(JsonError::Unreadable);
         }
-        Ok(text
-            .parse()
-            .map_or_else(|_| python::exotic(&text), python::int))
+        Ok(text.parse().map_or_else(|_| beyond_json(&text), int))
     }
 }
 
@@ -418,8 +392,8 @@ mod tests {
     use super::*;
 
     fn error(body: &str) -> (&'static str, usize) {
-        match parse(body.as_bytes()) {
-            Err(BodyError::Decode { message, position }) => (message, position),
+        match loads(body.as_bytes()) {
+            Err(JsonError::Decode { message, position }) => (message, position),
             other => panic!("{body}: {other:?}"),
         }
     }
@@ -457,40 +431,36 @@ mod tests {
 
     #[test]
     fn python_takes_more_than_json() {
-        let value = parse(br#"{"a":NaN,"b":-Infinity,"c":1180591620717411303424,"d":1e999}"#);
+        let value = loads(br#"{"a":NaN,"b":-Infinity,"c":1180591620717411303424,"d":1e999}"#);
         assert_eq!(
-            python::repr(&value.expect("accepted")),
+            crate::repr(&value.expect("accepted")),
             "{'a': nan, 'b': -inf, 'c': 1180591620717411303424, 'd': inf}"
         );
         assert_eq!(
-            parse(b"\"\\ud83d\\ude00 \\ud800\""),
+            loads(b"\"\\ud83d\\ude00 \\ud800\""),
             Ok(json!("\u{1f600} \u{fffd}"))
         );
-        assert_eq!(parse(b"\xef\xbb\xbf{}"), Ok(json!({})));
-        assert_eq!(parse(b"[\0]\0"), Ok(json!([])));
+        assert_eq!(loads(b"\xef\xbb\xbf{}"), Ok(json!({})));
+        assert_eq!(loads(b"[\0]\0"), Ok(json!([])));
         assert_eq!(
-            parse(b"{\"a\":1,\"b\":2,\"a\":3}"),
+            loads(b"{\"a\":1,\"b\":2,\"a\":3}"),
             Ok(json!({"a": 3, "b": 2}))
         );
     }
 
     #[test]
     fn what_python_cannot_read_at_all_has_its_own_answer() {
-        assert_eq!(parse(b"\"\xff\""), Err(BodyError::Unreadable));
+        assert_eq!(loads(b"\"\xff\""), Err(JsonError::Unreadable));
         assert_eq!(
-            parse("9".repeat(5000).as_bytes()),
-            Err(BodyError::Unreadable)
+            loads("9".repeat(5000).as_bytes()),
+            Err(JsonError::Unreadable)
         );
         assert_eq!(
-            parse("[".repeat(100_000).as_bytes()),
-            Err(BodyError::Unreadable)
+            loads("[".repeat(100_000).as_bytes()),
+            Err(JsonError::Unreadable)
         );
         let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
-        assert!(parse(deep.as_bytes()).is_ok());
-        assert_eq!(
-            Fault::from(BodyError::Unreadable).to_json(),
-            r#"{"detail":"There was an error parsing the body"}"#
-        );
+        assert!(loads(deep.as_bytes()).is_ok());
     }
 
     proptest! {

@@ -1,0 +1,137 @@
+//! `json.dumps`, whole and in pieces.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::repr::repr_float;
+
+/// The text of a value with `ensure_ascii=True`, Python's default: a blank after each comma and
+/// colon. Numbers are spelled as serde_json spells them.
+pub fn dumps(value: &Value) -> String {
+    let mut out = String::with_capacity(128);
+    push(&mut out, value, escape_ascii);
+    out
+}
+
+/// The same with `ensure_ascii=False`.
+pub fn dumps_unicode(value: &Value) -> String {
+    let mut out = String::with_capacity(128);
+    push(&mut out, value, escape);
+    out
+}
+
+fn push(out: &mut String, value: &Value, escape: fn(&mut String, &str)) {
+    let string = |out: &mut String, text: &str| {
+        out.push('"');
+        escape(out, text);
+        out.push('"');
+    };
+    match value {
+        Value::String(text) => string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                push(out, item, escape);
+            }
+            out.push(']');
+        }
+        Value::Object(members) => {
+            out.push('{');
+            for (index, (key, item)) in members.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                string(out, key);
+                out.push_str(": ");
+                push(out, item, escape);
+            }
+            out.push('}');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            // A String takes whatever is written to it.
+            let _ = write!(out, "{value}");
+        }
+    }
+}
+
+/// Appends `text` as the inside of a JSON string with `ensure_ascii=False`.
+pub fn escape(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest
+        .bytes()
+        .position(|b| b < 0x20 || b == b'"' || b == b'\\')
+    {
+        out.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x08 => out.push_str("\\b"),
+            0x0c => out.push_str("\\f"),
+            control => push_unit(out, control.into()),
+        }
+        rest = &rest[at + 1..];
+    }
+    out.push_str(rest);
+}
+
+/// Appends `text` as the inside of a JSON string with `ensure_ascii=True`.
+pub fn escape_ascii(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c >= '\x7f') {
+        escape(out, &rest[..at]);
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            push_unit(out, *unit);
+        }
+        rest = &rest[at + c.len_utf8()..];
+    }
+    escape(out, rest);
+}
+
+fn push_unit(out: &mut String, unit: u16) {
+    // A String takes whatever is written to it.
+    let _ = write!(out, "\\u{unit:04x}");
+}
+
+/// The text of a float, finite or not.
+pub fn float(value: f64) -> String {
+    if value.is_finite() {
+        repr_float(value)
+    } else if value.is_nan() {
+        "NaN".to_owned()
+    } else {
+        let sign = if value < 0.0 { "-" } else { "" };
+        format!("{sign}Infinity")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dumps_spells_as_python_does() {
+        let value = json!({"a": [1, 2.5, "é\"😀\u{7f}\u{1}\n"], "b": {}, "c": null, "d": [true]});
+        assert_eq!(
+            dumps(&value),
+            r#"{"a": [1, 2.5, "\u00e9\"\ud83d\ude00\u007f\u0001\n"], "b": {}, "c": null, "d": [true]}"#
+        );
+        assert_eq!(
+            dumps_unicode(&value),
+            "{\"a\": [1, 2.5, \"é\\\"😀\u{7f}\\u0001\\n\"], \"b\": {}, \"c\": null, \"d\": [true]}"
+        );
+    }
+
+    #[test]
+    fn floats_have_pythons_names() {
+        let values = [1.0, 1e22, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        assert_eq!(
+            values.map(float),
+            ["1.0", "1e+22", "NaN", "Infinity", "-Infinity"]
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! `repr` and `str`.
+
+use std::fmt::{self, Write};
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::value::Py;
+
+/// `str(value)`: the text itself for a string, else [`repr`].
+pub fn str(value: &Value) -> String {
+    match value {
+        Value::String(s) => s.clone(),
+        other => repr(other),
+    }
+}
+
+/// `repr(value)`.
+pub fn repr(value: &Value) -> String {
+    let mut out = String::new();
+    // A String takes whatever is written to it.
+    let _ = write_repr(&mut out, value);
+    out
+}
+
+fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
+    match Py::of(value) {
+        Py::None => out.write_str("None"),
+        Py::Bool(true) => out.write_str("True"),
+        Py::Bool(false) => out.write_str("False"),
+        Py::Int(i) => write!(out, "{i}"),
+        Py::BigInt(text) => out.write_str(text),
+        Py::Float(f) => out.write_str(&repr_float(f)),
+        Py::Str(s) => write_repr_str(out, s),
+        Py::List(items) => {
+            out.write_char('[')?;
+            for (i, item) in items.iter().enumerate() {
+                out.write_str(if i > 0 { ", " } else { "" })?;
+                write_repr(out, item)?;
+            }
+            out.write_char(']')
+        }
+        Py::Dict(map) => {
+            out.write_char('{')?;
+            for (i, (key, item)) in map.iter().enumerate() {
+                out.write_str(if i > 0 { ", " } else { "" })?;
+                write_repr_str(out, key)?;
+                out.write_str(": ")?;
+                write_repr(out, item)?;
+            }
+            out.write_char('}')
+        }
+    }
+}
+
+/// `repr` of a string.
+pub fn repr_str(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    // A String takes whatever is written to it.
+    let _ = write_repr_str(&mut out, text);
+    out
+}
+
+/// Writes `repr` of a string: single quotes unless the text has those and no double ones,
+/// backslash escapes, and everything Unicode calls unprintable as `\x`, `\u` or `\U`.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.write_char(quote)?;
+    for c in text.chars() {
+        match c {
+            '\\' => out.write_str("\\\\")?,
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            c if c == quote => write!(out, "\\{c}")?,
+            ' '..='~' => out.write_char(c)?,
+            c => write_other(out, c)?,
+        }
+    }
+    out.write_char(quote)
+}
+
+fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
+    /// What `str.isprintable` refuses, beyond ASCII.
+    static UNPRINTABLE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a constant pattern"));
+    let mut buffer = [0; 4];
+    if c > '\u{7f}' && !UNPRINTABLE.is_match(c.encode_utf8(&mut buffer)) {
+        return out.write_char(c);
+    }
+    match u32::from(c) {
+        n @ 0..=0xff => write!(out, "\\x{n:02x}"),
+        n @ 0x100..=0xffff => write!(out, "\\u{n:04x}"),
+        n => write!(out, "\\U{n:08x}"),
+    }
+}
+
+/// `repr` of a float: the shortest digits that read back, `1e+16` and `1e-05` style exponents
+/// outside 1e-4..1e16, and always a sign that it is a float.
+pub fn repr_float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let scientific = format!("{value:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if value != 0.0 && !(-4..16).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{digits}e{sign}{:02}", exponent.abs());
+    }
+    let plain = format!("{value}");
+    if plain.contains('.') {
+        plain
+    } else {
+        plain + ".0"
+    }
+}
+
+/// Whether `str.strip()` takes this character for a blank.
+pub fn is_blank(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn floats_are_spelled_as_python_spells_them() {
+        let cases = [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (2.5, "2.5"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (1e22, "1e+22"),
+            (5e-324, "5e-324"),
+            (9.9e-5, "9.9e-05"),
+            (1.5e300, "1.5e+300"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (f64::NAN, "nan"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(repr_float(value), text);
+        }
+    }
+
+    #[test]
+    fn strings_choose_quotes_and_escapes_as_python_does() {
+        let cases = [
+            ("a", "'a'"),
+            ("it's", "\"it's\""),
+            ("'\"", "'\\'\"'"),
+            ("a\nb\\", "'a\\nb\\\\'"),
+            (
+                "é\u{a0}\u{200b}\u{1f600}\u{7f}",
+                "'é\\xa0\\u200b\u{1f600}\\x7f'",
+            ),
+        ];
+        for (text, repr) in cases {
+            assert_eq!(repr_str(text), repr);
+        }
+    }
+
+    #[test]
+    fn containers_nest() {
+        let value = json!({"a": [1, 2.0, null, true], "b": {"c": "d"}});
+        assert_eq!(repr(&value), "{'a': [1, 2.0, None, True], 'b': {'c': 'd'}}");
+    }
+}

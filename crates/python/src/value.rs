@@ -1,0 +1,148 @@
+//! The Python value behind a JSON value.
+//!
+//! Three things of Python's JSON have no [`serde_json::Number`]: `NaN`, the infinities and
+//! integers beyond 64 bits. [`beyond_json`] wraps their text in an object whose only key no
+//! client can send by accident; [`Py::of`] looks through it.
+
+use serde_json::{Map, Value};
+
+/// Key of the wrapper object that [`beyond_json`] builds.
+const BEYOND_JSON: &str = "\0python-number";
+
+/// What Python's `json.loads` would have made of a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Py<'a> {
+    /// `None`.
+    None,
+    /// `bool`.
+    Bool(bool),
+    /// An `int` that fits 128 bits.
+    Int(i128),
+    /// A longer `int`, as its normalised decimal text.
+    BigInt(&'a str),
+    /// `float`, which may be NaN or infinite.
+    Float(f64),
+    /// `str`.
+    Str(&'a str),
+    /// `list`.
+    List(&'a [Value]),
+    /// `dict`.
+    Dict(&'a Map<String, Value>),
+}
+
+impl<'a> Py<'a> {
+    /// The Python value behind a JSON value.
+    pub fn of(value: &'a Value) -> Self {
+        match value {
+            Value::Null => Self::None,
+            Value::Bool(b) => Self::Bool(*b),
+            Value::Number(n) => n
+                .as_i64()
+                .map(i128::from)
+                .or_else(|| n.as_u64().map(i128::from))
+                .map_or_else(|| Self::Float(n.as_f64().unwrap_or(f64::NAN)), Self::Int),
+            Value::String(s) => Self::Str(s),
+            Value::Array(items) => Self::List(items),
+            Value::Object(map) => Self::of_object(map),
+        }
+    }
+
+    fn of_object(map: &'a Map<String, Value>) -> Self {
+        if map.len() != 1 {
+            return Self::Dict(map);
+        }
+        match map.get(BEYOND_JSON).and_then(Value::as_str) {
+            None => Self::Dict(map),
+            Some("NaN") => Self::Float(f64::NAN),
+            Some("Infinity") => Self::Float(f64::INFINITY),
+            Some("-Infinity") => Self::Float(f64::NEG_INFINITY),
+            Some(digits) => digits.parse().map_or(Self::BigInt(digits), Self::Int),
+        }
+    }
+
+    /// `bool(value)`.
+    pub fn truthy(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Bool(b) => b,
+            Self::Int(i) => i != 0,
+            Self::BigInt(_) => true,
+            Self::Float(f) => f != 0.0,
+            Self::Str(s) => !s.is_empty(),
+            Self::List(items) => !items.is_empty(),
+            Self::Dict(map) => !map.is_empty(),
+        }
+    }
+
+    /// `type(value).__name__`.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Self::None => "NoneType",
+            Self::Bool(_) => "bool",
+            Self::Int(_) | Self::BigInt(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(_) => "str",
+            Self::List(_) => "list",
+            Self::Dict(_) => "dict",
+        }
+    }
+
+    /// The number Python would compare with, for `bool`, `int` and `float`.
+    pub fn number(self) -> Option<f64> {
+        match self {
+            Self::Bool(b) => Some(f64::from(u8::from(b))),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "only compared with small bounds"
+            )]
+            Self::Int(i) => Some(i as f64),
+            Self::BigInt(text) => text.parse().ok(),
+            Self::Float(f) => Some(f),
+            _ => None,
+        }
+    }
+}
+
+/// A value that only Python's numbers can hold: `NaN`, `Infinity`, `-Infinity` or the decimal
+/// digits of a long integer.
+pub fn beyond_json(text: &str) -> Value {
+    Value::Object(Map::from_iter([(
+        BEYOND_JSON.to_owned(),
+        Value::from(text),
+    )]))
+}
+
+/// A JSON value for a float, finite or not.
+pub fn float(value: f64) -> Value {
+    serde_json::Number::from_f64(value).map_or_else(
+        || {
+            beyond_json(match value {
+                v if v.is_nan() => "NaN",
+                v if v > 0.0 => "Infinity",
+                _ => "-Infinity",
+            })
+        },
+        Value::Number,
+    )
+}
+
+/// A JSON value for an integer of any size.
+pub fn int(value: i128) -> Value {
+    i64::try_from(value)
+        .map(Value::from)
+        .or_else(|_| u64::try_from(value).map(Value::from))
+        .unwrap_or_else(|_| beyond_json(&value.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_json_keep_their_meaning() {
+        assert_eq!(Py::of(&int(1 << 70)), Py::Int(1 << 70));
+        assert_eq!(Py::of(&float(f64::INFINITY)), Py::Float(f64::INFINITY));
+        let digits = "9".repeat(60);
+        assert_eq!(Py::of(&beyond_json(&digits)), Py::BigInt(&digits));
+    }
+}
