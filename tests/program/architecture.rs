@@ -17,7 +17,6 @@ const LONGER: &[(&str, usize)] = &[
     ("crates/engine/src/sched/pool.rs", 669),
     ("crates/http/src/openai/prepare.rs", 637),
     ("crates/replay/tests/replay/load.rs", 615),
-    ("crates/wire/src/check.rs", 700),
     ("src/server/mod.rs", 613),
     ("src/tools/dynamo_run/args.rs", 650),
     ("tests/http/grpc.rs", 639),
@@ -35,7 +34,6 @@ const LARGER_CIRCLES: &[(&str, usize)] = &[
     ("crates/observe", 7),
     ("crates/replay", 4),
     ("crates/service", 5),
-    ("crates/wire", 10),
 ];
 
 /// Helpers that look until a condition holds, with a bound and a pause between two looks.

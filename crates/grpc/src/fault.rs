@@ -7,7 +7,7 @@ use tonic::{Request, Status};
 use super::{Parts, status};
 use vllm_sim_service::RequestFaults;
 use vllm_sim_service::fault::{ConnHandle, StreamFault};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// What befalls a call.
 ///
@@ -35,7 +35,7 @@ pub(super) fn inject(parts: &Parts, faults: &RequestFaults) -> Result<(), Status
     let service = &parts.service;
     faults.count(service, failure.name());
     let message = failure.message(service.models.displayed());
-    let fault = Fault::new(failure.status(), Kind::BadRequest, message);
+    let fault = Fault::new(failure.status(), ErrorType::BadRequest, message);
     Err(status::fault(&fault))
 }
 

@@ -18,7 +18,7 @@ use super::vllm::ok;
 use super::{body, error, query};
 use crate::error::Answer;
 use vllm_sim_service::scenario::Scenario;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// `GET /admin/config`: all flags with their values, keys and tokens hidden.
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
@@ -50,7 +50,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     allowed(&app, request.headers())?;
     let failed = |text: String| {
         let text = format!("Failed to update fake metrics: {text}");
-        Fault::new(500, Kind::InternalServer, text)
+        Fault::new(500, ErrorType::InternalServer, text)
     };
     let bytes = body::read(&app, request.into_body()).await?;
     let update: Value =
@@ -97,7 +97,7 @@ fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
         return Ok(());
     }
     let text = "this route needs the bearer key of --admin-api-key";
-    Err(Fault::new(401, Kind::Authentication, text))
+    Err(Fault::new(401, ErrorType::Authentication, text))
 }
 
 /// `?rank=N`.
@@ -114,8 +114,8 @@ fn refused(error: Refused) -> Fault {
     let text = error.to_string();
     match error {
         // A server that was started without its flags at hand.
-        Refused::Fixed => Fault::new(501, Kind::NotImplemented, text),
-        Refused::Rank { .. } => Fault::new(404, Kind::NotFound, text),
+        Refused::Fixed => Fault::new(501, ErrorType::NotImplemented, text),
+        Refused::Rank { .. } => Fault::new(404, ErrorType::NotFound, text),
         Refused::Shared { .. } | Refused::Config(_) | Refused::Scenario(_) => {
             Fault::bad_request(text)
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::App;
 use super::openai::llmd::unread;
 use vllm_sim_service::RequestFaults;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Reads a body up to the server's limit.
 ///
@@ -25,7 +25,7 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
             let message = format!(
                 "request body is larger than {limit} bytes; raise --max-request-body-size-mb to allow it"
             );
-            Err(Fault::new(413, Kind::TooLarge, message))
+            Err(Fault::new(413, ErrorType::TooLarge, message))
         }
         Err(error) => Err(Fault::bad_request(format!(
             "cannot read the request body: {error}"

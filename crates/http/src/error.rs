@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 
 use vllm_sim_service::ServeError;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// What a handler answers: a fault is shown in OpenAI's envelope.
 pub(super) type Answer = Result<Response<Body>, Fault>;
@@ -60,12 +60,12 @@ pub(super) fn status(code: u16) -> StatusCode {
 pub(super) fn fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {
-        ServeError::QueueFull => Fault::new(429, Kind::RateLimit, message),
+        ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
         ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            Fault::new(503, Kind::ServiceUnavailablePhrase, message)
+            Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
-        ServeError::Draining => Fault::new(503, Kind::ServiceUnavailablePhrase, message),
-        ServeError::Paused => Fault::new(503, Kind::ServiceUnavailable, message),
+        ServeError::Draining => Fault::new(503, ErrorType::ServiceUnavailablePhrase, message),
+        ServeError::Paused => Fault::new(503, ErrorType::ServiceUnavailable, message),
         ServeError::Rank { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_)

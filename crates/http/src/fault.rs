@@ -14,7 +14,7 @@ use super::body::RequestHead;
 use super::{error, faulty_body};
 use vllm_sim_service::fault::{ConnHandle, FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{FaultInjector, RequestFaults};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// The header that asks for faults.
 const HEADER: &str = "x-sim-fault";
@@ -139,15 +139,15 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
 }
 
 /// llm-d's `type` of a status.
-fn kind(status: u16) -> Kind {
+fn kind(status: u16) -> ErrorType {
     match status {
-        400 => Kind::BadRequest,
-        401 => Kind::Authentication,
-        403 => Kind::PermissionDenied,
-        404 => Kind::NotFound,
-        422 => Kind::UnprocessableEntity,
-        429 => Kind::RateLimit,
-        500.. => Kind::InternalServer,
-        _ => Kind::ApiConnection,
+        400 => ErrorType::BadRequest,
+        401 => ErrorType::Authentication,
+        403 => ErrorType::PermissionDenied,
+        404 => ErrorType::NotFound,
+        422 => ErrorType::UnprocessableEntity,
+        429 => ErrorType::RateLimit,
+        500.. => ErrorType::InternalServer,
+        _ => ErrorType::ApiConnection,
     }
 }

@@ -10,7 +10,7 @@ use super::openai::{chat, completion};
 use crate::body::Received;
 use crate::error::Answer;
 use vllm_sim_python::{self as python, JsonError};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Answers as the route whose request the body is: chat, else completion.
@@ -20,7 +20,7 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     let value =
         python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.defaults.bounds) {
-        Err(fault) if fault.kind == Kind::BadRequestPhrase => {
+        Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
             completion::answer(&app, &received.head, &value).await
         }
         _ => chat::answer(&app, &received.head, &value).await,
@@ -38,7 +38,7 @@ fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     let text =
         format!("JSON decode error: {message}: line {line} column {column} (char {position})");
-    Fault::new(400, Kind::BadRequestPhrase, text)
+    Fault::new(400, ErrorType::BadRequestPhrase, text)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, Length, Model, Refusal, STR, Schema, Wire, int_from, optional, required,
-    wire_model,
+    ANY_LENGTH, INT, Length, Model, STR, Schema, ValidatorError, Wire, int_from, optional,
+    required, wire_model,
 };
 
 /// Text of a message or of the system prompt.
@@ -105,18 +105,18 @@ fn text<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
 }
 
 /// `AnthropicContentBlock.validate_tool_change`.
-fn tool_change(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let kind = text(map, "type");
     if !changes_tools(kind) {
         return Ok(());
     }
     let Some(Value::Object(tool)) = map.get("tool") else {
-        return Err(Refusal::ValueError(format!(
+        return Err(ValidatorError::ValueError(format!(
             "tool is required for {kind} blocks"
         )));
     };
     if kind == "tool_removal" && text(tool, "type") != "tool_reference" {
-        return Err(Refusal::ValueError(
+        return Err(ValidatorError::ValueError(
             "tool_removal only accepts a tool_reference".to_owned(),
         ));
     }
@@ -128,11 +128,11 @@ fn changes_tools(kind: &str) -> bool {
 }
 
 /// `_reject_tool_changes`.
-fn no_tool_changes(content: Option<&Value>) -> Result<(), Refusal> {
+fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
     let blocks = content.and_then(Value::as_array).into_iter().flatten();
     for kind in blocks.filter_map(|block| block.get("type")?.as_str()) {
         if changes_tools(kind) {
-            return Err(Refusal::ValueError(format!(
+            return Err(ValidatorError::ValueError(format!(
                 "{kind} blocks are only allowed in messages with role \"system\""
             )));
         }
@@ -151,7 +151,7 @@ wire_model! {
 }
 
 /// `AnthropicMessage.validate_tool_change_role`.
-fn tool_change_role(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text(map, "role") == "system" {
         Ok(())
     } else {
@@ -179,7 +179,7 @@ wire_model! {
 }
 
 /// `AnthropicTool.validate_input_schema`.
-fn object_type(schema: &Value) -> Result<Option<Value>, Refusal> {
+fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
     if schema.get("type").is_some() {
         return Ok(None);
     }
@@ -201,9 +201,9 @@ wire_model! {
 }
 
 /// `AnthropicToolChoice.validate_name_required_for_tool`.
-fn tool_name(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text(map, "type") == "tool" && text(map, "name").is_empty() {
-        return Err(Refusal::ValueError(
+        return Err(ValidatorError::ValueError(
             "tool_choice.name is required when type is 'tool'".to_owned(),
         ));
     }
@@ -291,7 +291,7 @@ impl Wire for Thinking {
 
 const MODEL_NAME: Schema = Schema::After(
     |name| match name.as_str() {
-        Some("") => Err(Refusal::ValueError("Model is required".to_owned())),
+        Some("") => Err(ValidatorError::ValueError("Model is required".to_owned())),
         _ => Ok(None),
     },
     &STR,
@@ -315,7 +315,7 @@ wire_model! {
         max_tokens: i128 [Schema::After(
             |max| match i128::read(max) {
                 Some(i128::MIN..=0) => {
-                    Err(Refusal::ValueError("max_tokens must be positive".to_owned()))
+                    Err(ValidatorError::ValueError("max_tokens must be positive".to_owned()))
                 }
                 _ => Ok(None),
             },
@@ -366,7 +366,7 @@ wire_model! {
 }
 
 /// `AnthropicMessagesRequest.validate_thinking_budget`.
-fn thinking_budget(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let params = map.get("kv_transfer_params").and_then(Value::as_object);
     if params.is_some_and(|params| validators::truthy(params, "do_remote_decode")) {
         return Ok(());
@@ -374,9 +374,11 @@ fn thinking_budget(map: &Map<String, Value>) -> Result<(), Refusal> {
     let thinking = map.get("thinking").and_then(Thinking::read);
     let max = map.get("max_tokens").and_then(i128::read);
     match (thinking, max) {
-        (Some(Thinking::Enabled(budget)), Some(max)) if budget >= max => Err(Refusal::ValueError(
-            "thinking.budget_tokens must be less than max_tokens".to_owned(),
-        )),
+        (Some(Thinking::Enabled(budget)), Some(max)) if budget >= max => {
+            Err(ValidatorError::ValueError(
+                "thinking.budget_tokens must be less than max_tokens".to_owned(),
+            ))
+        }
         _ => Ok(()),
     }
 }

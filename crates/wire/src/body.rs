@@ -6,7 +6,7 @@
 use serde_json::Value;
 use vllm_sim_python::{self as python, JsonError};
 
-use super::fault::{Fault, Kind};
+use super::fault::{ErrorType, Fault};
 
 /// Reads the body of a route that takes JSON; an empty one reads as null.
 ///
@@ -56,7 +56,7 @@ pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
     }
     Err(Fault::new(
         400,
-        Kind::BadRequestPhrase,
+        ErrorType::BadRequestPhrase,
         "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
     ))
 }
@@ -81,9 +81,11 @@ fn is_some_json(content_type: &str) -> bool {
 impl From<JsonError> for Fault {
     fn from(error: JsonError) -> Self {
         match error {
-            JsonError::Unreadable => {
-                Self::new(400, Kind::Detail, "There was an error parsing the body")
-            }
+            JsonError::Unreadable => Self::new(
+                400,
+                ErrorType::Detail,
+                "There was an error parsing the body",
+            ),
             JsonError::Decode { message, position } => {
                 let error = python::repr_str(message);
                 let text = format!(
@@ -93,7 +95,7 @@ impl From<JsonError> for Fault {
                 );
                 Self {
                     param: Some(format!("body.{position}")),
-                    ..Self::new(400, Kind::BadRequestPhrase, text)
+                    ..Self::new(400, ErrorType::BadRequestPhrase, text)
                 }
             }
         }

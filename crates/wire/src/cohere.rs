@@ -8,7 +8,7 @@ use vllm_sim_python::Py;
 
 use super::check;
 use super::fault::Fault;
-use super::schema::{ANY_LENGTH, Refusal, Schema, wire_model};
+use super::schema::{ANY_LENGTH, Schema, ValidatorError, wire_model};
 
 wire_model! {
     /// One part of an input.
@@ -23,7 +23,7 @@ wire_model! {
 }
 
 /// `CohereEmbedContent.validate_content_payload`.
-fn payload(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = map.get("type").is_some_and(|kind| kind == "text");
     let missing = if text {
         map.get("text").is_none_or(Value::is_null)
@@ -33,10 +33,10 @@ fn payload(map: &Map<String, Value>) -> Result<(), Refusal> {
     };
     match (missing, text) {
         (false, _) => Ok(()),
-        (true, true) => Err(Refusal::ValueError(
+        (true, true) => Err(ValidatorError::ValueError(
             "CohereEmbedContent with type='text' requires text".to_owned(),
         )),
-        (true, false) => Err(Refusal::ValueError(
+        (true, false) => Err(ValidatorError::ValueError(
             "CohereEmbedContent with type='image_url' requires image_url.url".to_owned(),
         )),
     }
@@ -80,14 +80,14 @@ wire_model! {
 }
 
 /// `CohereEmbedRequest.validate_input_fields`.
-fn one_kind(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let mut given = ["texts", "images", "inputs"]
         .iter()
         .filter_map(|key| map.get(*key))
         .filter(|value| !value.is_null());
     match (given.next(), given.next()) {
         (Some(only), None) if Py::of(only).truthy() => Ok(()),
-        _ => Err(Refusal::ValueError(
+        _ => Err(ValidatorError::ValueError(
             "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
                 .to_owned(),
         )),

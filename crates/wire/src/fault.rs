@@ -9,11 +9,11 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::Version;
+use super::version::Version;
 
 /// The `type` member of an error, and with it the spelling of the envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorType {
     /// Semantic validation: `BadRequestError`.
     BadRequest,
     /// Schema validation, broken JSON, wrong media type: `Bad Request`, with a blank.
@@ -60,7 +60,7 @@ pub enum Kind {
     Bare,
 }
 
-impl Kind {
+impl ErrorType {
     /// The text on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ pub struct Fault {
     /// HTTP status, also the `code` member.
     pub status: u16,
     /// The `type` member.
-    pub kind: Kind,
+    pub error_type: ErrorType,
     /// The text, before [`sanitize`].
     pub message: String,
     /// The `param` member.
@@ -104,10 +104,10 @@ pub struct Fault {
 
 impl Fault {
     /// A fault without a parameter.
-    pub fn new(status: u16, kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(status: u16, error_type: ErrorType, message: impl Into<String>) -> Self {
         Self {
             status,
-            kind,
+            error_type,
             message: message.into(),
             param: None,
         }
@@ -116,7 +116,7 @@ impl Fault {
     /// 400 `BadRequestError` with nothing appended: a `VLLMValidationError` without details,
     /// or a plain `ValueError`.
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(400, Kind::BadRequest, message)
+        Self::new(400, ErrorType::BadRequest, message)
     }
 
     /// 400 `BadRequestError` with `(parameter=P)` appended.
@@ -143,7 +143,7 @@ impl Fault {
             param: Some("model".to_owned()),
             ..Self::new(
                 404,
-                Kind::NotFound,
+                ErrorType::NotFound,
                 format!(
                     "The model `{model}` does not exist. Valid aliases: {}.",
                     aliases.join(", ")
@@ -170,7 +170,7 @@ impl Fault {
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,
-            Kind::NotFound,
+            ErrorType::NotFound,
             format!("The model `{model}` does not exist."),
         )
     }
@@ -188,27 +188,31 @@ impl Fault {
     /// The body of a `/v1/messages` handler error. 0.32 passes vLLM's own type through, 0.33
     /// translates it by status.
     pub fn to_anthropic_json(&self, version: Version) -> String {
-        let kind = match version {
-            Version::V032 => self.kind.as_str(),
+        let error_type = match version {
+            Version::V032 => self.error_type.as_str(),
             Version::V033 => anthropic_type(self.status),
         };
         format!(
             r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,
-            quoted(kind),
+            quoted(error_type),
             quoted(&sanitize(&self.message))
         )
     }
 
     fn render(&self, comma: &str, colon: &str) -> String {
         let message = quoted(&sanitize(&self.message));
-        match self.kind {
-            Kind::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
-            Kind::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
+        match self.error_type {
+            ErrorType::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
+            ErrorType::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
             _ => {}
         }
         let mut out = String::with_capacity(message.len() + 80);
         let _ = write!(out, r#"{{"error"{colon}{{"message"{colon}{message}{comma}"#);
-        let _ = write!(out, r#""type"{colon}{}{comma}"#, quoted(self.kind.as_str()));
+        let _ = write!(
+            out,
+            r#""type"{colon}{}{comma}"#,
+            quoted(self.error_type.as_str())
+        );
         let param = self
             .param
             .as_deref()
@@ -311,14 +315,14 @@ mod tests {
             r#"{"error":{"message":"too é (parameter=max_tokens, value=-1)","type":"BadRequestError","param":"max_tokens","code":400}}"#
         );
         assert_eq!(
-            Fault::new(500, Kind::InternalServer, "x").to_spaced_json(),
+            Fault::new(500, ErrorType::InternalServer, "x").to_spaced_json(),
             r#"{"error": {"message": "x", "type": "InternalServerError", "param": null, "code": 500}}"#
         );
     }
 
     #[test]
     fn anthropic_errors_depend_on_the_version() {
-        let fault = Fault::new(503, Kind::ServiceUnavailablePhrase, "busy");
+        let fault = Fault::new(503, ErrorType::ServiceUnavailablePhrase, "busy");
         assert_eq!(
             fault.to_anthropic_json(Version::V032),
             r#"{"type":"error","error":{"type":"Service Unavailable","message":"busy"}}"#

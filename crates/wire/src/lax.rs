@@ -11,14 +11,14 @@ use std::borrow::Cow;
 use serde_json::Value;
 use vllm_sim_python::{self as python, Py};
 
-use super::schema::{Bounds, Length, Model, Shape};
+use super::schema::{ClassKind, Length, Model, NumberBounds};
 
 /// Longest integer text that pydantic parses.
 const MAX_INT_DIGITS: usize = 4300;
 
 /// The fixed part of a schema error: what it is called and what it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ErrorText {
+pub(super) struct KnownError {
     /// The `type` member.
     pub(super) kind: &'static str,
     /// The `msg` member.
@@ -27,7 +27,7 @@ pub(super) struct ErrorText {
     pub(super) context: String,
 }
 
-impl ErrorText {
+impl KnownError {
     pub(super) fn new(kind: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -41,11 +41,11 @@ impl ErrorText {
     }
 }
 
-pub(super) type Coerced = Result<Option<Value>, ErrorText>;
+pub(super) type Coerced = Result<Option<Value>, KnownError>;
 
 pub(super) fn bool(value: &Value) -> Coerced {
     let unreadable = || {
-        ErrorText::new(
+        KnownError::new(
             "bool_parsing",
             "Input should be a valid boolean, unable to interpret input",
         )
@@ -69,7 +69,7 @@ pub(super) fn bool(value: &Value) -> Coerced {
         _ => None,
     };
     read.map(|b| Some(Value::Bool(b)))
-        .ok_or_else(|| ErrorText::new("bool_type", "Input should be a valid boolean"))
+        .ok_or_else(|| KnownError::new("bool_type", "Input should be a valid boolean"))
 }
 
 /// Whether pydantic takes a float for a 64-bit integer.
@@ -82,11 +82,11 @@ pub(super) fn int(value: &Value) -> Coerced {
     match Py::of(value) {
         Py::Int(_) | Py::BigInt(_) => Ok(None),
         Py::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
-        Py::Float(f) if !f.is_finite() => Err(ErrorText::new(
+        Py::Float(f) if !f.is_finite() => Err(KnownError::new(
             "finite_number",
             "Input should be a finite number",
         )),
-        Py::Float(f) if f.fract() != 0.0 => Err(ErrorText::new(
+        Py::Float(f) if f.fract() != 0.0 => Err(KnownError::new(
             "int_from_float",
             "Input should be a valid integer, got a number with a fractional part",
         )),
@@ -94,15 +94,15 @@ pub(super) fn int(value: &Value) -> Coerced {
         #[expect(clippy::cast_possible_truncation, reason = "whole and within 64 bits")]
         Py::Float(f) => Ok(Some(Value::from(f as i64))),
         Py::Str(text) => int_from_text(text).map(Some),
-        _ => Err(ErrorText::new(
+        _ => Err(KnownError::new(
             "int_type",
             "Input should be a valid integer",
         )),
     }
 }
 
-fn too_large() -> ErrorText {
-    ErrorText::new(
+fn too_large() -> KnownError {
+    KnownError::new(
         "int_parsing_size",
         "Unable to parse input string as an integer, exceeded maximum size",
     )
@@ -117,7 +117,7 @@ pub(super) fn integer(text: &str) -> Option<Value> {
     }
 }
 
-fn int_from_text(text: &str) -> Result<Value, ErrorText> {
+fn int_from_text(text: &str) -> Result<Value, KnownError> {
     let text = text.trim();
     if text.len() > MAX_INT_DIGITS {
         return Err(too_large());
@@ -133,7 +133,7 @@ fn int_from_text(text: &str) -> Result<Value, ErrorText> {
         None => digits,
     };
     let plain = underscored(whole).ok_or_else(|| {
-        ErrorText::new(
+        KnownError::new(
             "int_parsing",
             "Input should be a valid integer, unable to parse string as an integer",
         )
@@ -165,7 +165,7 @@ pub(super) fn float(value: &Value) -> Coerced {
         Py::Int(i) => Ok(Some(python::float(i as f64))),
         Py::BigInt(digits) => match digits.parse::<f64>() {
             Ok(f) if f.is_finite() => Ok(Some(python::float(f))),
-            _ => Err(ErrorText::new(
+            _ => Err(KnownError::new(
                 "float_type",
                 "Input should be a valid number",
             )),
@@ -173,12 +173,12 @@ pub(super) fn float(value: &Value) -> Coerced {
         Py::Str(text) => float_from_text(text)
             .map(|f| Some(python::float(f)))
             .ok_or_else(|| {
-                ErrorText::new(
+                KnownError::new(
                     "float_parsing",
                     "Input should be a valid number, unable to parse string as a number",
                 )
             }),
-        _ => Err(ErrorText::new(
+        _ => Err(KnownError::new(
             "float_type",
             "Input should be a valid number",
         )),
@@ -206,7 +206,7 @@ fn float_from_text(text: &str) -> Option<f64> {
 
 pub(super) fn str(value: &Value, length: Length) -> Coerced {
     let Py::Str(text) = Py::of(value) else {
-        return Err(ErrorText::new(
+        return Err(KnownError::new(
             "string_type",
             "Input should be a valid string",
         ));
@@ -218,7 +218,7 @@ pub(super) fn str(value: &Value, length: Length) -> Coerced {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count < length.min {
         let n = length.min;
-        return Err(ErrorText::new(
+        return Err(KnownError::new(
             "string_too_short",
             format!("String should have at least {n} character{}", plural(n)),
         )
@@ -226,7 +226,7 @@ pub(super) fn str(value: &Value, length: Length) -> Coerced {
     }
     if count > length.max {
         let n = length.max;
-        return Err(ErrorText::new(
+        return Err(KnownError::new(
             "string_too_long",
             format!("String should have at most {n} character{}", plural(n)),
         )
@@ -239,7 +239,7 @@ pub(super) fn bytes(value: &Value) -> Coerced {
     if value.is_string() {
         return Ok(None);
     }
-    Err(ErrorText::new(
+    Err(KnownError::new(
         "bytes_type",
         "Input should be a valid bytes",
     ))
@@ -248,7 +248,7 @@ pub(super) fn bytes(value: &Value) -> Coerced {
 pub(super) fn iterable(value: &Value) -> Coerced {
     match Py::of(value) {
         Py::Str(_) | Py::List(_) | Py::Dict(_) => Ok(None),
-        _ => Err(ErrorText::new("iterable_type", "Input should be iterable")),
+        _ => Err(KnownError::new("iterable_type", "Input should be iterable")),
     }
 }
 
@@ -267,13 +267,13 @@ fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
     Err(choice_words(kind, choices))
 }
 
-fn choice_words(kind: &'static str, choices: &[&str]) -> ErrorText {
+fn choice_words(kind: &'static str, choices: &[&str]) -> KnownError {
     let expected = either(
         choices.iter().map(|choice| python::repr_str(choice)),
         " or ",
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
-    ErrorText::new(kind, format!("Input should be {expected}")).with(context)
+    KnownError::new(kind, format!("Input should be {expected}")).with(context)
 }
 
 pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
@@ -289,11 +289,11 @@ pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
     }
     let expected = either(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Err(ErrorText::new("enum", format!("Input should be {expected}")).with(context))
+    Err(KnownError::new("enum", format!("Input should be {expected}")).with(context))
 }
 
-pub(super) fn not_an_instance(class: &str) -> ErrorText {
-    ErrorText::new(
+pub(super) fn not_an_instance(class: &str) -> KnownError {
+    KnownError::new(
         "is_instance_of",
         format!("Input should be an instance of {class}"),
     )
@@ -310,7 +310,7 @@ fn either(names: impl Iterator<Item = String>, last: &str) -> String {
     }
 }
 
-pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), ErrorText> {
+pub(super) fn int_bounds(value: &Value, bounds: NumberBounds<i128>) -> Result<(), KnownError> {
     let below = |limit: i128| match Py::of(value) {
         Py::Int(i) => i < limit,
         Py::BigInt(text) => text.starts_with('-'),
@@ -333,7 +333,7 @@ pub(super) fn int_bounds(value: &Value, bounds: Bounds<i128>) -> Result<(), Erro
     }
 }
 
-pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), ErrorText> {
+pub(super) fn float_bounds(value: &Value, bounds: NumberBounds<f64>) -> Result<(), KnownError> {
     let number = Py::of(value).number().unwrap_or(f64::NAN);
     // NaN is on no side of any bound.
     let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
@@ -352,39 +352,39 @@ pub(super) fn float_bounds(value: &Value, bounds: Bounds<f64>) -> Result<(), Err
 }
 
 /// The message drops the `.0` that the context keeps.
-fn float_words(words: fn(&str) -> ErrorText, limit: f64) -> ErrorText {
+fn float_words(words: fn(&str) -> KnownError, limit: f64) -> KnownError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
-    let ErrorText {
+    let KnownError {
         kind,
         message,
         context,
     } = words(&short);
-    ErrorText {
+    KnownError {
         kind,
         message,
         context: context.replace(&short, &full),
     }
 }
 
-fn at_most(limit: &str) -> ErrorText {
-    ErrorText::new(
+fn at_most(limit: &str) -> KnownError {
+    KnownError::new(
         "less_than_equal",
         format!("Input should be less than or equal to {limit}"),
     )
     .with(format!("'le': {limit}"))
 }
 
-fn at_least(limit: &str) -> ErrorText {
-    ErrorText::new(
+fn at_least(limit: &str) -> KnownError {
+    KnownError::new(
         "greater_than_equal",
         format!("Input should be greater than or equal to {limit}"),
     )
     .with(format!("'ge': {limit}"))
 }
 
-fn more_than(limit: &str) -> ErrorText {
-    ErrorText::new(
+fn more_than(limit: &str) -> KnownError {
+    KnownError::new(
         "greater_than",
         format!("Input should be greater than {limit}"),
     )
@@ -392,7 +392,7 @@ fn more_than(limit: &str) -> ErrorText {
 }
 
 /// Too many items are refused at once, too few only when all of them are good.
-pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<ErrorText> {
+pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
         let n = length.max;
@@ -401,7 +401,7 @@ pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Er
             plural(n)
         );
         let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
-        return Some(ErrorText::new("too_long", text).with(context));
+        return Some(KnownError::new("too_long", text).with(context));
     }
     if good && count < length.min {
         let n = length.min;
@@ -410,23 +410,23 @@ pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Er
             plural(n)
         );
         let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
-        return Some(ErrorText::new("too_short", text).with(context));
+        return Some(KnownError::new("too_short", text).with(context));
     }
     None
 }
 
-pub(super) fn not_attributes() -> ErrorText {
-    ErrorText::new(
+pub(super) fn not_attributes() -> KnownError {
+    KnownError::new(
         "model_attributes_type",
         "Input should be a valid dictionary or object to extract fields from",
     )
 }
 
-pub(super) fn not_a_model(model: &Model) -> ErrorText {
-    match model.shape {
-        Shape::Wrapped | Shape::Plain | Shape::Strict => not_attributes(),
-        Shape::TypedDict => ErrorText::new("dict_type", "Input should be a valid dictionary"),
-        Shape::Dataclass => ErrorText::new(
+pub(super) fn not_a_model(model: &Model) -> KnownError {
+    match model.kind {
+        ClassKind::Wrapped | ClassKind::Plain | ClassKind::Strict => not_attributes(),
+        ClassKind::TypedDict => KnownError::new("dict_type", "Input should be a valid dictionary"),
+        ClassKind::Dataclass => KnownError::new(
             "dataclass_type",
             format!(
                 "Input should be a dictionary or an instance of {}",
@@ -437,17 +437,17 @@ pub(super) fn not_a_model(model: &Model) -> ErrorText {
     }
 }
 
-pub(super) fn extra_forbidden() -> ErrorText {
-    ErrorText::new("extra_forbidden", "Extra inputs are not permitted")
+pub(super) fn extra_forbidden() -> KnownError {
+    KnownError::new("extra_forbidden", "Extra inputs are not permitted")
 }
 
-pub(super) fn value_error(text: &str) -> ErrorText {
+pub(super) fn value_error(text: &str) -> KnownError {
     let context = format!("'error': ValueError({})", python::repr_str(text));
-    ErrorText::new("value_error", format!("Value error, {text}")).with(context)
+    KnownError::new("value_error", format!("Value error, {text}")).with(context)
 }
 
-pub(super) fn tag_missing(by: &str) -> ErrorText {
-    ErrorText::new(
+pub(super) fn tag_missing(by: &str) -> KnownError {
+    KnownError::new(
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
@@ -461,10 +461,10 @@ pub(super) fn tag_unknown<'n>(
     by: &str,
     tag: &Value,
     names: impl Iterator<Item = &'n str>,
-) -> ErrorText {
+) -> KnownError {
     let expected = names.map(python::repr_str).collect::<Vec<_>>().join(", ");
     let tag = python::str(tag);
-    ErrorText::new(
+    KnownError::new(
         "union_tag_invalid",
         format!(
             "Input tag '{tag}' found using '{by}' does not match any of the expected tags: \
@@ -479,9 +479,9 @@ pub(super) fn tag_unknown<'n>(
     ))
 }
 
-pub(super) fn tuple_too_long(most: usize, count: usize) -> ErrorText {
+pub(super) fn tuple_too_long(most: usize, count: usize) -> KnownError {
     let s = if most == 1 { "" } else { "s" };
-    ErrorText::new(
+    KnownError::new(
         "too_long",
         format!("Tuple should have at most {most} item{s} after validation, not {count}"),
     )
@@ -490,10 +490,10 @@ pub(super) fn tuple_too_long(most: usize, count: usize) -> ErrorText {
     ))
 }
 
-pub(super) fn sequence(value: &Value) -> Result<(), ErrorText> {
+pub(super) fn sequence(value: &Value) -> Result<(), KnownError> {
     match Py::of(value) {
         Py::List(_) => Ok(()),
-        Py::Str(_) => Err(ErrorText::new(
+        Py::Str(_) => Err(KnownError::new(
             "sequence_str",
             "'str' instances are not allowed as a Sequence value",
         )
@@ -503,8 +503,8 @@ pub(super) fn sequence(value: &Value) -> Result<(), ErrorText> {
 }
 
 /// What a validator function says of an empty collection.
-pub(super) fn value_too_short() -> ErrorText {
-    ErrorText::new(
+pub(super) fn value_too_short() -> KnownError {
+    KnownError::new(
         "too_short",
         "Value should have at least 1 item after validation, not 0",
     )

@@ -1,7 +1,7 @@
 //! What a deployment allows, as far as requests are checked against it.
 
-use super::Version;
-use super::fault::{Fault, Kind};
+use super::fault::{ErrorType, Fault};
+use super::version::Version;
 
 /// Bounds and switches of a server; the defaults are vLLM's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Limits {
             param: Some("input".to_owned()),
             ..Fault::new(
                 400,
-                Kind::InvalidRequest,
+                ErrorType::InvalidRequest,
                 format!(
                     "The engine prompt length {tokens} exceeds the max_model_len {limit}. \
                      Please reduce prompt."

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use vllm_sim_python::{self as python, Py};
 
-use super::fault::{Fault, Kind};
-use super::lax::ErrorText;
+use super::fault::{ErrorType, Fault};
+use super::lax::KnownError;
 
 /// Errors that are spelled out; the rest is counted.
 const MAX_REPORTED: usize = 10;
@@ -17,32 +17,32 @@ const MAX_REPORTED: usize = 10;
 const MAX_KEPT: usize = 100;
 /// Characters of a string input that are shown.
 const MAX_INPUT: usize = 200;
-/// Characters of one error's line that are shown.
+/// Characters of one error's error that are shown.
 const MAX_LINE: usize = 1000;
 
 /// Schema errors: the first of them, and how many there are.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    kept: Vec<Line>,
+pub(super) struct SchemaErrors {
+    kept: Vec<SchemaError>,
     count: usize,
 }
 
-impl From<Line> for Lines {
-    fn from(line: Line) -> Self {
+impl From<SchemaError> for SchemaErrors {
+    fn from(error: SchemaError) -> Self {
         Self {
-            kept: vec![line],
+            kept: vec![error],
             count: 1,
         }
     }
 }
 
-impl Lines {
+impl SchemaErrors {
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub(super) fn push(&mut self, line: Line) {
-        self.append(line.into());
+    pub(super) fn push(&mut self, error: SchemaError) {
+        self.append(error.into());
     }
 
     pub(super) fn append(&mut self, more: Self) {
@@ -53,15 +53,15 @@ impl Lines {
 }
 
 /// `str()` of a pydantic `ValidationError`.
-pub(super) fn printed(title: &str, lines: &Lines) -> String {
-    let s = if lines.count == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for {title}", lines.count);
-    for line in &lines.kept {
-        let kind = line.words.kind;
+pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
+    let s = if errors.count == 1 { "" } else { "s" };
+    let mut text = format!("{} validation error{s} for {title}", errors.count);
+    for error in &errors.kept {
+        let kind = error.error.kind;
         let _ = write!(
             text,
             "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
-            line.loc, line.words.message, line.input
+            error.loc, error.error.message, error.input
         );
     }
     text
@@ -71,34 +71,34 @@ pub(super) fn printed(title: &str, lines: &Lines) -> String {
 const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 
 /// The answer to a list of schema errors.
-pub(super) fn fault(lines: &Lines) -> Fault {
-    let s = if lines.count == 1 { "" } else { "s" };
-    let mut message = format!("{} validation error{s}:\n", lines.count);
-    for line in lines.kept.iter().take(MAX_REPORTED) {
-        let _ = writeln!(message, "  {}", line.text());
+pub(super) fn fault(errors: &SchemaErrors) -> Fault {
+    let s = if errors.count == 1 { "" } else { "s" };
+    let mut message = format!("{} validation error{s}:\n", errors.count);
+    for error in errors.kept.iter().take(MAX_REPORTED) {
+        let _ = writeln!(message, "  {}", error.text());
     }
-    if lines.count > MAX_REPORTED {
+    if errors.count > MAX_REPORTED {
         let _ = writeln!(
             message,
             "  ...and {} more error{s}",
-            lines.count - MAX_REPORTED
+            errors.count - MAX_REPORTED
         );
     }
     message.truncate(message.trim_end().len());
     Fault {
-        param: lines.kept.first().map(|line| line.loc.clone()),
-        ..Fault::new(400, Kind::BadRequestPhrase, message)
+        param: errors.kept.first().map(|error| error.loc.clone()),
+        ..Fault::new(400, ErrorType::BadRequestPhrase, message)
     }
 }
 
 /// One step into a body.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step<'a> {
+pub(super) enum LocItem<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-impl Step<'_> {
+impl LocItem<'_> {
     fn text(&self) -> String {
         match self {
             Self::Key(key) => (*key).to_owned(),
@@ -109,50 +109,50 @@ impl Step<'_> {
 
 /// One schema error.
 #[derive(Debug)]
-pub(super) struct Line {
-    words: ErrorText,
+pub(super) struct SchemaError {
+    error: KnownError,
     loc: String,
     input: String,
 }
 
-impl Line {
-    pub(super) fn new(words: ErrorText, path: &[Step<'_>], input: &Value) -> Self {
+impl SchemaError {
+    pub(super) fn new(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
         Self {
-            words,
+            error,
             loc: clean(path),
             input: summary(input),
         }
     }
 
-    /// A line that nobody reads.
+    /// A error that nobody reads.
     pub(super) fn unread() -> Self {
         Self {
-            words: ErrorText::new("", ""),
+            error: KnownError::new("", ""),
             loc: String::new(),
             input: String::new(),
         }
     }
 
-    /// A line for [`printed`].
-    pub(super) fn verbose(words: ErrorText, path: &[Step<'_>], input: &Value) -> Self {
-        let loc = path.iter().map(Step::text).collect::<Vec<_>>().join(".");
+    /// A error for [`printed`].
+    pub(super) fn verbose(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
+        let loc = path.iter().map(LocItem::text).collect::<Vec<_>>().join(".");
         let kind = Py::of(input).type_name();
         let shown = shortened(&python::repr(input));
         let input = format!("input_value={shown}, input_type={kind}");
-        Self { words, loc, input }
+        Self { error, loc, input }
     }
 
     /// `str()` of the error's dict.
     fn text(&self) -> String {
         let mut text = format!(
             "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
-            self.words.kind,
+            self.error.kind,
             python::repr_str(&self.loc),
-            python::repr_str(&self.words.message),
+            python::repr_str(&self.error.message),
             python::repr_str(&self.input)
         );
-        if !self.words.context.is_empty() {
-            let _ = write!(text, ", 'ctx': {{{}}}", self.words.context);
+        if !self.error.context.is_empty() {
+            let _ = write!(text, ", 'ctx': {{{}}}", self.error.context);
         }
         text.push('}');
         truncated(text, MAX_LINE)
@@ -195,10 +195,10 @@ fn summary(input: &Value) -> String {
 
 /// `clean_loc_for_param`: steps joined with dots, without those that look like pydantic's
 /// internal names, whoever wrote them.
-fn clean(path: &[Step<'_>]) -> String {
-    let text = |step: &Step<'_>| match step {
-        Step::Key(key) => (*key).to_owned(),
-        Step::Index(i) => i.to_string(),
+fn clean(path: &[LocItem<'_>]) -> String {
+    let text = |step: &LocItem<'_>| match step {
+        LocItem::Key(key) => (*key).to_owned(),
+        LocItem::Index(i) => i.to_string(),
     };
     let kept: Vec<String> = path
         .iter()

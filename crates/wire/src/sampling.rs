@@ -9,7 +9,7 @@ use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::Limits;
 use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
-use super::schema::{ANY_LENGTH, FLOAT, INT, Refusal, STR, Schema, Wire, wire_model};
+use super::schema::{ANY_LENGTH, FLOAT, INT, STR, Schema, ValidatorError, Wire, wire_model};
 
 /// Below this a temperature means greedy sampling.
 pub const GREEDY: f64 = 1e-5;
@@ -212,14 +212,14 @@ pub(crate) fn token_bias<'b>(
 }
 
 /// `SamplingParams.__post_init__`, where the parameters are part of a body.
-fn verified(map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), Refusal> {
+fn verified(map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), ValidatorError> {
     if let Some(budget) = map.get("thinking_token_budget")
         && let Schema::Before(check, _) = THINKING_BUDGET
     {
         check(budget)?;
     }
     match SamplingParams::read(&Value::Object(map.clone())) {
-        Some(mut params) => params.verify(bounds).map_err(Refusal::Fault),
+        Some(mut params) => params.verify(bounds).map_err(ValidatorError::Fault),
         None => Ok(()),
     }
 }

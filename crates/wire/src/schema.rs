@@ -19,9 +19,9 @@ pub enum Schema {
     /// `bool`.
     Bool,
     /// `int`, perhaps with bounds.
-    Int(Bounds<i128>),
+    Int(NumberBounds<i128>),
     /// `float`, perhaps with bounds.
-    Float(Bounds<f64>),
+    Float(NumberBounds<f64>),
     /// `str`, perhaps with limits on its length in characters.
     Str(Length),
     /// `bytes`; from JSON always a string.
@@ -55,7 +55,7 @@ pub enum Schema {
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
     /// An `AfterValidator`: may replace the checked value or refuse it.
     After(
-        fn(&Value) -> Result<Option<Value>, Refusal>,
+        fn(&Value) -> Result<Option<Value>, ValidatorError>,
         &'static Schema,
     ),
     /// An `Enum` of integers.
@@ -70,7 +70,7 @@ pub enum Schema {
 
 /// Limits of a number, both ends included unless said otherwise.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds<T: 'static> {
+pub struct NumberBounds<T: 'static> {
     /// At least.
     pub ge: Option<T>,
     /// At most.
@@ -95,7 +95,7 @@ pub const ANY_LENGTH: Length = Length {
 };
 
 /// `int`.
-pub const INT: Schema = Schema::Int(Bounds {
+pub const INT: Schema = Schema::Int(NumberBounds {
     ge: None,
     le: None,
     gt: None,
@@ -105,7 +105,7 @@ pub const INT: Schema = Schema::Int(Bounds {
 pub const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
 /// `float`.
-pub const FLOAT: Schema = Schema::Float(Bounds {
+pub const FLOAT: Schema = Schema::Float(NumberBounds {
     ge: None,
     le: None,
     gt: None,
@@ -116,7 +116,7 @@ pub const STR: Schema = Schema::Str(ANY_LENGTH);
 
 /// `int` from `ge` to `le`.
 pub const fn int_within(ge: i128, le: i128) -> Schema {
-    Schema::Int(Bounds {
+    Schema::Int(NumberBounds {
         ge: Some(ge),
         le: Some(le),
         gt: None,
@@ -125,7 +125,7 @@ pub const fn int_within(ge: i128, le: i128) -> Schema {
 
 /// `int` of at least `ge`.
 pub const fn int_from(ge: i128) -> Schema {
-    Schema::Int(Bounds {
+    Schema::Int(NumberBounds {
         ge: Some(ge),
         le: None,
         gt: None,
@@ -134,7 +134,7 @@ pub const fn int_from(ge: i128) -> Schema {
 
 /// `int` of more than `gt`.
 pub const fn int_above(gt: i128) -> Schema {
-    Schema::Int(Bounds {
+    Schema::Int(NumberBounds {
         ge: None,
         le: None,
         gt: Some(gt),
@@ -143,7 +143,7 @@ pub const fn int_above(gt: i128) -> Schema {
 
 /// `float` from `ge` to `le`.
 pub const fn float_within(ge: f64, le: f64) -> Schema {
-    Schema::Float(Bounds {
+    Schema::Float(NumberBounds {
         ge: Some(ge),
         le: Some(le),
         gt: None,
@@ -152,7 +152,7 @@ pub const fn float_within(ge: f64, le: f64) -> Schema {
 
 /// What kind of class a [`Model`] is; it decides the words for «not an object».
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum ClassKind {
     /// vLLM's `OpenAIBaseModel`: its name does not show in the path of a union's errors.
     Wrapped,
     /// A plain pydantic model.
@@ -171,33 +171,37 @@ pub struct Model {
     /// The Python class.
     pub name: &'static str,
     /// What kind of class.
-    pub shape: Shape,
+    pub kind: ClassKind,
     /// In declaration order, which is the order of errors.
     pub fields: &'static [Field],
     /// `model_validator(mode="before")` functions, in the order they run.
-    pub before: &'static [Before],
+    pub before: &'static [BeforeValidator],
     /// What runs once all fields are good.
-    pub after: Option<After>,
+    pub after: Option<AfterValidator>,
 }
 
 /// A validator over the raw object: may change it or refuse the request.
-pub type Before = fn(&mut Map<String, Value>) -> Result<(), Refusal>;
+pub type BeforeValidator = fn(&mut Map<String, Value>) -> Result<(), ValidatorError>;
 
 /// A validator over the checked object.
 #[derive(Debug, Clone, Copy)]
-pub enum After {
+pub enum AfterValidator {
     /// One that looks at the object alone.
-    Alone(fn(&Map<String, Value>) -> Result<(), Refusal>),
+    Alone(fn(&Map<String, Value>) -> Result<(), ValidatorError>),
     /// One that looks at what the server allows too.
-    Within(fn(&Map<String, Value>, &RequestBounds) -> Result<(), Refusal>),
+    Within(fn(&Map<String, Value>, &RequestBounds) -> Result<(), ValidatorError>),
 }
 
-impl After {
+impl AfterValidator {
     /// Runs it.
     ///
     /// # Errors
     /// Its refusal.
-    pub fn check(self, map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), Refusal> {
+    pub fn check(
+        self,
+        map: &Map<String, Value>,
+        bounds: &RequestBounds,
+    ) -> Result<(), ValidatorError> {
         match self {
             Self::Alone(check) => check(map),
             Self::Within(check) => check(map, bounds),
@@ -207,7 +211,7 @@ impl After {
 
 /// Why a validator function refuses.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum ValidatorError {
     /// Its exception ends the whole validation and becomes the answer.
     Fault(Fault),
     /// It raised `ValueError`, which pydantic lists among the schema errors.
@@ -225,7 +229,7 @@ pub enum Refusal {
     },
 }
 
-impl From<Fault> for Refusal {
+impl From<Fault> for ValidatorError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
@@ -236,7 +240,7 @@ impl Model {
     pub const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
-            shape: Shape::TypedDict,
+            kind: ClassKind::TypedDict,
             fields,
             before: &[],
             after: None,
@@ -247,7 +251,7 @@ impl Model {
     pub const fn plain(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
-            shape: Shape::Plain,
+            kind: ClassKind::Plain,
             fields,
             before: &[],
             after: None,
@@ -399,6 +403,18 @@ impl Wire for Map<String, Value> {
     }
 }
 
+/// A member by name. Requests have few members and classes many fields: comparing names is quicker
+/// than hashing each field's.
+pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {
+    const FEW: usize = 12;
+
+    if map.len() <= FEW {
+        map.iter().find(|(key, _)| *key == name)
+    } else {
+        map.get_key_value(name)
+    }
+}
+
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
 /// Each field reads `name: Type`, then perhaps `as "wire name"`, perhaps `: SCHEMA` where the
@@ -409,7 +425,7 @@ macro_rules! wire_model {
     (
         default
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident: $shape:ident $python:literal
+        $vis:vis struct $name:ident: $kind:ident $python:literal
             $(before [$($before:path),* $(,)?])? $(after $after:ident)? $(within $within:ident)?
         {
             $(
@@ -420,7 +436,7 @@ macro_rules! wire_model {
     ) => {
         wire_model! {
             $(#[$meta])*
-            $vis struct $name: $shape $python $(before [$($before),*])? $(after $after)? $(within $within)? {
+            $vis struct $name: $kind $python $(before [$($before),*])? $(after $after)? $(within $within)? {
                 $(
                     $(#[$field_meta])*
                     $field: $type $([$schema])? $(as $wire)? = $default,
@@ -436,7 +452,7 @@ macro_rules! wire_model {
     };
     (
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident: $shape:ident $python:literal
+        $vis:vis struct $name:ident: $kind:ident $python:literal
             $(before [$($before:path),* $(,)?])? $(after $after:ident)? $(within $within:ident)?
         {
             $(
@@ -456,7 +472,7 @@ macro_rules! wire_model {
             pub(crate) const MODEL: &'static $crate::schema::Model =
                 &$crate::schema::Model {
                     name: $python,
-                    shape: $crate::schema::Shape::$shape,
+                    kind: $crate::schema::ClassKind::$kind,
                     fields: &[$(
                         $crate::schema::Field {
                             name: wire_model!(@name $field $($wire)?),
@@ -476,7 +492,7 @@ macro_rules! wire_model {
             fn read(value: &::serde_json::Value) -> Option<Self> {
                 let map = value.as_object()?;
                 Some(Self {
-                    $($field: match $crate::check::find(map, wire_model!(@name $field $($wire)?)).map(|(_, value)| value) {
+                    $($field: match $crate::schema::find(map, wire_model!(@name $field $($wire)?)).map(|(_, value)| value) {
                         Some(value) => <$type as $crate::schema::Wire>::read(value)?,
                         None => wire_model!(@default $($default)?),
                     },)*
@@ -491,8 +507,8 @@ macro_rules! wire_model {
     (@schema $type:ty) => { <$type as $crate::schema::Wire>::SCHEMA };
     (@schema $type:ty, $schema:expr) => { $schema };
     (@after) => { None };
-    (@after $after:ident) => { Some($crate::schema::After::Alone($after)) };
-    (@after , $within:ident) => { Some($crate::schema::After::Within($within)) };
+    (@after $after:ident) => { Some($crate::schema::AfterValidator::Alone($after)) };
+    (@after , $within:ident) => { Some($crate::schema::AfterValidator::Within($within)) };
     (@default) => { return None };
     (@default $default:expr) => { $default };
 }

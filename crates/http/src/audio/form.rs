@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::body::Received;
 use crate::query;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::audio::Upload;
 
 /// Most bytes of a field that is no file.
@@ -130,5 +130,5 @@ fn too_many(what: &str) -> Fault {
 
 /// Starlette's own exception: not vLLM's envelope.
 fn refused(text: &str) -> Fault {
-    Fault::new(400, Kind::Detail, text)
+    Fault::new(400, ErrorType::Detail, text)
 }

@@ -15,7 +15,7 @@ use crate::body::{Posted, RequestHead};
 use crate::error::Answer;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Conversations of one request; each is a sequence of its own.
@@ -75,7 +75,7 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
             let text = "1 validation error:\n  {'type': 'too_short', 'loc': 'body.messages', 'msg': 'List should have at least 1 item after validation, not 0', 'input': '<list of 0 items>', 'ctx': {'field_type': 'List', 'min_length': 1, 'actual_length': 0}}";
             return Err(Fault {
                 param: Some("body.messages".to_owned()),
-                ..Fault::new(400, Kind::BadRequestPhrase, text)
+                ..Fault::new(400, ErrorType::BadRequestPhrase, text)
             });
         }
         _ => return ChatRequest::parse(&Value::Object(body), bounds).map(|one| vec![one]),

@@ -14,7 +14,7 @@ use super::prepare;
 use crate::app::App;
 use crate::body::RequestHead;
 use crate::{fault, transfer};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Where a request says how many tokens it wants; the first one counts.
 #[derive(Clone, Copy)]
@@ -104,7 +104,7 @@ pub(crate) fn body<'b>(app: &App, body: Cow<'b, Value>) -> Cow<'b, Value> {
 
 /// vLLM's report about a body that cannot be read, as llm-d begins such a sentence.
 pub(crate) fn unread(app: &App, fault: Fault) -> Fault {
-    if !app.is_llmd() || fault.kind != Kind::BadRequestPhrase {
+    if !app.is_llmd() || fault.error_type != ErrorType::BadRequestPhrase {
         return fault;
     }
     Fault::bad_request(format!(

@@ -20,7 +20,7 @@ use vllm_sim_service::generate::request::{Bias, Prompt, Stops, Target};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
 use vllm_sim_service::{Content, Job, Reply, ServeError, Transfer};
 use vllm_sim_tokenizer::{ContentFormat, TemplateError};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
 use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
@@ -96,7 +96,7 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
         if app.is_llmd() {
             let model = model.unwrap_or_default();
             let words = format!("The model `{model}` does not exist.");
-            return Fault::new(404, Kind::NotFound, words);
+            return Fault::new(404, ErrorType::NotFound, words);
         }
         Fault::unknown_model(model.unwrap_or_default(), models.served())
     })
@@ -634,7 +634,7 @@ pub(crate) fn failed_stream(fault: &Fault, chat: bool) -> Response<Body> {
     // A retryable refusal names another type in a chat stream (vllm-http-api.md, 4.6).
     let json = if chat && fault.status == 503 {
         Fault {
-            kind: Kind::InternalServer,
+            error_type: ErrorType::InternalServer,
             ..fault.clone()
         }
         .to_json()

@@ -15,7 +15,7 @@ use crate::{error, query};
 use vllm_sim_config::CliMode;
 use vllm_sim_observe::metrics::{Operation, SleepState};
 use vllm_sim_service::{Asset, Halt};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
 /// `POST /sleep`.
@@ -90,7 +90,7 @@ pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
     if !app.service.control.is_paused() {
         let words = "KV cache memory can only be released while generation is paused.";
-        return Err(Fault::new(500, Kind::InternalServer, words));
+        return Err(Fault::new(500, ErrorType::InternalServer, words));
     }
     let reset = async { app.service.reset_prefix_cache(true) };
     timed(&app, Operation::ReleaseKvCacheMemory, reset).await;

@@ -14,7 +14,7 @@ use crate::error::Answer;
 use crate::query;
 use vllm_sim_observe::kv_events::EventFormat;
 use vllm_sim_wire::Version;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
 
 /// `GET /kv_event_sources`: rank to publisher.
@@ -190,7 +190,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 pub(crate) async fn no_decisions(_any: Posted) -> Fault {
     Fault::new(
         501,
-        Kind::NotImplemented,
+        ErrorType::NotImplemented,
         "The model does not support the structured decision API",
     )
 }

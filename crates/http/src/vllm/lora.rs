@@ -13,7 +13,7 @@ use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
 use vllm_sim_config::CliMode;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
 /// Adds an adapter.
@@ -43,7 +43,7 @@ pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     app.service
         .models
         .load(name, path, None, asked.load_inplace)
-        .map_err(|error| Fault::new(400, Kind::InvalidUserInput, error.to_string()))?;
+        .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
     Ok(asked.lora_name)
 }
 
@@ -89,7 +89,7 @@ fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
     }
     if !app.config.lora.enabled {
         let words = format!("Loading lora {name} failed: LoRA is not enabled.");
-        return Err(Fault::new(500, Kind::InternalServer, words));
+        return Err(Fault::new(500, ErrorType::InternalServer, words));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
         return Err(lora::not_found(name, path));
@@ -98,7 +98,7 @@ fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
         None => Ok(()),
         Some(text) => {
             let text = format!("Call to add_lora method failed: {text}");
-            Err(Fault::new(500, Kind::InternalServer, text))
+            Err(Fault::new(500, ErrorType::InternalServer, text))
         }
     }
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::error;
 use vllm_sim_python::{self as python, JsonError};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// A JSON value as a 200.
 pub(crate) fn ok(value: &Value) -> Response<Body> {
@@ -62,5 +62,5 @@ pub(crate) async fn scale_out_disabled() -> Response<Body> {
 
 /// FastAPI's `HTTPException` with status 400.
 fn refused(message: impl Into<String>) -> Fault {
-    Fault::new(400, Kind::BadRequestPhrase, message)
+    Fault::new(400, ErrorType::BadRequestPhrase, message)
 }

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::StartProfileRequest;
 
 /// `POST /start_profile`.
@@ -29,7 +29,7 @@ pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> An
     if guarded && app.profiling.load(Ordering::Relaxed) {
         let words = "A profiling session is already active. Call /stop_profile before \
                      starting another session.";
-        return Err(Fault::new(409, Kind::ConflictPhrase, words));
+        return Err(Fault::new(409, ErrorType::ConflictPhrase, words));
     }
     asked.validate()?;
     app.profiling.store(true, Ordering::Relaxed);

@@ -10,10 +10,8 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 use vllm_sim_python::repr_str;
 
-use super::TemplateError;
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
-use super::python;
 use super::python::{Fields, dict, fields, from_json, list};
 
 /// One message as a template sees it.

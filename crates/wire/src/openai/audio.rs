@@ -6,10 +6,10 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use super::validators::{Body, Verdict, truthy};
+use super::validators::{Body, ValidatorResult, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
-use crate::fault::{Fault, Kind};
+use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, STR, Schema, Wire, wire_model};
 
@@ -183,10 +183,10 @@ wire_model! {
 
 /// `validate_transcription_request`, `validate_stream_options`. The values of a form are texts, and
 /// a text is true unless it is empty.
-fn form(body: &mut Body) -> Verdict {
+fn form(body: &mut Body) -> ValidatorResult {
     if body.get("file").is_some_and(Value::is_string) {
         let text = "Expected 'file' to be a file-like object, not 'str'.";
-        return Err(Fault::new(422, Kind::UnprocessablePhrase, text).into());
+        return Err(Fault::new(422, ErrorType::UnprocessablePhrase, text).into());
     }
     let options = ["stream_include_usage", "stream_continuous_usage_stats"];
     let set = options.into_iter().find(|option| truthy(body, option));

@@ -8,7 +8,7 @@ use vllm_sim_python::{self as python, Py};
 
 use super::message::Message;
 use super::shared::{LogitBias, Stop, StructuredOutputs, TOP_LOGPROBS};
-use super::validators::{self, Body, Verdict, given, truthy};
+use super::validators::{self, Body, ValidatorResult, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -111,7 +111,7 @@ wire_model! {
 }
 
 /// `check_batch_mode`.
-fn batch_mode(body: &mut Body) -> Verdict {
+fn batch_mode(body: &mut Body) -> ValidatorResult {
     if truthy(body, "use_beam_search") {
         return Err(Fault::parameter(
             "Batch chat completions do not support beam search. Please set `use_beam_search` to \

@@ -12,11 +12,11 @@ use super::shared::{
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
     ToolChoice,
 };
-use super::validators::{self, Body, Verdict, given, not_iterable, truthy};
+use super::validators::{self, Body, ValidatorResult, given, not_iterable, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{Refusal, Schema, wire_model};
+use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// How hard a reasoning model should think.
 pub const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
@@ -190,7 +190,7 @@ impl ChatRequest {
 }
 
 /// `_materialize_tool_calls_after`: an assistant's calls are looked at one by one.
-fn tool_calls(body: &Body) -> Verdict {
+fn tool_calls(body: &Body) -> ValidatorResult {
     let messages = body.get("messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
         if message.get("role").and_then(Value::as_str) != Some("assistant") {
@@ -200,7 +200,7 @@ fn tool_calls(body: &Body) -> Verdict {
         for (index, call) in calls.into_iter().flatten().enumerate() {
             if check::winner(message_schema::TOOL_CALL, call).is_none() {
                 let schema = &message_schema::ANY_TOOL_CALL;
-                return Err(Refusal::Item {
+                return Err(ValidatorError::Item {
                     index,
                     schema,
                     value: call.clone(),
@@ -212,7 +212,7 @@ fn tool_calls(body: &Body) -> Verdict {
 }
 
 /// `check_system_message_content_type` only warns, but it iterates.
-fn system_content(body: &mut Body) -> Verdict {
+fn system_content(body: &mut Body) -> ValidatorResult {
     match body.get("messages").map(Py::of) {
         None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
         Some(_) => Err(not_iterable(&body["messages"]).into()),
@@ -220,7 +220,7 @@ fn system_content(body: &mut Body) -> Verdict {
 }
 
 /// `drop_prompt_token_ids_with_media`.
-fn media_beside_token_ids(body: &mut Body) -> Verdict {
+fn media_beside_token_ids(body: &mut Body) -> ValidatorResult {
     let with_media = match body.get("messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
         _ => false,
@@ -246,7 +246,7 @@ fn has_media(message: &Value) -> bool {
 }
 
 /// `check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> Verdict {
+fn generation_prompt(body: &mut Body) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
@@ -257,7 +257,7 @@ fn generation_prompt(body: &mut Body) -> Verdict {
 }
 
 /// `check_tool_usage`.
-fn tool_usage(body: &mut Body) -> Verdict {
+fn tool_usage(body: &mut Body) -> ValidatorResult {
     if body
         .get("tools")
         .is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty))
@@ -301,7 +301,7 @@ fn tool_usage(body: &mut Body) -> Verdict {
 }
 
 /// The part of `check_tool_usage` for a choice that is an object.
-fn named_tool(choice: &Body, tools: &Value) -> Verdict {
+fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
                          \"my_function\"}}`";
 
@@ -381,7 +381,7 @@ fn string_index() -> Fault {
 }
 
 /// `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Body) -> Verdict {
+fn structured_outputs(body: &mut Body) -> ValidatorResult {
     let two = Fault::bad_request(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
@@ -401,7 +401,7 @@ fn structured_outputs(body: &mut Body) -> Verdict {
 }
 
 /// `check_logprobs`.
-fn logprobs(body: &mut Body) -> Verdict {
+fn logprobs(body: &mut Body) -> ValidatorResult {
     let ids = "logprob_token_ids";
     if truthy(body, ids) && truthy(body, "use_beam_search") {
         return Err(Fault::parameter(
@@ -439,7 +439,7 @@ fn logprobs(body: &mut Body) -> Verdict {
 
 /// `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
 /// `reasoning`.
-fn normalize_messages(body: &mut Body) -> Verdict {
+fn normalize_messages(body: &mut Body) -> ValidatorResult {
     let Some(Value::Array(messages)) = body.get_mut("messages") else {
         return Ok(());
     };

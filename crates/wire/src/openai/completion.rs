@@ -9,7 +9,7 @@ use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
 };
-use super::validators::{self, Body, Verdict, given, truthy};
+use super::validators::{self, Body, ValidatorResult, given, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -252,7 +252,7 @@ fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
 }
 
 /// `validate_prompt_and_prompt_embeds`.
-fn prompt_given(body: &mut Body) -> Verdict {
+fn prompt_given(body: &mut Body) -> ValidatorResult {
     let no_prompt = given(body, "prompt").is_none_or(|prompt| prompt == "");
     let no_embeds = given(body, "prompt_embeds")
         .is_none_or(|embeds| embeds.as_array().is_some_and(Vec::is_empty));
@@ -267,7 +267,7 @@ fn prompt_given(body: &mut Body) -> Verdict {
 }
 
 /// `check_logprobs`.
-fn logprobs(body: &mut Body) -> Verdict {
+fn logprobs(body: &mut Body) -> ValidatorResult {
     let ids = "logprob_token_ids";
     let refuse = |text: &str, key: &str| Err(Fault::parameter(text, key).into());
     let wanted = truthy(body, ids);
@@ -311,7 +311,7 @@ fn logprobs(body: &mut Body) -> Verdict {
 }
 
 /// `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Body) -> Verdict {
+fn structured_outputs(body: &mut Body) -> ValidatorResult {
     let two = Fault::parameter(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
@@ -322,7 +322,7 @@ fn structured_outputs(body: &mut Body) -> Verdict {
 }
 
 /// `normalize_null_max_tokens`.
-fn null_max_tokens(body: &mut Body) -> Verdict {
+fn null_max_tokens(body: &mut Body) -> ValidatorResult {
     if given(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]
         body.insert(

@@ -121,12 +121,12 @@ fn one(message: &Message, format: ContentFormat, model: &str) -> Result<Map<Stri
 }
 
 /// The parts of a message's content, perhaps still to be checked one by one.
-struct Parts {
+struct ContentParts {
     items: Vec<Value>,
     lazy: Option<&'static Schema>,
 }
 
-impl Parts {
+impl ContentParts {
     fn get(&self, index: usize) -> Result<Cow<'_, Value>, Fault> {
         let item = &self.items[index];
         match self.lazy {
@@ -137,8 +137,8 @@ impl Parts {
 }
 
 /// A message as the class pydantic chose for it, and its parts.
-fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
-    let none = Parts {
+fn taken(message: &Message) -> Result<(Value, ContentParts), Fault> {
+    let none = ContentParts {
         items: Vec::new(),
         lazy: None,
     };
@@ -148,7 +148,7 @@ fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
             Some(Value::Array(parts)) => parts.clone(),
             _ => Vec::new(),
         };
-        return Ok((message.raw().clone(), Parts { items, lazy: None }));
+        return Ok((message.raw().clone(), ContentParts { items, lazy: None }));
     }
     let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, message.raw()) else {
         return Ok((message.raw().clone(), none));
@@ -159,15 +159,15 @@ fn taken(message: &Message) -> Result<(Value, Parts), Fault> {
     }
     let lazy = message_schema::lazy_part(branch);
     let parts = match shaped.get("content").map(Py::of) {
-        Some(Py::Str(text)) => Parts {
+        Some(Py::Str(text)) => ContentParts {
             items: vec![text_part(text)],
             lazy: None,
         },
-        Some(Py::List(parts)) => Parts {
+        Some(Py::List(parts)) => ContentParts {
             items: parts.to_vec(),
             lazy,
         },
-        Some(Py::Dict(map)) => Parts {
+        Some(Py::Dict(map)) => ContentParts {
             items: map.keys().map(|key| Value::from(key.as_str())).collect(),
             lazy,
         },
@@ -193,7 +193,7 @@ fn text_part(text: &str) -> Value {
 }
 
 /// Drops the first line of system texts that start with [`BILLING_HEADER`].
-fn without_billing(parts: &Parts) -> Result<Parts, Fault> {
+fn without_billing(parts: &ContentParts) -> Result<ContentParts, Fault> {
     let rest = |text: &str| {
         text.starts_with(BILLING_HEADER).then(|| {
             text.split_once('\n')
@@ -224,11 +224,11 @@ fn without_billing(parts: &Parts) -> Result<Parts, Fault> {
         }
         items.push(part);
     }
-    Ok(Parts { items, lazy: None })
+    Ok(ContentParts { items, lazy: None })
 }
 
 /// The content that the parts make.
-fn joined(parts: &Parts, format: ContentFormat, model: &str) -> Result<Value, Fault> {
+fn joined(parts: &ContentParts, format: ContentFormat, model: &str) -> Result<Value, Fault> {
     let mut items = Vec::with_capacity(parts.items.len());
     for index in 0..parts.items.len() {
         let part = parts.get(index)?;

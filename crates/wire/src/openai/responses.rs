@@ -10,7 +10,7 @@ use super::responses_schema;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, Stop, StructuredOutputs, TOP_LOGPROBS,
 };
-use super::validators::{self, Body, Verdict, truthy};
+use super::validators::{self, Body, ValidatorResult, truthy};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -220,7 +220,7 @@ impl ResponsesRequest {
 }
 
 /// `check_tool_usage`: without tools nothing is chosen; a named tool has to be there.
-fn tool_usage(body: &mut Body) -> Verdict {
+fn tool_usage(body: &mut Body) -> ValidatorResult {
     let missing = || {
         Fault::parameter(
             "Tool choice 'function' not found in 'tools' parameter.",
@@ -330,7 +330,7 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
 }
 
 /// `check_custom_tool_format`.
-fn custom_tool_format(body: &mut Body) -> Verdict {
+fn custom_tool_format(body: &mut Body) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
     let grammar = tools.into_iter().flatten().any(|tool| {
@@ -352,7 +352,7 @@ fn custom_tool_format(body: &mut Body) -> Verdict {
 
 /// `input_item_parsing`: a mapping becomes its keys, and parts of earlier answers that lack
 /// what the API would have added are completed.
-fn input_items(body: &mut Body) -> Verdict {
+fn input_items(body: &mut Body) -> ValidatorResult {
     let Some(input) = body.get_mut("input") else {
         return Ok(());
     };
@@ -438,7 +438,7 @@ fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
 }
 
 /// `validate_prompt`.
-fn no_prompt(body: &mut Body) -> Verdict {
+fn no_prompt(body: &mut Body) -> ValidatorResult {
     if validators::given(body, "prompt").is_some() {
         return Err(Fault::parameter("prompt template is not supported", "prompt").into());
     }
@@ -446,7 +446,7 @@ fn no_prompt(body: &mut Body) -> Verdict {
 }
 
 /// `validate_background`.
-fn background(body: &mut Body) -> Verdict {
+fn background(body: &mut Body) -> ValidatorResult {
     let stored = !body.contains_key("store") || truthy(body, "store");
     if truthy(body, "background") && !stored {
         return Err(Fault::parameter(

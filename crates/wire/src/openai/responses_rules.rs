@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::responses::ResponsesRequest;
 use super::rules;
 use super::shared::StructuredOutputs;
-use crate::fault::{Fault, Kind};
+use crate::fault::{ErrorType, Fault};
 use crate::limits::Limits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts};
 
@@ -22,7 +22,7 @@ impl ResponsesRequest {
         let refuse = |text: &str, param: &str| {
             Err(Fault {
                 param: Some(param.to_owned()),
-                ..Fault::new(400, Kind::InvalidRequest, text)
+                ..Fault::new(400, ErrorType::InvalidRequest, text)
             })
         };
         if self.store == Some(true) && !store_enabled && self.background == Some(true) {
@@ -158,7 +158,7 @@ pub fn not_stored(id: &str) -> Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(
             404,
-            Kind::InvalidRequest,
+            ErrorType::InvalidRequest,
             format!("Response with id '{id}' not found."),
         )
     }
@@ -170,7 +170,7 @@ pub fn cannot_cancel() -> Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(
             400,
-            Kind::InvalidRequest,
+            ErrorType::InvalidRequest,
             "Cannot cancel a synchronous response.",
         )
     }

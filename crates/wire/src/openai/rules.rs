@@ -14,11 +14,11 @@ use vllm_sim_python::Py;
 use super::chat::ChatRequest;
 use super::completion::{CompletionRequest, Prompt};
 use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, Tool, ToolChoice};
-use crate::Version;
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
 use crate::sampling_checks;
+use crate::version::Version;
 
 impl ChatRequest {
     /// Checks that need no prompt: tools without a parser, an untrusted template, limits beyond

@@ -9,7 +9,7 @@ use vllm_sim_python::{self as python, Py};
 use crate::bounds;
 use crate::fault::Fault;
 use crate::schema::{
-    ANY_LENGTH, INT, Length, Refusal, STR, Schema, Wire, int_from, int_within, wire_model,
+    ANY_LENGTH, INT, Length, STR, Schema, ValidatorError, Wire, int_from, int_within, wire_model,
 };
 
 wire_model! {
@@ -318,7 +318,7 @@ wire_model! {
 }
 
 /// `StructuredOutputsParams.__post_init__`.
-fn one_constraint(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let given = [
         "json",
         "regex",
@@ -376,7 +376,7 @@ wire_model! {
 }
 
 /// `RepetitionDetectionParams.__post_init__`.
-fn repetition(map: &Map<String, Value>) -> Result<(), Refusal> {
+fn repetition(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let number = |key: &str| map.get(key).and_then(i128::read).unwrap_or_default();
     let (max, min) = (number("max_pattern_size"), number("min_pattern_size"));
     if max < 0 || min < 0 || min > max {

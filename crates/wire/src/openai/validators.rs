@@ -12,15 +12,15 @@
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, Py};
 
-use crate::check::find;
 use crate::fault::Fault;
-use crate::schema::Refusal;
+use crate::schema::ValidatorError;
+use crate::schema::find;
 
 /// The raw body.
 pub(crate) type Body = Map<String, Value>;
 
 /// What a validator answers.
-pub(crate) type Verdict = Result<(), Refusal>;
+pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
 /// `bool(data.get(key))`.
 pub(crate) fn truthy(body: &Body, key: &str) -> bool {
@@ -49,7 +49,7 @@ pub(crate) fn no_get(value: &Value) -> Fault {
 }
 
 /// `check_cache_salt_support`.
-pub(crate) fn cache_salt(body: &mut Body) -> Verdict {
+pub(crate) fn cache_salt(body: &mut Body) -> ValidatorResult {
     const FORBIDDEN: [char; 4] = ['@', '/', '\\', '\0'];
     const LONGEST: usize = 128;
 
@@ -75,7 +75,7 @@ pub(crate) fn cache_salt(body: &mut Body) -> Verdict {
 }
 
 /// `apply_return_mm_kwargs_alias`.
-pub(crate) fn mm_payload_alias(body: &mut Body) -> Verdict {
+pub(crate) fn mm_payload_alias(body: &mut Body) -> ValidatorResult {
     if body.get("return_mm_kwargs") == Some(&Value::Bool(false)) && !body.contains_key("mm_payload")
     {
         body.insert("mm_payload".to_owned(), Value::from("none"));
@@ -84,7 +84,7 @@ pub(crate) fn mm_payload_alias(body: &mut Body) -> Verdict {
 }
 
 /// `validate_stream_options`.
-pub(crate) fn stream_options(body: &mut Body) -> Verdict {
+pub(crate) fn stream_options(body: &mut Body) -> ValidatorResult {
     if truthy(body, "stream_options") && !truthy(body, "stream") {
         return Err(Fault::parameter(
             "Stream options can only be defined when `stream=True`.",
@@ -96,7 +96,7 @@ pub(crate) fn stream_options(body: &mut Body) -> Verdict {
 }
 
 /// `validate_response_format`.
-pub(crate) fn response_format(body: &mut Body) -> Verdict {
+pub(crate) fn response_format(body: &mut Body) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
     };
@@ -112,7 +112,7 @@ pub(crate) fn response_format(body: &mut Body) -> Verdict {
 }
 
 /// `validate_structural_tag_response_format`, for formats of that type.
-pub(crate) fn structural_tag_format(body: &Body) -> Verdict {
+pub(crate) fn structural_tag_format(body: &Body) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
     };
@@ -147,7 +147,7 @@ fn is_structural_tag(format: &Body) -> bool {
 
 /// The part of `check_structured_outputs_count` that chat and completions share: at most one
 /// of the three usual constraints. Answers whether there is one.
-pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, Refusal> {
+pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, ValidatorError> {
     let Some(outputs) = given(body, "structured_outputs") else {
         return Ok(false);
     };
@@ -165,7 +165,7 @@ pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, 
 }
 
 /// The end of `check_structured_outputs_count`: a structural tag has to be a JSON document.
-pub(crate) fn structural_tag(body: &Body) -> Verdict {
+pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
     let tag = body
         .get("structured_outputs")
         .and_then(|outputs| given(outputs.as_object()?, "structural_tag"));
@@ -188,7 +188,7 @@ pub(crate) fn structural_tag(body: &Body) -> Verdict {
 }
 
 /// A `logprobs`-like field has to be a number before it can be compared.
-pub(crate) fn number_or_absent(body: &Body, key: &str) -> Verdict {
+pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     match given(body, key) {
         Some(value) if Py::of(value).number().is_none() => Err(Fault::value(
             format_args!("`{key}` must be an integer."),
@@ -201,7 +201,7 @@ pub(crate) fn number_or_absent(body: &Body, key: &str) -> Verdict {
 }
 
 /// `prompt_logprobs` of `check_logprobs`: not with streams, and not below -1.
-pub(crate) fn prompt_logprobs(body: &Body) -> Verdict {
+pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
     let key = "prompt_logprobs";
     let Some(value) = given(body, key) else {
         return Ok(());
@@ -218,7 +218,7 @@ pub(crate) fn prompt_logprobs(body: &Body) -> Verdict {
 }
 
 /// Refuses what is negative and not -1.
-pub(crate) fn positive_or_minus_one(key: &str, value: &Value) -> Verdict {
+pub(crate) fn positive_or_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match Py::of(value).number() {
         Some(count) if count < 0.0 && count != -1.0 => Err(Fault::value(
             format_args!("`{key}` must be a positive value or -1."),

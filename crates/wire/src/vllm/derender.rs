@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{ANY_LENGTH, Length, Refusal, STR, Schema, int_above, wire_model};
+use crate::schema::{ANY_LENGTH, Length, STR, Schema, ValidatorError, int_above, wire_model};
 
 /// A reply of another route, whose members are looked at one by one.
 const REPLY: Schema = Schema::Dict(&STR, &Schema::Any);
@@ -99,11 +99,11 @@ fn length(body: &Map<String, Value>, key: &str) -> Option<usize> {
 }
 
 /// `_validate_prompt_tokens_length`.
-fn lengths(body: &Map<String, Value>) -> Result<(), Refusal> {
+fn lengths(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let replies = length(body, "generate_responses").unwrap_or(0);
     for key in ["prompt_tokens", "prompt_token_ids"] {
         if let Some(given) = length(body, key).filter(|given| *given != replies) {
-            return Err(Refusal::ValueError(format!(
+            return Err(ValidatorError::ValueError(format!(
                 "{key} length ({given}) must equal generate_responses length ({replies})"
             )));
         }
@@ -112,7 +112,7 @@ fn lengths(body: &Map<String, Value>) -> Result<(), Refusal> {
 }
 
 /// `_validate_output_chunk_lens`.
-fn replayed(body: &Map<String, Value>) -> Result<(), Refusal> {
+fn replayed(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let tokens = length(body, "output_token_ids").unwrap_or(0) as u64;
     let lens = body.get("output_chunk_lens").and_then(Value::as_array);
     let lens = lens.into_iter().flatten().filter_map(Value::as_u64);
@@ -120,7 +120,7 @@ fn replayed(body: &Map<String, Value>) -> Result<(), Refusal> {
     if sum == tokens {
         return Ok(());
     }
-    Err(Refusal::ValueError(format!(
+    Err(ValidatorError::ValueError(format!(
         "output_chunk_lens must sum to len(output_token_ids) (got sum={sum}, \
          len(output_token_ids)={tokens})"
     )))

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonError, Py};
 
 use crate::check;
-use crate::fault::{Fault, Kind};
+use crate::fault::{ErrorType, Fault};
 use crate::schema::{Schema, Wire, int_within, wire_model};
 
 const MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
@@ -83,7 +83,7 @@ pub fn query<T: Wire>(pairs: impl IntoIterator<Item = (String, String)>) -> Resu
 
 /// `HTTPException(400)`.
 fn bad_request(message: impl Into<String>) -> Fault {
-    Fault::new(400, Kind::BadRequestPhrase, message)
+    Fault::new(400, ErrorType::BadRequestPhrase, message)
 }
 
 /// A body read by hand: an object, or a refusal in the route's words for broken JSON.
@@ -94,7 +94,7 @@ fn object(body: &[u8], broken: impl Fn(String) -> String) -> Result<Map<String, 
         Err(error @ JsonError::Decode { .. }) => Err(bad_request(broken(error.located(body)))),
         Err(JsonError::Unreadable) => Err(Fault::new(
             400,
-            Kind::Detail,
+            ErrorType::Detail,
             "There was an error parsing the body",
         )),
     }
@@ -205,7 +205,7 @@ impl ScaleRequest {
         let seconds = self.drain_timeout;
         Fault::new(
             408,
-            Kind::RequestTimeoutPhrase,
+            ErrorType::RequestTimeoutPhrase,
             format!("Scale failed due to request drain timeout after {seconds} seconds"),
         )
     }
@@ -215,7 +215,7 @@ impl ScaleRequest {
 pub fn scale_out_disabled() -> Fault {
     Fault::new(
         403,
-        Kind::PermissionDenied,
+        ErrorType::PermissionDenied,
         "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable \
          them.",
     )
@@ -225,7 +225,7 @@ pub fn scale_out_disabled() -> Fault {
 pub fn unsupported_api(api: &str) -> Fault {
     Fault::new(
         501,
-        Kind::NotImplemented,
+        ErrorType::NotImplemented,
         format!("The model does not support {api}"),
     )
 }

@@ -13,8 +13,8 @@ use crate::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
 use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
-    ANY_LENGTH, INT, Length, Model, Refusal, STR, Schema, Shape, Wire, int_above, int_from,
-    optional, required, wire_model,
+    ANY_LENGTH, ClassKind, INT, Length, Model, STR, Schema, ValidatorError, Wire, int_above,
+    int_from, optional, required, wire_model,
 };
 
 /// What an answer consists of.
@@ -31,10 +31,10 @@ const TOKEN_IDS: Schema = Schema::After(
     ),
 );
 
-fn no_negative_ids(ids: &Value) -> Result<Option<Value>, Refusal> {
+fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
     let negative = |id: &Value| i128::read(id).is_some_and(|id| id < 0);
     if ids.as_array().is_some_and(|ids| ids.iter().any(negative)) {
-        return Err(Refusal::ValueError(
+        return Err(ValidatorError::ValueError(
             "token_ids must not contain negative values".to_owned(),
         ));
     }
@@ -97,7 +97,7 @@ const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
 
 const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
     name: "ReasoningParserKwargs",
-    shape: Shape::Strict,
+    kind: ClassKind::Strict,
     fields: &[optional(
         "chat_template_kwargs",
         Schema::Dict(&STR, &Schema::Any),
@@ -157,8 +157,8 @@ wire_model! {
 }
 
 /// The `after` validators that text-only requests can meet.
-fn coherent(map: &Map<String, Value>) -> Result<(), Refusal> {
-    let refuse = |text: String| Err(Refusal::ValueError(text));
+fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let refuse = |text: String| Err(ValidatorError::ValueError(text));
     if validators::truthy(map, "content_parts") && validators::given(map, "features").is_some() {
         return refuse("content_parts and features are mutually exclusive".to_owned());
     }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::check;
-use crate::fault::{Fault, Kind};
+use crate::fault::{ErrorType, Fault};
 use crate::schema::wire_model;
 
 wire_model! {
@@ -96,18 +96,18 @@ pub fn served_as_base(name: &str) -> Fault {
 /// Nothing lies at the path.
 pub fn not_found(name: &str, path: &str) -> Fault {
     let text = format!("Loading lora {name} failed: No adapter found for {path}");
-    Fault::new(404, Kind::NotFound, text)
+    Fault::new(404, ErrorType::NotFound, text)
 }
 
 /// No adapter of that name is loaded.
 pub fn not_loaded(name: &str) -> Fault {
     Fault::new(
         404,
-        Kind::NotFound,
+        ErrorType::NotFound,
         format!("The lora adapter '{name}' cannot be found."),
     )
 }
 
 fn invalid(message: &str) -> Fault {
-    Fault::new(400, Kind::InvalidUserInput, message)
+    Fault::new(400, ErrorType::InvalidUserInput, message)
 }

@@ -14,10 +14,10 @@ use crate::openai::completion::{Prompts, TokenIds};
 use crate::openai::message::Message;
 use crate::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
 use crate::openai::shared::{CACHE_SALT, SIDE};
-use crate::openai::validators::{self, Body, Verdict, truthy};
+use crate::openai::validators::{self, Body, ValidatorResult, truthy};
 use crate::schema::{
-    ANY_LENGTH, Before, Field, INT, INT64, Length, Model, STR, Schema, Shape, Wire, int_from,
-    optional, required,
+    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, Length, Model, STR, Schema, Wire,
+    int_from, optional, required,
 };
 
 /// What is to be pooled.
@@ -92,9 +92,9 @@ const CONVERSATIONS: Schema = Schema::After(
     )),
 );
 
-fn at_least_one(list: &Value) -> Result<Option<Value>, crate::schema::Refusal> {
+fn at_least_one(list: &Value) -> Result<Option<Value>, crate::schema::ValidatorError> {
     if list.as_array().is_some_and(Vec::is_empty) {
-        return Err(crate::schema::Refusal::TooShort);
+        return Err(crate::schema::ValidatorError::TooShort);
     }
     Ok(None)
 }
@@ -185,13 +185,17 @@ const fn join<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     fields
 }
 
-const TEXT_CHECKS: &[Before] = &[validators::cache_salt];
-const CHAT_CHECKS: &[Before] = &[validators::cache_salt, generation_prompt];
+const TEXT_CHECKS: &[BeforeValidator] = &[validators::cache_salt];
+const CHAT_CHECKS: &[BeforeValidator] = &[validators::cache_salt, generation_prompt];
 
-const fn form(name: &'static str, fields: &'static [Field], before: &'static [Before]) -> Model {
+const fn form(
+    name: &'static str,
+    fields: &'static [Field],
+    before: &'static [BeforeValidator],
+) -> Model {
     Model {
         name,
-        shape: Shape::Wrapped,
+        kind: ClassKind::Wrapped,
         fields,
         before,
         after: None,
@@ -400,7 +404,7 @@ static RERANK: Model = form(
 );
 
 /// `ChatRequestMixin.check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> Verdict {
+fn generation_prompt(body: &mut Body) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
@@ -428,13 +432,13 @@ fn adopt(body: &mut Body, fits: fn(&Value) -> bool) {
 }
 
 /// `EmbeddingChatInputRequest.normalize_input_messages`.
-fn input_is_messages(body: &mut Body) -> Verdict {
+fn input_is_messages(body: &mut Body) -> ValidatorResult {
     adopt(body, is_messages);
     Ok(())
 }
 
 /// `EmbeddingBatchChatInputRequest.normalize_input_messages`.
-fn input_is_conversations(body: &mut Body) -> Verdict {
+fn input_is_conversations(body: &mut Body) -> ValidatorResult {
     adopt(body, |value| {
         value
             .as_array()

@@ -9,7 +9,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::openai::message::Message;
 use crate::openai::shared::Tool;
-use crate::openai::validators::{Body, Verdict, truthy};
+use crate::openai::validators::{Body, ValidatorResult, truthy};
 use crate::schema::{ANY_LENGTH, Schema, Wire, int_within, wire_model};
 
 wire_model! {
@@ -55,7 +55,7 @@ wire_model! {
 }
 
 /// `TokenizeChatRequest.check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> Verdict {
+fn generation_prompt(body: &mut Body) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",

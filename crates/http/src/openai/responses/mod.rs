@@ -29,7 +29,7 @@ use crate::stream::EventStream;
 use crate::{error, fault, json, transfer};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::{Job, Reply};
-use vllm_sim_wire::fault::{Fault, Kind};
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::responses_rules::{cannot_cancel, not_stored};
@@ -104,7 +104,7 @@ fn not_a_number(given: Option<&str>) -> Fault {
     );
     Fault {
         param: Some("query.starting_after".to_owned()),
-        ..Fault::new(400, Kind::BadRequestPhrase, text)
+        ..Fault::new(400, ErrorType::BadRequestPhrase, text)
     }
 }
 
@@ -176,7 +176,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     let refuse = |text: &str, param: &str| {
         Err(Fault {
             param: Some(param.to_owned()),
-            ..Fault::new(400, Kind::InvalidRequest, text)
+            ..Fault::new(400, ErrorType::InvalidRequest, text)
         })
     };
     let stored = request.store.unwrap_or(false);
