@@ -6,6 +6,7 @@ pub mod dev;
 pub mod generate;
 pub mod lora;
 pub mod pooling;
+mod pooling_schema;
 pub mod scoring;
 pub mod tokenize;
 
