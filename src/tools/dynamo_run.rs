@@ -5,6 +5,7 @@
 //! is refused by name.
 
 mod args;
+mod json_args;
 mod replay;
 mod router;
 mod tables;

@@ -132,12 +132,12 @@ impl Delays {
     }
 
     /// Delay before a further token when its standard deviation is zero.
-    pub fn exact_gap(&self, load: f64) -> Duration {
+    pub(crate) fn exact_gap(&self, load: f64) -> Duration {
         scale(self.itl.0, load / self.speedup)
     }
 
     /// A recorded delay at this speed.
-    pub fn hasten(&self, delay: Duration) -> Duration {
+    pub(crate) fn hasten(&self, delay: Duration) -> Duration {
         scale(delay, 1.0 / self.speedup)
     }
 

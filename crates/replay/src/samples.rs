@@ -123,16 +123,6 @@ impl Samples {
             value.clamp(self.min, self.max)
         })
     }
-
-    /// Values in ascending order, each with the number of values up to it: for plots.
-    pub fn cumulative(&mut self) -> impl Iterator<Item = (f64, u64)> {
-        self.sort();
-        let mut up_to = 0;
-        self.seen.iter().map(move |&(value, n)| {
-            up_to += n;
-            (value, up_to)
-        })
-    }
 }
 
 /// To the nearest number with fewer bits.
@@ -162,8 +152,6 @@ mod tests {
         assert_eq!((samples.min(), samples.max()), (1.0, 9.0));
         let found = samples.percentiles([0.0, 25.0, 50.0, 90.0, 100.0]);
         assert_eq!(found, [1.0, 2.0, 5.0, 5.0, 9.0]);
-        let steps: Vec<_> = samples.cumulative().collect();
-        assert_eq!(steps, [(1.0, 1), (2.0, 3), (5.0, 6), (9.0, 7)]);
     }
 
     #[test]

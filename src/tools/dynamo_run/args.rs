@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use vllm_sim_engine::latency::{Grid, LatencyModel, Polynomial, Speed};
 use vllm_sim_engine::sched::EngineSpec;
@@ -12,6 +12,7 @@ use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
 use super::DynamoError;
+use super::json_args::{Args, wrong};
 use super::tables::{self, TimingTables};
 use super::workload;
 
@@ -59,120 +60,6 @@ enum Role {
     Aggregated,
     Prefill,
     Decode,
-}
-
-/// Arguments by name, taken out one by one so that those left over can be refused.
-pub(super) struct Args {
-    place: &'static str,
-    map: Map<String, Value>,
-}
-
-impl Args {
-    pub(super) fn new(place: &'static str, value: &Value) -> Result<Self, DynamoError> {
-        let map = match value {
-            Value::Object(map) => map.clone(),
-            Value::Null => Map::new(),
-            _ => return Err(wrong(place, "must be an object")),
-        };
-        Ok(Self { place, map })
-    }
-
-    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
-        self.map.remove(key).filter(|value| !value.is_null())
-    }
-
-    /// Puts back what [`Self::take`] took.
-    pub(super) fn put(&mut self, key: &str, value: Value) {
-        self.map.insert(key.to_owned(), value);
-    }
-
-    /// Whether it is there, and not `null`.
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.map.get(key).is_some_and(|value| !value.is_null())
-    }
-
-    pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
-        wrong(&format!("{}.{key}", self.place), problem)
-    }
-
-    pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, DynamoError> {
-        let Some(value) = self.take(key) else {
-            return Ok(None);
-        };
-        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
-        count
-            .map(Some)
-            .ok_or_else(|| self.wrong(key, format!("{value} is not a whole number")))
-    }
-
-    pub(super) fn number(&mut self, key: &str) -> Result<Option<f64>, DynamoError> {
-        let Some(value) = self.take(key) else {
-            return Ok(None);
-        };
-        let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
-        let problem = || format!("{value} is not a number of 0 or more");
-        number.map(Some).ok_or_else(|| self.wrong(key, problem()))
-    }
-
-    pub(super) fn flag(&mut self, key: &str, default: bool) -> Result<bool, DynamoError> {
-        let Some(value) = self.take(key) else {
-            return Ok(default);
-        };
-        value
-            .as_bool()
-            .ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
-    }
-
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {
-        let Some(value) = self.take(key) else {
-            return Ok(None);
-        };
-        let text = value.as_str().map(str::to_owned);
-        text.map(Some)
-            .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
-    }
-
-    /// A number that may be `null` for «no limit».
-    fn limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoError> {
-        if self.map.get(key).is_some_and(Value::is_null) {
-            self.map.remove(key);
-            return Ok(u32::MAX);
-        }
-        Ok(self.count(key)?.unwrap_or(default))
-    }
-
-    /// One of a few words, the first being the default.
-    pub(super) fn one_of(
-        &mut self,
-        key: &str,
-        words: &[&'static str],
-    ) -> Result<usize, DynamoError> {
-        let Some(text) = self.text(key)? else {
-            return Ok(0);
-        };
-        let found = words.iter().position(|word| *word == text);
-        found.ok_or_else(|| self.wrong(key, format!("{text:?} is not modelled, only {words:?}")))
-    }
-
-    /// Drops what changes nothing here.
-    pub(super) fn ignore(&mut self, keys: &[&str]) {
-        keys.iter().for_each(|key| drop(self.map.remove(*key)));
-    }
-
-    /// Refuses whatever is left.
-    pub(super) fn done(self) -> Result<(), DynamoError> {
-        match self.map.iter().find(|(_, value)| !value.is_null()) {
-            Some((key, value)) => Err(self.wrong(key, format!("{value} is not modelled"))),
-            None => Ok(()),
-        }
-    }
-}
-
-pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
-    DynamoError::Argument {
-        key: key.to_owned(),
-        problem: problem.into(),
-    }
 }
 
 /// Reads what a run was called with, and opens its workload.

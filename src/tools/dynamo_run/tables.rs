@@ -17,7 +17,7 @@ use vllm_sim_engine::latency::{
 };
 
 use super::DynamoError;
-use super::args::{Args, wrong};
+use super::json_args::{Args, wrong};
 
 /// The GPU when none is named, as the mocker has it.
 const SYSTEM: &str = "h200_sxm";

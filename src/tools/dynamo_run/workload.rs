@@ -8,7 +8,7 @@ use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
 
 use super::DynamoError;
-use super::args::{Args, wrong};
+use super::json_args::{Args, wrong};
 
 /// Most requests of a synthetic run, so that a slip of the pen cannot run for ever.
 const MAX_REQUESTS: u64 = 10_000_000;

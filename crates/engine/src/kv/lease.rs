@@ -11,7 +11,7 @@ use crate::{SimTime, TimerQueue};
 /// Source: `request_finished` of `vllm/distributed/kv_transfer/kv_connector/v1/nixl/
 /// pull_scheduler.py`, 0.33.
 #[derive(Debug, Default)]
-pub struct Leases {
+pub(crate) struct Leases {
     tables: BTreeMap<SeqId, BlockTable>,
     ends: TimerQueue<SeqId>,
 }
@@ -19,7 +19,7 @@ pub struct Leases {
 impl Leases {
     /// Keeps the blocks of a sequence from `now` for `term`; their numbers, in the order of its
     /// tokens.
-    pub fn hold(
+    pub(crate) fn hold(
         &mut self,
         now: SimTime,
         term: Duration,
@@ -33,7 +33,7 @@ impl Leases {
     }
 
     /// Gives the blocks of a sequence back; false when they were no longer held.
-    pub fn release(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
+    pub(crate) fn release(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
         let table = self.tables.remove(&id);
         if let Some(mut table) = table {
             pool.release(&mut table);
@@ -43,22 +43,22 @@ impl Leases {
     }
 
     /// Whether nothing is held.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
 
     /// Whether blocks of this sequence are held.
-    pub fn holds(&self, id: SeqId) -> bool {
+    pub(crate) fn holds(&self, id: SeqId) -> bool {
         self.tables.contains_key(&id)
     }
 
     /// When the next lease may run out.
-    pub fn next_due(&self) -> Option<SimTime> {
+    pub(crate) fn next_due(&self) -> Option<SimTime> {
         self.ends.next_due()
     }
 
     /// Ends the first lease that runs out at or before `now`: when it did, if blocks came back.
-    pub fn expire(&mut self, now: SimTime, pool: &mut BlockPool) -> Option<(SimTime, bool)> {
+    pub(crate) fn expire(&mut self, now: SimTime, pool: &mut BlockPool) -> Option<(SimTime, bool)> {
         let (at, id) = self.ends.pop_due(now)?;
         Some((at, self.release(id, pool)))
     }

@@ -17,5 +17,6 @@ mod tests;
 mod vectors;
 
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, Media, UnknownHashAlgo};
-pub use lease::Leases;
-pub use pool::{BlockCounts, BlockPool, BlockRequest, BlockTable, KvConfig};
+pub(crate) use lease::Leases;
+pub use pool::{BlockCounts, BlockPool, KvConfig};
+pub(crate) use pool::{BlockRequest, BlockTable};

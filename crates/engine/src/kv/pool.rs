@@ -19,7 +19,7 @@ pub struct KvConfig {
 
 /// The blocks that one sequence holds, in the order of its tokens.
 #[derive(Debug, Clone, Default)]
-pub struct BlockTable {
+pub(crate) struct BlockTable {
     blocks: Vec<u32>,
     /// Leading blocks that have entered the prefix cache.
     cached: u32,
@@ -31,12 +31,12 @@ pub struct BlockTable {
 
 impl BlockTable {
     /// How many blocks it holds.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.blocks.len() as u32
     }
 
     /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
@@ -48,14 +48,14 @@ impl BlockTable {
     /// Up to this many tokens nothing happens: no block is missing and none becomes full.
     ///
     /// A scheduler may pass over all steps that stay at or below it.
-    pub const fn settled(&self) -> u32 {
+    pub(crate) const fn settled(&self) -> u32 {
         self.settled
     }
 }
 
 /// What [`BlockPool::allocate`] is asked for; all in tokens but `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BlockRequest {
+pub(crate) struct BlockRequest {
     /// What [`BlockPool::cached_prefix`] found; counts while the table is empty.
     pub prefix: u32,
     /// What the table must cover: computed + new (+ look-ahead).
@@ -110,7 +110,7 @@ pub struct BlockPool {
 
 impl BlockPool {
     /// A pool whose blocks are all free and empty.
-    pub fn new(config: KvConfig) -> Self {
+    pub(crate) fn new(config: KvConfig) -> Self {
         let config = KvConfig {
             num_blocks: config.num_blocks.max(1),
             block_size: config.block_size.max(1),
@@ -128,12 +128,12 @@ impl BlockPool {
     }
 
     /// Its size and habits.
-    pub const fn config(&self) -> &KvConfig {
+    pub(crate) const fn config(&self) -> &KvConfig {
         &self.config
     }
 
     /// Blocks that `tokens` tokens take.
-    pub const fn blocks_for(&self, tokens: u32) -> u32 {
+    pub(crate) const fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
 
@@ -141,7 +141,7 @@ impl BlockPool {
     ///
     /// `tokens` is what the sequence has (prompt, and after a preemption also output); the last of
     /// them must always be computed, so at most `tokens - 1` are found.
-    pub fn cached_prefix(&self, plan: &BlockPlan, tokens: u32) -> u32 {
+    pub(crate) fn cached_prefix(&self, plan: &BlockPlan, tokens: u32) -> u32 {
         if !self.config.prefix_caching {
             return 0;
         }
@@ -152,7 +152,7 @@ impl BlockPool {
     }
 
     /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.
-    pub fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+    pub(crate) fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
             let found = self.cache.find(key);
@@ -166,7 +166,7 @@ impl BlockPool {
     ///
     /// False: there are not enough free blocks, or the prefix is cached no longer; nothing changed.
     #[must_use]
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
@@ -268,7 +268,7 @@ impl BlockPool {
     /// Enters the blocks that the first `upto` tokens fill into the prefix cache, as one event.
     ///
     /// [`BlockPool::allocate`] does so by itself; this is for tokens that came from elsewhere.
-    pub fn cache_full(
+    pub(crate) fn cache_full(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
@@ -327,7 +327,7 @@ impl BlockPool {
     }
 
     /// Gives back the blocks of `table` that `tokens` tokens do not need and that are not cached.
-    pub fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
+    pub(crate) fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
         let keep = self.blocks_for(tokens).max(table.cached);
         while table.len() > keep {
             let Some(id) = table.blocks.pop() else {
@@ -346,7 +346,7 @@ impl BlockPool {
     ///
     /// Cached ones join the back of the free queue, last block first, so that a prefix outlives
     /// what follows it; the others go to the front and are taken next.
-    pub fn release(&mut self, table: &mut BlockTable) {
+    pub(crate) fn release(&mut self, table: &mut BlockTable) {
         for &id in &table.blocks {
             let block = &mut self.blocks[id as usize];
             if !block.cached {
@@ -372,7 +372,7 @@ impl BlockPool {
 
     /// Empties the prefix cache, unless a sequence holds blocks: then false, and nothing changed
     /// (vLLM's `reset_prefix_cache`).
-    pub fn reset(&mut self, out: &mut impl FnMut(Event)) -> bool {
+    pub(crate) fn reset(&mut self, out: &mut impl FnMut(Event)) -> bool {
         let unheld = self.used() == 0;
         if unheld {
             self.forget(out);
@@ -382,7 +382,7 @@ impl BlockPool {
 
     /// Empties the prefix cache; blocks that sequences hold stay with them, and neither these nor
     /// what the same sequences fill later can be found.
-    pub fn forget(&mut self, out: &mut impl FnMut(Event)) {
+    pub(crate) fn forget(&mut self, out: &mut impl FnMut(Event)) {
         self.cache.clear();
         self.hashes.clear();
         for block in &mut self.blocks {
@@ -396,12 +396,12 @@ impl BlockPool {
     }
 
     /// Whether full blocks enter the prefix cache from now on, and are found in it.
-    pub fn set_caching(&mut self, on: bool) {
+    pub(crate) fn set_caching(&mut self, on: bool) {
         self.config.prefix_caching = on;
     }
 
     /// What is in the prefix cache, by block.
-    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
+    pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
         let named = |(id, block): (u32, &Block)| CachedBlock {
             key: self.cache.key(id),
@@ -422,7 +422,7 @@ impl BlockPool {
     }
 
     /// Blocks that sequences hold.
-    pub const fn used(&self) -> u32 {
+    pub(crate) const fn used(&self) -> u32 {
         self.usable() - self.free.len()
     }
 

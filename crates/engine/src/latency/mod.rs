@@ -24,7 +24,7 @@ pub use batch::Batch;
 pub use gpus::{GPUS, Gpu, gpu};
 pub use grid::{Grid, GridError};
 pub use memory::Memory;
-pub use models::{known_models, model, samples_truncated};
+pub use models::{known_models, model};
 pub use polynomial::Polynomial;
 pub use quantization::{Quantization, Scheme};
 pub use roofline::{Breakdown, Coefficients, Roofline, RooflineError, Setup};

@@ -238,15 +238,6 @@ pub fn model(repo: &str) -> Option<ModelShape> {
     Some(shape)
 }
 
-/// Whether sampling is truncated by a repository's `generation_config.json` (top-p or top-k),
-/// from general knowledge of the families.
-pub fn samples_truncated(repo: &str) -> bool {
-    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
-    ["llama", "qwen", "gemma", "qwq", "deepseek-r1"]
-        .iter()
-        .any(|family| name.contains(family))
-}
-
 fn contains_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());

@@ -89,7 +89,7 @@ impl Quantization {
     }
 
     /// From the words of a repository name (`…-FP8-dynamic`, `…-AWQ`, `…w4a16`).
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
         let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "nvfp4", "mxfp4"]) {

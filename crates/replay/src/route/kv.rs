@@ -63,7 +63,7 @@ impl Default for KvConfig {
 
 impl KvConfig {
     /// The router of a prefill pool: no blocks to decode.
-    pub fn for_prefill(&self) -> Self {
+    pub(crate) fn for_prefill(&self) -> Self {
         Self {
             track_active_blocks: false,
             ..self.clone()
@@ -71,7 +71,7 @@ impl KvConfig {
     }
 
     /// The router of a decode pool: load alone, every block its own.
-    pub fn for_decode(&self) -> Self {
+    pub(crate) fn for_decode(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
             track_prefill_tokens: false,

@@ -132,7 +132,7 @@ pub struct StartTimes {
 
 impl StartTimes {
     /// The next start. The first is 0, or after a first gap where `vllm bench serve` waits for one.
-    pub fn next_ms(&mut self) -> f64 {
+    pub(crate) fn next_ms(&mut self) -> f64 {
         if std::mem::take(&mut self.first) {
             return self.at_ms;
         }

@@ -15,7 +15,7 @@ pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 
 /// First part of the ids of shared blocks.
-pub const SHARED: u64 = 0xD00D << 48;
+pub(crate) const SHARED: u64 = 0xD00D << 48;
 
 /// Most requests of a synthetic workload, so that a slip of the pen cannot run for ever.
 pub const MAX_REQUESTS: u64 = 100_000_000;
