@@ -23,7 +23,7 @@ pub use build::{Build, Built, build};
 /// Make a dataset of conversations (`build`), or look into one (`inspect FILE`).
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim dataset build", no_binary_name = true)]
-struct BuildWords {
+struct BuildArgs {
     /// Dataset of the hub, like organisation/name.
     #[arg(
         long,
@@ -76,7 +76,7 @@ struct BuildWords {
 /// Say what a dataset holds, and whether all of it can be used.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim dataset inspect", no_binary_name = true)]
-struct InspectWords {
+struct InspectArgs {
     /// The file.
     file: PathBuf,
     /// Its table.
@@ -84,24 +84,24 @@ struct InspectWords {
     table_name: String,
 }
 
-/// Runs `words`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.
+/// Runs `args`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.
 ///
 /// # Errors
 /// What to tell the user.
-pub fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let (inspects, words) = match words.split_first() {
+pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let (inspects, args) = match args.split_first() {
         Some((first, rest)) if first == "inspect" => (true, rest),
         Some((first, rest)) if first == "build" => (false, rest),
-        _ => (false, words),
+        _ => (false, args),
     };
     if inspects {
-        return match InspectWords::try_parse_from(words) {
-            Ok(words) => inspect(&words.file, &words.table_name),
+        return match InspectArgs::try_parse_from(args) {
+            Ok(args) => inspect(&args.file, &args.table_name),
             Err(error) => helped(error),
         };
     }
-    match BuildWords::try_parse_from(words) {
-        Ok(words) => build_from(words, env),
+    match BuildArgs::try_parse_from(args) {
+        Ok(args) => build_from(args, env),
         Err(error) => helped(error),
     }
 }
@@ -120,18 +120,18 @@ fn helped(error: clap::Error) -> Result<String> {
     }
 }
 
-fn build_from(words: BuildWords, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let hub = Hub::from_env(env);
-    let (input, origin) = match (&words.hf_repo, &words.local_path) {
+    let (input, origin) = match (&args.hf_repo, &args.local_path) {
         (Some(repo), _) => {
-            let Some(file) = &words.input_file else {
+            let Some(file) = &args.input_file else {
                 bail!("--hf-repo is given but --input-file is not");
             };
             let origin = format!("https://huggingface.co/datasets/{repo}, file {file}");
             (fetch(repo, file, &hub)?, origin)
         }
         (None, Some(path)) => {
-            let input = match &words.input_file {
+            let input = match &args.input_file {
                 Some(file) => path.join(file),
                 None if path.is_file() => path.clone(),
                 None => bail!("--local-path is a folder but --input-file is not given"),
@@ -142,17 +142,17 @@ fn build_from(words: BuildWords, env: &dyn Fn(&str) -> Option<String>) -> Result
         }
         (None, None) => bail!("either --hf-repo or --local-path must be given"),
     };
-    let tokenizer = tokenizer(&words, hub)?;
+    let tokenizer = tokenizer(&args, hub)?;
     let built = build(
         &Build {
             input,
             origin,
-            folder: words.output_path,
-            name: words.output_file,
-            table: words.table_name,
-            max_records: words.max_records,
-            model: words.model,
-            generation: if words.legacy {
+            folder: args.output_path,
+            name: args.output_file,
+            table: args.table_name,
+            max_records: args.max_records,
+            model: args.model,
+            generation: if args.legacy {
                 Generation::Texts
             } else {
                 Generation::Tokens
@@ -179,15 +179,15 @@ fn build_from(words: BuildWords, env: &dyn Fn(&str) -> Option<String>) -> Result
     ))
 }
 
-fn tokenizer(words: &BuildWords, hub: Hub) -> Result<Tokenizer> {
-    let path = Path::new(&words.model);
-    let source = if words.force_dummy_tokenizer {
+fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
+    let path = Path::new(&args.model);
+    let source = if args.force_dummy_tokenizer {
         Source::Simulated
     } else if path.exists() {
         Source::Folder(path.to_owned())
     } else {
         Source::Hub {
-            repo: words.model.clone(),
+            repo: args.model.clone(),
             revision: None,
             download: true,
             hub,

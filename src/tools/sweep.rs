@@ -53,7 +53,7 @@ struct GridAxis {
 struct GridPoint {
     /// The value of each axis.
     values: Vec<String>,
-    words: Args,
+    args: Args,
     pools: Pools,
 }
 
@@ -80,12 +80,12 @@ impl PointResult {
     }
 }
 
-/// Runs `words`; gives what is to be printed.
+/// Runs `args`; gives what is to be printed.
 ///
 /// # Errors
 /// What to tell the user; of a point with its flags.
-pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
-    let parsed = split::<Args>(words)?;
+pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let parsed = split::<Args>(args)?;
     if parsed.wants_help() {
         let help = parsed.parse(&[])?;
         return Ok(help.err().unwrap_or_default());
@@ -97,7 +97,7 @@ pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<Strin
     let axes = axes(&base.grid)?;
     let points = combinations(&axes)
         .into_iter()
-        .map(|values| point(words, &axes, values, sort, deploy))
+        .map(|values| point(args, &axes, values, sort, deploy))
         .collect::<Result<Vec<_>>>()?;
     let played = play_all(&points, base.threads)?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -157,13 +157,13 @@ fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
 }
 
 fn point(
-    words: &[String],
+    args: &[String],
     axes: &[GridAxis],
     values: Vec<String>,
     sort: Sort<'_>,
     deploy: Deploy<'_>,
 ) -> Result<GridPoint> {
-    let mut all = words.to_vec();
+    let mut all = args.to_vec();
     let set = axes.iter().zip(&values);
     all.extend(set.map(|(axis, value)| format!("--{}={value}", axis.name)));
     let place = || {
@@ -175,13 +175,13 @@ fn point(
     };
     let parsed = split::<Args>(&all)?;
     let (flags, loose) = sort(&parsed.others).with_context(place)?;
-    let Ok(words) = parsed.parse(&loose).with_context(place)? else {
+    let Ok(args) = parsed.parse(&loose).with_context(place)? else {
         bail!("--help is no flag of a grid");
     };
-    let pools = pools(&words.pools, &flags, deploy).with_context(place)?;
+    let pools = pools(&args.pools, &flags, deploy).with_context(place)?;
     Ok(GridPoint {
         values,
-        words,
+        args,
         pools,
     })
 }
@@ -223,20 +223,20 @@ fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
 }
 
 fn play_one(point: &GridPoint) -> Result<Report> {
-    let words = &point.words;
+    let args = &point.args;
     let block = point.pools.serving.engines[0].block_size();
-    let (mut source, pace) = open(&words.workload, block)?;
+    let (mut source, pace) = open(&args.workload, block)?;
     let quiet = ReportArgs {
         report_json: None,
         per_request: None,
         html: None,
-        ..words.report.clone()
+        ..args.report.clone()
     };
     play(
         &point.pools,
         source.as_mut(),
         pace,
-        limit(&words.workload)?,
+        limit(&args.workload)?,
         &quiet,
     )
 }

@@ -1,6 +1,6 @@
 //! The loop over everything that happens, in virtual time.
 //!
-//! At one instant: steps end, by pool and worker, and what they made is told (blocks to the router
+//! At one instant: steps end, by pool and worker, and what they made is reported (blocks to the router
 //! first); workers become ready; turns that are due are sent; workers are added and removed; then
 //! steps start, which the engines leave to another round at the same instant.
 //! Order: aisimulate-core `src/replay/{agg,event}.rs`.
@@ -72,7 +72,7 @@ pub struct Totals {
 /// Plays a workload to its end.
 ///
 /// # Errors
-/// [`ReplayError`]; what the sink was told until then stays told.
+/// [`ReplayError`]; what was reported to the sink until then stays.
 pub fn run(
     settings: &Settings,
     source: &mut dyn Source,
@@ -277,7 +277,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Takes in what a worker's engine told.
+    /// Takes in the events of a worker's engine.
     fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
         let worker = &mut self.pools[pool].workers[at as usize];
@@ -439,7 +439,7 @@ impl<'a> Core<'a> {
         self.release_queued(pool);
     }
 
-    /// A request is over: it is told, its worker has room, and its session goes on.
+    /// A request is over: it is reported, its worker has room, and its session goes on.
     fn over(
         &mut self,
         address: Address,

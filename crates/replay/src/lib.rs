@@ -6,8 +6,8 @@
 //! Source (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
 //! ```
 //!
-//! The core asks the [`workload::Source`] for sessions as their time comes and tells the
-//! [`outcome::Sink`] of every request that ended, so that memory is bounded by what is in flight.
+//! The core asks the [`workload::Source`] for sessions as their time comes and reports
+//! every request that ended to the [`outcome::Sink`], so that memory is bounded by what is in flight.
 
 pub mod html;
 #[cfg(feature = "online")]

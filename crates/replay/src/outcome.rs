@@ -64,7 +64,7 @@ pub struct Outcome<'a> {
     /// When the last one came.
     pub last: Option<SimTime>,
     /// When each output token came. Empty unless [`Sink::wants_tokens`]: the gaps between them are
-    /// told by [`Sink::gaps`] for many requests together.
+    /// reported by [`Sink::gaps`] for many requests together.
     pub tokens: &'a [SimTime],
     /// Worker that made the output tokens.
     pub worker: Option<u32>,

@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub handoff: Option<HandoffTimes>,
     /// Tokens of the prompt that the decode worker has not, once it has room for them.
     pub missing: Option<u32>,
-    /// It is over, but the prefill worker has to be told: when, and how.
+    /// It is over, but the prefill worker has to learn of it: when, and how.
     pub over: Option<(SimTime, Status)>,
     /// Names of the session and of the request, once its session may be closed.
     pub names: (Option<Arc<str>>, Option<Arc<str>>),

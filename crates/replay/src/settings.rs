@@ -20,7 +20,7 @@ pub struct Settings {
     pub limit: Option<SimTime>,
     /// Seed of routing ties.
     pub seed: u64,
-    /// How often the sink is told of every worker.
+    /// How often every worker is reported to the sink.
     pub sample_every: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
-//! When tokens came, in the shape that an engine tells it: by the step that made them.
+//! When tokens came, in the shape that an engine reports it: by the step that made them.
 //!
 //! Sequences of one batch share the gaps between its steps. A log of steps per worker therefore
-//! stands for the instants of all its tokens, and a gap is told to the sink once with the number of
+//! stands for the instants of all its tokens, and a gap is reported to the sink once with the number of
 //! sequences that had it.
 
 use std::collections::VecDeque;
@@ -111,7 +111,7 @@ impl StepLog {
         }
     }
 
-    /// Tells the gaps before all steps up to `upto`, which nobody will refer to again.
+    /// Reports the gaps before all steps up to `upto`, which nobody will refer to again.
     pub(super) fn flush(&mut self, upto: u64, sink: &mut dyn Sink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {
@@ -192,7 +192,7 @@ impl TokenTimes {
         })
     }
 
-    /// Tells all gaps, at once or with the steps.
+    /// Reports all gaps, at once or with the steps.
     pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {

@@ -196,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// Admissions since the last call; the pool tells them as events.
+    /// Admissions since the last call; the pool reports them as events.
     pub(super) fn take_admissions(&mut self) -> Vec<Admitted> {
         match &mut self.engine {
             Engine::Pool(_) => Vec::new(),

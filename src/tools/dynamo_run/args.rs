@@ -417,7 +417,7 @@ fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
             None => Ok((Vec::new(), seed)),
         };
     };
-    let faster = args.map.get("decode_speedup_ratio").and_then(Value::as_f64);
+    let faster = args.get("decode_speedup_ratio").and_then(Value::as_f64);
     if faster.is_some_and(|ratio| ratio != 1.0) {
         return Err(args.wrong("aic_nextn", "needs decode_speedup_ratio 1"));
     }

@@ -27,9 +27,13 @@ impl Args {
         self.map.insert(key.to_owned(), value);
     }
 
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.map.get(key)
+    }
+
     /// Whether it is there, and not `null`.
     pub(super) fn has(&self, key: &str) -> bool {
-        self.map.get(key).is_some_and(|value| !value.is_null())
+        self.get(key).is_some_and(|value| !value.is_null())
     }
 
     pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {

@@ -45,46 +45,46 @@ pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 /// Tells loose words from those that belong to flags of `serve`: (flags, loose).
 pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
 
-/// Runs `words`; gives what is to be printed.
+/// Runs `args`; gives what is to be printed.
 ///
 /// # Errors
 /// What to tell the user.
-pub fn run(words: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
-    let parsed = split::<ReplayArgs>(words)?;
+pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let parsed = split::<ReplayArgs>(args)?;
     let (flags, loose) = match parsed.wants_help() {
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
-    let words = match parsed.parse(&loose)? {
-        Ok(words) => words,
+    let args = match parsed.parse(&loose)? {
+        Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    if let Some(files) = &words.compare {
+    if let Some(files) = &args.compare {
         return compare(&files[0], &files[1]);
     }
-    let served = !words.online.target.is_empty();
-    match words.replay_mode {
+    let served = !args.online.target.is_empty();
+    match args.replay_mode {
         Some(Mode::Online) if !served => bail!("--replay-mode online needs --target URL"),
         Some(Mode::Offline) if served => bail!("--replay-mode offline excludes --target"),
         _ => {}
     }
     if served {
-        let (report, wall) = online::run(&words.online, &words.workload, &words.report)?;
-        let targets = ("--target".to_owned(), words.online.target.join(", "));
-        return write_report(&report, &words.report, Some(wall), &[targets]);
+        let (report, wall) = online::run(&args.online, &args.workload, &args.report)?;
+        let targets = ("--target".to_owned(), args.online.target.join(", "));
+        return write_report(&report, &args.report, Some(wall), &[targets]);
     }
-    if let Some(dir) = &words.dynamo_run {
+    if let Some(dir) = &args.dynamo_run {
         let report = dynamo_run::dynamo_run(dir)?;
-        return write_report(&report, &words.report, None, &[]);
+        return write_report(&report, &args.report, None, &[]);
     }
-    let pools = pools(&words.pools, &flags, deploy)?;
-    let (mut source, pace) = open(&words.workload, pools.serving.engines[0].block_size())?;
-    let limit = limit(&words.workload)?;
+    let pools = pools(&args.pools, &flags, deploy)?;
+    let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
+    let limit = limit(&args.workload)?;
     let about = pools.about.clone();
     let started = wall_clock();
-    let report = play(&pools, source.as_mut(), pace, limit, &words.report)?;
+    let report = play(&pools, source.as_mut(), pace, limit, &args.report)?;
     let wall = wall_clock().duration_since(started);
-    write_report(&report, &words.report, Some(wall), &about)
+    write_report(&report, &args.report, Some(wall), &about)
 }
 
 #[expect(
@@ -101,9 +101,9 @@ pub(super) fn play(
     source: &mut dyn Source,
     pace: Pace,
     limit: Option<SimTime>,
-    words: &ReportArgs,
+    args: &ReportArgs,
 ) -> Result<Report> {
-    let interval = words.sample_interval_ms;
+    let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
         bail!("--sample-interval-ms is {interval}, must be a number above 0");
     }
@@ -113,9 +113,9 @@ pub(super) fn play(
         pace,
         limit,
         seed: pools.seed,
-        sample_every: (words.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
+        sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
     };
-    let mut sink = sink(words, words.report_json.is_some())?;
+    let mut sink = sink(args, args.report_json.is_some())?;
     let totals = vllm_sim_replay::run(&settings, source, &mut sink)?;
     if let Some(first) = totals.stuck.first() {
         bail!(
@@ -126,15 +126,15 @@ pub(super) fn play(
     sink.finish(&facts(&settings, pools.gpus, &totals))
 }
 
-/// Who listens; `keep` records of requests, unless the words say no.
-fn sink(words: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
+/// Who listens; `keep` records of requests, unless the arguments say no.
+fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
-        slo: words.slo()?,
-        per_request: keep && !words.no_per_request,
+        slo: args.slo()?,
+        per_request: keep && !args.no_per_request,
     };
     Ok(ReportAndRows {
         collector: Collector::new(options),
-        rows: words.per_request.as_deref().map(rows).transpose()?,
+        rows: args.per_request.as_deref().map(rows).transpose()?,
     })
 }
 
@@ -199,15 +199,15 @@ impl Sink for ReportAndRows {
     }
 }
 
-/// Writes what the words ask for; returns what is to be printed.
+/// Writes what the arguments ask for; returns what is to be printed.
 fn write_report(
     report: &Report,
-    words: &ReportArgs,
+    args: &ReportArgs,
     wall: Option<Duration>,
     about: &[(String, String)],
 ) -> Result<String> {
     let mut json = Vec::new();
-    if let Some(file) = &words.report_json {
+    if let Some(file) = &args.report_json {
         if file == "-" {
             report.write_json(&mut json)?;
         } else {
@@ -218,12 +218,12 @@ fn write_report(
             written.with_context(|| format!("cannot write {file}"))?;
         }
     }
-    if let Some(file) = &words.html {
+    if let Some(file) = &args.html {
         let page = html::page(report, "vllm-sim replay", about);
         let shown = file.display();
         std::fs::write(file, page).with_context(|| format!("cannot write {shown}"))?;
     }
-    if words.report_json.as_deref() == Some("-") {
+    if args.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);
     }
     Ok(report.table(wall))

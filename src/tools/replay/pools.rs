@@ -30,9 +30,9 @@ pub(in crate::tools) struct Pools {
     pub about: Vec<(String, String)>,
 }
 
-/// The pools that the words describe; `flags` describe the engine.
+/// The pools that the arguments describe; `flags` describe the engine.
 pub(in crate::tools) fn pools(
-    words: &PoolArgs,
+    args: &PoolArgs,
     flags: &[String],
     deploy: Deploy<'_>,
 ) -> Result<Pools> {
@@ -48,24 +48,24 @@ pub(in crate::tools) fn pools(
         }
         Ok(Some((worker.engine, worker.gpus, worker.transfer)))
     };
-    let shared = mocker("--extra-engine-args", &words.extra_engine_args)?;
+    let shared = mocker("--extra-engine-args", &args.extra_engine_args)?;
     let own = (plain.engine.clone(), plain.gpus, TransferTime::default());
-    let router = router(words)?;
+    let router = router(args)?;
     let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
             engines,
             router,
             ranks: 1,
             transfer: TransferTime::default(),
-            startup: seconds("--startup-time", words.startup_time)?,
-            cold: words.cold_start,
-            scaling: scaling(words)?,
+            startup: seconds("--startup-time", args.startup_time)?,
+            cold: args.cold_start,
+            scaling: scaling(args)?,
         })
     };
-    let (prefill, serving, gpus) = match (words.num_prefill_workers, words.num_decode_workers) {
+    let (prefill, serving, gpus) = match (args.num_prefill_workers, args.num_decode_workers) {
         (Some(prefill), Some(decode)) => {
-            let first = mocker("--prefill-engine-args", &words.prefill_engine_args)?;
-            let second = mocker("--decode-engine-args", &words.decode_engine_args)?;
+            let first = mocker("--prefill-engine-args", &args.prefill_engine_args)?;
+            let second = mocker("--decode-engine-args", &args.decode_engine_args)?;
             let first = first.or(shared.clone()).unwrap_or(own.clone());
             let second = second.or(shared).unwrap_or(own);
             if first.0.block_size() != second.0.block_size() {
@@ -82,11 +82,11 @@ pub(in crate::tools) fn pools(
             (Some(prefill), decode, gpus)
         }
         _ => {
-            let (engines, gpus) = match &words.workers {
+            let (engines, gpus) = match &args.workers {
                 Some(file) => different(file, flags, deploy)?,
                 None => {
                     let (engine, gpus, _) = shared.unwrap_or(own);
-                    (vec![engine; words.num_workers as usize], gpus)
+                    (vec![engine; args.num_workers as usize], gpus)
                 }
             };
             (None, pool(engines, router)?, (0, gpus))
@@ -171,9 +171,9 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
     duration.map_err(|_| anyhow::anyhow!("{flag} is {value}, must be 0 or more"))
 }
 
-fn scaling(words: &PoolArgs) -> Result<Scaling> {
+fn scaling(args: &PoolArgs) -> Result<Scaling> {
     let mut schedule = Vec::new();
-    for step in words.scale.iter().flat_map(|plan| plan.split(',')) {
+    for step in args.scale.iter().flat_map(|plan| plan.split(',')) {
         let wrong = || format!("--scale: {step:?} must be SECONDS=WORKERS");
         let (at, workers) = step.split_once('=').with_context(wrong)?;
         let at = Duration::try_from_secs_f64(at.trim().parse().with_context(wrong)?);
@@ -184,40 +184,40 @@ fn scaling(words: &PoolArgs) -> Result<Scaling> {
         schedule.push((SimTime::ZERO + at.with_context(wrong)?, workers));
     }
     schedule.sort_unstable();
-    let rule = match words.autoscale_max {
+    let rule = match args.autoscale_max {
         None => None,
         Some(max) => {
             for (name, target) in [
-                ("--autoscale-target-queue", words.autoscale_target_queue),
+                ("--autoscale-target-queue", args.autoscale_target_queue),
                 (
                     "--autoscale-target-kv-usage",
-                    words.autoscale_target_kv_usage,
+                    args.autoscale_target_kv_usage,
                 ),
             ] {
                 if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
                     bail!("{name} must be a number above 0");
                 }
             }
-            let kv = words.autoscale_target_kv_usage;
-            let queue = words.autoscale_target_queue;
+            let kv = args.autoscale_target_kv_usage;
+            let queue = args.autoscale_target_queue;
             if kv.is_none() && queue.is_none() {
                 bail!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
             }
-            if words.autoscale_min == 0 || max < words.autoscale_min {
-                let min = words.autoscale_min;
+            if args.autoscale_min == 0 || max < args.autoscale_min {
+                let min = args.autoscale_min;
                 bail!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
             }
-            let interval = seconds("--autoscale-interval", words.autoscale_interval)?;
+            let interval = seconds("--autoscale-interval", args.autoscale_interval)?;
             if interval.is_zero() {
                 bail!("--autoscale-interval is 0, must be above 0");
             }
             Some(ScaleRule {
-                min: words.autoscale_min,
+                min: args.autoscale_min,
                 max,
                 target_waiting: queue,
                 target_kv_usage: kv,
                 interval,
-                cool_down: seconds("--autoscale-cool-down", words.autoscale_cool_down)?,
+                cool_down: seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
                 ..ScaleRule::default()
             })
         }
@@ -225,17 +225,17 @@ fn scaling(words: &PoolArgs) -> Result<Scaling> {
     Ok(Scaling { schedule, rule })
 }
 
-fn router(words: &PoolArgs) -> Result<RouterConfig> {
-    let config = match &words.router_config {
+fn router(args: &PoolArgs) -> Result<RouterConfig> {
+    let config = match &args.router_config {
         Some(text) => json_or_file("--router-config", text)?,
         None => Value::Object(Map::new()),
     };
-    if !words.kv_event_lag_ms.is_finite() || words.kv_event_lag_ms < 0.0 {
-        let lag = words.kv_event_lag_ms;
+    if !args.kv_event_lag_ms.is_finite() || args.kv_event_lag_ms < 0.0 {
+        let lag = args.kv_event_lag_ms;
         bail!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
     }
-    let event_lag = Duration::from_secs_f64(words.kv_event_lag_ms / 1e3);
-    Ok(match words.router {
+    let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
+    Ok(match args.router {
         RouterName::RoundRobin => RouterConfig::RoundRobin,
         RouterName::Random => RouterConfig::Random,
         RouterName::LeastLoaded => RouterConfig::LeastLoaded,
@@ -243,14 +243,14 @@ fn router(words: &PoolArgs) -> Result<RouterConfig> {
         RouterName::KvRouter => {
             let read = dynamo_run::router(&config)?;
             RouterConfig::Kv(KvConfig {
-                queue_threshold: words.router_queue_threshold.or(read.queue_threshold),
-                policy: match words.router_queue_policy {
+                queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
+                policy: match args.router_queue_policy {
                     None => read.policy,
                     Some(PolicyName::Fcfs) => QueuePolicy::Fcfs,
                     Some(PolicyName::Lcfs) => QueuePolicy::Lcfs,
                     Some(PolicyName::Wspt) => QueuePolicy::Wspt,
                 },
-                temperature: words.router_temperature.unwrap_or(read.temperature),
+                temperature: args.router_temperature.unwrap_or(read.temperature),
                 event_lag,
                 ..read
             })

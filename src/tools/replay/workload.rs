@@ -8,48 +8,48 @@ use vllm_sim_replay::workload::Source;
 
 use super::options::WorkloadArgs;
 
-/// The workload that the words describe, and how it is paced.
+/// The workload that the arguments describe, and how it is paced.
 pub(in crate::tools) fn open(
-    words: &WorkloadArgs,
+    args: &WorkloadArgs,
     block_size: u32,
 ) -> Result<(Box<dyn Source>, Pace)> {
-    let arrivals = arrivals(words)?;
-    if !(words.arrival_speedup_ratio.is_finite() && words.arrival_speedup_ratio > 0.0) {
-        let ratio = words.arrival_speedup_ratio;
+    let arrivals = arrivals(args)?;
+    if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
+        let ratio = args.arrival_speedup_ratio;
         bail!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
     }
     let mut pace = Pace {
-        concurrency: words.replay_concurrency,
-        speedup: words.arrival_speedup_ratio,
+        concurrency: args.replay_concurrency,
+        speedup: args.arrival_speedup_ratio,
     };
     if pace.concurrency == Some(0) {
         bail!("--replay-concurrency is 0, must be at least 1");
     }
-    if pace.concurrency.is_some() && words.request_rate.is_some() {
+    if pace.concurrency.is_some() && args.request_rate.is_some() {
         bail!("--replay-concurrency excludes --request-rate");
     }
     // Dynamo's own examples give an interval besides, which a closed loop has no use for.
     let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
-    if words.files.is_empty() {
-        let source = synthetic(words, block_size, arrivals)?;
+    if args.files.is_empty() {
+        let source = synthetic(args, block_size, arrivals)?;
         return Ok((source, pace));
     }
-    if words.input_tokens.is_some() {
+    if args.input_tokens.is_some() {
         bail!("give either trace files or --input-tokens");
     }
     let options = load::LoadOptions {
-        format: words.format,
-        trace_block_size: words.trace_block_size,
-        shared_prefix_ratio: words.trace_shared_prefix_ratio,
-        prefix_groups: words.trace_num_prefix_groups,
-        limit: words.request_count,
-        by_time: words.replay_concurrency.is_none(),
-        seed: words.workload_seed,
+        format: args.format,
+        trace_block_size: args.trace_block_size,
+        shared_prefix_ratio: args.trace_shared_prefix_ratio,
+        prefix_groups: args.trace_num_prefix_groups,
+        limit: args.request_count,
+        by_time: args.replay_concurrency.is_none(),
+        seed: args.workload_seed,
         ..load::LoadOptions::default()
     };
-    let source = load::open(&words.files, &options)?;
+    let source = load::open(&args.files, &options)?;
     if let Some(arrivals) = arrivals {
-        let source = Retimed::new(source, arrivals, words.arrival_seed);
+        let source = Retimed::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
     if pace.concurrency.is_none() && source.untimed() {
@@ -64,14 +64,14 @@ pub(in crate::tools) fn open(
     Ok((source, pace))
 }
 
-fn arrivals(words: &WorkloadArgs) -> Result<Option<Arrivals>> {
-    let arrivals = match (words.request_rate, words.arrival_interval_ms) {
-        (None, None) if words.burstiness.is_some() => bail!("--burstiness needs --request-rate"),
+fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
+    let arrivals = match (args.request_rate, args.arrival_interval_ms) {
+        (None, None) if args.burstiness.is_some() => bail!("--burstiness needs --request-rate"),
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => bail!("give one of --request-rate and --arrival-interval-ms"),
         // The rate of `vllm bench serve` for «all at once».
         (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
-        (Some(rate), None) => match words.burstiness {
+        (Some(rate), None) => match args.burstiness {
             Some(burstiness) => Arrivals::at_rate(rate, burstiness),
             None => Arrivals::Poisson(rate),
         },
@@ -83,25 +83,25 @@ fn arrivals(words: &WorkloadArgs) -> Result<Option<Arrivals>> {
 }
 
 fn synthetic(
-    words: &WorkloadArgs,
+    args: &WorkloadArgs,
     block: u32,
     arrivals: Option<Arrivals>,
 ) -> Result<Box<dyn Source>> {
-    let input = words.input_tokens.clone().context(
+    let input = args.input_tokens.clone().context(
         "what shall be played? Name trace files, or give --input-tokens and --request-count",
     )?;
-    let count = words
+    let count = args
         .request_count
         .context("--request-count is needed with --input-tokens")?;
     let arrivals = match arrivals {
         Some(arrivals) => arrivals,
-        None if words.replay_concurrency.is_some() => Arrivals::Burst,
+        None if args.replay_concurrency.is_some() => Arrivals::Burst,
         None => bail!(
             "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all at \
              once)"
         ),
     };
-    if words.turns_per_session.constant() == Some(0) {
+    if args.turns_per_session.constant() == Some(0) {
         bail!("--turns-per-session is 0, must be at least 1");
     }
     if input == Lengths::Constant(0) {
@@ -110,27 +110,27 @@ fn synthetic(
     let made = Synthetic {
         sessions: count,
         input,
-        output: words.output_tokens.clone(),
+        output: args.output_tokens.clone(),
         arrivals,
-        arrival_seed: words.arrival_seed,
-        seed: words.workload_seed,
-        shared_prefix_ratio: words.shared_prefix_ratio,
-        prefix_groups: match words.shared_prefix_ratio > 0.0 {
-            true => words.num_prefix_groups.max(1),
-            false => words.num_prefix_groups,
+        arrival_seed: args.arrival_seed,
+        seed: args.workload_seed,
+        shared_prefix_ratio: args.shared_prefix_ratio,
+        prefix_groups: match args.shared_prefix_ratio > 0.0 {
+            true => args.num_prefix_groups.max(1),
+            false => args.num_prefix_groups,
         },
-        turns: words.turns_per_session.clone(),
-        grows_by: words.turn_tokens.clone(),
-        think_ms: words.inter_turn_delay_ms,
-        think_varies: words.inter_turn_delay_varies,
+        turns: args.turns_per_session.clone(),
+        grows_by: args.turn_tokens.clone(),
+        think_ms: args.inter_turn_delay_ms,
+        think_varies: args.inter_turn_delay_varies,
         block: block.max(1),
     };
     Ok(Box::new(made.source()?))
 }
 
 /// The end of virtual time.
-pub(in crate::tools) fn limit(words: &WorkloadArgs) -> Result<Option<SimTime>> {
-    let Some(seconds) = words.max_sim_time_seconds else {
+pub(in crate::tools) fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
+    let Some(seconds) = args.max_sim_time_seconds else {
         return Ok(None);
     };
     let duration = std::time::Duration::try_from_secs_f64(seconds);

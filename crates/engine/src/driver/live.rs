@@ -363,7 +363,7 @@ impl Core {
             .filter(|record| record.id == id)
     }
 
-    /// Brings records up to date, tells the observer, wakes the replies.
+    /// Brings records up to date, calls the observer, wakes the replies.
     fn deliver(&mut self) {
         while let Some((at, event)) = self.outbox.pop_front() {
             let Some(id) = event.sequence() else {

@@ -16,7 +16,7 @@ pub trait Observer: Send {
     fn on_rest(&mut self) {}
 }
 
-/// Several observers, told in order.
+/// Several observers, called in order.
 pub struct Observers(pub Vec<Box<dyn Observer>>);
 
 impl Observer for Observers {

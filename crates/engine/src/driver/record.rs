@@ -4,14 +4,14 @@ use std::sync::atomic::AtomicU32;
 use super::progress::Progress;
 use crate::{BlockPlan, Event, SeqId, Sequence, SimTime};
 
-/// A sequence to play, with what the observer is told about it.
+/// A sequence to play, with what observers learn about it.
 #[derive(Debug)]
 pub struct Submission {
     /// What the engine plays; its id is set by the driver.
     pub sequence: Sequence,
     /// When the request arrived.
     pub arrived: SimTime,
-    /// What observers are told about it.
+    /// What observers learn about it.
     pub request: RequestInfo,
 }
 
@@ -28,7 +28,7 @@ pub enum PlannedFinish {
     RemoteDecode,
 }
 
-/// What observers are told about a sequence, besides its lengths and instants.
+/// What observers learn about a sequence, besides its lengths and instants.
 #[derive(Debug, Clone)]
 pub struct RequestInfo {
     /// The request's id, as the client knows it.
@@ -63,9 +63,9 @@ pub struct KvSource {
 pub struct SpanAttributes {
     /// `traceparent` and `tracestate` of the request (W3C trace context).
     pub headers: Option<(Box<str>, Option<Box<str>>)>,
-    /// As the sampler is told.
+    /// `temperature` of the request.
     pub temperature: f64,
-    /// As the sampler is told.
+    /// `top_p` of the request.
     pub top_p: f64,
     /// Choices asked for.
     pub n: u32,

@@ -528,10 +528,10 @@ impl Scheduler for Pool {
                 let Some(blocks) = &mut self.blocks else {
                     return true;
                 };
-                let mut tell = |event| out.push_back((now, event));
+                let mut report = |event| out.push_back((now, event));
                 match reset {
-                    Reset::WhenIdle => return blocks.reset(&mut tell),
-                    Reset::Preempt | Reset::Forget => blocks.forget(&mut tell),
+                    Reset::WhenIdle => return blocks.reset(&mut report),
+                    Reset::Preempt | Reset::Forget => blocks.forget(&mut report),
                 }
             }
             Command::Caching(on) => {

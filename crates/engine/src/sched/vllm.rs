@@ -176,7 +176,7 @@ impl Vllm {
         step.end = now + step.loading + computing;
     }
 
-    /// A step without sequences: what it did to the blocks is told after what the steps in flight
+    /// A step without sequences: what it did to the blocks is reported after what the steps in flight
     /// did before.
     fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
         if let Some(last) = self.flight.back_mut() {

@@ -204,7 +204,7 @@ impl Core<'_> {
     }
 
     /// A request is over on its decode worker. True: the prefill worker still keeps its prompt, so
-    /// the request cannot be told and forgotten yet.
+    /// the request cannot be reported and forgotten yet.
     pub(super) fn is_kept(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
         let request = self.requests.get(slot);
         let kept = request
@@ -239,7 +239,7 @@ impl Core<'_> {
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING].workers[at as usize];
         worker.abort(self.now, SeqId(slot.into()), &mut out);
-        // Its end is the request's, which is told by the caller.
+        // Its end is the request's, which is reported by the caller.
         out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
         self.handle_events(address, &mut out)?;
         self.out = out;

@@ -1,4 +1,4 @@
-//! What the sink is told of requests.
+//! What is reported to the sink.
 
 use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Outcome, Status};
@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use super::{Core, Totals};
 
 impl Core<'_> {
-    /// Tells the sink of a request that is over, or never will be.
+    /// Reports a request that is over, or never will be.
     pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {
@@ -64,7 +64,7 @@ impl Core<'_> {
         });
     }
 
-    /// Tells what is still under way.
+    /// Reports what is still under way.
     pub(super) fn finish(mut self) -> Totals {
         let end = match self.settings.limit {
             Some(limit) if self.living > 0 => limit,

@@ -1,4 +1,4 @@
-//! Workers that start, are added and taken away, and what is told of them over time.
+//! Workers that start, are added and taken away, and what is reported of them over time.
 
 use crate::outcome::{WorkerChange, WorkerSample};
 use crate::pool::{PREFILL, WorkerPool};
@@ -9,7 +9,7 @@ use vllm_sim_engine::SimTime;
 use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
 
 impl Core<'_> {
-    /// Tells the gaps that no living request will refer to again.
+    /// Reports the gaps that no living request will refer to again.
     pub(super) fn flush_log(&mut self, (pool, at): Address) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &Request| request.worker == Some(at);
@@ -92,7 +92,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Tells the sink of every worker, at all instants of the raster before `now`.
+    /// Reports every worker to the sink, at all instants of the raster before `now`.
     pub(super) fn sample(&mut self, now: SimTime) {
         let Some(every) = self.settings.sample_every.filter(|every| !every.is_zero()) else {
             return;

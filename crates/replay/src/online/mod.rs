@@ -1,7 +1,7 @@
 //! The same workload over real HTTP, to any server that speaks OpenAI's API.
 //!
 //! What is in flight is bounded, every request has a time limit, and nothing is kept of a request
-//! once its outcome is told. The latency clock of a request starts when it is sent.
+//! once its outcome is reported. The latency clock of a request starts when it is sent.
 
 mod drive;
 mod exchange;
@@ -110,7 +110,8 @@ pub struct OnlineSummary {
     pub latest: Duration,
 }
 
-/// Sends a workload and tells `sink` of every request; `progress` hears how many are over.
+/// Sends a workload and reports every request to `sink`; `progress` is called with how many are
+/// over.
 ///
 /// # Errors
 /// [`OnlineError`] when no request could be made. A request that fails is an outcome.

@@ -44,7 +44,7 @@ pub(super) struct PromptWriter {
     per_message: u32,
 }
 
-/// What a session has said and heard.
+/// The prompts and answers of a session.
 #[derive(Debug, Default)]
 pub(super) struct ChatHistory {
     ids: Vec<u32>,

@@ -181,7 +181,7 @@ impl KeptOutcome {
             session_id: self.session_id.clone(),
             turn_index: self.session_id.as_ref().map(|_| self.turn),
             arrival_time_ms: arrival,
-            // The peer tells it for agentic traces alone.
+            // The peer reports it for agentic traces alone.
             dispatched_at_ms: None,
             first_admit_ms: self.admissions.first().map(|a| ms(a.at)),
             first_token_ms: first,

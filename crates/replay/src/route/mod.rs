@@ -1,6 +1,6 @@
 //! Who serves a request.
 //!
-//! A router knows what it sent where, what it was told of blocks and gauges, and nothing else. Ties
+//! A router knows what it sent where, what was reported of blocks and gauges, and nothing else. Ties
 //! are drawn from a stream of the request's own, so that they fall alike in every run.
 
 mod index;
@@ -50,7 +50,7 @@ impl RouterConfig {
         }
     }
 
-    /// Whether workers must tell about their blocks.
+    /// Whether workers must report their blocks.
     pub(super) fn wants_events(&self) -> bool {
         match self {
             Self::Kv(config) => config.overlap_score_credit > 0.0,
@@ -93,7 +93,7 @@ pub(super) struct RouteChoice {
     pub best: Option<u32>,
 }
 
-/// What a worker tells of itself.
+/// The gauges of a worker.
 pub(super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
 
 /// Routes the requests of one pool.
@@ -111,7 +111,7 @@ pub(super) struct Router {
     index: BlockIndex,
     kv: KvState,
     queue: RouterQueue,
-    /// Block events that the router has not heard yet.
+    /// Block events that have not reached the router yet.
     late: VecDeque<(SimTime, u32, Event)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,

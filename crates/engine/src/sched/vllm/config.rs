@@ -69,7 +69,7 @@ pub struct VllmConfig {
     pub lease: Option<Duration>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
-    /// Whether runs of single tokens are told as one [`Event::Decoded`](crate::Event), for
+    /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
     /// speed, instead of token by token. Default no.
     pub run_lengths: bool,
     /// Whether [`Vllm::take_admissions`](super::Vllm::take_admissions) is fed. Default no.

@@ -65,7 +65,7 @@ impl Vllm {
         new.min(budget).min((seq.total - past).max(1))
     }
 
-    /// Takes the blocks a sequence needs; what that does to the cache is told with the step.
+    /// Takes the blocks a sequence needs; what that does to the cache is reported with the step.
     pub(super) fn allocate(&mut self, slot: Slot, need: &BlockRequest, step: &mut Step) -> bool {
         let seq = &mut self.seqs[slot];
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
