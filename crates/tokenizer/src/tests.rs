@@ -152,7 +152,7 @@ fn facts_of_a_vocabulary() {
     assert_eq!(tokenizer.eos(), Some(4084));
     assert_eq!(tokenizer.stop_ids(), [4081]);
     assert!(tokenizer.is_special(4080) && !tokenizer.is_special(4088) && !tokenizer.is_special(1));
-    assert!(tokenizer.has_chat_template());
+    assert!(tokenizer.chat_template().is_some());
     assert_eq!(tokenizer.content_format(None, false), ContentFormat::String);
     let parts =
         "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}";
@@ -242,7 +242,7 @@ fn other_decoders_stream_as_in_python() {
             );
             assert_eq!(fragments.ids, ids);
         }
-        assert!(!tokenizer.has_chat_template());
+        assert!(tokenizer.chat_template().is_none());
         assert_eq!(tokenizer.eos(), None);
     }
     let spm = folder(&[("tokenizer.json", &golden["spm"]["tokenizer"].to_string())]);
@@ -475,7 +475,7 @@ fn the_simulated_tokenizer_needs_no_files() {
     assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
     assert_eq!(tokenizer.token_text(1), "");
     assert_eq!((tokenizer.eos(), tokenizer.stop_ids()), (None, &[][..]));
-    assert!(!tokenizer.has_chat_template() && !tokenizer.is_special(1));
+    assert!(tokenizer.chat_template().is_none() && !tokenizer.is_special(1));
     assert_eq!(
         tokenizer.tokenizer_info()["tokenizer_class"],
         "SimulatedTokenizer"

@@ -143,11 +143,6 @@ impl Tokenizer {
         }
     }
 
-    /// Whether the model brings a chat template.
-    pub fn has_chat_template(&self) -> bool {
-        self.templates().default_source().is_some()
-    }
-
     /// The model's chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates().default_source()
@@ -230,11 +225,5 @@ impl Tokenizer {
             Self::Hf(hf) => Detokenizer::hf(hf, prompt, skip_special),
             Self::Simulated(simulated) => Detokenizer::simulated(simulated),
         }
-    }
-
-    /// Gathers now what is otherwise gathered when it is first needed.
-    pub fn warm(&self) {
-        self.max_token_chars();
-        self.content_format(None, false);
     }
 }

@@ -16,12 +16,6 @@ pub enum TemplateError {
         /// Its value, where the message shows it.
         value: Option<String>,
     },
-    /// There is no template.
-    #[error(
-        "As of transformers v4.44, default chat template is no longer allowed, so you must \
-         provide a chat template if the tokenizer does not define one."
-    )]
-    Missing,
 }
 
 impl TemplateError {
@@ -29,7 +23,7 @@ impl TemplateError {
     pub fn parameter(&self) -> Option<&'static str> {
         match self {
             Self::Message { parameter, .. } => Some(parameter),
-            Self::Rejected(_) | Self::Missing => None,
+            Self::Rejected(_) => None,
         }
     }
 }
