@@ -19,7 +19,7 @@ use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, Re
 use vllm_sim_wire::sampling::{SamplingDefaults, SamplingParams, output_budget};
 use vllm_sim_wire::vllm::{
     DetokenizeRequest, GenerateRequest, GenerativeScoringRequest, LoadLoraRequest, PoolingRequest,
-    TokenizeRequest, UnloadLoraRequest, dev,
+    TokenizeRequest, UnloadLoraRequest,
 };
 use vllm_sim_wire::{Fault, Version, body};
 
@@ -273,8 +273,6 @@ fn served(case: &Case) -> Option<String> {
             Ok(text) => return Some(text),
             Err(fault) => Err(fault),
         },
-        "/collective_rpc" => dev::CollectiveRpc::parse(case.body.as_bytes()).map(drop),
-        "/scale_elastic_ep" => dev::ScaleRequest::parse(&value).map(drop),
         path => schema(path, &value)?,
     };
     Some(outcome.map_or_else(|fault| fault.to_json(), |()| "ok".to_owned()))

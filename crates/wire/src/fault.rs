@@ -152,7 +152,7 @@ impl Fault {
         }
     }
 
-    /// 404 for a model that is not served, as the pooling routes say it.
+    /// 400 for a prompt of more tokens than the context has.
     pub fn context_length(most: usize, tokens: usize) -> Self {
         let least = if tokens == most + 1 { "at least " } else { "" };
         Self::value(
@@ -166,12 +166,22 @@ impl Fault {
         )
     }
 
-    /// An unknown model, on the pooling routes.
+    /// 404 for a model that is not served, as the pooling routes say it.
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,
             ErrorType::NotFound,
             format!("The model `{model}` does not exist."),
+        )
+    }
+
+    /// 403 of the scale-out routes on a server without `--enable-scale-out`.
+    pub fn scale_out_disabled() -> Self {
+        Self::new(
+            403,
+            ErrorType::PermissionDenied,
+            "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to \
+             enable them.",
         )
     }
 

@@ -1,5 +1,6 @@
-//! The words and shapes of the APIs we answer for: parsing what clients send, and the errors
-//! vLLM would answer with.
+#![doc = include_str!("../README.md")]
+//!
+//! # How a request is read
 //!
 //! Requests are read as vLLM reads them: Python's JSON ([`vllm_sim_python`]), then validators that
 //! look at the raw body, then a schema check in pydantic's lax mode ([`check`]), each with its

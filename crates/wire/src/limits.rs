@@ -195,7 +195,7 @@ impl Limits {
     ///
     /// # Errors
     /// 400 naming the field.
-    pub fn mm_kwargs(&self, processor: bool, media_io: bool) -> Result<(), Fault> {
+    pub(crate) fn mm_kwargs(&self, processor: bool, media_io: bool) -> Result<(), Fault> {
         if self.trust_request_mm_kwargs {
             return Ok(());
         }

@@ -57,7 +57,7 @@ fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
 
 /// Every scale-out route of a server that has them off.
 pub(crate) async fn scale_out_disabled() -> Response<Body> {
-    error::response(&vllm_sim_wire::vllm::dev::scale_out_disabled())
+    error::response(&Fault::scale_out_disabled())
 }
 
 /// FastAPI's `HTTPException` with status 400.

@@ -12,11 +12,11 @@ use crate::error::Answer;
 use crate::openai::prepare;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::vllm::control::ScoringRequest;
+use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
 /// Scores every item; the same item under the same query always scores the same.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let asked = ScoringRequest::parse(&value)?;
+    let asked = GenerativeScoringRequest::parse(&value)?;
     let target = prepare::target(&app, asked.model.as_deref())?;
     check(&app, &asked)?;
     let query = tokens(&app, &asked.query, asked.add_special_tokens);
@@ -66,7 +66,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
-fn check(app: &App, asked: &ScoringRequest) -> Result<(), Fault> {
+fn check(app: &App, asked: &GenerativeScoringRequest) -> Result<(), Fault> {
     if asked.label_token_ids.is_empty() {
         return Err(Fault::bad_request("label_token_ids must not be empty."));
     }

@@ -114,18 +114,6 @@ impl Message {
         })
     }
 
-    /// The type of the first part that is not text, when there is one.
-    pub fn media_part(&self) -> Option<&str> {
-        let Content::Parts(parts) = self.content() else {
-            return None;
-        };
-        parts.iter().find_map(|part| match part {
-            Value::Object(_) if part_text(part).is_some() => None,
-            Value::Object(map) => Some(map.get("type").and_then(Value::as_str).unwrap_or_default()),
-            _ => None,
-        })
-    }
-
     fn text_of(&self, key: &str) -> Option<&str> {
         self.raw.get(key).and_then(Value::as_str)
     }

@@ -13,7 +13,7 @@ use vllm_sim_python::Py;
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionRequest, Prompt};
-use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, Tool, ToolChoice};
+use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, ToolChoice};
 use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
@@ -159,11 +159,6 @@ impl ChatRequest {
     /// Whether usage is asked for in a stream, and whether in every chunk.
     pub fn wants_usage(&self) -> (bool, bool) {
         usage(self.stream_options.as_ref())
-    }
-
-    /// The tools that a template sees and a reply may call.
-    pub fn offered_tools(&self) -> &[Tool] {
-        self.tools.as_deref().unwrap_or_default()
     }
 }
 

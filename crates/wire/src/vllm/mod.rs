@@ -2,7 +2,6 @@
 
 pub mod control;
 pub mod derender;
-pub mod dev;
 pub mod generate;
 pub mod lora;
 pub mod pooling;

@@ -215,11 +215,3 @@ fn take<T: Wire>(body: &Value, key: &str) -> Option<T> {
 fn member(body: &Value, key: &str) -> Value {
     body.get(key).cloned().unwrap_or(Value::Null)
 }
-
-/// A model with one fixed vector length was asked for another.
-pub fn no_matryoshka(model: &str, dimensions: i128) -> Fault {
-    Fault::bad_request(format!(
-        "Model '{model}' does not support Matryoshka embeddings; dimensions must be unset \
-         (received dimensions={dimensions})."
-    ))
-}

@@ -1,44 +1,39 @@
 //! `POST /generative_scoring`: the request.
 //!
-//! Source: `vllm/entrypoints/generate/generative_scoring/serving.py`.
+//! Source: `vllm/entrypoints/generate/generative_scoring/protocol.py`.
 
 use serde_json::Value;
 
 use crate::check;
 use crate::fault::Fault;
-use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
-
-const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
 
 wire_model! {
     /// A query, items to append to it, and the tokens whose probability is wanted.
-    pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest"
-        before [validators::cache_salt]
-    {
-        /// Served name; null or empty for the base model.
+    pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest" {
+        /// Served name.
         model: Option<String> = None,
-        /// A text or token ids, as sent.
-        query: Value [Schema::Union(&[STR, IDS])],
-        /// Texts or lists of token ids, as sent.
+        /// The question: text or token ids.
+        query: Value [Schema::Union(&[STR, Schema::List(&INT, ANY_LENGTH)])],
+        /// What is scored: texts or lists of token ids.
         items: Value [Schema::Union(&[
             Schema::List(&STR, ANY_LENGTH),
-            Schema::List(&IDS, ANY_LENGTH),
+            Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),
         ])],
-        /// The tokens.
+        /// Tokens whose probability is the score.
         label_token_ids: Vec<i128>,
-        /// Whether probabilities are relative to those tokens.
+        /// Whether scores are a distribution over the labels.
         apply_softmax: bool = true,
-        /// Whether items come before the query.
+        /// Whether the item stands before the query.
         item_first: bool = false,
         /// Whether the tokenizer adds special tokens.
         add_special_tokens: bool = true,
-        /// Keeps the prefix cache apart.
-        cache_salt: Option<String> = None,
         /// Lower goes first.
         priority: i64 = 0,
-        /// Id in the answer; a fresh one when absent.
+        /// Id in the answer.
         request_id: Option<String> [STR] = None,
+        /// Keeps the prefix cache apart.
+        cache_salt: Option<String> = None,
     }
 }
 
