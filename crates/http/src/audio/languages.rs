@@ -39,7 +39,7 @@ pub(super) fn check(code: &str) -> Result<(), Fault> {
     )))
 }
 
-/// What stands between the texts of two parts of a sound.
+/// What stands between the texts of two clips.
 pub(super) fn separator(code: Option<&str>) -> &'static str {
     let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }

@@ -1,15 +1,15 @@
 //! Speech to text: `/v1/audio/transcriptions`, `/v1/audio/translations`.
 //!
-//! The sound is not listened to. Its container says how long it is, which decides how much there
-//! is to write; its bytes decide what. Each clip of a long sound is a sequence of its own.
+//! The audio is not decoded. Its container says how long it is, which decides how much there is to
+//! write; its bytes decide what. Each clip of a long file is a sequence of its own.
 //!
 //! Source: vLLM 0.33 `entrypoints/speech_to_text/base/serving.py`.
 
+mod duration;
 mod form;
 mod languages;
 pub(super) mod realtime;
 mod render;
-mod sound;
 
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ use vllm_sim_wire::sampling::{SamplingParams, output_budget};
 
 /// Tokens that a second of speech takes: 150 words a minute, 1.2 tokens a word.
 const TOKENS_PER_SECOND: f64 = 3.0;
-/// Tokens that a second of sound takes in a prompt (Voxtral, Qwen3-ASR).
-const HEARD_PER_SECOND: f64 = 12.5;
-/// Seconds before the end of a clip in which vLLM looks for a quiet place to split; the sound is
+/// Tokens that a second of audio takes in a prompt (Voxtral, Qwen3-ASR).
+const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
+/// Seconds before the end of a clip in which vLLM looks for a quiet place to split; the audio is
 /// taken to be quiet at their beginning.
 const OVERLAP: f64 = 1.0;
 /// The language that is found where none is named.
-const SPOKEN: &str = "en";
+const DETECTED_LANGUAGE: &str = "en";
 
 /// `POST /v1/audio/transcriptions`.
 pub(crate) async fn transcriptions(State(app): State<Arc<App>>, received: Received) -> Answer {
@@ -61,32 +61,32 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let head = &received.head;
     let mut form = Form::read(received).await?;
     let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
-    let sound = form.files.get(request.file.0).cloned().unwrap_or_default();
-    fits(app, &sound)?;
+    let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
+    fits(app, &audio)?;
     fault::inject(app, head, request.model.as_deref())?;
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = possible(app, &request)?;
-    let seconds = measured(app, sound.clone()).await?;
+    let target = checked_target(app, &request)?;
+    let seconds = seconds_of(app, audio.clone()).await?;
     let name = match task {
         Task::Transcribe => "transcribe-",
         Task::Translate => "translate-",
     };
     let id = prepare::request_id(name, &head.headers, None);
-    let key = key_of(&sound);
+    let key = key_of(&audio);
     if request.language.is_none() && app.config.api.speech.model.detects {
         detect(app, head, &id, &target, key, arrived).await?;
-        request.language = Some(SPOKEN.to_owned());
+        request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
     let clips = clips(&app.config.api.speech.model, seconds);
     let prompts = prompts(app, &request, &clips, key)?;
-    let asked = request.max_completion_tokens;
-    let budget = output_budget(&app.limits, asked, 0, &app.defaults);
+    let max_tokens = request.max_completion_tokens;
+    let budget = output_budget(&app.limits, max_tokens, 0, &app.defaults);
     let params = request.sampling_params(budget, &app.defaults.bounds)?;
     let job = Job {
         id: id.clone(),
         target: target.clone(),
         prompts,
-        limited: asked.is_some(),
+        limited: max_tokens.is_some(),
         ..job(app, &params, head, arrived)
     };
     let transcript = Transcript {
@@ -114,7 +114,7 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
             &request,
             force,
             &reply.prompts,
-            heard(app, seconds),
+            encoder_frames(app, seconds),
         );
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
@@ -131,12 +131,12 @@ fn unary(body: String) -> Response<Body> {
 ///
 /// # Errors
 /// vLLM's 400.
-fn fits(app: &App, sound: &Bytes) -> Result<(), Fault> {
+fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     let most = app.config.api.speech.max_file_bytes;
-    if sound.len() as u64 <= most {
+    if audio.len() as u64 <= most {
         return Ok(());
     }
-    let megabytes = sound.len() as f64 / f64::from(1 << 20);
+    let megabytes = audio.len() as f64 / f64::from(1 << 20);
     let shown = vllm_sim_python::repr_float(megabytes);
     Err(Fault::value(
         "Maximum file size exceeded",
@@ -149,7 +149,7 @@ fn fits(app: &App, sound: &Bytes) -> Result<(), Fault> {
 ///
 /// # Errors
 /// vLLM's refusals in its order.
-fn possible(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
+fn checked_target(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
     if request.stream && request.use_beam_search {
         let text = "Streaming is not currently supported with beam search";
         return Err(Fault::bad_request(text));
@@ -192,27 +192,27 @@ fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
     named.map_or_else(|| app.service.models.shown(target), Into::into)
 }
 
-/// Seconds of a sound.
+/// Seconds of an audio file.
 ///
 /// # Errors
-/// 400 for what is no sound, in vLLM's words.
-async fn measured(app: &App, sound: Bytes) -> Result<f64, Fault> {
+/// 400 for what is no audio, in vLLM's words.
+async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.config.api.speech;
     let any = app.config.model.cli_mode == CliMode::Llmd;
-    let size = sound.len();
-    prepare::off_thread(size, move || sound::seconds(&sound, &limits, any)).await
+    let size = audio.len();
+    prepare::off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }
 
 /// A name of the content.
-fn key_of(sound: &[u8]) -> u64 {
-    let digest = Sha256::digest(sound);
+fn key_of(audio: &[u8]) -> u64 {
+    let digest = Sha256::digest(audio);
     digest
         .iter()
         .take(8)
         .fold(0, |key, byte| key << 8 | u64::from(*byte))
 }
 
-/// The parts in which a sound is heard.
+/// The parts in which a file is transcribed.
 fn clips(model: &Listener, seconds: f64) -> Vec<Clip> {
     let longest = model.clip.map_or(f64::INFINITY, f64::from);
     let mut clips = Vec::new();
@@ -248,7 +248,7 @@ fn prompts(
         Task::Transcribe => "transcribe",
         Task::Translate => "translate",
     };
-    let language = request.language.as_deref().unwrap_or(SPOKEN);
+    let language = request.language.as_deref().unwrap_or(DETECTED_LANGUAGE);
     let times = if request.response_format == "verbose_json" {
         "<|0.00|>"
     } else {
@@ -272,15 +272,15 @@ fn prompts(
         let mut tokens = before.clone();
         let mut media = Vec::new();
         if model.in_prompt {
-            let heard = (clip.seconds * HEARD_PER_SECOND).ceil() as usize;
+            let audio_tokens = (clip.seconds * PROMPT_TOKENS_PER_SECOND).ceil() as usize;
             media.push(Media {
                 modality: Modality::Audio,
                 identifier: format!("{key:016x}").into(),
                 start: tokens.len() as u32,
-                len: heard as u32,
+                len: audio_tokens as u32,
             });
-            let place = special(tokenizer, "<|audio|>");
-            tokens.resize(tokens.len() + heard, place);
+            let placeholder = special(tokenizer, "<|audio|>");
+            tokens.resize(tokens.len() + audio_tokens, placeholder);
         }
         prepare::fits(app, &tokens, false)?;
         prompts.push(Prompt {
@@ -303,7 +303,7 @@ fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
     tokenizer.id_of(piece).unwrap_or_else(other)
 }
 
-/// A job that hears.
+/// A job with audio input.
 fn job(app: &App, params: &SamplingParams, head: &RequestHead, arrived: SimTime) -> Job {
     Job {
         rank: None,
@@ -348,7 +348,7 @@ async fn detect(
 }
 
 /// Frames that an encoder reads, which usage counts with the prompt: one per 10 ms.
-fn heard(app: &App, seconds: f64) -> u32 {
+fn encoder_frames(app: &App, seconds: f64) -> u32 {
     if app.config.api.speech.model.in_prompt {
         return 0;
     }

@@ -1,6 +1,6 @@
-//! `/v1/realtime`: speech comes over a WebSocket while it is spoken, text goes back.
+//! `/v1/realtime`: audio comes over a WebSocket while it is spoken, text goes back.
 //!
-//! The sound is not kept. What is appended is counted and hashed into segments of five seconds;
+//! The audio is not kept. What is appended is counted and hashed into segments of five seconds;
 //! each becomes a sequence of its own (in vLLM one request grows, which an engine that plays
 //! finished scripts cannot do).
 //!
@@ -24,7 +24,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{HEARD_PER_SECOND, TOKENS_PER_SECOND, special};
+use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, special};
 use crate::app::{App, unix_now};
 use crate::body::RequestHead;
 use crate::error;
@@ -42,17 +42,17 @@ use vllm_sim_wire::openai::audio::{Append, Commit};
 use vllm_sim_wire::sampling::SamplingParams;
 
 /// Samples per second, two bytes each.
-const RATE: u64 = 16_000;
+const SAMPLE_RATE: u64 = 16_000;
 /// Samples of a segment.
-const SEGMENT: u64 = 5 * RATE;
+const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE;
 /// Segments that may wait for their turn: an hour and a half.
-const WAITING: usize = 1080;
+const MAX_QUEUED_SEGMENTS: usize = 1080;
 /// Most bytes of a message (uvicorn's `ws_max_size`).
-const MESSAGE: usize = 16 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// A client that reads nothing for so long is gone.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a silent client is asked whether it is still there (uvicorn's `ws_ping_interval`).
-const PING: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Base64 as Python reads it: padding is needed, other characters are not looked at.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -71,8 +71,8 @@ pub(crate) async fn open(
         return error::not_found();
     };
     upgrade
-        .max_message_size(MESSAGE)
-        .max_frame_size(MESSAGE)
+        .max_message_size(MAX_MESSAGE_BYTES)
+        .max_frame_size(MAX_MESSAGE_BYTES)
         .on_upgrade(move |socket| async move {
             let opened = Instant::now();
             app.metrics.socket_opened();
@@ -85,7 +85,7 @@ pub(crate) async fn open(
 
 /// Why a connection ends.
 #[derive(Debug)]
-enum End {
+enum CloseReason {
     /// The client went, or does not read.
     Gone,
     /// It sent what is no text.
@@ -94,9 +94,9 @@ enum End {
     Stopping,
 }
 
-/// What stands in the queue of sounds.
+/// What waits in the queue of audio.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Waiting {
+enum QueuedAudio {
     Segment {
         key: u64,
         samples: u64,
@@ -120,7 +120,7 @@ struct Session {
     id: String,
     /// Whether a served model was named.
     validated: bool,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedAudio>,
     /// Samples behind the last whole segment, and their hash.
     samples: u64,
     key: u64,
@@ -143,53 +143,53 @@ impl Session {
         }
     }
 
-    /// Talks until one side has had enough.
-    async fn serve(mut self, mut socket: WebSocket) -> End {
+    /// Serves the connection until one side ends it.
+    async fn serve(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
         let id = prepare::uid();
         let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now() as u64});
         self.out.push(created.to_string());
-        let mut heard = Instant::now();
-        let mut asked = false;
+        let mut last_received = Instant::now();
+        let mut pinged = false;
         let end = loop {
             if !self.flush(&mut socket).await {
-                return End::Gone;
+                return CloseReason::Gone;
             }
             tokio::select! {
                 message = socket.recv() => {
-                    (heard, asked) = (Instant::now(), false);
+                    (last_received, pinged) = (Instant::now(), false);
                     match message {
                         Some(Ok(Message::Text(text))) => self.receive(&text),
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                        Some(Ok(Message::Binary(_))) => break End::Binary,
-                        Some(Ok(Message::Close(_)) | Err(_)) | None => return End::Gone,
+                        Some(Ok(Message::Binary(_))) => break CloseReason::Binary,
+                        Some(Ok(Message::Close(_)) | Err(_)) | None => return CloseReason::Gone,
                     }
                 }
-                () = progress(self.utterance.as_ref()) => self.speak(),
-                () = tokio::time::sleep_until(heard + PING) => {
-                    if asked {
-                        return End::Gone;
+                () = progress(self.utterance.as_ref()) => self.write_due(),
+                () = tokio::time::sleep_until(last_received + PING_INTERVAL) => {
+                    if pinged {
+                        return CloseReason::Gone;
                     }
-                    (heard, asked) = (Instant::now(), true);
+                    (last_received, pinged) = (Instant::now(), true);
                     let ping = socket.send(Message::Ping(Bytes::new()));
-                    if !matches!(timeout(PATIENCE, ping).await, Ok(Ok(()))) {
-                        return End::Gone;
+                    if !matches!(timeout(SEND_TIMEOUT, ping).await, Ok(Ok(()))) {
+                        return CloseReason::Gone;
                     }
                 }
                 changed = availability.changed() => {
                     if changed.is_err() || availability.borrow_and_update().stopping {
-                        break End::Stopping;
+                        break CloseReason::Stopping;
                     }
                 }
             }
         };
         let code = match end {
-            End::Stopping => close_code::RESTART,
+            CloseReason::Stopping => close_code::RESTART,
             _ => close_code::UNSUPPORTED,
         };
         let reason = "".into();
         let close = socket.send(Message::Close(Some(CloseFrame { code, reason })));
-        let _ = timeout(PATIENCE, close).await;
+        let _ = timeout(SEND_TIMEOUT, close).await;
         end
     }
 
@@ -197,7 +197,7 @@ impl Session {
     async fn flush(&mut self, socket: &mut WebSocket) -> bool {
         for text in self.out.drain(..) {
             let sent = socket.send(Message::Text(text.into()));
-            if !matches!(timeout(PATIENCE, sent).await, Ok(Ok(()))) {
+            if !matches!(timeout(SEND_TIMEOUT, sent).await, Ok(Ok(()))) {
                 return false;
             }
         }
@@ -254,42 +254,42 @@ impl Session {
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
         let most = self.app.config.api.speech.max_file_bytes;
         match BASE64.decode(text) {
-            Ok(sound)
-                if !sound.is_empty()
-                    && sound.len() % 2 == 0
-                    && sound.len() as u64 / 2 <= most
-                    && self.queue.len() < WAITING =>
+            Ok(audio)
+                if !audio.is_empty()
+                    && audio.len() % 2 == 0
+                    && audio.len() as u64 / 2 <= most
+                    && self.queue.len() < MAX_QUEUED_SEGMENTS =>
             {
-                self.listen(&sound);
-                self.go_on();
+                self.buffer(&audio);
+                self.start_next();
             }
             _ => self.refuse("Invalid audio data", "invalid_audio"),
         }
     }
 
     /// Counts samples into segments.
-    fn listen(&mut self, mut sound: &[u8]) {
-        while !sound.is_empty() {
-            let room = (SEGMENT - self.samples) * 2;
-            let (now, later) = sound.split_at(sound.len().min(room as usize));
+    fn buffer(&mut self, mut audio: &[u8]) {
+        while !audio.is_empty() {
+            let room = (SEGMENT_SAMPLES - self.samples) * 2;
+            let (now, later) = audio.split_at(audio.len().min(room as usize));
             let samples = now.chunks_exact(2);
             self.key = samples.fold(self.key, |key, s| {
                 mix(key, u64::from(u16::from_le_bytes([s[0], s[1]])))
             });
             self.samples += now.len() as u64 / 2;
-            if self.samples == SEGMENT {
-                self.cut();
+            if self.samples == SEGMENT_SAMPLES {
+                self.end_segment();
             }
-            sound = later;
+            audio = later;
         }
     }
 
     /// Ends the segment that is being filled.
-    fn cut(&mut self) {
+    fn end_segment(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         if samples > 0 {
             let key = std::mem::take(&mut self.key);
-            self.queue.push_back(Waiting::Segment { key, samples });
+            self.queue.push_back(QueuedAudio::Segment { key, samples });
         }
     }
 
@@ -304,18 +304,18 @@ impl Session {
                 Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
             };
         if commit.is_final {
-            self.cut();
-            if self.queue.len() < WAITING * 2 {
-                self.queue.push_back(Waiting::End);
+            self.end_segment();
+            if self.queue.len() < MAX_QUEUED_SEGMENTS * 2 {
+                self.queue.push_back(QueuedAudio::End);
             }
         } else if self.utterance.is_none() {
             self.utterance = Some(Utterance::default());
         }
-        self.go_on();
+        self.start_next();
     }
 
     /// Writes what has become due.
-    fn speak(&mut self) {
+    fn write_due(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
@@ -345,20 +345,20 @@ impl Session {
             }
             utterance.reply = None;
         }
-        self.go_on();
+        self.start_next();
     }
 
     /// Begins the next segment of an utterance that has none under way, or ends it.
-    fn go_on(&mut self) {
+    fn start_next(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
             return;
         }
-        // Sound that has no full segment yet waits for more.
+        // Audio that has no full segment yet waits for more.
         match self.queue.pop_front() {
             None => {}
-            Some(Waiting::Segment { key, samples }) => self.begin(key, samples),
-            Some(Waiting::End) => self.finish(),
+            Some(QueuedAudio::Segment { key, samples }) => self.begin(key, samples),
+            Some(QueuedAudio::End) => self.finish(),
         }
     }
 
@@ -366,13 +366,13 @@ impl Session {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
-        let seconds = samples as f64 / RATE as f64;
+        let seconds = samples as f64 / SAMPLE_RATE as f64;
         let app = &self.app;
         let tokenizer = app.service.generator.tokenizer();
         let order = ["<|im_start|>", "user", "<|audio_start|>"];
         let mut tokens: Vec<u32> = order.iter().map(|p| special(tokenizer, p)).collect();
-        let heard = (seconds * HEARD_PER_SECOND).ceil() as usize;
-        tokens.resize(tokens.len() + heard, special(tokenizer, "<|audio|>"));
+        let audio_tokens = (seconds * PROMPT_TOKENS_PER_SECOND).ceil() as usize;
+        tokens.resize(tokens.len() + audio_tokens, special(tokenizer, "<|audio|>"));
         let order = ["<|audio_end|>", "<|im_end|>", "<|im_start|>", "assistant"];
         tokens.extend(order.iter().map(|p| special(tokenizer, p)));
         if utterance.prompt == 0 {

@@ -1,4 +1,4 @@
-//! What was said: one JSON object, or a stream of chunks.
+//! Transcripts: one JSON object, or a stream of chunks.
 //!
 //! Source: vLLM 0.33 `entrypoints/speech_to_text/{base/serving,transcription/protocol}.py`.
 
@@ -19,9 +19,9 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 
 /// Seconds between two timestamps that the model knows.
-const GRAIN: f64 = 0.02;
+const TIMESTAMP_STEP: f64 = 0.02;
 
-/// A part of a sound.
+/// A part of an audio file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clip {
     /// Where it begins, in seconds.
@@ -35,7 +35,7 @@ pub(super) struct Transcript {
     pub(super) id: Arc<str>,
     pub(super) created: u64,
     pub(super) model: Arc<str>,
-    /// Length of the sound.
+    /// Length of the audio.
     pub(super) seconds: f64,
     /// One per choice.
     pub(super) clips: Vec<Clip>,
@@ -60,7 +60,7 @@ impl Transcript {
     /// The whole answer of an ended reply.
     ///
     /// # Errors
-    /// 400 when nobody can be named as speaker, as nothing was said.
+    /// 400 when nobody can be named as speaker, as there is no text.
     pub(super) fn unary(&self, reply: &Reply) -> Result<String, Fault> {
         Ok(match self.format.as_str() {
             "verbose_json" => self.verbose(reply),
@@ -184,22 +184,22 @@ impl Transcript {
 
 /// The sentences of a clip. Its time is shared out by tokens.
 fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
-    let said = choice.script.tokens().take(choice.released() as usize);
-    let said: Vec<_> = said.filter(|t| t.channel == Channel::Content).collect();
-    let grains = (clip.seconds / GRAIN).floor();
-    let at = |tokens: usize| {
-        let share = tokens as f64 / said.len().max(1) as f64;
-        clip.start + GRAIN * (grains * share).floor()
+    let released = choice.script.tokens().take(choice.released() as usize);
+    let tokens: Vec<_> = released.filter(|t| t.channel == Channel::Content).collect();
+    let steps = (clip.seconds / TIMESTAMP_STEP).floor();
+    let at = |index: usize| {
+        let share = index as f64 / tokens.len().max(1) as f64;
+        clip.start + TIMESTAMP_STEP * (steps * share).floor()
     };
     let mut segments: Vec<Segment> = Vec::new();
     let mut begun = 0;
-    for (index, token) in said.iter().enumerate() {
-        let over = token.text.trim_end().ends_with(['.', '!', '?']) || index + 1 == said.len();
+    for (index, token) in tokens.iter().enumerate() {
+        let over = token.text.trim_end().ends_with(['.', '!', '?']) || index + 1 == tokens.len();
         if !over {
             continue;
         }
         let end = index + 1;
-        let tokens = &said[begun..end];
+        let sentence = &tokens[begun..end];
         // The timestamp that ends a sentence has a log probability too, the one before it none.
         let sum: f64 = (begun..=end).map(logprobs::chosen).sum();
         segments.push(Segment {
@@ -207,9 +207,9 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
             start: at(begun),
             end: at(end),
             seek: clip.start as u64,
-            text: tokens.iter().map(|t| t.text).collect(),
-            tokens: tokens.iter().map(|t| t.id).collect(),
-            avg_logprob: sum / (tokens.len() + 2) as f64,
+            text: sentence.iter().map(|t| t.text).collect(),
+            tokens: sentence.iter().map(|t| t.id).collect(),
+            avg_logprob: sum / (sentence.len() + 2) as f64,
         });
         begun = end;
     }
@@ -231,20 +231,20 @@ pub(super) struct SpeechStream {
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Prompt tokens of each clip, and what the encoder reads.
+    /// Prompt tokens of each clip, and the frames that the encoder reads.
     prompts: Vec<u32>,
-    heard: u32,
+    encoder_frames: u32,
     /// The clip that is being written.
     current: usize,
-    /// Whether it has said something.
-    spoke: bool,
+    /// Whether some of its text was written.
+    has_text: bool,
     completion: u32,
-    /// What later clips have said before their turn.
-    waiting: Vec<Waiting>,
+    /// Output of later clips before their turn.
+    pending: Vec<PendingOutput>,
 }
 
 #[derive(Default, Clone)]
-struct Waiting {
+struct PendingOutput {
     text: String,
     tokens: u32,
     finish: Option<String>,
@@ -257,7 +257,7 @@ impl SpeechStream {
         request: &SpeechRequest,
         force: bool,
         prompts: &[u32],
-        heard: u32,
+        encoder_frames: u32,
     ) -> Self {
         let object = match transcript.task {
             Task::Transcribe => "transcription.chunk",
@@ -279,11 +279,11 @@ impl SpeechStream {
             include_usage,
             continuous_usage: include_usage && request.continuous_usage,
             prompts: prompts.to_vec(),
-            heard,
+            encoder_frames,
             current: 0,
-            spoke: false,
+            has_text: false,
             completion: 0,
-            waiting: vec![Waiting::default(); transcript.clips.len()],
+            pending: vec![PendingOutput::default(); transcript.clips.len()],
         }
     }
 
@@ -291,7 +291,7 @@ impl SpeechStream {
         let prompt = self
             .prompts
             .get(self.current.min(self.prompts.len().saturating_sub(1)));
-        let prompt = prompt.copied().unwrap_or(0) + self.heard;
+        let prompt = prompt.copied().unwrap_or(0) + self.encoder_frames;
         out.push_str(",\"usage\":{\"prompt_tokens\":");
         json::int(out, prompt);
         out.push_str(",\"total_tokens\":");
@@ -301,23 +301,23 @@ impl SpeechStream {
         out.push('}');
     }
 
-    /// Writes what the current clip has to say, and goes on to the next when it has ended.
+    /// Writes what is due of the current clip, and goes on to the next when it has ended.
     fn flush(&mut self, out: &mut String) {
-        while let Some(waiting) = self.waiting.get_mut(self.current) {
-            let Waiting {
+        while let Some(pending) = self.pending.get_mut(self.current) {
+            let PendingOutput {
                 text,
                 tokens,
                 finish,
-            } = std::mem::take(waiting);
+            } = std::mem::take(pending);
             self.completion += tokens;
             if text.is_empty() && finish.is_none() {
                 return;
             }
             out.push_str(&self.head);
             out.push_str("{\"delta\":{\"content\":\"");
-            if self.current > 0 && !self.spoke && !text.is_empty() {
+            if self.current > 0 && !self.has_text && !text.is_empty() {
                 out.push_str(self.separator);
-                self.spoke = true;
+                self.has_text = true;
             }
             json::escape(out, &text);
             out.push_str("\"}");
@@ -333,27 +333,27 @@ impl SpeechStream {
                 return;
             }
             self.current += 1;
-            self.spoke = false;
+            self.has_text = false;
         }
     }
 }
 
 impl Render for SpeechStream {
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
-        let Some(waiting) = self.waiting.get_mut(step.index) else {
+        let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
-            waiting.tokens += 1;
+            pending.tokens += 1;
             if token.channel == Channel::Content {
-                waiting.text.push_str(token.text);
+                pending.text.push_str(token.text);
             }
         }
         if let Some(end) = step.end {
-            waiting.finish = Some(finish(choice, end));
+            pending.finish = Some(finish(choice, end));
         }
         if step.index == self.current {
             self.flush(out);

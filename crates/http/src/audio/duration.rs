@@ -1,4 +1,4 @@
-//! How long a sound is, from its bytes.
+//! How long an audio file is, from its bytes.
 //!
 //! Nothing is decoded: the headers of the container say it. Words of errors: vLLM 0.33
 //! `multimodal/media/audio.py`, `load_audio_torchcodec`.
@@ -12,44 +12,44 @@ use lofty::probe::Probe;
 use vllm_sim_config::Speech;
 use vllm_sim_wire::fault::Fault;
 
-/// Bytes of a second of a sound whose container does not tell: 64 kbit.
+/// Bytes of a second of audio whose container does not tell: 64 kbit.
 const BYTES_PER_SECOND: f64 = 8000.0;
-/// Samples per second that the model hears.
-const HEARD: f64 = 16_000.0;
+/// Samples per second that the model reads.
+const SAMPLE_RATE: f64 = 16_000.0;
 const MIB: f64 = (1 << 20) as f64;
-/// What a film for the web begins with (EBML).
+/// What a WebM or Matroska video begins with (EBML).
 const MATROSKA: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
 
-/// What is known of a sound.
+/// What a container says of its audio.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Measured {
+struct AudioProperties {
     seconds: f64,
     channels: u32,
 }
 
-/// Seconds of a sound. `any`: what is no sound at all counts by its bytes.
+/// Seconds of an audio file. `any`: what is no audio at all counts by its bytes.
 ///
 /// # Errors
-/// 400 for what is no sound, and for one that is too long.
+/// 400 for what is no audio, and for a file that is too long.
 pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, Fault> {
     let nominal = || {
         let counts = any || bytes.starts_with(&MATROSKA);
-        (counts && !bytes.is_empty()).then(|| Measured {
+        (counts && !bytes.is_empty()).then(|| AudioProperties {
             seconds: bytes.len() as f64 / BYTES_PER_SECOND,
             channels: 1,
         })
     };
-    let measured = wav(bytes).or_else(|| tagged(bytes)).or_else(nominal);
-    let Some(Measured { seconds, channels }) = measured else {
+    let properties = wav(bytes).or_else(|| tagged(bytes)).or_else(nominal);
+    let Some(AudioProperties { seconds, channels }) = properties else {
         return Err(Fault::bad_request(
             "Invalid or corrupted audio data. Ensure the input is a valid audio or video file \
              (e.g. a complete WAV, MP3, or MP4).",
         ));
     };
-    let decoded = seconds * HEARD * f64::from(channels) * 4.0;
+    let decoded = seconds * SAMPLE_RATE * f64::from(channels) * 4.0;
     if decoded > limits.max_decoded_bytes as f64 {
         return Err(Fault::bad_request(format!(
-            "Audio would allocate {:.0} MiB of PCM (~{seconds:.1}s at {HEARD}Hz x {channels}ch), \
+            "Audio would allocate {:.0} MiB of PCM (~{seconds:.1}s at {SAMPLE_RATE}Hz x {channels}ch), \
              exceeding the {:.0} MiB limit. Set VLLM_MAX_AUDIO_DECODE_BYTES to increase this limit.",
             decoded / MIB,
             limits.max_decoded_bytes as f64 / MIB
@@ -69,7 +69,7 @@ pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, F
 }
 
 /// RIFF, to the sample; a size that is larger than the file, as of a stream, is that of the file.
-fn wav(bytes: &[u8]) -> Option<Measured> {
+fn wav(bytes: &[u8]) -> Option<AudioProperties> {
     let inside = bytes
         .strip_prefix(b"RIFF")
         .and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;
@@ -79,10 +79,10 @@ fn wav(bytes: &[u8]) -> Option<Measured> {
         let size = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let body = &body[..size.min(body.len())];
         match &head[..4] {
-            b"fmt " => format = Format::read(body),
+            b"fmt " => format = WavFormat::read(body),
             b"data" => {
                 let format = format?;
-                return Some(Measured {
+                return Some(AudioProperties {
                     seconds: body.len() as f64 / format.bytes_per_second,
                     channels: format.channels,
                 });
@@ -95,12 +95,12 @@ fn wav(bytes: &[u8]) -> Option<Measured> {
     None
 }
 
-struct Format {
+struct WavFormat {
     channels: u32,
     bytes_per_second: f64,
 }
 
-impl Format {
+impl WavFormat {
     fn read(chunk: &[u8]) -> Option<Self> {
         let short = |at: usize| Some(u16::from_le_bytes([*chunk.get(at)?, *chunk.get(at + 1)?]));
         let long = |at: usize| Some(u32::from(short(at)?) | u32::from(short(at + 2)?) << 16);
@@ -121,13 +121,13 @@ impl Format {
 }
 
 /// Every other container: FLAC, MP3, MP4, Ogg, AAC, AIFF and their kind.
-fn tagged(bytes: &[u8]) -> Option<Measured> {
+fn tagged(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);
     let file = probe.guess_file_type().ok()?.read().ok()?;
     let properties = file.properties();
     let seconds = properties.duration().as_secs_f64();
-    (seconds > 0.0).then(|| Measured {
+    (seconds > 0.0).then(|| AudioProperties {
         seconds,
         channels: properties.channels().unwrap_or(1).max(1).into(),
     })
@@ -137,7 +137,7 @@ fn tagged(bytes: &[u8]) -> Option<Measured> {
 mod tests {
     use super::*;
 
-    fn pcm(rate: u32, channels: u16, frames: u32, told: u32) -> Vec<u8> {
+    fn pcm(rate: u32, channels: u16, frames: u32, data_bytes: u32) -> Vec<u8> {
         let frame = channels * 2;
         let mut out = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0".to_vec();
         out.extend(channels.to_le_bytes());
@@ -147,7 +147,7 @@ mod tests {
         out.extend(16u16.to_le_bytes());
         // A chunk of odd size, padded.
         out.extend(b"note\x03\0\0\0abc\0data");
-        out.extend(told.to_le_bytes());
+        out.extend(data_bytes.to_le_bytes());
         out.resize(out.len() + frames as usize * usize::from(frame), 0);
         out
     }
