@@ -57,9 +57,9 @@ pub async fn query(State(registry): State<Registry>) -> Response<Body> {
 
 /// `POST /register`: a worker of another engine of the same deployment.
 pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response<Body> {
-    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let number = |key: &str| asked.get(key).and_then(Value::as_u64);
-    let text = |key: &str| asked.get(key).and_then(Value::as_str);
+    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let number = |key: &str| request.get(key).and_then(Value::as_u64);
+    let text = |key: &str| request.get(key).and_then(Value::as_str);
     let (Some(engine), Some(dp), Some(tp), Some(pp), Some(addr)) = (
         text("engine_id"),
         number("dp_rank"),
@@ -67,8 +67,8 @@ pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response
         number("pp_rank"),
         text("addr"),
     ) else {
-        let words = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
-        return refused(StatusCode::UNPROCESSABLE_ENTITY, words);
+        let message = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
+        return refused(StatusCode::UNPROCESSABLE_ENTITY, message);
     };
     let mut ranks = registry.0.lock();
     let entry = ranks
@@ -76,23 +76,23 @@ pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response
         .or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
     if entry["engine_id"] != engine {
         let known = entry["engine_id"].as_str().unwrap_or_default();
-        let words = format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
-        return refused(StatusCode::BAD_REQUEST, &words);
+        let message = format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
+        return refused(StatusCode::BAD_REQUEST, &message);
     }
-    let place = &mut entry["worker_addr"][tp.to_string()][pp.to_string()];
-    if place.as_str().is_some_and(|known| known != addr) {
-        let known = place.as_str().unwrap_or_default();
-        let words = format!(
+    let slot = &mut entry["worker_addr"][tp.to_string()][pp.to_string()];
+    if slot.as_str().is_some_and(|known| known != addr) {
+        let known = slot.as_str().unwrap_or_default();
+        let message = format!(
             "Worker with dp_rank={dp}, tp_rank={tp}, pp_rank={pp} is already registered at \
              {known}, but still want to register at {addr}"
         );
-        return refused(StatusCode::BAD_REQUEST, &words);
+        return refused(StatusCode::BAD_REQUEST, &message);
     }
-    *place = addr.into();
+    *slot = addr.into();
     vllm::ok(&json!({"status": "ok"}))
 }
 
-fn refused(status: StatusCode, words: &str) -> Response<Body> {
-    let body = json!({"detail": words}).to_string();
+fn refused(status: StatusCode, message: &str) -> Response<Body> {
+    let body = json!({"detail": message}).to_string();
     error::json(status, body)
 }

@@ -15,12 +15,12 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     error::empty(if app.is_stopping() {
         StatusCode::SERVICE_UNAVAILABLE
     } else {
-        told(&app)
+        health_status(&app)
     })
 }
 
-/// What health checks are told of a server that works: 200, unless an operator says otherwise.
-fn told(app: &App) -> StatusCode {
+/// What health checks get from a server that works: 200, unless an operator says otherwise.
+fn health_status(app: &App) -> StatusCode {
     match app.service.faults.settings().health {
         0 => StatusCode::OK,
         status => error::status(status),
@@ -31,7 +31,7 @@ fn told(app: &App) -> StatusCode {
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.is_ready() && !app.is_stopping();
     error::empty(if ready {
-        told(&app)
+        health_status(&app)
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     })

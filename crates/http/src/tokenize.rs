@@ -46,8 +46,8 @@ pub(super) async fn detokenize(
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let given = |key: &str| value.get(key).is_some_and(|value| !value.is_null());
     if app.is_llmd() && given("prompt") && given("messages") {
-        let words = "both prompt and messages fields in tokenize request";
-        return Err(Fault::bad_request(words));
+        let message = "both prompt and messages fields in tokenize request";
+        return Err(Fault::bad_request(message));
     }
     let request = TokenizeRequest::parse(value)?;
     if !app.is_llmd() {
@@ -107,7 +107,7 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
         .or(app.chat_template.as_ref());
     let template = template.map(String::as_str);
     let has_tools = request.tools.is_some();
-    let (messages, found) = prepare::messages(app, &request.messages, template, has_tools)?;
+    let (messages, media) = prepare::messages(app, &request.messages, template, has_tools)?;
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     let tools: Option<Vec<Value>> = tools.map(|t| t.iter().map(prepare::tool_json).collect());
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
@@ -124,10 +124,10 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
     });
     let text = text.map_err(prepare::template_fault)?;
     let special = request.add_special_tokens;
-    if found.marked.is_empty() {
+    if media.marked.is_empty() {
         return Ok(tokenizer.encode(&text, special));
     }
-    Ok(tokenizer.encode_media(&text, special, &found.marked).0)
+    Ok(tokenizer.encode_media(&text, special, &media.marked).0)
 }
 
 /// Bytes of text in a body, about.

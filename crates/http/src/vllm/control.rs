@@ -20,27 +20,27 @@ use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 
 /// `POST /sleep`.
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let asked: SleepQuery = query::read(&uri)?;
-    let level = u8::try_from(asked.level).unwrap_or(1);
+    let query: SleepQuery = query::read(&uri)?;
+    let level = u8::try_from(query.level).unwrap_or(1);
     if app.config.model.cli_mode == CliMode::Llmd {
-        if acts(&app) {
+        if sleeps(&app) {
             app.service.doze();
-            show(&app, SleepState::WeightsOffloaded);
+            set_sleep_state(&app, SleepState::WeightsOffloaded);
         }
     } else {
         timed(
             &app,
             Operation::Sleep,
-            app.service.sleep(level, halt(&asked.mode)),
+            app.service.sleep(level, halt(&query.mode)),
         )
         .await;
         match level {
             0 => {}
-            1 => show(&app, SleepState::WeightsOffloaded),
-            _ => show(&app, SleepState::DiscardAll),
+            1 => set_sleep_state(&app, SleepState::WeightsOffloaded),
+            _ => set_sleep_state(&app, SleepState::DiscardAll),
         }
     }
-    Ok(told(&app, &json!({"status": "sleeping", "level": level})))
+    Ok(unless_llmd(&app, &json!({"status": "sleeping", "level": level})))
 }
 
 /// `POST /wake_up`.
@@ -62,22 +62,22 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         }
     }
     if app.config.model.cli_mode == CliMode::Llmd {
-        if acts(&app) {
+        if sleeps(&app) {
             let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
             let engine = &app.config.engine;
             let caches = engine.enable_prefix_caching || engine.enable_kvcache;
             app.service.rise(cache && caches);
-            show(&app, SleepState::Awake);
+            set_sleep_state(&app, SleepState::Awake);
         }
-        return Ok(told(
+        return Ok(unless_llmd(
             &app,
-            &json!({"status": "awake", "tags": shown(&tags)}),
+            &json!({"status": "awake", "tags": tags_or_null(&tags)}),
         ));
     }
     let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
-    show(&app, SleepState::Awake);
+    set_sleep_state(&app, SleepState::Awake);
     let status = if awake { "awake" } else { "sleeping" };
-    Ok(ok(&json!({"status": status, "tags": shown(&tags)})))
+    Ok(ok(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
 /// `GET /is_sleeping`.
@@ -89,8 +89,8 @@ pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
 /// `POST /release_kv_cache_memory`.
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answer {
     if !app.service.control.is_paused() {
-        let words = "KV cache memory can only be released while generation is paused.";
-        return Err(Fault::new(500, ErrorType::InternalServer, words));
+        let message = "KV cache memory can only be released while generation is paused.";
+        return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     let reset = async { app.service.reset_prefix_cache(true) };
     timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
@@ -99,9 +99,9 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
 
 /// `POST /pause`.
 pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let asked: PauseQuery = query::read(&uri)?;
-    let halt = halt(&asked.mode);
-    app.service.pause(halt, asked.clear_cache).await;
+    let query: PauseQuery = query::read(&uri)?;
+    let halt = halt(&query.mode);
+    app.service.pause(halt, query.clear_cache).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
@@ -118,8 +118,8 @@ pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// `POST /reset_prefix_cache`.
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let asked: ResetQuery = query::read(&uri)?;
-    let running = asked.reset_running_requests;
+    let query: ResetQuery = query::read(&uri)?;
+    let running = query.reset_running_requests;
     Ok(ok(
         &json!({"success": app.service.reset_prefix_cache(running)}),
     ))
@@ -159,14 +159,14 @@ pub(crate) async fn abort_named(State(app): State<Arc<App>>, received: Received)
 }
 
 fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
-    let words = "'request_ids' must be a list of strings";
+    let message = "'request_ids' must be a list of strings";
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(ids)) => ids
             .iter()
-            .map(|id| id.as_str().map(str::to_owned).ok_or_else(|| refused(words)))
+            .map(|id| id.as_str().map(str::to_owned).ok_or_else(|| refused(message)))
             .collect(),
-        Some(_) => Err(refused(words)),
+        Some(_) => Err(refused(message)),
     }
 }
 
@@ -179,12 +179,12 @@ fn halt(mode: &str) -> Halt {
 }
 
 /// Whether llm-d's sleep does anything.
-fn acts(app: &App) -> bool {
+fn sleeps(app: &App) -> bool {
     app.config.server.enable_sleep_mode && app.config.server.dev_mode
 }
 
 /// llm-d answers sleep and wake with an empty body.
-fn told(app: &App, value: &Value) -> Response<Body> {
+fn unless_llmd(app: &App, value: &Value) -> Response<Body> {
     if app.is_llmd() {
         error::empty(StatusCode::OK)
     } else {
@@ -192,7 +192,7 @@ fn told(app: &App, value: &Value) -> Response<Body> {
     }
 }
 
-fn shown(tags: &[String]) -> Value {
+fn tags_or_null(tags: &[String]) -> Value {
     if tags.is_empty() {
         Value::Null
     } else {
@@ -200,7 +200,7 @@ fn shown(tags: &[String]) -> Value {
     }
 }
 
-fn show(app: &App, state: SleepState) {
+fn set_sleep_state(app: &App, state: SleepState) {
     for rank in 0..app.service.ranks().len() {
         app.metrics.engine(rank).set_sleep_state(state);
     }

@@ -26,7 +26,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
         let (endpoint, replay_endpoint) = events.of_rank(rank);
         let topic = match events.encoding.format {
             EventFormat::Vllm => events.topic.clone(),
-            EventFormat::LlmdArray | EventFormat::LlmdMap => filled(&app, &events.topic, rank),
+            EventFormat::LlmdArray | EventFormat::LlmdMap => topic_of(&app, &events.topic, rank),
         };
         let source = json!({
             "enable_kv_cache_events": true,
@@ -43,7 +43,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     ok(&Value::Object(sources))
 }
 
-fn filled(app: &App, topic: &str, rank: u32) -> String {
+fn topic_of(app: &App, topic: &str, rank: u32) -> String {
     let pod = &app.config.server.pod;
     topic
         .replace("{pod_ip}", pod.ip.as_deref().unwrap_or("localhost"))
@@ -55,12 +55,12 @@ fn filled(app: &App, topic: &str, rank: u32) -> String {
 
 /// `GET /get_world_size`.
 pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let asked: WorldQuery = query::read(&uri)?;
-    let world = world(&app, asked.include_dp);
-    Ok(ok(&json!({"world_size": world})))
+    let query: WorldQuery = query::read(&uri)?;
+    let size = world_size_of(&app, query.include_dp);
+    Ok(ok(&json!({"world_size": size})))
 }
 
-fn world(app: &App, include_dp: bool) -> u64 {
+fn world_size_of(app: &App, include_dp: bool) -> u64 {
     let parallel = &app.config.engine.parallel;
     let one = u64::from(parallel.tensor) * u64::from(parallel.pipeline);
     if include_dp {
@@ -77,9 +77,9 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body
 
 /// `GET /server_info`.
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let asked: InfoQuery = query::read(&uri)?;
+    let query: InfoQuery = query::read(&uri)?;
     let config = engine_config(&app);
-    let config = if asked.config_format == "json" {
+    let config = if query.config_format == "json" {
         Value::Object(config)
     } else {
         let pairs: Vec<String> = config
@@ -150,7 +150,7 @@ pub(crate) async fn collective_rpc(State(app): State<Arc<App>>, received: Receiv
     {
         return Err(refused("Missing 'method' in request body"));
     }
-    let results = vec![Value::Null; usize::try_from(world(&app, true)).unwrap_or(1)];
+    let results = vec![Value::Null; usize::try_from(world_size_of(&app, true)).unwrap_or(1)];
     Ok(ok(&json!({"results": results})))
 }
 
@@ -168,8 +168,8 @@ pub(crate) async fn scale_elastic_ep(received: Received) -> Answer {
     if !value.get("drain_timeout").is_none_or(positive) {
         return Err(refused("drain_timeout must be a positive integer"));
     }
-    let words = format!("Scaled to {size} data parallel engines");
-    Ok(ok(&json!({"message": words})))
+    let message = format!("Scaled to {size} data parallel engines");
+    Ok(ok(&json!({"message": message})))
 }
 
 /// `POST /is_scaling_elastic_ep`.

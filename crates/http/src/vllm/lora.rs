@@ -20,12 +20,12 @@ use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Answer {
     if app.is_llmd() {
         let value = lenient(&received, "load")?;
-        let word = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // A name that is taken already is fine.
         let _ = app
             .service
             .models
-            .load(word("lora_name"), word("lora_path"), None, true);
+            .load(text("lora_name"), text("lora_path"), None, true);
         return Ok(error::empty(StatusCode::OK));
     }
     let value = received.json()?;
@@ -37,21 +37,21 @@ pub(crate) async fn load(State(app): State<Arc<App>>, received: Received) -> Ans
 
 /// Adds the adapter that a body describes, and returns its name.
 pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
-    let asked = LoadLoraRequest::parse(value)?;
-    check(app, &asked)?;
-    let (name, path) = (&asked.lora_name, &asked.lora_path);
+    let request = LoadLoraRequest::parse(value)?;
+    check(app, &request)?;
+    let (name, path) = (&request.lora_name, &request.lora_path);
     app.service
         .models
-        .load(name, path, None, asked.load_inplace)
+        .load(name, path, None, request.load_inplace)
         .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
-    Ok(asked.lora_name)
+    Ok(request.lora_name)
 }
 
 /// Removes the adapter that a body names, and returns its name.
 pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
-    let asked = UnloadLoraRequest::parse(value)?;
-    asked.validate()?;
-    let name = asked.lora_name;
+    let request = UnloadLoraRequest::parse(value)?;
+    request.validate()?;
+    let name = request.lora_name;
     if !app.service.models.unload(&name) {
         return Err(lora::not_loaded(&name));
     }
@@ -74,22 +74,22 @@ pub(crate) async fn unload(State(app): State<Arc<App>>, received: Received) -> A
 }
 
 /// What vLLM finds before or while it loads an adapter, in its order.
-fn check(app: &App, asked: &LoadLoraRequest) -> Result<(), Fault> {
-    asked.validate()?;
-    let (name, path) = (&asked.lora_name, &asked.lora_path);
+fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
+    request.validate()?;
+    let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if models.served().iter().any(|served| **served == **name) {
         return Err(lora::served_as_base(name));
     }
-    if !asked.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
+    if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
         return Err(lora::already_loaded(name));
     }
     if app.config.model.cli_mode == CliMode::Llmd {
         return Ok(());
     }
     if !app.config.lora.enabled {
-        let words = format!("Loading lora {name} failed: LoRA is not enabled.");
-        return Err(Fault::new(500, ErrorType::InternalServer, words));
+        let message = format!("Loading lora {name} failed: LoRA is not enabled.");
+        return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
         return Err(lora::not_found(name, path));

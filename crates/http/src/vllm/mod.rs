@@ -44,14 +44,14 @@ pub(crate) fn html(text: String) -> Response<Body> {
 /// Reads JSON the way a handler does that reads the body itself: no media type is needed.
 ///
 /// # Errors
-/// 400 with `words`, and Python's message behind a `{}` in them.
-fn raw_json(bytes: &Bytes, words: &str) -> Result<Value, Fault> {
+/// 400 with `message`, and Python's message behind a `{}` in them.
+fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     python::loads(bytes).map_err(|error| {
         let python = match error {
             JsonError::Decode { .. } => error.located(bytes),
             JsonError::Unreadable => "the body is not JSON".to_owned(),
         };
-        refused(words.replace("{}", &python))
+        refused(message.replace("{}", &python))
     })
 }
 

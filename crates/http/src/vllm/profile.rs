@@ -20,18 +20,18 @@ use vllm_sim_wire::vllm::control::StartProfileRequest;
 /// `POST /start_profile`.
 pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
     let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
-    let asked = match value {
+    let request = match value {
         Some(value) => StartProfileRequest::parse(&value)?,
         None => StartProfileRequest::default(),
     };
     // One session at a time; a second server process could not know of it.
-    let guarded = app.config.engine.parallel.api_servers <= 1;
-    if guarded && app.profiling.load(Ordering::Relaxed) {
-        let words = "A profiling session is already active. Call /stop_profile before \
+    let one_process = app.config.engine.parallel.api_servers <= 1;
+    if one_process && app.profiling.load(Ordering::Relaxed) {
+        let message = "A profiling session is already active. Call /stop_profile before \
                      starting another session.";
-        return Err(Fault::new(409, ErrorType::ConflictPhrase, words));
+        return Err(Fault::new(409, ErrorType::ConflictPhrase, message));
     }
-    asked.validate()?;
+    request.validate()?;
     app.profiling.store(true, Ordering::Relaxed);
     Ok(error::empty(StatusCode::OK))
 }

@@ -24,11 +24,11 @@ pub(crate) async fn apply(State(_app): State<Arc<App>>, received: Received) -> A
         return Err(refused("Request body must be a JSON object."));
     }
     match value.get("instruction") {
-        Some(Value::String(word)) if word == "retry" => {}
+        Some(Value::String(instruction)) if instruction == "retry" => {}
         None | Some(Value::Null | Value::Bool(false)) => {
             return Err(refused("'instruction' is required."));
         }
-        Some(Value::String(word)) if word.is_empty() => {
+        Some(Value::String(instruction)) if instruction.is_empty() => {
             return Err(refused("'instruction' is required."));
         }
         Some(other) => {

@@ -15,19 +15,19 @@ use crate::error::Answer;
 
 /// `POST /adapters`: `{"name", "src"}`, and what else the route of vLLM takes.
 pub(crate) async fn register(State(app): State<Arc<App>>, Posted { value, .. }: Posted) -> Answer {
-    let mut asked = json!({});
-    for (theirs, ours) in [
+    let mut request = json!({});
+    for (member, field) in [
         ("name", "lora_name"),
         ("src", "lora_path"),
         ("load_inplace", "load_inplace"),
         ("is_3d_lora_weight", "is_3d_lora_weight"),
     ] {
-        if let Some(given) = value.get(theirs).filter(|given| !given.is_null()) {
-            asked[ours] = given.clone();
+        if let Some(given) = value.get(member).filter(|given| !given.is_null()) {
+            request[field] = given.clone();
         }
     }
-    lora::add(&app, &asked)?;
-    let name = asked.get("lora_name").and_then(Value::as_str);
+    lora::add(&app, &request)?;
+    let name = request.get("lora_name").and_then(Value::as_str);
     let name = name.unwrap_or_default();
     Ok(bare_text(format!("Adapter {name} registered")))
 }

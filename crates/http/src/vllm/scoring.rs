@@ -16,11 +16,11 @@ use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
 /// Scores every item; the same item under the same query always scores the same.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    let asked = GenerativeScoringRequest::parse(&value)?;
-    let target = prepare::target(&app, asked.model.as_deref())?;
-    check(&app, &asked)?;
-    let query = tokens(&app, &asked.query, asked.add_special_tokens);
-    let items = asked.items.as_array().cloned().unwrap_or_default();
+    let request = GenerativeScoringRequest::parse(&value)?;
+    let target = prepare::target(&app, request.model.as_deref())?;
+    check(&app, &request)?;
+    let query = tokens(&app, &request.query, request.add_special_tokens);
+    let items = request.items.as_array().cloned().unwrap_or_default();
     let mut prompt_tokens = 0;
     let mut data = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
@@ -31,24 +31,24 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
             .chain(&item)
             .fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
         let mut rng = stream(0, key, Purpose::Content);
-        let labels = asked.label_token_ids.len().max(1);
-        let drawn: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
-        let whole = if asked.apply_softmax {
-            drawn.iter().sum()
+        let labels = request.label_token_ids.len().max(1);
+        let weights: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
+        let sum = if request.apply_softmax {
+            weights.iter().sum()
         } else {
             // The rest of the vocabulary has a share too.
-            drawn.iter().sum::<f64>() + 1.0
+            weights.iter().sum::<f64>() + 1.0
         };
         data.push(json!({
             "index": index,
             "object": "score",
-            "score": drawn[0] / whole,
+            "score": weights[0] / sum,
         }));
     }
     let id = prepare::request_id(
         "generative-scoring-",
         &head.headers,
-        asked.request_id.as_deref(),
+        request.request_id.as_deref(),
     );
     Ok(ok(&json!({
         "id": &*id,
@@ -66,15 +66,15 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
-fn check(app: &App, asked: &GenerativeScoringRequest) -> Result<(), Fault> {
-    if asked.label_token_ids.is_empty() {
+fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
+    if request.label_token_ids.is_empty() {
         return Err(Fault::bad_request("label_token_ids must not be empty."));
     }
-    if asked.items.as_array().is_none_or(Vec::is_empty) {
+    if request.items.as_array().is_none_or(Vec::is_empty) {
         return Err(Fault::bad_request("At least one item must be provided."));
     }
     let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());
-    for id in &asked.label_token_ids {
+    for id in &request.label_token_ids {
         if !(0..vocabulary).contains(id) {
             return Err(Fault::bad_request(format!(
                 "label_token_id {id} is out of vocabulary range [0, {vocabulary})."

@@ -20,52 +20,52 @@ use vllm_sim_wire::vllm::control::WeightVersionRequest;
 
 /// `POST /init_weight_transfer_engine`.
 pub(crate) async fn init(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Weight transfer initialized";
-    step(
+    let message = "Weight transfer initialized";
+    run_operation(
         app,
         received,
         Operation::WeightsInit,
         Some("init_info"),
-        words,
+        message,
     )
     .await
 }
 
 /// `POST /shutdown_weight_transfer_engine`.
 pub(crate) async fn shutdown(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Weight transfer shut down";
-    step(app, received, Operation::WeightsShutdown, None, words).await
+    let message = "Weight transfer shut down";
+    run_operation(app, received, Operation::WeightsShutdown, None, message).await
 }
 
 /// `POST /start_weight_update`.
 pub(crate) async fn start(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Weight update started";
-    step(app, received, Operation::WeightsStart, None, words).await
+    let message = "Weight update started";
+    run_operation(app, received, Operation::WeightsStart, None, message).await
 }
 
 /// `POST /start_draft_weight_update`.
 pub(crate) async fn start_draft(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Draft weight update started";
-    step(app, received, Operation::WeightsStartDraft, None, words).await
+    let message = "Draft weight update started";
+    run_operation(app, received, Operation::WeightsStartDraft, None, message).await
 }
 
 /// `POST /update_weights`.
 pub(crate) async fn update(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Weights updated";
-    step(
+    let message = "Weights updated";
+    run_operation(
         app,
         received,
         Operation::WeightsUpdate,
         Some("update_info"),
-        words,
+        message,
     )
     .await
 }
 
 /// `POST /finish_weight_update`.
 pub(crate) async fn finish(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let words = "Weight update finished";
-    step(app, received, Operation::WeightsFinish, None, words).await
+    let message = "Weight update finished";
+    run_operation(app, received, Operation::WeightsFinish, None, message).await
 }
 
 /// `GET /weight_info`.
@@ -78,14 +78,14 @@ pub(crate) async fn set_version(
     State(app): State<Arc<App>>,
     Posted { value, .. }: Posted,
 ) -> Answer {
-    let asked = WeightVersionRequest::parse(&value)?;
-    if asked.abort_all_requests {
+    let request = WeightVersionRequest::parse(&value)?;
+    if request.abort_all_requests {
         app.service.abort(None);
     }
     app.weight_version
-        .store(Arc::new(asked.new_version.clone()));
+        .store(Arc::new(request.new_version.clone()));
     Ok(ok(
-        &json!({"success": true, "new_version": asked.new_version}),
+        &json!({"success": true, "new_version": request.new_version}),
     ))
 }
 
@@ -94,22 +94,22 @@ pub(crate) async fn check(_any: Posted) -> Answer {
     Ok(ok(&json!({"success": true})))
 }
 
-async fn step(
+async fn run_operation(
     app: Arc<App>,
     received: Received,
     operation: Operation,
-    needs: Option<&str>,
-    words: &str,
+    required: Option<&str>,
+    message: &str,
 ) -> Answer {
     let bytes = &received.bytes;
-    let value = if bytes.is_empty() && needs.is_none() {
+    let value = if bytes.is_empty() && required.is_none() {
         Value::Null
     } else {
         raw_json(bytes, "Invalid JSON format")?
     };
-    if let Some(key) = needs.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
+    if let Some(key) = required.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
         return Err(refused(format!("Missing '{key}' in request body")));
     }
     timed(&app, operation, async {}).await;
-    Ok::<_, Fault>(ok(&json!({"message": words})))
+    Ok::<_, Fault>(ok(&json!({"message": message})))
 }
