@@ -16,7 +16,7 @@ use super::reset::{ResetOnClose, ResettableStream};
 use super::socket::{Connection, ServerSocket};
 use super::uvicorn::Uvicorn;
 use crate::tls::Acceptor;
-use vllm_sim_http::{Availability, Edge};
+use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::fault::ConnHandle;
 
 /// Calls that an HTTP/2 connection may have open.
@@ -25,7 +25,7 @@ const MAX_STREAMS: u32 = 16_384;
 /// Serves the connections of a socket until the server stops.
 pub(super) async fn run(
     socket: ServerSocket,
-    edge: Edge,
+    http: HttpService,
     acceptor: Option<Acceptor>,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
@@ -55,7 +55,7 @@ pub(super) async fn run(
             }
             continue;
         }
-        let (edge, stopping) = (edge.clone(), stopping.clone());
+        let (http, stopping) = (http.clone(), stopping.clone());
         let tls = acceptor.as_ref().map(Acceptor::current);
         tokio::spawn(async move {
             match (connection, tls) {
@@ -63,7 +63,7 @@ pub(super) async fn run(
                     let Some(protocol) = detect(&stream, keep_alive).await else {
                         return;
                     };
-                    serve(stream, protocol, edge, stopping, keep_alive).await;
+                    serve(stream, protocol, http, stopping, keep_alive).await;
                 }
                 (Connection::Tcp(stream), Some(tls)) => {
                     let Some(stream) = handshake(tls, stream, keep_alive).await else {
@@ -71,10 +71,10 @@ pub(super) async fn run(
                     };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                     let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
-                    serve(*stream, protocol, edge, stopping, keep_alive).await;
+                    serve(*stream, protocol, http, stopping, keep_alive).await;
                 }
                 (Connection::Unix(stream), _) => {
-                    serve(stream, Protocol::Http1, edge, stopping, keep_alive).await;
+                    serve(stream, Protocol::Http1, http, stopping, keep_alive).await;
                 }
             }
         });
@@ -129,19 +129,19 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
 async fn serve<S>(
     stream: S,
     protocol: Protocol,
-    edge: Edge,
+    http: HttpService,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) where
     S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
 {
     let conn = Arc::new(ConnHandle::default());
-    let edge = edge.on_line(conn.clone());
+    let http = http.on_connection(conn.clone());
     let lives = stopping.borrow().lives;
     let stream = ResettableStream::new(stream, conn.clone());
-    let keys = edge.asks_for_keys();
+    let keys = http.requires_keys();
     // Boxed: between requests a connection keeps a pointer instead of room for the largest handler.
-    let service = service_fn(move |request| Box::pin(edge.clone().call(request)));
+    let service = service_fn(move |request| Box::pin(http.clone().call(request)));
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = Box::pin($connection);

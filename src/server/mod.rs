@@ -32,7 +32,7 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_http::{AdminState, App, Edge, Parts};
+use vllm_sim_http::{AdminState, App, HttpService, Parts};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::ReadListener;
 use vllm_sim_observe::metrics::Metrics;
@@ -165,9 +165,9 @@ impl Server {
         if let Some((engines, every)) = logged {
             accepting.spawn(stats_log::run(engines, every));
         }
-        let edge = Edge::new(app.clone());
+        let http = HttpService::new(app.clone());
         #[cfg(feature = "grpc")]
-        let edge = edge.with_grpc(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
+        let http = http.with_grpc(vllm_sim_grpc::router(vllm_sim_grpc::Parts {
             config: config.clone(),
             service,
             started,
@@ -181,16 +181,16 @@ impl Server {
         let acceptor = acceptor.map(|(acceptor, _)| acceptor);
         let grpc_address = grpc_socket.as_ref().and_then(ServerSocket::address);
         if let Some(socket) = grpc_socket {
-            let (edge, acceptor) = (edge.clone(), acceptor.clone());
+            let (http, acceptor) = (http.clone(), acceptor.clone());
             accepting.spawn(accept::run(
                 socket,
-                edge,
+                http,
                 acceptor,
                 stopping.clone(),
                 keep_alive,
             ));
         }
-        accepting.spawn(accept::run(socket, edge, acceptor, stopping, keep_alive));
+        accepting.spawn(accept::run(socket, http, acceptor, stopping, keep_alive));
         let shutdown_timeout = config.server.shutdown_timeout;
         Ok(Self {
             address,

@@ -1,5 +1,5 @@
-//! A body that is listened to while it passes, for `--log-http`: the head of it is told at its
-//! end, or when nobody wants the rest.
+//! A body that is recorded while it passes, for `--log-http`: its head is reported at its end, or
+//! when nobody wants the rest.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// What was tapped of a body.
+/// What was recorded of a body.
 pub(super) struct TappedBody {
     /// Its first bytes, as many as were wanted.
     pub(super) head: Vec<u8>,
@@ -21,26 +21,26 @@ pub(super) struct TappedBody {
     pub(super) grpc_status: Option<String>,
 }
 
-type Tell = Box<dyn FnOnce(TappedBody) + Send>;
+type OnEnd = Box<dyn FnOnce(TappedBody) + Send>;
 
-/// Passes a body on and listens to it.
+/// Passes a body on and records its head.
 pub(super) struct BodyTap {
     body: Body,
-    most: usize,
+    limit: usize,
     tapped: TappedBody,
-    tell: Option<Tell>,
+    on_end: Option<OnEnd>,
 }
 
 impl BodyTap {
-    /// Keeps `most` bytes of it, and tells what it tapped.
+    /// Keeps `limit` bytes of it, and hands them to `on_end`.
     pub(super) fn body(
         body: Body,
-        most: usize,
-        tell: impl FnOnce(TappedBody) + Send + 'static,
+        limit: usize,
+        on_end: impl FnOnce(TappedBody) + Send + 'static,
     ) -> Body {
         Body::new(Self {
             body,
-            most,
+            limit,
             tapped: TappedBody {
                 head: Vec::new(),
                 length: 0,
@@ -48,14 +48,14 @@ impl BodyTap {
                 whole: false,
                 grpc_status: None,
             },
-            tell: Some(Box::new(tell)),
+            on_end: Some(Box::new(on_end)),
         })
     }
 
-    fn hear(&mut self, frame: &Frame<Bytes>) {
+    fn record(&mut self, frame: &Frame<Bytes>) {
         let tapped = &mut self.tapped;
         if let Some(data) = frame.data_ref() {
-            let room = self.most.saturating_sub(tapped.head.len()).min(data.len());
+            let room = self.limit.saturating_sub(tapped.head.len()).min(data.len());
             tapped.head.extend_from_slice(&data[..room]);
             tapped.length += data.len() as u64;
             tapped.frames += 1;
@@ -66,13 +66,13 @@ impl BodyTap {
     }
 
     fn end(&mut self) {
-        if let Some(tell) = self.tell.take() {
-            let nothing = TappedBody {
+        if let Some(on_end) = self.on_end.take() {
+            let empty = TappedBody {
                 head: Vec::new(),
                 grpc_status: None,
                 ..self.tapped
             };
-            tell(std::mem::replace(&mut self.tapped, nothing));
+            on_end(std::mem::replace(&mut self.tapped, empty));
         }
     }
 }
@@ -88,7 +88,7 @@ impl http_body::Body for BodyTap {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.hear(frame);
+                self.record(frame);
                 if self.body.is_end_stream() {
                     self.tapped.whole = true;
                     self.end();

@@ -29,16 +29,13 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
 
 /// What the route says of a body that is not JSON.
 fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
-    let JsonError::Decode { message, position } = error else {
-        return error.into();
-    };
-    let text = String::from_utf8_lossy(bytes);
-    let before: String = text.chars().take(position).collect();
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-    let text =
-        format!("JSON decode error: {message}: line {line} column {column} (char {position})");
-    Fault::new(400, ErrorType::BadRequestPhrase, text)
+    match error {
+        JsonError::Decode { .. } => {
+            let text = format!("JSON decode error: {}", error.located(bytes));
+            Fault::new(400, ErrorType::BadRequestPhrase, text)
+        }
+        JsonError::Unreadable => error.into(),
+    }
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ use super::body_tap::{BodyTap, TappedBody};
 use vllm_sim_config::{Log, LogLevel};
 
 /// Most bytes of a body that are logged.
-const LONGEST: usize = 512 * 1024;
+const MAX_BODY_BYTES: usize = 512 * 1024;
 /// What stands for a secret.
 const MASK: &str = "***";
 /// Headers that carry secrets.
-const SECRET: [&str; 6] = [
+const SECRET_HEADERS: [&str; 6] = [
     "authorization",
     "proxy-authorization",
     "cookie",
@@ -33,7 +33,7 @@ const SECRET: [&str; 6] = [
     "api-key",
 ];
 /// Fields of requests that say what the prompt is.
-const PROMPT: [&str; 8] = [
+const PROMPT_FIELDS: [&str; 8] = [
     "prompt",
     "messages",
     "input",
@@ -56,7 +56,7 @@ impl RequestLog {
     }
 
     /// Whether anything of a request is logged.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         let lines = matches!(self.log.level, LogLevel::Debug | LogLevel::Trace);
         lines || self.log.http || self.log.requests || self.log.outputs
     }
@@ -87,7 +87,7 @@ impl RequestLog {
         let bytes = whole.to_bytes();
         let path = parts.uri.path();
         if self.log.http {
-            let headers = shown(&parts.headers);
+            let headers = header_lines(&parts.headers);
             let body = masked(&bytes);
             tracing::info!(method = %parts.method, path, headers, body = %body, "HTTP request");
         }
@@ -95,7 +95,7 @@ impl RequestLog {
             && let Ok(Value::Object(mut fields)) = serde_json::from_slice(&bytes)
         {
             let mut prompt = serde_json::Map::new();
-            for name in PROMPT {
+            for name in PROMPT_FIELDS {
                 if let Some((name, value)) = fields.shift_remove_entry(name) {
                     prompt.insert(name, value);
                 }
@@ -116,9 +116,9 @@ impl RequestLog {
         let (parts, body) = request.into_parts();
         let method = parts.method.clone();
         let path = parts.uri.path().to_owned();
-        let headers = shown(&parts.headers);
-        let body = BodyTap::body(body, LONGEST, move |heard| {
-            let (bytes, body) = (heard.length, told(&heard));
+        let headers = header_lines(&parts.headers);
+        let body = BodyTap::body(body, MAX_BODY_BYTES, move |tapped| {
+            let (bytes, body) = (tapped.length, body_text(&tapped));
             tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
         });
         Request::from_parts(parts, body)
@@ -126,24 +126,24 @@ impl RequestLog {
 
     /// A gRPC call: who is called with what metadata, and how it ended. The messages are logged
     /// where they are read.
-    pub(super) fn call(&self, path: &str, headers: &HeaderMap) {
+    pub(super) fn grpc_call(&self, path: &str, headers: &HeaderMap) {
         if self.log.http {
-            tracing::info!(path, headers = shown(headers), "gRPC call");
+            tracing::info!(path, headers = header_lines(headers), "gRPC call");
         }
     }
 
     /// The answer to a gRPC call, logged at its end.
-    pub(super) fn called(&self, path: String, response: Response<Body>) -> Response<Body> {
+    pub(super) fn grpc_answer(&self, path: String, response: Response<Body>) -> Response<Body> {
         if !self.log.http {
             return response;
         }
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = BodyTap::body(body, 0, move |heard| {
-            let status = heard.grpc_status.or(early);
+        let body = BodyTap::body(body, 0, move |tapped| {
+            let status = tapped.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: broken off");
-            let (bytes, frames) = (heard.length, heard.frames);
+            let (bytes, frames) = (tapped.length, tapped.frames);
             tracing::info!(path, status, bytes, frames, "gRPC answer");
         });
         Response::from_parts(parts, body)
@@ -156,8 +156,8 @@ impl RequestLog {
         let request_log = Self {
             log: self.log.clone(),
         };
-        let body = BodyTap::body(body, LONGEST, move |heard| {
-            let (bytes, whole, body) = (heard.length, heard.whole, told(&heard));
+        let body = BodyTap::body(body, MAX_BODY_BYTES, move |tapped| {
+            let (bytes, whole, body) = (tapped.length, tapped.whole, body_text(&tapped));
             if request_log.log.http {
                 tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
             }
@@ -175,7 +175,7 @@ impl RequestLog {
             return response;
         }
         let length = http_body::Body::size_hint(response.body()).exact();
-        if length.is_none_or(|length| length > LONGEST as u64) {
+        if length.is_none_or(|length| length > MAX_BODY_BYTES as u64) {
             return self.long_response(path, response);
         }
         let (parts, body) = response.into_parts();
@@ -204,10 +204,10 @@ impl RequestLog {
     }
 }
 
-/// What was heard of a body, as text.
-fn told(heard: &TappedBody) -> String {
-    let mut text = masked(&heard.head).into_owned();
-    let cut = heard.length - heard.head.len() as u64;
+/// What was recorded of a body, as text.
+fn body_text(tapped: &TappedBody) -> String {
+    let mut text = masked(&tapped.head).into_owned();
+    let cut = tapped.length - tapped.head.len() as u64;
     if cut > 0 {
         text.push_str(&format!("… ({cut} more bytes)"));
     }
@@ -218,12 +218,12 @@ fn told(heard: &TappedBody) -> String {
 fn is_short(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    length.is_some_and(|length| length <= LONGEST)
+    length.is_some_and(|length| length <= MAX_BODY_BYTES)
 }
 
-fn shown(headers: &HeaderMap) -> String {
+fn header_lines(headers: &HeaderMap) -> String {
     let lines = headers.iter().map(|(name, value)| {
-        let value = if SECRET.contains(&name.as_str()) {
+        let value = if SECRET_HEADERS.contains(&name.as_str()) {
             Cow::Borrowed(MASK)
         } else {
             String::from_utf8_lossy(value.as_bytes())
@@ -259,6 +259,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer sk-1".parse().unwrap());
         headers.insert("accept", "*/*".parse().unwrap());
-        assert_eq!(shown(&headers), "authorization: ***; accept: */*");
+        assert_eq!(header_lines(&headers), "authorization: ***; accept: */*");
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn html(text: String) -> Response<Body> {
 /// Reads JSON the way a handler does that reads the body itself: no media type is needed.
 ///
 /// # Errors
-/// 400 with `message`, and Python's message behind a `{}` in them.
+/// 400 with `message`, in which Python's own takes the place of `{}`.
 fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     python::loads(bytes).map_err(|error| {
         let python = match error {

@@ -3,6 +3,7 @@
 //! From outside in, as vLLM stacks its middleware: request id, API key, CORS, then the router.
 //! One service instead of a stack of layers: each step is a few instructions, a layer is a box.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -13,30 +14,35 @@ use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
 };
 use tower::ServiceExt;
+use tower_http::catch_panic::CatchPanic;
 
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
 use super::request_log::RequestLog;
-use super::{error, fault, route_index, routes};
+use super::{cors, error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// The outermost service of a connection.
+/// The routes; a panic in a handler is a 500 and not a connection that breaks off.
+type Routes = CatchPanic<Router, fn(Box<dyn Any + Send>) -> Response<Body>>;
+
+/// The outermost service of a connection: answers its requests, HTTP and gRPC.
 #[derive(Clone)]
-pub struct Edge {
+pub struct HttpService {
     app: Arc<App>,
-    router: Router,
+    routes: Routes,
     grpc: Option<Router>,
-    fixed: Arc<[(HeaderName, HeaderValue)]>,
+    fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
-    line: Option<Arc<ConnHandle>>,
+    connection: Option<Arc<ConnHandle>>,
     /// What is logged of requests, when anything is.
     request_log: Option<Arc<RequestLog>>,
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-impl Edge {
+impl HttpService {
     /// The routes of `app` behind everything that all of them share.
     pub fn new(app: Arc<App>) -> Self {
         let pod = &app.config.server.pod;
@@ -51,23 +57,23 @@ impl Edge {
         let port = pod.name.as_ref().map(|_| app.port.to_string());
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
-        let router = routes::router(app.clone());
+        let routes = catch_panics(routes::router(app.clone()));
         let request_log = RequestLog::new(&app.config.server.log);
         Self {
-            request_log: request_log.is_kept().then(|| Arc::new(request_log)),
+            request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
             app,
-            router,
+            routes,
             grpc: None,
-            fixed: fixed.into(),
-            line: None,
+            fixed_headers: fixed.into(),
+            connection: None,
         }
     }
 
-    /// The same edge, on a connection that faults may break.
+    /// The same service, on a connection that faults may break.
     #[must_use]
-    pub fn on_line(self, line: Arc<ConnHandle>) -> Self {
+    pub fn on_connection(self, connection: Arc<ConnHandle>) -> Self {
         Self {
-            line: Some(line),
+            connection: Some(connection),
             ..self
         }
     }
@@ -82,7 +88,7 @@ impl Edge {
     }
 
     /// Whether some routes ask for a key.
-    pub fn asks_for_keys(&self) -> bool {
+    pub fn requires_keys(&self) -> bool {
         !self.app.config.server.api_keys.is_empty()
     }
 
@@ -101,16 +107,16 @@ impl Edge {
             return Ok(match self.request_log.clone() {
                 Some(request_log) => {
                     let path = request.uri().path().to_owned();
-                    request_log.call(&path, request.headers());
+                    request_log.grpc_call(&path, request.headers());
                     let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
-                    request_log.called(path, response)
+                    request_log.grpc_answer(path, response)
                 }
                 None => self.call_grpc(grpc.clone(), request).await,
             });
         }
         self.strip_root_path(&mut request);
         Ok(match self.request_log.clone() {
-            // Boxed: a server without a request_log has no room for it.
+            // Boxed: a server without a request log has no room for it.
             Some(request_log) => Box::pin(self.logged(&request_log, request, started)).await,
             None => self.respond(request, started).await,
         })
@@ -141,25 +147,26 @@ impl Edge {
                 .cloned()
                 .unwrap_or_else(fresh_id)
         });
-        let asked = RequestMetrics::of(&self.app, &request);
-        let mut response = if self.is_guarded(&request) {
+        let metrics = RequestMetrics::of(&self.app, &request);
+        let mut response = if self.lacks_key(&request) {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
             error::json(StatusCode::UNAUTHORIZED, body)
         } else {
+            let cors = &self.app.config.server.cors;
             let origin = request.headers().get(header::ORIGIN).cloned();
-            let mut response = match self.preflight(&request, origin.as_ref()) {
+            let mut response = match cors::preflight(cors, &request, origin.as_ref()) {
                 Some(response) => response,
                 None => {
                     let response = self.route(request).await;
-                    asked.answered(&self.app, &response, unix_now() - started);
+                    metrics.answered(&self.app, &response, unix_now() - started);
                     response
                 }
             };
-            self.allow_origin(origin.as_ref(), &mut response);
+            cors::allow_origin(cors, origin.as_ref(), &mut response);
             response
         };
         let headers = response.headers_mut();
-        for (name, value) in self.fixed.iter() {
+        for (name, value) in self.fixed_headers.iter() {
             headers.insert(name.clone(), value.clone());
         }
         if let Some(id) = id {
@@ -172,28 +179,28 @@ impl Edge {
         if request.method() == Method::HEAD && !route_index::answers_head(request.uri().path()) {
             return routes::no_head(&self.app, request.uri().path());
         }
-        let route = async |request| match self.router.clone().oneshot(request).await {
-            Ok(response) => response,
+        let route = async |request| match self.routes.clone().oneshot(request).await {
+            Ok(response) => response.map(Body::new),
             Err(never) => match never {},
         };
         if fault::concerns(&self.app, &request) {
-            // Boxed: a request without a verdict has no room for one.
-            let line = self.line.clone();
-            return Box::pin(fault::answer(&self.app, line, request, route)).await;
+            // Boxed: a request without a fault decision has no room for one.
+            let connection = self.connection.clone();
+            return Box::pin(fault::answer(&self.app, connection, request, route)).await;
         }
         route(request).await
     }
 
     /// A gRPC call: nothing of HTTP's middleware but where it was answered.
     async fn call_grpc(&self, router: Router, mut request: Request<Body>) -> Response<Body> {
-        if let Some(line) = &self.line {
-            request.extensions_mut().insert(line.clone());
+        if let Some(connection) = &self.connection {
+            request.extensions_mut().insert(connection.clone());
         }
         let mut response = match router.oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
-        for (name, value) in self.fixed.iter().filter(|(name, _)| name != header::SERVER) {
+        for (name, value) in self.fixed_headers.iter().filter(|(name, _)| name != header::SERVER) {
             response.headers_mut().insert(name.clone(), value.clone());
         }
         response
@@ -218,7 +225,7 @@ impl Edge {
     }
 
     /// Whether the request lacks a key that it needs.
-    fn is_guarded(&self, request: &Request<Body>) -> bool {
+    fn lacks_key(&self, request: &Request<Body>) -> bool {
         let keys = &self.app.config.server.api_keys;
         if keys.is_empty() || request.method() == Method::OPTIONS {
             return false;
@@ -233,92 +240,13 @@ impl Edge {
         let given = request.headers().get(header::AUTHORIZATION);
         !is_bearer(given.map(HeaderValue::as_bytes), keys)
     }
-
-    /// The answer to a CORS preflight, as Starlette's middleware gives it.
-    fn preflight(
-        &self,
-        request: &Request<Body>,
-        origin: Option<&HeaderValue>,
-    ) -> Option<Response<Body>> {
-        let headers = request.headers();
-        let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
-        let (origin, wanted) = match (origin, wanted) {
-            (Some(origin), Some(wanted)) if request.method() == Method::OPTIONS => (origin, wanted),
-            _ => return None,
-        };
-        let cors = &self.app.config.server.cors;
-        let mut failed = Vec::new();
-        if !allows(&cors.origins, origin) {
-            failed.push("origin");
-        }
-        let known = [
-            "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY",
-        ];
-        let every = cors.methods.iter().any(|m| m == "*");
-        let methods = if every {
-            known.join(", ")
-        } else {
-            cors.methods.join(", ")
-        };
-        if !methods
-            .split(", ")
-            .any(|m| m.as_bytes() == wanted.as_bytes())
-        {
-            failed.push("method");
-        }
-        let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-        let text = match failed.as_slice() {
-            [] => "OK".to_owned(),
-            failed => format!("Disallowed CORS {}", failed.join(", ")),
-        };
-        let mut response = Response::new(Body::from(text));
-        if !failed.is_empty() {
-            *response.status_mut() = StatusCode::BAD_REQUEST;
-        }
-        let out = response.headers_mut();
-        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        out.insert(header::CONTENT_TYPE, plain);
-        if let Ok(methods) = HeaderValue::from_str(&methods) {
-            out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-        }
-        out.insert(
-            header::ACCESS_CONTROL_MAX_AGE,
-            HeaderValue::from_static("600"),
-        );
-        if let Some(asked) = asked {
-            out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
-        }
-        let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
-        out.insert(header::VARY, HeaderValue::from_static(vary));
-        Some(response)
-    }
-
-    fn allow_origin(&self, origin: Option<&HeaderValue>, response: &mut Response<Body>) {
-        let cors = &self.app.config.server.cors;
-        let headers = response.headers_mut();
-        if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
-            let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
-            let shown = if any {
-                HeaderValue::from_static("*")
-            } else {
-                origin.clone()
-            };
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
-            if cors.credentials {
-                let yes = HeaderValue::from_static("true");
-                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
-            }
-        }
-        headers
-            .entry(header::VARY)
-            .or_insert(HeaderValue::from_static("Origin"));
-    }
 }
 
-fn allows(origins: &[String], origin: &HeaderValue) -> bool {
-    origins
-        .iter()
-        .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+fn catch_panics(router: Router) -> Routes {
+    CatchPanic::custom(router, |_| {
+        let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
+        error::response(&fault)
+    })
 }
 
 /// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.
@@ -369,4 +297,25 @@ fn length(headers: &HeaderMap) -> u64 {
         .get(header::CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok());
     length.and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_a_handler_is_a_500() {
+        async fn broken() -> Response<Body> {
+            panic!("on purpose")
+        }
+        let routes = catch_panics(Router::new().route("/", get(broken)));
+        let response = routes.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = r#"{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}"#;
+        assert_eq!(body, text);
+    }
 }

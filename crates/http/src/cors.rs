@@ -1,0 +1,96 @@
+//! CORS as Starlette's middleware does it.
+//!
+//! `tower_http::cors` differs in bytes that clients see: it answers every `OPTIONS` request as a
+//! preflight, with an empty 200 that refuses nothing, sends `*` to requests without an origin, and
+//! writes the names in `vary` in lower case.
+//!
+//! Source: Starlette 1.10 `middleware/cors.py`.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use vllm_sim_config::Cors;
+
+/// Methods that `*` stands for.
+const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
+
+/// What the answer to a preflight varies by.
+const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
+
+/// The answer to a preflight; `None` for any other request.
+pub(crate) fn preflight(
+    cors: &Cors,
+    request: &Request<Body>,
+    origin: Option<&HeaderValue>,
+) -> Option<Response<Body>> {
+    let headers = request.headers();
+    let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let (origin, method) = match (origin, method) {
+        (Some(origin), Some(method)) if request.method() == Method::OPTIONS => (origin, method),
+        _ => return None,
+    };
+    let mut failed = Vec::new();
+    if !allows(&cors.origins, origin) {
+        failed.push("origin");
+    }
+    let methods = if cors.methods.iter().any(|m| m == "*") {
+        METHODS.to_owned()
+    } else {
+        cors.methods.join(", ")
+    };
+    let mut allowed = methods.split(", ");
+    if !allowed.any(|m| m.as_bytes() == method.as_bytes()) {
+        failed.push("method");
+    }
+    let text = match failed.as_slice() {
+        [] => "OK".to_owned(),
+        failed => format!("Disallowed CORS {}", failed.join(", ")),
+    };
+    let mut response = Response::new(Body::from(text));
+    if !failed.is_empty() {
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+    }
+    let out = response.headers_mut();
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    out.insert(header::CONTENT_TYPE, plain);
+    if let Ok(methods) = HeaderValue::from_str(&methods) {
+        out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    }
+    let ten_minutes = HeaderValue::from_static("600");
+    out.insert(header::ACCESS_CONTROL_MAX_AGE, ten_minutes);
+    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    out.insert(header::VARY, HeaderValue::from_static(VARY));
+    Some(response)
+}
+
+/// Adds to an answer who may read it.
+pub(crate) fn allow_origin(
+    cors: &Cors,
+    origin: Option<&HeaderValue>,
+    response: &mut Response<Body>,
+) {
+    let headers = response.headers_mut();
+    if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
+        let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
+        let shown = if any {
+            HeaderValue::from_static("*")
+        } else {
+            origin.clone()
+        };
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
+        if cors.credentials {
+            let yes = HeaderValue::from_static("true");
+            headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
+        }
+    }
+    headers
+        .entry(header::VARY)
+        .or_insert(HeaderValue::from_static("Origin"));
+}
+
+fn allows(origins: &[String], origin: &HeaderValue) -> bool {
+    origins
+        .iter()
+        .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
