@@ -1,8 +1,8 @@
-//! ImageOutput, sounds and films in conversations.
+//! Images, audio and video in conversations.
 //!
 //! Nothing is fetched: an item counts by the rules of `--mm-tokens-per-item`, and its content hash
 //! is that of its bytes when they came along, else that of its URL.
-//! Words of errors: vLLM 0.33 `multimodal/media/connector.py`, `multimodal/processing/context.py`.
+//! Texts of errors: vLLM 0.33 `multimodal/media/connector.py`, `multimodal/processing/context.py`.
 //! Names of items under llm-d: llm-d-inference-sim `pkg/tokenizer` (simulated tokenizer).
 
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::message::{Content, Message};
 
 /// Most items of a modality where `--limit-mm-per-prompt` is silent (vLLM `config/multimodal.py`).
-const MOST: u64 = 999;
+const DEFAULT_LIMIT: u64 = 999;
 
 /// The media of a conversation.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ConversationMedia {
     /// Items that stand in the text as marks.
     pub(crate) marked: Vec<MediaItem>,
     /// Items that take no tokens of their own: their spans divide the prompt (llm-d).
     pub(crate) spread: Vec<(Modality, String)>,
 }
 
-impl Found {
+impl ConversationMedia {
     /// Where the items stand among the tokens of the finished prompt.
     pub(crate) fn spread_over(self, tokens: usize) -> Vec<Media> {
         let items = self.spread.len().max(1);
@@ -50,7 +50,7 @@ impl Found {
 }
 
 /// Whether this deployment's model takes media as vLLM's multimodal models do.
-pub(crate) fn taken(app: &App) -> bool {
+pub(crate) fn accepts_media(app: &App) -> bool {
     app.config.content.media.is_some() || app.service.generator.tokenizer().is_multimodal()
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn taken(app: &App) -> bool {
 pub(crate) fn find(
     app: &App,
     messages: &[Message],
-) -> Result<Option<(Vec<Message>, Found)>, Fault> {
+) -> Result<Option<(Vec<Message>, ConversationMedia)>, Fault> {
     let has_media = |message: &Message| match message.content() {
         Content::Parts(parts) => parts.iter().any(|part| modality(part).is_some()),
         _ => false,
@@ -70,17 +70,17 @@ pub(crate) fn find(
     if !messages.iter().any(has_media) {
         return Ok(None);
     }
-    let mut found = Found::default();
-    if taken(app) {
+    let mut media = ConversationMedia::default();
+    if accepts_media(app) {
         let marked = messages
             .iter()
-            .map(|message| marked(app, message, &mut found.marked))
+            .map(|message| marked(app, message, &mut media.marked))
             .collect::<Result<_, _>>()?;
-        limits(app, &found.marked)?;
-        let hits = app.media_cache.look_up(&found.marked);
+        check_limits(app, &media.marked)?;
+        let hits = app.media_cache.look_up(&media.marked);
         let engine = app.metrics.engine(0);
-        engine.on_mm_cache(found.marked.len() as u32, hits);
-        return Ok(Some((marked, found)));
+        engine.on_mm_cache(media.marked.len() as u32, hits);
+        return Ok(Some((marked, media)));
     }
     if app.config.model.cli_mode == CliMode::Llmd {
         let parts = messages
@@ -92,11 +92,11 @@ pub(crate) fn find(
         let items = parts
             .flatten()
             .filter_map(|part| Some((modality(part)?, part)));
-        found.spread = items
+        media.spread = items
             .enumerate()
             .map(|(i, (modality, part))| (modality, simulated_name(i, modality, part)))
             .collect();
-        return Ok(Some((messages.to_vec(), found)));
+        return Ok(Some((messages.to_vec(), media)));
     }
     Ok(None)
 }
@@ -156,7 +156,7 @@ fn item(app: &App, modality: Modality, part: &Value) -> Result<MediaItem, Fault>
     let source = source(part);
     let inline = part.get("type").and_then(Value::as_str) == Some("input_audio");
     if !inline {
-        openable(app, source, modality)?;
+        check_url(app, source, modality)?;
     }
     let bytes = data_url_head(source);
     let rules = app.config.content.media.unwrap_or_default();
@@ -172,11 +172,11 @@ fn item(app: &App, modality: Modality, part: &Value) -> Result<MediaItem, Fault>
     })
 }
 
-/// Refuses what vLLM's media connector does not open.
-fn openable(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
-    let refuse = |words: String| {
+/// Refuses URLs that vLLM's media connector does not open.
+fn check_url(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
+    let refuse = |text: String| {
         let parameter = format!("{}_url", modality.as_str());
-        Err(Fault::parameter(words, &parameter))
+        Err(Fault::parameter(text, &parameter))
     };
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
@@ -222,7 +222,7 @@ fn openable(app: &App, url: &str, modality: Modality) -> Result<(), Fault> {
 }
 
 /// vLLM's 400 for more items than `--limit-mm-per-prompt` allows.
-fn limits(app: &App, items: &[MediaItem]) -> Result<(), Fault> {
+fn check_limits(app: &App, items: &[MediaItem]) -> Result<(), Fault> {
     let given = app.config.api.limit_mm_per_prompt.as_ref();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
         let name = modality.as_str();
@@ -230,7 +230,7 @@ fn limits(app: &App, items: &[MediaItem]) -> Result<(), Fault> {
             let count = limit.get("count").unwrap_or(limit);
             count.as_u64()
         });
-        let limit = limit.unwrap_or(MOST);
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
         let count = items
             .iter()
             .filter(|item| item.modality == modality)

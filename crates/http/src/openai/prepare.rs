@@ -164,7 +164,7 @@ pub(crate) fn messages(
     messages: &[Message],
     template: Option<&str>,
     has_tools: bool,
-) -> Result<(Vec<Value>, media::Found), Fault> {
+) -> Result<(Vec<Value>, media::ConversationMedia), Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let with_media = media::find(app, messages)?;
     let messages = match &with_media {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::json;
-use crate::transfer::offer::Offer;
+use crate::transfer::params::TransferParams;
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Progress, SequenceState};
 use vllm_sim_service::generate::{Reason, StopReason};
@@ -33,7 +33,7 @@ pub(crate) struct ResponseShape {
     /// Whether the reply carries timings.
     pub(crate) metrics: bool,
     /// The answer's `kv_transfer_params`.
-    pub(crate) kv_transfer_params: Option<Arc<Offer>>,
+    pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
     /// Tokens of media in the prompt by modality, as JSON.
     pub(crate) media: Option<Arc<str>>,
     /// Which weights sampled the tokens, when the reply says so (`return_weight_versions`).
@@ -269,7 +269,7 @@ impl ResponseShape {
     /// Appends the answer's `kv_transfer_params`.
     pub(crate) fn transfer(&self, out: &mut String) {
         match &self.kv_transfer_params {
-            Some(offer) => offer.write(out),
+            Some(params) => params.write(out),
             None => out.push_str("null"),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{count, hold, id, model, tokens, usage};
+use super::{count, enter, id, model, tokens, usage};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -17,7 +17,7 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = PoolingRequest::parse_classify(&value)?;
     let model = model(&app, request.model.as_deref())?;
-    let _held = hold(&app, count(&request))?;
+    let _guard = enter(&app, count(&request))?;
     let inputs = tokens(&app, &request, &value).await?;
     let classes = app.config.api.num_labels.max(1);
     let data: Vec<Value> = inputs

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{hold, id, model, vector};
+use super::{enter, id, model, vector};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
@@ -23,7 +23,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let mixed = || request.inputs.iter().flatten().map(text_of).collect();
     let given = request.texts.clone().or_else(|| request.images.clone());
     let texts: Vec<String> = given.unwrap_or_else(mixed);
-    let _held = hold(&app, texts.len())?;
+    let _guard = enter(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
     let unit = app.config.model.cli_mode == CliMode::Vllm;
     let tokenizer = app.service.generator.tokenizer();

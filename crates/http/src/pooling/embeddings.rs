@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{count, hold, id, model, tokens, usage, vector};
+use super::{count, enter, id, model, tokens, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -94,7 +94,7 @@ async fn answer(
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
     let request = (route.parse)(value)?;
     let model = model(app, request.model.as_deref())?;
-    let _held = hold(app, count(&request))?;
+    let _guard = enter(app, count(&request))?;
     let inputs = tokens(app, &request, value).await?;
     let classes = wants_classes(app, &request)?;
     if request.embed_dtype != "float32" && request.encoding_format != "float" {
@@ -152,14 +152,14 @@ async fn answer(
 fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     let task = app.config.api.task;
     let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
-    let Some(asked) = request.task.as_deref() else {
+    let Some(requested) = request.task.as_deref() else {
         return Ok(own);
     };
-    let classes = matches!(asked, "classify" | "token_classify");
-    let vectors = matches!(asked, "embed" | "token_embed" | "plugin");
+    let classes = matches!(requested, "classify" | "token_classify");
+    let vectors = matches!(requested, "embed" | "token_embed" | "plugin");
     if !(classes || vectors) || (task != Task::All && classes != own) {
         return Err(Fault::parameter(
-            format!("Unsupported task: '{asked}' is not what this server pools for."),
+            format!("Unsupported task: '{requested}' is not what this server pools for."),
             "task",
         ));
     }

@@ -22,17 +22,17 @@ use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::schema::Wire;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// The name that answers show; llm-d does not look at the one asked for.
-fn model(app: &App, asked: Option<&str>) -> Result<Arc<str>, Fault> {
-    match app.service.models.resolve(asked) {
+/// The name that answers show; llm-d does not look at the requested one.
+fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
+    match app.service.models.resolve(requested) {
         Some(target) => Ok(app.service.models.shown(&target)),
         None if app.is_llmd() => Ok(app.service.models.displayed().clone()),
-        None => Err(Fault::unknown_pooling_model(asked.unwrap_or_default())),
+        None => Err(Fault::unknown_pooling_model(requested.unwrap_or_default())),
     }
 }
 
 /// Counts a request as in flight, each input as a sequence, until the guard is dropped.
-fn hold(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
+fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
     app.service
         .enter(inputs)

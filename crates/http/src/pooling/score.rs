@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{hold, id, model, usage, vector};
+use super::{enter, id, model, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -34,7 +34,7 @@ pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: P
             "Input lengths must be either 1:1, 1:N or N:N",
         ));
     }
-    let _held = hold(&app, twos.len())?;
+    let _guard = enter(&app, twos.len())?;
     let pairs = twos
         .iter()
         .enumerate()
@@ -67,7 +67,7 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: 
             "At least one text_pair element must be given",
         ));
     }
-    let _held = hold(&app, documents.len())?;
+    let _guard = enter(&app, documents.len())?;
     let mut tokens = 0;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {

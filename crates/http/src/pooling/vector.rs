@@ -33,22 +33,22 @@ pub(super) fn embed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
 /// How well a text answers a query, 0 to 1: the share of the query's tokens that it has, and a
 /// little that tells equal shares apart.
 pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
-    let words: BTreeSet<_> = query.iter().collect();
-    let there: BTreeSet<_> = text.iter().collect();
-    let share = words.intersection(&there).count() as f64 / words.len().max(1) as f64;
+    let query_tokens: BTreeSet<_> = query.iter().collect();
+    let text_tokens: BTreeSet<_> = text.iter().collect();
+    let share = query_tokens.intersection(&text_tokens).count() as f64 / query_tokens.len().max(1) as f64;
     let key = query
         .iter()
         .chain(text)
         .fold(0x5c, |key, token| mix(key, u64::from(*token)));
-    let little = (key % 1000) as f64 / 1000.0;
-    f64::from((0.02 + 0.93 * share + 0.05 * little) as f32)
+    let tie_break = (key % 1000) as f64 / 1000.0;
+    f64::from((0.02 + 0.93 * share + 0.05 * tie_break) as f32)
 }
 
-/// Length of the vectors: what is asked where the model can cut them, else the model's own.
+/// Length of the vectors: what is asked for where the model can cut them, else the model's own.
 ///
 /// # Errors
 /// vLLM's 400 for a model that cannot; llm-d's for less than 1.
-pub(super) fn dimensions(app: &App, asked: Option<i128>) -> Result<usize, Fault> {
+pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
     let model = app.config.model.hf_config.as_deref();
     let simulator = app.config.model.cli_mode == vllm_sim_config::CliMode::Llmd;
     let own = model
@@ -56,7 +56,7 @@ pub(super) fn dimensions(app: &App, asked: Option<i128>) -> Result<usize, Fault>
         .filter(|_| !simulator)
         .and_then(|n| usize::try_from(n).ok())
         .unwrap_or(app.config.content.default_embedding_dimensions as usize);
-    let Some(asked) = asked else {
+    let Some(requested) = requested else {
         return Ok(own);
     };
     let cuts = |key: &str| {
@@ -67,14 +67,14 @@ pub(super) fn dimensions(app: &App, asked: Option<i128>) -> Result<usize, Fault>
     if !simulator && !cuts("is_matryoshka") && !cuts("matryoshka_dimensions") {
         let name = app.service.models.displayed();
         return Err(Fault::bad_request(format!(
-            "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={asked})."
+            "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));
     }
-    let most = if simulator { 1_000_000 } else { own };
-    match usize::try_from(asked) {
-        Ok(n) if n >= 1 && n <= most => Ok(n),
-        Ok(n) if n > most => Err(Fault::parameter(
-            format!("dimensions must be at most {most}, got {n}"),
+    let max = if simulator { 1_000_000 } else { own };
+    match usize::try_from(requested) {
+        Ok(n) if n >= 1 && n <= max => Ok(n),
+        Ok(n) if n > max => Err(Fault::parameter(
+            format!("dimensions must be at most {max}, got {n}"),
             "dimensions",
         )),
         _ => Err(Fault {

@@ -1,6 +1,6 @@
-//! Disaggregated prefill: what a server that computed a prompt tells the one that decodes it.
+//! Disaggregated prefill: what a server that computed a prompt sends the one that decodes it.
 
-pub(crate) mod offer;
+pub(crate) mod params;
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use vllm_sim_service::{HandOver, Transfer};
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-use offer::Offer;
+use params::TransferParams;
 
 /// Whether the cache of the prompt is computed for another server.
 fn decodes_elsewhere(params: Option<&Map<String, Value>>) -> bool {
-    params.is_some_and(|params| told(params, "do_remote_decode"))
+    params.is_some_and(|params| is_true(params, "do_remote_decode"))
 }
 
 /// llm-d streams nothing that it prefills.
@@ -61,7 +61,7 @@ pub(crate) fn terms(
         None => None,
         Some(transfer) => transfer.connector,
     };
-    if told(params, "do_remote_prefill") {
+    if is_true(params, "do_remote_prefill") {
         return match connector {
             _ if app.config.model.cli_mode == CliMode::Llmd => Transfer::FromRemote(source(params)),
             Some(connector) if names_source(connector, params) => {
@@ -70,7 +70,7 @@ pub(crate) fn terms(
             _ => Transfer::Local,
         };
     }
-    if !told(params, "do_remote_decode") {
+    if !is_true(params, "do_remote_decode") {
         return Transfer::Local;
     }
     // The engine knows a request by the API's id and eight more digits.
@@ -83,8 +83,8 @@ pub(crate) fn terms(
         _ => name,
     };
     let hand_over = Arc::new(HandOver::new(name));
-    let offer = if app.is_llmd() {
-        Some(Offer::placeholders(hand_over.clone()))
+    let sent = if app.is_llmd() {
+        Some(TransferParams::placeholders(hand_over.clone()))
     } else {
         // Of several prompts vLLM's answer carries the first one's parameters.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
@@ -92,17 +92,17 @@ pub(crate) fn terms(
         let generation = view.version >= Version::V033;
         connector.and_then(|connector| {
             let hand_over = hand_over.clone();
-            Offer::of(connector, engine, tokens, params, hand_over, generation)
+            TransferParams::of(connector, engine, tokens, params, hand_over, generation)
         })
     };
-    view.kv_transfer_params = offer.map(Arc::new);
+    view.kv_transfer_params = sent.map(Arc::new);
     match connector {
         None => Transfer::Local,
         Some(_) => Transfer::ForRemote(hand_over),
     }
 }
 
-fn told(params: &Map<String, Value>, key: &str) -> bool {
+fn is_true(params: &Map<String, Value>, key: &str) -> bool {
     params.get(key).and_then(Value::as_bool) == Some(true)
 }
 
@@ -135,7 +135,7 @@ fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
     missing.is_none()
 }
 
-/// Who waits to hear that the blocks were read.
+/// Where to report that the blocks were read.
 fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     let host = text("remote_host")?;
@@ -176,8 +176,8 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
     }
     let global = Some(app.config.engine.cache_hit_threshold).filter(|share| *share > 0.0);
     // llm-d ignores a share that is none.
-    let asked = request.get("cache_hit_threshold").and_then(Value::as_f64);
-    asked.filter(|share| (0.0..=1.0).contains(share)).or(global)
+    let requested = request.get("cache_hit_threshold").and_then(Value::as_f64);
+    requested.filter(|share| (0.0..=1.0).contains(share)).or(global)
 }
 
 /// `GET /query`, Mooncake's bootstrap: rank to engine.

@@ -1,3 +1,5 @@
+//! What an answer carries for the server that decodes its prompt.
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -6,34 +8,34 @@ use serde_json::{Value, json};
 use vllm_sim_config::{Config, Connector};
 use vllm_sim_service::HandOver;
 
-/// What the decoding server is told, in the words of a connector.
+/// The `kv_transfer_params` of an answer, as a connector writes them.
 #[derive(Debug)]
-pub(crate) struct Offer {
-    words: Words,
+pub(crate) struct TransferParams {
+    source: ParamsSource,
     /// The prompt that is computed for it.
     hand_over: Arc<HandOver>,
 }
 
 #[derive(Debug)]
-enum Words {
+enum ParamsSource {
     /// llm-d's placeholders, or what needs no outcome.
     Fixed(String),
-    Nixl(Box<Engine>),
-    MoriIo(Box<Engine>, Value),
+    Nixl(Box<SourceEngine>),
+    MoriIo(Box<SourceEngine>, Value),
 }
 
-/// What of a configuration is told.
+/// The engine that holds the prompt.
 #[derive(Debug)]
-struct Engine {
+struct SourceEngine {
     id: String,
     config: Arc<Config>,
     prompt: u32,
     push: bool,
-    /// Whether `remote_registration_generation` is told (vLLM 0.33).
+    /// Whether `remote_registration_generation` is sent (vLLM 0.33).
     generation: bool,
 }
 
-impl Offer {
+impl TransferParams {
     /// llm-d-inference-sim's placeholders.
     pub(super) fn placeholders(hand_over: Arc<HandOver>) -> Self {
         let answer = json!({
@@ -46,56 +48,56 @@ impl Offer {
             "tp_size": 1,
         });
         Self {
-            words: Words::Fixed(answer.to_string()),
+            source: ParamsSource::Fixed(answer.to_string()),
             hand_over,
         }
     }
 
-    /// The words of a connector for a prompt of so many tokens; `None` when it says nothing.
+    /// The parameters of a connector for a prompt of so many tokens; `None` when it sends none.
     pub(super) fn of(
         connector: Connector,
         engine: (String, Arc<Config>),
         prompt: u32,
-        asked: &serde_json::Map<String, Value>,
+        requested: &serde_json::Map<String, Value>,
         hand_over: Arc<HandOver>,
         generation: bool,
     ) -> Option<Self> {
         let (id, config) = engine;
-        let engine = Box::new(Engine {
+        let engine = Box::new(SourceEngine {
             id,
             config,
             prompt,
             push: connector == Connector::NixlPush,
             generation,
         });
-        let words = match connector {
-            Connector::Nixl | Connector::NixlPush => Words::Nixl(engine),
+        let source = match connector {
+            Connector::Nixl | Connector::NixlPush => ParamsSource::Nixl(engine),
             // Without the router's id the two servers could not find each other's request.
-            Connector::MoriIo => Words::MoriIo(engine, asked.get("transfer_id")?.clone()),
-            Connector::LmCacheMp => Words::Fixed("{}".to_owned()),
+            Connector::MoriIo => ParamsSource::MoriIo(engine, requested.get("transfer_id")?.clone()),
+            Connector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
             Connector::Mooncake | Connector::LmCache => return None,
         };
-        Some(Self { words, hand_over })
+        Some(Self { source, hand_over })
     }
 
     /// Appends the answer.
     pub(crate) fn write(&self, out: &mut String) {
-        let told = match &self.words {
-            Words::Fixed(words) => {
-                out.push_str(words);
+        let params = match &self.source {
+            ParamsSource::Fixed(params) => {
+                out.push_str(params);
                 return;
             }
-            Words::Nixl(engine) => engine.nixl(&self.hand_over),
-            Words::MoriIo(engine, transfer) => engine.mori_io(&self.hand_over, transfer),
+            ParamsSource::Nixl(engine) => engine.nixl(&self.hand_over),
+            ParamsSource::MoriIo(engine, transfer) => engine.mori_io(&self.hand_over, transfer),
         };
         // A request that did not finish leaves nothing to read.
-        let told = told.unwrap_or_default();
+        let params = params.unwrap_or_default();
         // Writing into a text cannot fail.
-        let _ = write!(out, "{told}");
+        let _ = write!(out, "{params}");
     }
 }
 
-impl Engine {
+impl SourceEngine {
     fn rank(&self, hand_over: &HandOver) -> u32 {
         let (first, _) = self.config.engine.parallel.local_ranks;
         first + hand_over.rank().unwrap_or_default()
@@ -124,7 +126,7 @@ impl Engine {
         let rank = self.rank(hand_over);
         let (host, port) = self.host_and_port(rank);
         let parallel = &self.config.engine.parallel;
-        let mut told = json!({
+        let mut params = json!({
             "do_remote_prefill": true,
             "do_remote_decode": false,
             "remote_block_ids": [blocks],
@@ -137,14 +139,14 @@ impl Engine {
             "pp_size": parallel.pipeline,
             // The last output token is not computed any more.
             "remote_num_tokens": self.prompt + output.saturating_sub(1),
-            // Only a decoding server that keeps blocks for the next turn tells when it lets go.
+            // Only a decoding server that keeps blocks for the next turn says when it frees them.
             "remote_blocks_expiry_time": null,
         });
         if self.generation {
-            told["remote_registration_generation"] = 0.into();
+            params["remote_registration_generation"] = 0.into();
         }
-        told["transfer_mode"] = if self.push { "push" } else { "pull" }.into();
-        Some(told)
+        params["transfer_mode"] = if self.push { "push" } else { "pull" }.into();
+        Some(params)
     }
 
     /// Source: `request_finished` of
