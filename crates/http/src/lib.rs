@@ -1,4 +1,11 @@
-//! How it looks over HTTP: one endpoint, one file: parse, call, render.
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to look
+//!
+//! `routes.rs` lists every route, `http_service.rs` is what each request passes before and after
+//! them, `app.rs` the state that handlers see. Handlers of one API share a folder. Replies that
+//! carry tokens are written by hand into a string (`*_render.rs`, `json.rs`); `stream.rs` sends
+//! them as server-sent events.
 
 mod admin;
 mod admin_state;
