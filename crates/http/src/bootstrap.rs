@@ -76,7 +76,8 @@ pub async fn register(State(registry): State<Registry>, body: Bytes) -> Response
         .or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
     if entry["engine_id"] != engine {
         let known = entry["engine_id"].as_str().unwrap_or_default();
-        let message = format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
+        let message =
+            format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
         return refused(StatusCode::BAD_REQUEST, &message);
     }
     let slot = &mut entry["worker_addr"][tp.to_string()][pp.to_string()];

@@ -14,7 +14,7 @@ use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
 };
 use tower::ServiceExt;
-use tower_http::catch_panic::CatchPanic;
+use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
@@ -25,7 +25,7 @@ use vllm_sim_service::fault::ConnHandle;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// The routes; a panic in a handler is a 500 and not a connection that breaks off.
-type Routes = CatchPanic<Router, fn(Box<dyn Any + Send>) -> Response<Body>>;
+type Routes = CatchPanic<Router, InternalError>;
 
 /// The outermost service of a connection: answers its requests, HTTP and gRPC.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ impl HttpService {
         let port = pod.name.as_ref().map(|_| app.port.to_string());
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
-        let routes = catch_panics(routes::router(app.clone()));
+        let routes = CatchPanic::custom(routes::router(app.clone()), InternalError);
         let request_log = RequestLog::new(&app.config.server.log);
         Self {
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
@@ -200,7 +200,11 @@ impl HttpService {
             Ok(response) => response,
             Err(never) => match never {},
         };
-        for (name, value) in self.fixed_headers.iter().filter(|(name, _)| name != header::SERVER) {
+        for (name, value) in self
+            .fixed_headers
+            .iter()
+            .filter(|(name, _)| name != header::SERVER)
+        {
             response.headers_mut().insert(name.clone(), value.clone());
         }
         response
@@ -242,11 +246,17 @@ impl HttpService {
     }
 }
 
-fn catch_panics(router: Router) -> Routes {
-    CatchPanic::custom(router, |_| {
+/// The answer of a handler that panicked.
+#[derive(Clone)]
+struct InternalError;
+
+impl ResponseForPanic for InternalError {
+    type ResponseBody = Body;
+
+    fn response_for_panic(&mut self, _: Box<dyn Any + Send>) -> Response<Body> {
         let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
         error::response(&fault)
-    })
+    }
 }
 
 /// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.
@@ -311,7 +321,8 @@ mod tests {
         async fn broken() -> Response<Body> {
             panic!("on purpose")
         }
-        let routes = catch_panics(Router::new().route("/", get(broken)));
+        let router = Router::new().route("/", get(broken));
+        let routes = CatchPanic::custom(router, InternalError);
         let response = routes.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -35,7 +35,8 @@ pub(super) fn embed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
 pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     let query_tokens: BTreeSet<_> = query.iter().collect();
     let text_tokens: BTreeSet<_> = text.iter().collect();
-    let share = query_tokens.intersection(&text_tokens).count() as f64 / query_tokens.len().max(1) as f64;
+    let share =
+        query_tokens.intersection(&text_tokens).count() as f64 / query_tokens.len().max(1) as f64;
     let key = query
         .iter()
         .chain(text)

@@ -177,7 +177,9 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
     let global = Some(app.config.engine.cache_hit_threshold).filter(|share| *share > 0.0);
     // llm-d ignores a share that is none.
     let requested = request.get("cache_hit_threshold").and_then(Value::as_f64);
-    requested.filter(|share| (0.0..=1.0).contains(share)).or(global)
+    requested
+        .filter(|share| (0.0..=1.0).contains(share))
+        .or(global)
 }
 
 /// `GET /query`, Mooncake's bootstrap: rank to engine.

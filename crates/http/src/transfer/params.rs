@@ -73,7 +73,9 @@ impl TransferParams {
         let source = match connector {
             Connector::Nixl | Connector::NixlPush => ParamsSource::Nixl(engine),
             // Without the router's id the two servers could not find each other's request.
-            Connector::MoriIo => ParamsSource::MoriIo(engine, requested.get("transfer_id")?.clone()),
+            Connector::MoriIo => {
+                ParamsSource::MoriIo(engine, requested.get("transfer_id")?.clone())
+            }
             Connector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
             Connector::Mooncake | Connector::LmCache => return None,
         };

@@ -40,7 +40,10 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             _ => set_sleep_state(&app, SleepState::DiscardAll),
         }
     }
-    Ok(unless_llmd(&app, &json!({"status": "sleeping", "level": level})))
+    Ok(unless_llmd(
+        &app,
+        &json!({"status": "sleeping", "level": level}),
+    ))
 }
 
 /// `POST /wake_up`.
@@ -164,7 +167,11 @@ fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(ids)) => ids
             .iter()
-            .map(|id| id.as_str().map(str::to_owned).ok_or_else(|| refused(message)))
+            .map(|id| {
+                id.as_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| refused(message))
+            })
             .collect(),
         Some(_) => Err(refused(message)),
     }
