@@ -23,14 +23,14 @@ use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 
 /// Most bytes of one frame; more waits for the next one.
-const FRAME: usize = 48 * 1024;
+const MAX_FRAME_BYTES: usize = 48 * 1024;
 
 /// Frames of a stream that carry one event each, even when more are due: short replies look as
 /// they do upstream. Ten events in a frame take a third of the time, so long ones do not.
-const ALONE: u32 = 24;
+const SINGLE_EVENT_FRAMES: u32 = 24;
 
 /// What one choice did in one step.
-pub(super) struct Step {
+pub(super) struct ChoiceStep {
     /// Its index.
     pub(super) index: usize,
     /// New tokens, to be taken from the choice's script at its cursor; 0 only at an early end.
@@ -48,10 +48,10 @@ pub(super) trait Render: Send + 'static {
     /// Writes what comes with the first token of any choice, in a frame of its own.
     fn first(&mut self, _out: &mut String) {}
     /// Writes what one choice did; moves the choice's cursor over exactly `step.tokens` tokens.
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step);
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
     /// Writes what follows the last choice.
     fn close(&mut self, out: &mut String, reply: &Reply);
-    /// What a silent stream says from time to time.
+    /// What a stream sends from time to time while nothing is due.
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
     }
@@ -64,19 +64,19 @@ pub(super) trait Render: Send + 'static {
 /// Something to hold until the stream has ended.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
-/// The body.
+/// The body of a streamed reply.
 pub(super) struct EventStream<R> {
     reply: Reply,
     render: R,
     interval: u32,
-    open: usize,
+    open_choices: usize,
     /// Frames so far.
     frames: u32,
     opened: bool,
     begun: bool,
     closed: bool,
     ended: Vec<bool>,
-    silence: Option<(Duration, Pin<Box<Sleep>>)>,
+    keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// What goes wrong with it, when something does.
     faults: Option<Box<FaultInjector>>,
     _guard: Guard,
@@ -92,18 +92,18 @@ impl<R: Render> EventStream<R> {
         keep_alive: Option<Duration>,
         guard: Guard,
     ) -> Self {
-        let open = reply.choices.len();
+        let choices = reply.choices.len();
         Self {
-            ended: vec![false; open],
+            ended: vec![false; choices],
             reply,
             render,
             interval: interval.max(1),
-            open,
+            open_choices: choices,
             frames: 0,
             opened: false,
             begun: false,
             closed: false,
-            silence: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
+            keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             faults,
             _guard: guard,
         }
@@ -129,8 +129,8 @@ impl<R: Render> EventStream<R> {
                 return;
             }
         }
-        if self.frames < ALONE {
-            // A step may say nothing: then the next one is looked at.
+        if self.frames < SINGLE_EVENT_FRAMES {
+            // A step may write nothing: then the next one is looked at.
             while out.is_empty() && self.write_next(out) {}
             if !out.is_empty() {
                 return;
@@ -138,17 +138,17 @@ impl<R: Render> EventStream<R> {
         } else {
             self.write_turns(out);
         }
-        if self.open == 0 && !self.closed && out.len() < FRAME && self.room() > 0 {
+        if self.open_choices == 0 && !self.closed && out.len() < MAX_FRAME_BYTES && self.room() > 0 {
             self.closed = true;
             let start = out.len();
             self.render.close(out, &self.reply);
             if let Some(faults) = &self.faults {
-                spoil(out, start, faults.end());
+                apply_ending(out, start, faults.end());
             }
         }
     }
 
-    /// Writes one step of the choice that has said least; whether there was any.
+    /// Writes one step of the choice of which least was sent; whether there was any.
     fn write_next(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
@@ -165,15 +165,15 @@ impl<R: Render> EventStream<R> {
     /// a token.
     fn write_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
-        let most = if choices == 1 { usize::MAX } else { 1 };
+        let max_steps = if choices == 1 { usize::MAX } else { 1 };
         loop {
             let mut stepped = false;
             for index in 0..choices {
                 if !self.ended[index] {
-                    stepped |= self.write_choice(index, most, out);
+                    stepped |= self.write_choice(index, max_steps, out);
                 }
             }
-            if !stepped || most > 1 || out.len() >= FRAME {
+            if !stepped || max_steps > 1 || out.len() >= MAX_FRAME_BYTES {
                 break;
             }
         }
@@ -186,15 +186,15 @@ impl<R: Render> EventStream<R> {
             .map_or(u32::MAX, |faults| faults.room())
     }
 
-    /// Writes at most so many steps of a choice; whether there were any.
-    fn write_choice(&mut self, index: usize, most: usize, out: &mut String) -> bool {
+    /// Writes at most `max_steps` steps of a choice; whether there were any.
+    fn write_choice(&mut self, index: usize, max_steps: usize, out: &mut String) -> bool {
         let choice = &mut self.reply.choices[index];
         // The state first: an ended sequence has released all it ever will.
         let state = choice.state();
         let released = choice.released();
         let total = choice.script.len();
         let mut steps = 0;
-        while out.len() < FRAME && steps < most {
+        while out.len() < MAX_FRAME_BYTES && steps < max_steps {
             let due = released - choice.sent;
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
@@ -221,7 +221,7 @@ impl<R: Render> EventStream<R> {
             if tokens == 0 && last.is_none() {
                 break;
             }
-            let step = Step {
+            let step = ChoiceStep {
                 index,
                 tokens,
                 first,
@@ -232,7 +232,7 @@ impl<R: Render> EventStream<R> {
             self.render.step(out, choice, &step);
             if last.is_some() {
                 self.ended[index] = true;
-                self.open -= 1;
+                self.open_choices -= 1;
                 break;
             }
         }
@@ -267,8 +267,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
-        let (every, sleep) = self.silence.as_mut()?;
+    fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        let (every, sleep) = self.keep_alive.as_mut()?;
         if sleep.as_mut().poll(cx).is_pending() {
             return None;
         }
@@ -280,7 +280,7 @@ impl<R: Render> EventStream<R> {
 }
 
 /// Takes away or repeats the last event behind `start`.
-fn spoil(out: &mut String, start: usize, ending: Ending) {
+fn apply_ending(out: &mut String, start: usize, ending: Ending) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);
     match ending {
@@ -315,7 +315,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             this.write(&mut out);
         }
         if !out.is_empty() {
-            if let Some((every, sleep)) = &mut this.silence {
+            if let Some((every, sleep)) = &mut this.keep_alive {
                 sleep.as_mut().reset(Instant::now() + *every);
             }
             this.frames = this.frames.saturating_add(1);
@@ -329,7 +329,7 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match this.poll_silence(cx) {
+        match this.poll_keep_alive(cx) {
             Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
                 comment.as_bytes(),
             ))))),

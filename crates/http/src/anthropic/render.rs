@@ -6,7 +6,7 @@ use super::llmd;
 use crate::json;
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{Counts, end_of};
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::{Channel, Reason, StopReason};
@@ -285,7 +285,7 @@ impl Render for MessageStream {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let mut called = false;
         // Tokens of one channel that came together are one delta.
         let mut group: Option<(Channel, String)> = None;

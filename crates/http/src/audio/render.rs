@@ -11,7 +11,7 @@ use flate2::write::ZlibEncoder;
 use super::languages::separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::{Channel, Reason, StopReason};
 use vllm_sim_service::{Choice, Reply};
@@ -339,7 +339,7 @@ impl SpeechStream {
 }
 
 impl Render for SpeechStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };

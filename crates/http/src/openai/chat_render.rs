@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{Style, chat_entry, prompt};
+use super::logprobs::{LogprobStyle, chat_entry, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::image_output::GREY_PIXEL;
 use crate::json;
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Token};
@@ -43,9 +43,9 @@ pub(crate) struct ChatView {
 }
 
 impl ChatView {
-    fn style(&self) -> Option<Style> {
+    fn style(&self) -> Option<LogprobStyle> {
         let top = self.view.logprobs?;
-        Some(Style {
+        Some(LogprobStyle {
             top,
             as_ids: self.view.tokens_as_ids,
         })
@@ -285,7 +285,7 @@ impl ChatStream {
         &self,
         out: &mut String,
         choice: &Choice,
-        step: &Step,
+        step: &ChoiceStep,
         logprobs: &str,
         ids: Option<&[u32]>,
         end: Option<End>,
@@ -331,7 +331,7 @@ impl ChatStream {
     }
 
     /// Announces a call and returns whether it had to be.
-    fn announce(&mut self, out: &mut String, choice: &Choice, step: &Step, call: usize) -> bool {
+    fn announce(&mut self, out: &mut String, choice: &Choice, step: &ChoiceStep, call: usize) -> bool {
         if self.so_far[step.index].calls > call {
             return false;
         }
@@ -363,7 +363,7 @@ struct Delta {
 }
 
 impl ChatStream {
-    fn collect(&mut self, choice: &mut Choice, step: &Step) -> Delta {
+    fn collect(&mut self, choice: &mut Choice, step: &ChoiceStep) -> Delta {
         let mut delta = Delta::default();
         let style = self.chat.style();
         let from = choice.sent - step.tokens;
@@ -455,7 +455,7 @@ impl Render for ChatStream {
         }
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         if self.chat.picture && step.end.is_some() {
             self.show_picture(out, step.index);
         }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{CONTEXT, Lists, Style, prompt};
+use super::logprobs::{CONTEXT, CompletionLogprobs, LogprobStyle, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::json;
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
@@ -37,9 +37,9 @@ impl CompletionView {
         self.prompts.as_ref()?.get(choice.prompt)
     }
 
-    fn style(&self) -> Option<Style> {
+    fn style(&self) -> Option<LogprobStyle> {
         let top = self.view.logprobs?;
-        Some(Style {
+        Some(LogprobStyle {
             top,
             as_ids: self.view.tokens_as_ids,
         })
@@ -99,7 +99,7 @@ impl CompletionView {
         out.push_str("\",\"logprobs\":");
         match self.style() {
             Some(style) => {
-                let mut lists = Lists::default();
+                let mut lists = CompletionLogprobs::default();
                 self.echo_logprobs(&mut lists, choice, style);
                 for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
                     let before = || choice.script.before(at);
@@ -136,7 +136,7 @@ impl CompletionView {
         out.push('}');
     }
 
-    fn echo_logprobs(&self, lists: &mut Lists, choice: &Choice, style: Style) {
+    fn echo_logprobs(&self, lists: &mut CompletionLogprobs, choice: &Choice, style: LogprobStyle) {
         let Some(shown) = self.prompt(choice).filter(|_| self.echo) else {
             return;
         };
@@ -181,9 +181,9 @@ impl CompletionStream {
         &mut self,
         out: &mut String,
         choice: &Choice,
-        step: &Step,
+        step: &ChoiceStep,
         text: &str,
-        logprobs: Option<&Lists>,
+        logprobs: Option<&CompletionLogprobs>,
         ids: &[u32],
     ) {
         let view = &self.completion.view;
@@ -244,9 +244,9 @@ impl CompletionStream {
 }
 
 impl Render for CompletionStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let style = self.completion.style();
-        let mut lists = style.map(|_| Lists::at(self.so_far[step.index].1));
+        let mut lists = style.map(|_| CompletionLogprobs::at(self.so_far[step.index].1));
         if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {
             self.completion.echo_logprobs(lists, choice, style);
         }

@@ -10,7 +10,7 @@ use vllm_sim_tokenizer::Tokenizer;
 
 /// How tokens are shown.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct LogprobStyle {
     /// Entries per position besides the chosen token's own.
     pub(crate) top: u32,
     /// `token_id:N` instead of text.
@@ -18,7 +18,7 @@ pub(crate) struct Style {
 }
 
 /// One entry of a position.
-pub(crate) struct Entry {
+pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprob: f64,
     pub(crate) text: String,
@@ -38,7 +38,7 @@ pub(crate) fn entries(
     position: usize,
     top: u32,
     as_ids: bool,
-) -> Vec<Entry> {
+) -> Vec<TokenLogprob> {
     let show = |id: u32| {
         if as_ids {
             format!("token_id:{id}")
@@ -47,7 +47,7 @@ pub(crate) fn entries(
         }
     };
     let chosen = chosen(position);
-    let mut entries = vec![Entry {
+    let mut entries = vec![TokenLogprob {
         id,
         logprob: chosen,
         text: show(id),
@@ -62,7 +62,7 @@ pub(crate) fn entries(
         }
         // 32-bit floats widened, as vLLM sends them; the floor is its -9999.
         let logprob = f64::from((chosen - 0.5 * rank as f64).max(-9999.0) as f32);
-        entries.push(Entry {
+        entries.push(TokenLogprob {
             id: other,
             logprob,
             text: show(other),
@@ -110,7 +110,7 @@ pub(super) fn chat_entry(
     token: &Token<'_>,
     before: Before<'_>,
     position: usize,
-    style: Style,
+    style: LogprobStyle,
 ) {
     let (top, as_ids) = (style.top, style.as_ids);
     let entries = entries(tokenizer, token.id, before, position, top, as_ids);
@@ -128,7 +128,7 @@ pub(super) fn chat_entry(
     out.push_str("]}");
 }
 
-fn entry(out: &mut String, entry: &Entry, bytes: &[u8]) {
+fn entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     out.push_str("{\"token\":");
     json::string(out, &entry.text);
     out.push_str(",\"logprob\":");
@@ -139,7 +139,7 @@ fn entry(out: &mut String, entry: &Entry, bytes: &[u8]) {
 
 /// The parallel lists of a completion choice's `logprobs`.
 #[derive(Debug, Default)]
-pub(super) struct Lists {
+pub(super) struct CompletionLogprobs {
     offsets: String,
     values: String,
     tokens: String,
@@ -148,8 +148,8 @@ pub(super) struct Lists {
     offset: usize,
 }
 
-impl Lists {
-    /// Lists whose first token stands at character `offset` of the text.
+impl CompletionLogprobs {
+    /// CompletionLogprobs whose first token stands at character `offset` of the text.
     pub(super) fn at(offset: usize) -> Self {
         Self {
             offset,
@@ -169,7 +169,7 @@ impl Lists {
         id: u32,
         before: Before<'_>,
         position: Option<usize>,
-        style: Style,
+        style: LogprobStyle,
     ) {
         if self.count > 0 {
             for list in [

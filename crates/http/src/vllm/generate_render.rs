@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
@@ -189,7 +189,7 @@ impl GenerateView {
     }
 }
 
-fn entry(out: &mut String, entry: &logprobs::Entry, rank: usize) {
+fn entry(out: &mut String, entry: &logprobs::TokenLogprob, rank: usize) {
     out.push_str("{\"token_id\":");
     json::int(out, entry.id);
     out.push_str(",\"logprob\":");
@@ -227,7 +227,7 @@ impl GenerateStream {
 }
 
 impl Render for GenerateStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let mut piece = Piece {
             from: (choice.sent - step.tokens) as usize,
             ..Piece::default()

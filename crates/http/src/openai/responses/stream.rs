@@ -10,7 +10,7 @@ use super::object::{Frame, status, text_part};
 use super::store::StoreSlot;
 use crate::json;
 use crate::openai::logprobs::entries;
-use crate::stream::{Render, Step};
+use crate::stream::{Render, ChoiceStep};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
@@ -239,7 +239,7 @@ impl ResponseStream {
         tokens
             .map(|(at, id)| {
                 let shown = entries(&view.tokenizer, *id, &|| choice.script.before(*at), *at, top, view.tokens_as_ids);
-                let entry = |e: &crate::openai::logprobs::Entry| json!({"token": e.text, "logprob": e.logprob});
+                let entry = |e: &crate::openai::logprobs::TokenLogprob| json!({"token": e.text, "logprob": e.logprob});
                 let tops: Vec<Value> = shown.iter().take(top as usize).map(entry).collect();
                 let first = &shown[0];
                 json!({"token": first.text, "logprob": first.logprob, "top_logprobs": tops})
@@ -265,7 +265,7 @@ impl Render for ResponseStream {
         self.head(out);
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &Step) {
+    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let from = (choice.sent - step.tokens) as usize;
         let mut called = false;
         let mut group: Option<Group> = None;
