@@ -32,7 +32,7 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_http::{AdminState, App, HttpService, Parts};
+use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::ReadListener;
 use vllm_sim_observe::metrics::Metrics;
@@ -142,7 +142,7 @@ impl Server {
         let logged = stats_log::engines(&config, &metrics, &live);
         let counter = FaultCounter(metrics.clone());
         service.faults.report_to(Arc::new(counter));
-        let parts = Parts {
+        let parts = AppParts {
             config: config.clone(),
             service: service.clone(),
             metrics,

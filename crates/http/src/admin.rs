@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::admin_state::{Ranks, Refused};
+use super::admin_state::{RankSelector, AdminError};
 use super::app::App;
 use super::bearer::is_bearer;
 use super::vllm::ok;
@@ -24,7 +24,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
-    let shown = app.admin_state.show(&app.controls, rank).map_err(refused)?;
+    let shown = app.admin_state.show(&app.controls, rank).map_err(admin_fault)?;
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Ans
     let shown = app
         .admin_state
         .change(&app.controls, rank, &update)
-        .map_err(refused)?;
+        .map_err(admin_fault)?;
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     // Through the configuration, so that `/admin/config` shows it too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
     app.admin_state
-        .change(&app.controls, Ranks::All, &whole)
+        .change(&app.controls, RankSelector::All, &whole)
         .map_err(|error| failed(error.to_string()))?;
     Ok(error::empty(StatusCode::NO_CONTENT))
 }
@@ -77,7 +77,7 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.admin_state.run_scenario(scenario).map_err(refused)?;
+    app.admin_state.run_scenario(scenario).map_err(admin_fault)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
@@ -101,22 +101,22 @@ fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
 }
 
 /// `?rank=N`.
-fn rank(uri: &Uri) -> Result<Ranks, Fault> {
+fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
     match query::all(uri, "rank").last() {
-        None => Ok(Ranks::All),
-        Some(text) => text.parse().map(Ranks::One).map_err(|_| {
+        None => Ok(RankSelector::All),
+        Some(text) => text.parse().map(RankSelector::One).map_err(|_| {
             Fault::bad_request(format!("rank is a whole number from 0 on, not {text:?}"))
         }),
     }
 }
 
-fn refused(error: Refused) -> Fault {
+fn admin_fault(error: AdminError) -> Fault {
     let text = error.to_string();
     match error {
         // A server that was started without its flags at hand.
-        Refused::Fixed => Fault::new(501, ErrorType::NotImplemented, text),
-        Refused::Rank { .. } => Fault::new(404, ErrorType::NotFound, text),
-        Refused::Shared { .. } | Refused::Config(_) | Refused::Scenario(_) => {
+        AdminError::Fixed => Fault::new(501, ErrorType::NotImplemented, text),
+        AdminError::Rank { .. } => Fault::new(404, ErrorType::NotFound, text),
+        AdminError::Shared { .. } | AdminError::Config(_) | AdminError::Scenario(_) => {
             Fault::bad_request(text)
         }
     }

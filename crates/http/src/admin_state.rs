@@ -50,14 +50,14 @@ struct PhaseSettings {
 
 /// Which ranks a change is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ranks {
+pub(super) enum RankSelector {
     All,
     One(u32),
 }
 
 /// Why a change was not made; nothing of it is in force.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]
     Fixed,
     #[error("there is no rank {rank}: this deployment has {have}")]
@@ -86,18 +86,18 @@ impl AdminState {
     pub(super) fn show(
         &self,
         controls: &Arc<ServerControls>,
-        rank: Ranks,
-    ) -> Result<Map<String, Value>, Refused> {
+        rank: RankSelector,
+    ) -> Result<Map<String, Value>, AdminError> {
         let servers = self.servers.lock();
         let own = Arc::downgrade(controls);
         let found = servers.iter().find_map(|server| match rank {
-            Ranks::All => Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0]),
-            Ranks::One(rank) => Some(&server.ranks[place(server, rank)?]),
+            RankSelector::All => Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0]),
+            RankSelector::One(rank) => Some(&server.ranks[local_index(server, rank)?]),
         });
         match (found, rank) {
             (Some(loaded), _) => Ok(loaded.to_json()),
-            (None, Ranks::One(rank)) => Err(no_rank(&servers, rank)),
-            (None, Ranks::All) => Err(Refused::Fixed),
+            (None, RankSelector::One(rank)) => Err(no_rank(&servers, rank)),
+            (None, RankSelector::All) => Err(AdminError::Fixed),
         }
     }
 
@@ -105,13 +105,13 @@ impl AdminState {
     pub(super) fn change(
         &self,
         controls: &Arc<ServerControls>,
-        rank: Ranks,
+        rank: RankSelector,
         update: &Map<String, Value>,
-    ) -> Result<Map<String, Value>, Refused> {
+    ) -> Result<Map<String, Value>, AdminError> {
         {
             let mut servers = self.servers.lock();
             if servers.is_empty() {
-                return Err(Refused::Fixed);
+                return Err(AdminError::Fixed);
             }
             let new = changed(&servers, rank, update)?;
             let active = self.scenario.lock();
@@ -138,10 +138,10 @@ impl AdminState {
     }
 
     /// Starts a scenario on all ranks, in place of one that runs.
-    pub(super) fn run_scenario(&self, scenario: Scenario) -> Result<(), Refused> {
+    pub(super) fn run_scenario(&self, scenario: Scenario) -> Result<(), AdminError> {
         let servers = self.servers.lock();
         let clock = servers.iter().find_map(|server| server.controls.upgrade());
-        let clock = clock.ok_or(Refused::Fixed)?;
+        let clock = clock.ok_or(AdminError::Fixed)?;
         let scenario = Arc::new(scenario);
         let all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
         let phases = Arc::new(PhaseSettings {
@@ -236,20 +236,20 @@ async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     }
 }
 
-/// The place of a rank within a server.
-fn place(server: &ManagedServer, rank: u32) -> Option<usize> {
+/// The index of a rank within its server.
+fn local_index(server: &ManagedServer, rank: u32) -> Option<usize> {
     let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
-    let place = rank.checked_sub(first).filter(|place| *place < count)?;
-    Some(place as usize)
+    let index = rank.checked_sub(first).filter(|index| *index < count)?;
+    Some(index as usize)
 }
 
-fn no_rank(servers: &[ManagedServer], rank: u32) -> Refused {
+fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
     let ranks = servers.iter().flat_map(|server| {
         let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
         first..first + count
     });
     let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
-    Refused::Rank {
+    AdminError::Rank {
         rank,
         have: ranks.join(", "),
     }
@@ -258,27 +258,27 @@ fn no_rank(servers: &[ManagedServer], rank: u32) -> Refused {
 /// The settings of every server after a change.
 fn changed(
     servers: &[ManagedServer],
-    rank: Ranks,
+    rank: RankSelector,
     update: &Map<String, Value>,
-) -> Result<Vec<Vec<Loaded>>, Refused> {
+) -> Result<Vec<Vec<Loaded>>, AdminError> {
     let mut all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
-    let Ranks::One(rank) = rank else {
+    let RankSelector::One(rank) = rank else {
         for loaded in all.iter_mut().flatten() {
             *loaded = loaded.tuned(update)?;
         }
         return Ok(all);
     };
     for (server, ranks) in servers.iter().zip(&mut all) {
-        let Some(place) = place(server, rank) else {
+        let Some(index) = local_index(server, rank) else {
             continue;
         };
         if ranks.len() > 1
             && let Some(field) = update.keys().find(|field| !is_engines_own(field))
         {
             let field = field.clone();
-            return Err(Refused::Shared { field });
+            return Err(AdminError::Shared { field });
         }
-        ranks[place] = ranks[place].tuned(update)?;
+        ranks[index] = ranks[index].tuned(update)?;
         return Ok(all);
     }
     Err(no_rank(servers, rank))

@@ -22,7 +22,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::{Limits, SamplingDefaults, Version};
 
 /// What the server is made of.
-pub struct Parts {
+pub struct AppParts {
     /// What was chosen at start.
     pub config: Arc<Config>,
     /// The use cases.
@@ -76,8 +76,8 @@ pub struct App {
 
 impl App {
     /// The state of a server made of `parts`.
-    pub fn new(parts: Parts) -> Self {
-        let Parts {
+    pub fn new(parts: AppParts) -> Self {
+        let AppParts {
             config,
             service,
             metrics,

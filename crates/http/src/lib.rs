@@ -43,7 +43,7 @@ mod transfer;
 mod vllm;
 
 pub use admin_state::AdminState;
-pub use app::{App, Parts};
+pub use app::{App, AppParts};
 pub use availability::Availability;
 pub use http_service::HttpService;
 pub use route_index::RouteIndex;
