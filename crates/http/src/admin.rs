@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::admin_state::{RankSelector, AdminError};
+use super::admin_state::{AdminError, RankSelector};
 use super::app::App;
 use super::bearer::is_bearer;
 use super::vllm::ok;
@@ -24,7 +24,10 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
-    let shown = app.admin_state.show(&app.controls, rank).map_err(admin_fault)?;
+    let shown = app
+        .admin_state
+        .show(&app.controls, rank)
+        .map_err(admin_fault)?;
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
@@ -77,7 +80,9 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.admin_state.run_scenario(scenario).map_err(admin_fault)?;
+    app.admin_state
+        .run_scenario(scenario)
+        .map_err(admin_fault)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }
 

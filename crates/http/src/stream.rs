@@ -138,7 +138,8 @@ impl<R: Render> EventStream<R> {
         } else {
             self.write_turns(out);
         }
-        if self.open_choices == 0 && !self.closed && out.len() < MAX_FRAME_BYTES && self.room() > 0 {
+        if self.open_choices == 0 && !self.closed && out.len() < MAX_FRAME_BYTES && self.room() > 0
+        {
             self.closed = true;
             let start = out.len();
             self.render.close(out, &self.reply);

@@ -6,7 +6,7 @@ use super::llmd;
 use crate::json;
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{Counts, end_of};
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::{Channel, Reason, StopReason};

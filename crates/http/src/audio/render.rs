@@ -11,7 +11,7 @@ use flate2::write::ZlibEncoder;
 use super::languages::separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::{Channel, Reason, StopReason};
 use vllm_sim_service::{Choice, Reply};

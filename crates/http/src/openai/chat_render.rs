@@ -7,7 +7,7 @@ use super::logprobs::{LogprobStyle, chat_entry, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::image_output::GREY_PIXEL;
 use crate::json;
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{Channel, Token};
@@ -331,7 +331,13 @@ impl ChatStream {
     }
 
     /// Announces a call and returns whether it had to be.
-    fn announce(&mut self, out: &mut String, choice: &Choice, step: &ChoiceStep, call: usize) -> bool {
+    fn announce(
+        &mut self,
+        out: &mut String,
+        choice: &Choice,
+        step: &ChoiceStep,
+        call: usize,
+    ) -> bool {
         if self.so_far[step.index].calls > call {
             return false;
         }

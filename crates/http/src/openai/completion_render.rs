@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::logprobs::{CONTEXT, CompletionLogprobs, LogprobStyle, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::json;
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};

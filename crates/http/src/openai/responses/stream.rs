@@ -10,7 +10,7 @@ use super::object::{Frame, status, text_part};
 use super::store::StoreSlot;
 use crate::json;
 use crate::openai::logprobs::entries;
-use crate::stream::{Render, ChoiceStep};
+use crate::stream::{ChoiceStep, Render};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
