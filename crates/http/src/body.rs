@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::App;
 use super::openai::llmd::unread;
-use vllm_sim_service::RequestFaults;
+use super::request_head::RequestHead;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Reads a body up to the server's limit.
@@ -31,14 +31,6 @@ pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
             "cannot read the request body: {error}"
         ))),
     }
-}
-
-/// What comes with a request beside its body.
-#[derive(Default)]
-pub(super) struct RequestHead {
-    pub(super) headers: HeaderMap,
-    /// What befalls it; `None`: nothing can.
-    pub(super) faults: Option<Arc<RequestFaults>>,
 }
 
 /// A request's head and its whole body, for routes that read bodies in ways of their own.

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, header};
 
 use super::app::App;
-use super::body::RequestHead;
+use super::request_head::RequestHead;
 use super::{error, faulty_body};
 use vllm_sim_service::fault::{ConnHandle, FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{FaultInjector, RequestFaults};

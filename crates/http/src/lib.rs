@@ -33,6 +33,7 @@ mod openai;
 mod ops;
 mod pooling;
 mod query;
+mod request_head;
 mod request_log;
 mod route_index;
 mod routes;

@@ -19,9 +19,10 @@ use axum::http::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
 use super::app::{App, unix_now};
-use super::body::{Received, RequestHead};
+use super::body::Received;
 use super::error::Answer;
 use super::openai::prepare;
+use super::request_head::RequestHead;
 use super::{error, fault};
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};

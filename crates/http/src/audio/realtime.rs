@@ -26,9 +26,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, special};
 use crate::app::{App, unix_now};
-use crate::body::RequestHead;
 use crate::error;
 use crate::openai::prepare;
+use crate::request_head::RequestHead;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_python as python;
 use vllm_sim_python::Py;

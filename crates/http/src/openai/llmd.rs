@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::prepare;
 use crate::app::App;
-use crate::body::RequestHead;
+use crate::request_head::RequestHead;
 use crate::{fault, transfer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 

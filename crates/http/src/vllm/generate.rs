@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 
 use super::generate_render::{GenerateStream, GenerateView};
 use crate::app::App;
-use crate::body::{Posted, RequestHead};
+use crate::body::Posted;
 use crate::error::Answer;
 use crate::openai::llmd;
 use crate::openai::prepare::{self, Shape};
+use crate::request_head::RequestHead;
 use crate::{error, fault, media, transfer};
 use vllm_sim_service::Job;
 use vllm_sim_service::generate::request::Prompt;
