@@ -24,6 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The settings of one rank behind the port of a server.
 struct ManagedServer {
     controls: Weak<ServerControls>,
+    /// The first rank and how many there are. A changed configuration does not say: it is that of
+    /// the deployment.
+    local_ranks: (u32, u32),
     /// One per rank of the server.
     ranks: Vec<Loaded>,
 }
@@ -73,10 +76,12 @@ pub(super) enum AdminError {
 impl AdminState {
     /// A server whose settings are kept here from now on.
     pub(crate) fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
+        let local_ranks = loaded.config.engine.parallel.local_ranks;
         let ranks = vec![loaded; controls.service.ranks().len()];
         AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
+            local_ranks,
             ranks,
         });
     }
@@ -238,14 +243,14 @@ async fn keep_time(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
 
 /// The index of a rank within its server.
 fn local_index(server: &ManagedServer, rank: u32) -> Option<usize> {
-    let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
+    let (first, count) = server.local_ranks;
     let index = rank.checked_sub(first).filter(|index| *index < count)?;
     Some(index as usize)
 }
 
 fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
     let ranks = servers.iter().flat_map(|server| {
-        let (first, count) = server.ranks[0].config.engine.parallel.local_ranks;
+        let (first, count) = server.local_ranks;
         first..first + count
     });
     let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
