@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use clap::{Arg, Command};
 
 use crate::server;
 use crate::tools::calibrate::{self, Options};
@@ -29,6 +30,19 @@ scheduler, and writes a profile that --config takes.
   --threads N         Threads [one per core]; results do not depend on it
   --out FILE          The profile [standard output, after the report]
 ";
+
+/// The command line as clap sees it: the options of the help text.
+pub(super) fn command() -> Command {
+    let options = HELP.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("  --")?.split_once(' ')?;
+        let (value, help) = rest.split_once("  ")?;
+        let arg = Arg::new(name).long(name).value_name(value.trim());
+        Some(arg.help(help.trim()))
+    });
+    Command::new("calibrate")
+        .about("Fit the few numbers of the roofline to measured runs")
+        .args(options)
+}
 
 /// What was typed.
 #[derive(Default)]

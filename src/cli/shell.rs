@@ -1,10 +1,12 @@
 //! What a shell and `man` want to know of the command line.
 
 use anyhow::{Context, Result, bail};
-use clap::Command;
+use clap::{Arg, Command, value_parser};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
+use super::calibrate;
+use crate::tools::{dataset, record, replay, sweep};
 use vllm_sim_config::{CliMode, TOOLS, clap_command};
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
@@ -25,29 +27,133 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
     String::from_utf8(script).context("the completion script")
 }
 
-/// `man`: the manual page, as roff.
+/// `man [COMMAND…]`: the manual page of the program or of a command, as roff.
 ///
 /// # Errors
-/// Words behind it.
+/// A command that does not exist.
 pub(super) fn man(words: &[String]) -> Result<String> {
-    if let Some(word) = words.first() {
-        bail!("{word:?}: man takes nothing; try `vllm-sim man | man -l -`");
+    let mut command = program();
+    let mut name = "vllm-sim".to_owned();
+    for word in words {
+        let found = command.find_subcommand(word).cloned();
+        command = found.with_context(|| {
+            format!("{word:?}: man takes the name of a command; try `vllm-sim man | man -l -`")
+        })?;
+        name = format!("{name}-{word}");
     }
     let mut page = Vec::new();
-    Man::new(program())
-        .title("VLLM-SIM")
+    let title = name.to_uppercase();
+    Man::new(command.display_name(name))
+        .title(title)
         .section("1")
         .render(&mut page)?;
     String::from_utf8(page).context("the manual page")
 }
 
-/// The whole command line: both doors and the tools.
+/// The whole command line: both modes, and the tools.
 fn program() -> Command {
-    let tools = TOOLS.into_iter().map(Command::new);
+    let serve = |name: &'static str| clap_command(CliMode::Vllm).name(name);
+    let config = clap_command(CliMode::Llmd)
+        .name("config")
+        .about("Print the configuration and where it comes from")
+        .subcommand(serve("serve"));
+    let launch = Command::new("launch")
+        .about("Serve a part of the API")
+        .subcommand(serve("render").about("Serve tokenising and rendering only"));
     clap_command(CliMode::Llmd)
         .name("vllm-sim")
         .version(env!("CARGO_PKG_VERSION"))
-        .subcommand(clap_command(CliMode::Vllm).name("serve"))
-        .subcommand(clap_command(CliMode::Llmd).name("config"))
-        .subcommands(tools)
+        .subcommand(serve("serve"))
+        .subcommand(config)
+        .subcommand(launch)
+        .subcommand(Command::new("version").about("Print the version"))
+        .subcommands(TOOLS.map(tool))
+}
+
+/// A tool of the program.
+fn tool(name: &'static str) -> Command {
+    let command = match name {
+        "replay" | "bench" => with_flags_of_serve(replay::command()),
+        "sweep" => with_flags_of_serve(sweep::command()),
+        "calibrate" => with_flags_of_serve(calibrate::command()),
+        "explain" => clap_command(CliMode::Vllm)
+            .about("Explain the step times of a deployment")
+            .arg(Arg::new("model_tag").value_name("MODEL")),
+        "validate" => Command::new(name)
+            .about("Compare recorded runs with their simulation")
+            .arg(Arg::new("runs").long("runs").value_name("DIR"))
+            .arg(Arg::new("out").long("out").value_name("DIR")),
+        "dataset" => dataset::command(),
+        "record" => record::command(),
+        "completions" => Command::new(name)
+            .about("Print a script that completes the command line in a shell")
+            .arg(Arg::new("shell").value_parser(value_parser!(Shell))),
+        "man" => Command::new(name)
+            .about("Print the manual page of the program or of a command")
+            .arg(Arg::new("command").num_args(0..)),
+        _ => Command::new(name),
+    };
+    command.name(name)
+}
+
+/// A tool that also takes the flags of `serve`, where it has none of the same name.
+fn with_flags_of_serve(own: Command) -> Command {
+    let names: Vec<String> = own
+        .get_arguments()
+        .flat_map(|arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long().into_iter().chain(aliases)
+        })
+        .map(str::to_owned)
+        .collect();
+    let flags = clap_command(CliMode::Vllm);
+    let free = |arg: &&Arg| {
+        let name = arg.get_id().as_str();
+        !names.iter().any(|known| known == name)
+    };
+    own.args(flags.get_arguments().filter(free).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_completions() {
+        program().debug_assert();
+        for (command, flag) in [
+            ("serve", "max-num-seqs"),
+            ("config", "max-num-seqs"),
+            ("launch render", "max-num-seqs"),
+            ("replay", "request-rate"),
+            ("bench", "target"),
+            ("sweep", "grid"),
+            ("calibrate", "hold-out"),
+            ("validate", "runs"),
+            ("explain", "gpu"),
+            ("record", "upstream"),
+            ("dataset build", "hf-repo"),
+            ("dataset inspect", "table-name"),
+        ] {
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            let page = man(&words).unwrap();
+            let shown = flag.replace('-', "\\-");
+            assert!(page.contains(&shown), "{command}: --{flag}");
+        }
+        for tool in TOOLS {
+            let page = man(&[tool.to_owned()]).unwrap();
+            assert!(page.contains("DESCRIPTION"), "{tool}");
+        }
+        let script = completions(&["bash".to_owned()]).unwrap();
+        for flag in [
+            "--hold-out",
+            "--request-rate",
+            "--grid",
+            "--upstream",
+            "--hf-repo",
+        ] {
+            assert!(script.contains(flag), "{flag}");
+        }
+        assert!(man(&["nothing".to_owned()]).is_err());
+    }
 }

@@ -12,8 +12,8 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use vllm_sim_dataset::{Dataset, Generation, TABLE};
 use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
@@ -82,6 +82,14 @@ struct InspectArgs {
     /// Its table.
     #[arg(long, default_value = TABLE)]
     table_name: String,
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    clap::Command::new("dataset")
+        .about("Make datasets of conversations, or look into one")
+        .subcommand(BuildArgs::command().name("build"))
+        .subcommand(InspectArgs::command().name("inspect"))
 }
 
 /// Runs `args`: `build …`, `inspect FILE`, or llm-d's flags alone. Gives what is to be printed.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::{Map, Value, json};
 
 use vllm_sim_replay::report::Report;
@@ -78,6 +78,11 @@ impl PointResult {
             None => self.report.number("request_throughput_rps"),
         }
     }
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs `args`; gives what is to be printed.

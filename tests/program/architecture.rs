@@ -18,7 +18,6 @@ const LONGER: &[(&str, usize)] = &[
     ("crates/http/src/openai/prepare.rs", 637),
     ("crates/replay/tests/replay/load.rs", 615),
     ("src/server/mod.rs", 613),
-    ("src/tools/dynamo_run/args.rs", 650),
     ("tests/http/grpc.rs", 639),
 ];
 
@@ -28,7 +27,6 @@ const MAX_CIRCLE: usize = 3;
 /// Crates with larger circles, and the size of the largest; none may grow.
 const LARGER_CIRCLES: &[(&str, usize)] = &[
     ("", 7),
-    ("crates/config", 13),
     ("crates/engine", 4),
     ("crates/grpc", 6),
     ("crates/observe", 7),

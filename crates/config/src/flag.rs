@@ -5,6 +5,9 @@ use std::ops::Deref;
 use super::cli_mode::CliMode;
 use super::group::Group;
 
+/// The greatest number of things.
+pub(crate) const MANY: i64 = u32::MAX as i64;
+
 /// A flag whose values are read as `T`.
 ///
 /// The constants of [`flags`](super::flags) are of this type: a name stands once, and what reads

@@ -35,7 +35,7 @@ use vllm_sim_tokenizer::Tokenizer;
 
 pub(in crate::tools) use exchange::Api;
 pub(in crate::tools) use tokens::prompts;
-pub use words::run;
+pub use words::{command, run};
 
 /// How long answers may go on after the end was asked for.
 const GRACE: Duration = Duration::from_secs(5);

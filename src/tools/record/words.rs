@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use super::{RecordConfig, Recorder, Summary, model_of};
 use vllm_sim_dataset::TABLE;
@@ -49,6 +49,11 @@ struct Args {
     /// Certificates (PEM) to trust an https endpoint by [those that browsers trust].
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
+}
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Records until `ended`; what is to be printed then.

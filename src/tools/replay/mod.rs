@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
@@ -44,6 +45,11 @@ pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 
 /// Tells loose words from those that belong to flags of `serve`: (flags, loose).
 pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
+
+/// The command line as clap sees it.
+pub fn command() -> clap::Command {
+    ReplayArgs::command()
+}
 
 /// Runs `args`; gives what is to be printed.
 ///

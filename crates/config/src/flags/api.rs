@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::MANY;
 use crate::choices::{Fingerprint, Runner, Task};
-use crate::flag::Flag;
+use crate::flag::{Flag, MANY};
 use crate::group::Group::{Api, Lora};
 use crate::read::JsonMap;
 

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::MANY;
 use crate::choices::{LatencyKind, SchedulerKind};
-use crate::flag::{Flag, Scope};
+use crate::flag::{Flag, MANY, Scope};
 use crate::group::Group::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
 use vllm_sim_engine::Calculator;

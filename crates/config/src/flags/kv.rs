@@ -1,7 +1,6 @@
 //! Blocks, and events about them.
 
-use super::MANY;
-use crate::flag::Flag;
+use crate::flag::{Flag, MANY};
 use crate::group::Group::{KvCache, KvEvents};
 use crate::read::JsonMap;
 use vllm_sim_engine::kv::HashAlgo;

@@ -26,9 +26,6 @@ pub(super) mod kv;
 pub(super) mod model;
 pub(super) mod server;
 
-/// The greatest number of things.
-const MANY: i64 = u32::MAX as i64;
-
 const TABLES: [&[FlagSpec]; 7] = [
     model::TABLE,
     server::TABLE,
