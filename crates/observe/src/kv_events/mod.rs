@@ -24,7 +24,8 @@ mod publisher;
 mod queue;
 #[cfg(feature = "zmq")]
 mod replay;
-#[cfg(all(test, feature = "zmq"))]
+#[cfg(feature = "zmq")]
+#[cfg(test)]
 mod tests;
 
 pub use encode::{Encoding, HashFormat, encode_batch, is_kv};

@@ -26,6 +26,7 @@ mod cell;
 mod cells;
 mod engine;
 mod fake;
+mod fake_state;
 mod families;
 mod faults;
 mod frontend;
@@ -58,7 +59,7 @@ pub use work::{WorkModel, WorkObserver};
 
 use cell::{Counter, Gauge};
 use cells::{EngineCells, EngineFamilies};
-use fake::FakeState;
+use fake_state::FakeState;
 use faults::FaultMetrics;
 use frontend::{OperationMetrics, ToolParserMetrics};
 use lora::LoraInfo;

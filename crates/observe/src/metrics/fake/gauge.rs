@@ -92,7 +92,7 @@ impl FakeGauge {
 
     /// Its value `t` after it was set, moved in whole steps of `refresh`; a moving one without
     /// its fraction when it counts something.
-    pub(super) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
+    pub(crate) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let Self::Moving { .. } = self else {
             return self.at(t);
         };

@@ -12,7 +12,6 @@
 //! `pkg/llm-d-inference-sim/fake_metrics.go`, HEAD of 2026-08.
 
 mod gauge;
-mod state;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +20,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 pub use gauge::{FakeGauge, Waveform};
-pub(super) use state::FakeState;
 
 /// Fake metrics as configured, or a partial update of them.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

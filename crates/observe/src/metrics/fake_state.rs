@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::super::cell::{Counter, Histogram};
-use super::super::cells::{EngineCells, FINISH_REASONS};
-use super::super::lora::LoraInfo;
-use super::super::settings::Clock;
-use super::{FakeGauge, FakeMetrics};
+use super::cell::{Counter, Histogram};
+use super::cells::{EngineCells, FINISH_REASONS};
+use super::fake::{FakeGauge, FakeMetrics};
+use super::lora::LoraInfo;
+use super::settings::Clock;
 
 /// Finish reasons that fake metrics may count.
 const FAKE_REASONS: [&str; 5] = [
@@ -21,7 +21,7 @@ const FAKE_REASONS: [&str; 5] = [
 ];
 
 /// Fake metrics as they are shown now.
-pub(in super::super) struct FakeState {
+pub(super) struct FakeState {
     /// Those that the page shows, one per engine; nobody else writes them.
     engines: Vec<EngineCells>,
     lora: Arc<LoraInfo>,
@@ -32,7 +32,7 @@ pub(in super::super) struct FakeState {
 }
 
 impl FakeState {
-    pub(in super::super) fn new(
+    pub(super) fn new(
         fake: &FakeMetrics,
         refresh: Duration,
         engines: Vec<EngineCells>,
@@ -53,7 +53,7 @@ impl FakeState {
     }
 
     /// Lays an update over what is shown.
-    pub(in super::super) fn update(&self, update: &FakeMetrics) {
+    pub(super) fn update(&self, update: &FakeMetrics) {
         let at = (self.clock)();
         let mut gauges = self.gauges.lock();
         let updated = [
@@ -84,7 +84,7 @@ impl FakeState {
     }
 
     /// Moves the gauges to where they are at this time.
-    pub(in super::super) fn tick(&self, now_unix: f64) {
+    pub(super) fn tick(&self, now_unix: f64) {
         self.move_gauges(&self.gauges.lock(), now_unix);
     }
 
