@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench bless fmt build docs chart image wire
+.PHONY: help check run test bench bless fmt build docs chart image wire vllm-flags
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -41,6 +41,9 @@ wire: ## the Responses schema anew, from the openai SDK of crates/wire/generate/
 	python3 -m venv target/wire-venv
 	target/wire-venv/bin/pip install -q -r crates/wire/generate/requirements.txt
 	target/wire-venv/bin/python crates/wire/generate/responses_schema.py
+
+vllm-flags: ## add the flags of the vLLM that is installed to the list of those known
+	vllm serve --help=all | python3 crates/config/generate/vllm_serve_flags.py
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py

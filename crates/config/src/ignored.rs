@@ -1,11 +1,18 @@
 //! Flags that are taken and mean nothing to a simulator.
 //!
+//! Of `vllm serve` they are all that its list has and [`flags`] has not, so a flag that gets a
+//! meaning here leaves by itself.
+//!
 //! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py`
 //! (0.31 and the months after it) with what 0.6 to 0.30 had; llm-d-inference-sim's
 //! `pkg/common/config.go`; klog's flags; Dynamo's `dynamo/mocker/args.py`.
 
+use std::sync::LazyLock;
+
+use super::flags;
+
 /// How many words a flag takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arity {
     /// None, or `true` / `false`; has a `--no-` twin.
     Switch,
@@ -15,332 +22,95 @@ pub enum Arity {
     List,
 }
 
-/// Names after one dash.
-const SHORTS: &[(&str, &str)] = &[
-    ("O", "optimization-level"),
-    ("ac", "attention-config"),
-    ("cc", "compilation-config"),
-    ("dc", "diffusion-config"),
-    ("dcp", "decode-context-parallel-size"),
-    ("dpa", "data-parallel-address"),
-    ("dpb", "data-parallel-backend"),
-    ("dpp", "data-parallel-rpc-port"),
-    ("n", "nnodes"),
-    ("pcp", "prefill-context-parallel-size"),
-    ("r", "node-rank"),
-];
+/// `vllm serve`'s flags, a line each: name, what it takes, names after one dash.
+/// `generate/vllm_serve_flags.py` adds those of another release.
+const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
 
-const SWITCHES: &[&str] = &[
-    // vLLM
-    "aggregate-engine-logging",
-    "allow-deprecated-quantization",
-    "calculate-kv-scales",
-    "cohere-is-reasoning-model",
-    "cudagraph-metrics",
-    "dcp-q-replicate",
-    "disable-async-output-proc",
-    "disable-cascade-attn",
-    "disable-chunked-mm-input",
-    "disable-custom-all-reduce",
-    "disable-frontend-multiprocessing",
-    "disable-hybrid-kv-cache-manager",
-    "disable-log-requests",
-    "disable-logprobs-during-spec-decoding",
-    "disable-mm-preprocessor-cache",
-    "disable-nccl-for-dp-synchronization",
-    "disable-sliding-window",
-    "enable-batch-sharded-sampling",
-    "enable-bf16x3-router-gemm",
-    "enable-cumem-allocator",
-    "enable-dbo",
-    "enable-elastic-ep",
-    "enable-ep-weight-filter",
-    "enable-eplb",
-    "enable-flash-late-interaction",
-    "enable-flashinfer-autotune",
-    "enable-layerwise-nvtx-tracing",
-    "enable-log-deltas",
-    "enable-logging-iteration-details",
-    "enable-lora-bias",
-    "enable-mamba-cache-stochastic-rounding",
-    "enable-mamba-fine-grained-prefix-cache",
-    "enable-mamba-shared-prefix-checkpoint",
-    "enable-mixed-moe-lora-format",
-    "enable-mm-embeds",
-    "enable-moe-shared-loras",
-    "enable-multimodal-encoder-data-parallel",
-    "enable-nccl-comm-suspend",
-    "enable-offline-docs",
-    "enable-prompt-adapter",
-    "enable-prompt-embeds",
-    "enable-reasoning",
-    "enable-return-routed-experts",
-    "enable-tower-connector-lora",
-    "enable-trace-replay",
-    "enforce-eager",
-    "engine-use-ray",
-    "eplb-log-balancedness",
-    "fail-on-environ-validation",
-    "fully-sharded-loras",
-    "guided-decoding-disable-additional-properties",
-    "guided-decoding-disable-any-whitespace",
-    "guided-decoding-disable-fallback",
-    "interleave-mm-strings",
-    "jit-monitor-verbose",
-    "kv-sharing-fast-prefill",
-    "language-model-only",
-    "log-error-stack",
-    "long-prefill-token-threshold-adaptive",
-    "mm-device-do-normalize",
-    "multi-step-stream-outputs",
-    "numa-bind",
-    "ray-workers-use-nsight",
-    "return-sampling-mask",
-    "scheduler-reserve-full-isl",
-    "skip-mm-profiling",
-    "specialize-active-lora",
-    "speculative-disable-mqa-scorer",
-    "swa-bounded-replay",
-    "trust-remote-code",
-    "trust-request-mm-kwargs",
-    "use-fp64-gumbel",
-    "use-kda-recoverssm",
-    "use-replayssm",
-    "use-tqdm-on-load",
-    "use-v2-block-manager",
-    "worker-use-ray",
-    // klog
-    "add-dir-header",
-    "alsologtostderr",
-    "logtostderr",
-    "one-output",
-    "skip-headers",
-    "skip-log-headers",
-    // Dynamo
-    "aic-perf-model",
-    "ais-perf-model",
-    "durable-kv-events",
-    "sglang-generate",
-];
-
-const VALUES: &[&str] = &[
-    // vLLM
-    "additional-config",
-    "all2all-backend",
-    "attention-backend",
-    "attention-config",
-    "aux-output-config",
-    "chat-template-text-format",
-    "code-revision",
-    "cohere-format",
-    "compilation-config",
-    "config-format",
-    "cp-kv-cache-interleave-size",
-    "cpu-distributed-timeout-seconds",
-    "cpu-offload-gb",
-    "data-parallel-address",
-    "data-parallel-backend",
-    "data-parallel-rpc-port",
-    "dbo-decode-token-threshold",
-    "dbo-prefill-token-threshold",
-    "dcp-comm-backend",
-    "dcp-kv-cache-interleave-size",
-    "decode-context-parallel-size",
-    "default-mm-loras",
-    "device",
-    "device-ids",
-    "diffusion-config",
-    "distributed-executor-backend",
-    "distributed-timeout-seconds",
-    "dp-supervisor-probe-failure-threshold",
-    "dp-supervisor-probe-interval-s",
-    "dp-supervisor-probe-timeout-s",
-    "dp-sync-interval",
-    "dtype",
-    "ec-manager-config",
-    "ec-transfer-config",
-    "elastic-ep-max-dp-size",
-    "engram-config",
-    "eplb-config",
-    "eplb-step-interval",
-    "eplb-window-size",
-    "expert-placement-strategy",
-    "gdn-prefill-backend",
-    "guided-decoding-backend",
-    "h11-max-header-count",
-    "h11-max-incomplete-event-size",
-    "io-processor-plugin",
-    "ir-op-priority",
-    "jit-monitor-mode",
-    "kda-decode-backend",
-    "kda-prefill-backend",
-    "kernel-config",
-    "kv-offloading-backend",
-    "kv-offloading-size",
-    "linear-backend",
-    "load-format",
-    "log-config-file",
-    "logits-processor-pattern",
-    "logprobs-mode",
-    "long-lora-scaling-factors",
-    "lora-dtype",
-    "lora-extra-vocab-size",
-    "mamba-backend",
-    "mamba-block-size",
-    "mamba-cache-dtype",
-    "mamba-cache-mode",
-    "mamba-cache-philox-rounds",
-    "mamba-ssm-cache-dtype",
-    "mamba-ssu-algorithm",
-    "master-addr",
-    "master-port",
-    "max-cudagraph-capture-size",
-    "max-long-partial-prefills",
-    "max-num-partial-prefills",
-    "max-num-scheduled-tokens",
-    "max-parallel-loading-workers",
-    "max-prompt-adapter-token",
-    "max-prompt-adapters",
-    "max-seq-len-to-capture",
-    "media-io-kwargs",
-    "middleware",
-    "mm-encoder-attn-backend",
-    "mm-encoder-attn-dtype",
-    "mm-encoder-fp8-scale-path",
-    "mm-encoder-fp8-scale-save-margin",
-    "mm-encoder-fp8-scale-save-path",
-    "mm-encoder-tp-mode",
-    "mm-hasher-algorithm",
-    "mm-ipc-gpu-memory-gb",
-    "mm-processor-cache-gb",
-    "mm-processor-cache-type",
-    "mm-processor-device",
-    "mm-processor-kwargs",
-    "mm-shm-cache-max-object-size-mb",
-    "mm-tensor-ipc",
-    "model-class-overrides",
-    "model-impl",
-    "model-loader-extra-config",
-    "moe-backend",
-    "ngram-prompt-lookup-max",
-    "ngram-prompt-lookup-min",
-    "nnodes",
-    "node-rank",
-    "num-lookahead-slots",
-    "num-redundant-experts",
-    "num-scheduler-steps",
-    "offload-backend",
-    "offload-group-size",
-    "offload-num-in-group",
-    "offload-prefetch-step",
-    "optimization-level",
-    "override-attention-dtype",
-    "override-neuron-config",
-    "override-pooler-config",
-    "per-request-spec-decode-metrics",
-    "performance-mode",
-    "pooler-config",
-    "prefill-context-parallel-size",
-    "prefill-schedule-interval",
-    "prefix-cache-retention-interval",
-    "prefix-match-unit",
-    "pt-load-map-location",
-    "qlora-adapter-name-or-path",
-    "quantization-config",
-    "reasoning-config",
-    "reasoning-effort-map",
-    "renderer-num-workers",
-    "replayssm-buffer-len",
-    "rope-scaling",
-    "rope-theta",
-    "safetensors-load-strategy",
-    "safetensors-prefetch-block-size",
-    "safetensors-prefetch-num-threads",
-    "scheduler-cls",
-    "scheduler-delay-factor",
-    "show-hidden-metrics-for-version",
-    "sparse-indexer-topk-backend",
-    "spec-decoding-acceptance-method",
-    "speculative-disable-by-batch-size",
-    "speculative-draft-tensor-parallel-size",
-    "speculative-max-model-len",
-    "speculative-model-quantization",
-    "ssl-ciphers",
-    "structured-outputs-config",
-    "swap-space",
-    "tokenizer-mode",
-    "tokenizer-pool-extra-config",
-    "tokenizer-pool-size",
-    "tokenizer-pool-type",
-    "tool-server",
-    "typical-acceptance-sampler-posterior-alpha",
-    "typical-acceptance-sampler-posterior-threshold",
-    "ubatch-size",
-    "video-pruning-method",
-    "video-pruning-rate",
-    "watermark-config",
-    "weight-transfer-config",
-    "worker-cls",
-    "worker-extension-cls",
+/// Flags of other programs whose command lines are taken.
+const OTHERS: &[(&str, Arity)] = &[
     // llm-d-inference-sim
-    "engine",
-    "mm-render-timeout",
-    "render-timeout",
-    "render-url",
-    "tokenizers-cache-dir",
-    "zmq-max-connect-attempts",
+    ("engine", Arity::Value),
+    ("mm-render-timeout", Arity::Value),
+    ("render-timeout", Arity::Value),
+    ("render-url", Arity::Value),
+    ("tokenizers-cache-dir", Arity::Value),
+    ("zmq-max-connect-attempts", Arity::Value),
     // klog
-    "log-backtrace-at",
-    "log-dir",
-    "log-file",
-    "log-file-max-size",
-    "stderrthreshold",
-    "vmodule",
+    ("add-dir-header", Arity::Switch),
+    ("alsologtostderr", Arity::Switch),
+    ("logtostderr", Arity::Switch),
+    ("one-output", Arity::Switch),
+    ("skip-headers", Arity::Switch),
+    ("skip-log-headers", Arity::Switch),
+    ("log-backtrace-at", Arity::Value),
+    ("log-dir", Arity::Value),
+    ("log-file", Arity::Value),
+    ("log-file-max-size", Arity::Value),
+    ("stderrthreshold", Arity::Value),
+    ("vmodule", Arity::Value),
     // Dynamo
-    "aic-backend-version",
-    "ais-backend",
-    "ais-backend-version",
-    "bootstrap-ports",
-    "discovery-backend",
-    "endpoint",
-    "event-plane",
-    "kv-transfer-timing-mode",
-    "reasoning",
-    "request-plane",
-    "response-plane",
-    "store-kv",
-    "trtllm-capacity-scheduler-policy",
-    "zmq-kv-events-ports",
-    "zmq-replay-ports",
+    ("aic-perf-model", Arity::Switch),
+    ("ais-perf-model", Arity::Switch),
+    ("durable-kv-events", Arity::Switch),
+    ("sglang-generate", Arity::Switch),
+    ("aic-backend-version", Arity::Value),
+    ("ais-backend", Arity::Value),
+    ("ais-backend-version", Arity::Value),
+    ("bootstrap-ports", Arity::Value),
+    ("discovery-backend", Arity::Value),
+    ("endpoint", Arity::Value),
+    ("event-plane", Arity::Value),
+    ("kv-transfer-timing-mode", Arity::Value),
+    ("reasoning", Arity::Value),
+    ("request-plane", Arity::Value),
+    ("response-plane", Arity::Value),
+    ("store-kv", Arity::Value),
+    ("trtllm-capacity-scheduler-policy", Arity::Value),
+    ("zmq-kv-events-ports", Arity::Value),
+    ("zmq-replay-ports", Arity::Value),
 ];
 
-const LISTS: &[&str] = &[
-    "allowed-media-domains",
-    "collect-detailed-traces",
-    "cpu-offload-params",
-    "cuda-graph-sizes",
-    "cudagraph-capture-sizes",
-    "ignore-patterns",
-    "kv-cache-dtype-skip-layers",
-    "logits-processors",
-    "lora-target-modules",
-    "numa-bind-cpus",
-    "numa-bind-nodes",
-    "offload-params",
-    "prompt-adapters",
-    "sleep-preserve-parameter-names",
-];
+struct IgnoredFlag {
+    name: &'static str,
+    arity: Arity,
+    shorts: Vec<&'static str>,
+}
+
+static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
+    let others = OTHERS.iter().map(|(name, arity)| IgnoredFlag {
+        name,
+        arity: *arity,
+        shorts: Vec::new(),
+    });
+    let all = VLLM_SERVE.lines().filter_map(read).chain(others);
+    let mut flags: Vec<_> = all
+        .filter(|flag| flags::long(flag.name).is_none())
+        .collect();
+    // The chart's schema lists them in this order.
+    flags.sort_by_key(|flag| flag.arity);
+    flags
+});
+
+/// Reads a line of [`VLLM_SERVE`]; `None` for a comment.
+fn read(line: &'static str) -> Option<IgnoredFlag> {
+    let mut words = line.split_whitespace();
+    let name = words.next().filter(|name| !name.starts_with('#'))?;
+    let arity = match words.next()? {
+        "switch" => Arity::Switch,
+        "list" => Arity::List,
+        _ => Arity::Value,
+    };
+    let shorts = words.collect();
+    Some(IgnoredFlag {
+        name,
+        arity,
+        shorts,
+    })
+}
 
 /// Every flag that is accepted and ignored, with the words it takes.
 pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
-    let table = [
-        (SWITCHES, Arity::Switch),
-        (VALUES, Arity::Value),
-        (LISTS, Arity::List),
-    ];
-    table
-        .into_iter()
-        .flat_map(|(names, arity)| names.iter().map(move |name| (*name, arity)))
+    IGNORED.iter().map(|flag| (flag.name, flag.arity))
 }
 
 /// The ignored flag of this long name.
@@ -350,8 +120,6 @@ pub(super) fn long(name: &str) -> Option<(&'static str, Arity)> {
 
 /// The ignored flag of this name after one dash.
 pub(super) fn short(name: &str) -> Option<(&'static str, Arity)> {
-    SHORTS
-        .iter()
-        .find(|(short, _)| *short == name)
-        .and_then(|(_, name)| long(name))
+    let flag = IGNORED.iter().find(|flag| flag.shorts.contains(&name))?;
+    Some((flag.name, flag.arity))
 }
