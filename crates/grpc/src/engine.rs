@@ -1,5 +1,6 @@
 //! The six calls.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tonic::{Request, Response, Status};
@@ -11,12 +12,14 @@ use super::proto::{
     GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
     HealthCheckResponse,
 };
+use super::read::CallMetadata;
 use super::{Parts, fault, read, status};
-use vllm_sim_service::embedding;
+use vllm_sim_service::{Policy, embedding};
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
     parts: Parts,
+    policy: Policy,
     /// When the latest generation was asked for: seconds since 1970, as the bits of an `f64`.
     last_receive: AtomicU64,
 }
@@ -24,6 +27,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
+            policy: read::policy(&parts.config, &parts.service),
             parts,
             last_receive: AtomicU64::new(0f64.to_bits()),
         }
@@ -54,17 +58,17 @@ impl VllmEngine for Engine {
             tracing::info!(message = ?request, "gRPC Generate");
         }
         let stream = request.stream;
-        let mut job = read::job(&self.parts, request).await?;
-        job.rank = rank;
-        job.trace = trace;
-        job.settings = Some(faults.settings.clone());
-        let reply = self
-            .parts
-            .service
-            .generate(&job)
-            .map_err(|error| status::refused(&error))?;
         let injector = faults.injector(&self.parts.service);
-        Ok(Response::new(Answer::new(reply, stream, injector)))
+        let metadata = CallMetadata {
+            rank,
+            trace,
+            faults: Arc::new(faults),
+        };
+        let (request, call) = read::request(&self.parts, &self.policy, request, metadata);
+        let service = &self.parts.service;
+        let served = service.serve(&self.policy, request, call).await;
+        let served = served.map_err(|refused| status::refused(refused.into_refusal()))?;
+        Ok(Response::new(Answer::new(served.reply, stream, injector)))
     }
 
     async fn embed(

@@ -1,32 +1,74 @@
-//! From messages to a job, or to a refusal in vLLM's words.
+//! From messages to what the road of requests asks.
 
 use std::sync::Arc;
 
-use tonic::Status;
-
+use super::Parts;
 use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
-use super::{Parts, status};
-use vllm_sim_schema_sampler::{Constraint, compile};
-use vllm_sim_service::generate::request::{Bias, Prompt, Stops, Target};
-use vllm_sim_service::{Content, Job, Transfer};
+use vllm_sim_config::Config;
+use vllm_sim_schema_sampler::Constraint;
+use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::{
+    AdmitAt, ContextCheck, EngineChecks, GenerationRequest, ModelName, OutputRoom, Policy,
+    Prepared, Protocol, Refusal, RequestFaults, Service, ToolSchemas, Transfer, ValidateAt,
+    off_thread,
+};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::sampling::{GREEDY, Texts, TokenBias, output_budget};
+use vllm_sim_wire::sampling::{Texts, TokenBias};
 use vllm_sim_wire::{Fault, Limits, SamplingDefaults, SamplingParams, Version};
 
-/// Text above which encoding leaves the async threads, in bytes.
-const LONG: usize = 16 * 1024;
+/// The rules of vLLM's gRPC server: no model to name, no generation config, and admission with the
+/// job alone.
+pub(super) fn policy(config: &Config, service: &Service) -> Policy {
+    let tokenizer = service.generator.tokenizer();
+    Policy {
+        limits: Limits {
+            max_model_len: config.model.max_model_len,
+            max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
+            // The simulated tokenizer knows every id.
+            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
+            version: Version::of(&config.model.vllm_version),
+            speculative: config.engine.speculative.is_some(),
+            data_parallel_ranks: service.ranks().len() as u32,
+            ..Limits::default()
+        },
+        defaults: SamplingDefaults {
+            bounds: RequestBounds {
+                n: config.api.limits.n.into(),
+                ..RequestBounds::default()
+            },
+            ..SamplingDefaults::default()
+        },
+        max_bad_words: config.api.limits.bad_words as usize,
+        tool_schemas: ToolSchemas::Any,
+        model_name: ModelName::Optional,
+        admission: AdmitAt::Submission,
+        validation: ValidateAt::BeforePrompt,
+        context: ContextCheck::Prompt,
+    }
+}
 
-/// What is wanted.
-///
-/// # Errors
-/// `INVALID_ARGUMENT` with vLLM's text for what cannot be served.
-pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, Status> {
-    let arrived = parts.service.now();
-    let asked = request.sampling_params.unwrap_or_default();
-    let input = match request.input {
+/// What the metadata of a call say.
+pub(super) struct CallMetadata {
+    pub(super) rank: Option<i64>,
+    pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
+    pub(super) faults: Arc<RequestFaults>,
+}
+
+/// What is wanted, and who answers the road's questions about it.
+pub(super) fn request<'r>(
+    parts: &'r Parts,
+    policy: &'r Policy,
+    asked: GenerateRequest,
+    metadata: CallMetadata,
+) -> (GenerationRequest<'static>, TokenCall<'r>) {
+    let id = match asked.request_id.as_str() {
+        "" => format!("grpc-{}", uuid::Uuid::new_v4().simple()),
+        given => given.to_owned(),
+    };
+    let input = match asked.input {
         Some(Input::Tokenized(input)) => input,
         Some(Input::Text(original_text)) => TokenizedInput {
             original_text,
@@ -34,77 +76,80 @@ pub(super) async fn job(parts: &Parts, request: GenerateRequest) -> Result<Job, 
         },
         None => TokenizedInput::default(),
     };
-    let (mut tokens, echo) = tokens(parts, input).await;
-    let refuse = |fault: Fault| status::fault(&fault);
-    let limits = limits(parts);
-    let bounds = RequestBounds {
-        n: parts.config.api.limits.n.into(),
-        ..RequestBounds::default()
-    };
-    let mut params = params(&asked);
-    let truncate = asked.truncate_prompt_tokens.map(i64::from);
-    limits
-        .asked("max_tokens", params.max_tokens, truncate)
-        .map_err(refuse)?;
-    keep(&mut tokens, truncate, limits.max_model_len);
-    limits.prompt_tokens(tokens.len()).map_err(refuse)?;
-    let budget = output_budget(
-        &limits,
-        params.max_tokens,
-        tokens.len(),
-        &SamplingDefaults::default(),
-    );
-    params.max_tokens = Some(budget);
-    params.verify(&bounds).map_err(refuse)?;
-    params.verify_engine(&limits).map_err(refuse)?;
-    limits
-        .prompt_ids(&tokens.iter().map(|id| i64::from(*id)).collect::<Vec<_>>())
-        .map_err(refuse)?;
-    let id = match request.request_id.as_str() {
-        "" => format!("grpc-{}", uuid::Uuid::new_v4().simple()),
-        given => given.to_owned(),
-    };
-    Ok(Job {
+    let sampling = asked.sampling_params.unwrap_or_default();
+    let params = params(&sampling);
+    let request = GenerationRequest {
         id: id.into(),
-        target: Target::Base,
-        prompts: vec![Prompt {
-            tokens,
-            echo,
-            media: Vec::new(),
-            text_hash: None,
-            heard: None,
-        }],
-        n: small(params.n),
-        max_tokens: asked.max_tokens,
-        limited: asked.max_tokens.is_some(),
-        seed: asked.seed.filter(|seed| *seed != -1).map(i64::from),
-        greedy: params.temperature < GREEDY,
-        stops: Stops {
-            strings: asked.stop,
-            include: asked.include_stop_str_in_output,
-            ids: asked.stop_token_ids,
-            ignore_eos: asked.ignore_eos,
-            min_tokens: asked.min_tokens,
-        },
-        bias: Bias {
-            logits: bias(&asked.logit_bias),
-            ..Bias::default()
-        },
-        content: content(asked.constraint)?,
+        arrived: parts.service.now(),
+        model: None,
+        n: params.n,
+        prompts: 1,
+        max_tokens: params.max_tokens,
+        room: OutputRoom::PerPrompt,
+        checks: EngineChecks::All,
+        constraint: sampling.constraint.and_then(constraint),
+        tools: None,
+        parses_calls: false,
         reasoning: None,
-        skip_special_tokens: asked.skip_special_tokens,
         priority: 0,
-        rank: None,
-        transfer: Transfer::Local,
+        rank: metadata.rank,
         cache_salt: None,
         hit_threshold: None,
-        skip_cache_read: asked.prompt_logprobs.is_some(),
-        tail: std::time::Duration::ZERO,
-        trace: None,
-        sampling: (params.temperature, params.top_p),
-        arrived,
-        settings: None,
-    })
+        skip_cache_read: false,
+        trace: metadata.trace,
+        faults: Some(metadata.faults),
+    };
+    let call = TokenCall {
+        parts,
+        policy,
+        input,
+        params,
+        truncate: sampling.truncate_prompt_tokens.map(i64::from),
+    };
+    (request, call)
+}
+
+/// What the road asks of a call.
+pub(super) struct TokenCall<'r> {
+    parts: &'r Parts,
+    policy: &'r Policy,
+    input: TokenizedInput,
+    params: SamplingParams,
+    /// How many of the last tokens are kept.
+    truncate: Option<i64>,
+}
+
+impl Protocol for TokenCall<'_> {
+    type View = ();
+
+    fn validate(&self) -> Result<(), Fault> {
+        let limits = &self.policy.limits;
+        limits.asked("max_tokens", self.params.max_tokens, self.truncate)
+    }
+
+    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
+        let limits = &self.policy.limits;
+        let input = std::mem::take(&mut self.input);
+        let (mut tokens, echo) = tokens(self.parts, input).await;
+        keep(&mut tokens, self.truncate, limits.max_model_len);
+        limits.prompt_tokens(tokens.len())?;
+        Ok(vec![Prompt {
+            tokens,
+            echo,
+            ..Prompt::default()
+        }])
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        let mut params = std::mem::take(&mut self.params);
+        params.max_tokens = Some(budget);
+        params.verify(&self.policy.defaults.bounds)?;
+        Ok(params)
+    }
+
+    fn view(&mut self, _: &Prepared) -> ((), Transfer) {
+        ((), Transfer::Local)
+    }
 }
 
 /// The tokens of an input, and what echo mode says to it. Ids win over the text they came from.
@@ -127,30 +172,8 @@ pub(super) async fn tokens(parts: &Parts, input: TokenizedInput) -> (Vec<u32>, A
     let text: Arc<str> = text.into();
     let encoded = text.clone();
     let encode = move || tokenizer.encode(&encoded, true);
-    let tokens = if text.len() < LONG {
-        encode()
-    } else {
-        match tokio::task::spawn_blocking(encode).await {
-            Ok(tokens) => tokens,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        }
-    };
+    let tokens = off_thread(text.len(), encode).await;
     (tokens, text)
-}
-
-/// What the server allows.
-fn limits(parts: &Parts) -> Limits {
-    let config = &parts.config;
-    let tokenizer = parts.service.generator.tokenizer();
-    Limits {
-        max_model_len: config.model.max_model_len,
-        max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
-        // The simulated tokenizer knows every id.
-        vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-        version: Version::of(&config.model.vllm_version),
-        speculative: config.engine.speculative.is_some(),
-        ..Limits::default()
-    }
 }
 
 /// The parameters as vLLM builds them from the message: 0 is «not said» where it makes no sense.
@@ -188,38 +211,26 @@ fn params(asked: &proto::SamplingParams) -> SamplingParams {
         seed: asked.seed.map(i128::from),
         include_stop_str_in_output: asked.include_stop_str_in_output,
         logit_bias: (!asked.logit_bias.is_empty()).then(|| TokenBias(biases.collect())),
+        skip_special_tokens: asked.skip_special_tokens,
         // Stop texts need text.
         detokenize: !asked.stop.is_empty(),
         ..SamplingParams::default()
     }
 }
 
-fn bias(asked: &std::collections::HashMap<i32, f32>) -> Vec<(u32, f64)> {
-    let known = asked
-        .iter()
-        .filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, f64::from(*bias))));
-    let mut bias: Vec<_> = known.collect();
-    bias.sort_unstable_by_key(|(id, _)| *id);
-    bias
-}
-
-/// What the answer is made of.
-fn content(asked: Option<Asked>) -> Result<Content, Status> {
+/// What the text has to satisfy.
+fn constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));
-    let constraint = match asked {
-        None | Some(Asked::JsonObject(false)) => return Ok(Content::Text),
-        Some(Asked::JsonObject(true)) => Constraint::JsonObject,
-        Some(Asked::JsonSchema(schema)) => Constraint::Json(schema.into()),
-        Some(Asked::Regex(regex)) => Constraint::Regex(regex),
-        Some(Asked::Grammar(grammar)) => Constraint::Grammar(grammar),
-        Some(Asked::StructuralTag(tag)) => Constraint::StructuralTag(parsed(tag)),
-        Some(Asked::Choice(choice)) => Constraint::Choice(choice.choices),
-    };
-    match compile(&constraint) {
-        Ok(compiled) => Ok(Content::Constrained(Arc::new(compiled))),
-        Err(error) => Err(Status::invalid_argument(error.to_string())),
-    }
+    Some(match asked {
+        Asked::JsonObject(false) => return None,
+        Asked::JsonObject(true) => Constraint::JsonObject,
+        Asked::JsonSchema(schema) => Constraint::Json(schema.into()),
+        Asked::Regex(regex) => Constraint::Regex(regex),
+        Asked::Grammar(grammar) => Constraint::Grammar(grammar),
+        Asked::StructuralTag(tag) => Constraint::StructuralTag(parsed(tag)),
+        Asked::Choice(choice) => Constraint::Choice(choice.choices),
+    })
 }
 
 /// Keeps the last tokens of a prompt: −1 leaves one of the context for the answer.
@@ -230,8 +241,4 @@ fn keep(tokens: &mut Vec<u32>, asked: Option<i64>, max_model_len: u32) {
     if tokens.len() > keep {
         tokens.drain(..tokens.len() - keep);
     }
-}
-
-fn small(n: i128) -> u32 {
-    u32::try_from(n.max(0)).unwrap_or(u32::MAX)
 }

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use vllm_sim_service::ServeError;
+use vllm_sim_service::{Refusal, ServeError};
 use vllm_sim_wire::fault::Fault;
 
 /// A refusal, in the code that llm-d-inference-sim gives its HTTP status.
@@ -10,9 +10,18 @@ pub(super) fn fault(fault: &Fault) -> Status {
     Status::new(code(fault.status), fault.message.clone())
 }
 
-/// What a refused job is told.
-pub(super) fn refused(error: &ServeError) -> Status {
-    let status = match error {
+/// What a refused call is told.
+pub(super) fn refused(refusal: Refusal) -> Status {
+    let status = match &refusal {
+        Refusal::Invalid(refused) => return fault(refused),
+        Refusal::UnknownModel(_) => 404,
+        Refusal::Serve(error) => serve_status(error),
+    };
+    Status::new(code(status), refusal.to_string())
+}
+
+fn serve_status(error: &ServeError) -> u16 {
+    match error {
         ServeError::QueueFull => 429,
         ServeError::TooManyRequests
         | ServeError::TooManyTokens
@@ -23,8 +32,7 @@ pub(super) fn refused(error: &ServeError) -> Status {
         | ServeError::TooLarge { .. }
         | ServeError::Constraint(_)
         | ServeError::Tools(_) => 400,
-    };
-    Status::new(code(status), error.to_string())
+    }
 }
 
 /// The code of an HTTP status. Source: llm-d-inference-sim, `pkg/communication/grpc`.

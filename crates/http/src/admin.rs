@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::admin_state::{AdminError, RankSelector};
 use super::app::App;
 use super::bearer::is_bearer;
+use super::policy::OperationForm;
 use super::vllm::ok;
 use super::{body, error, query};
 use crate::error::Answer;
@@ -130,7 +131,7 @@ fn admin_fault(error: AdminError) -> Fault {
 /// What is shown of a configuration; llm-d shows some facts among the flags.
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
-    if app.is_llmd() {
+    if app.policy.operations == OperationForm::Lenient {
         let pod = &app.config.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(

@@ -12,9 +12,10 @@ use super::admin_state::AdminState;
 use super::availability::Availability;
 use super::media_cache::MediaCache;
 use super::openai::responses::store::ResponseStore;
+use super::policy::Policy;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
-use vllm_sim_config::{CliMode, Compat, Config, Fingerprint, Loaded};
+use vllm_sim_config::{CliMode, Config, Fingerprint, Loaded};
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::Service;
 use vllm_sim_tokenizer::Tokenizer;
@@ -48,8 +49,8 @@ pub struct App {
     pub(super) port: u16,
     pub(super) started: Instant,
     pub(super) version: Version,
-    pub(super) limits: Limits,
-    pub(super) defaults: SamplingDefaults,
+    /// What llm-d and vLLM do differently.
+    pub(super) policy: Policy,
     pub(super) fingerprint: Option<Arc<str>>,
     /// The template of `--chat-template`, which takes the place of the model's own.
     pub(super) chat_template: Option<String>,
@@ -88,9 +89,10 @@ impl App {
         } = parts;
         let version = Version::of(&config.model.vllm_version);
         let controls = ServerControls::new(&config, service.clone(), metrics.clone());
+        let limits = limits(&config, &service, version);
+        let defaults = defaults(&config, &service);
         Self {
-            limits: limits(&config, &service, version),
-            defaults: defaults(&config, &service),
+            policy: Policy::of(&config, limits, defaults),
             fingerprint: fingerprint(&config).map(Into::into),
             chat_template: chat_template(&config),
             openapi: OnceLock::new(),
@@ -151,10 +153,6 @@ impl App {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_llmd(&self) -> bool {
-        self.config.model.compat == Compat::Llmd
     }
 
     /// Whether the simulated start-up is over.

@@ -19,7 +19,7 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
     let value =
         python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
-    match ChatRequest::parse(&value, &app.defaults.bounds) {
+    match ChatRequest::parse(&value, &app.policy.generation.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
             completion::answer(&app, &received.head, &value).await
         }

@@ -8,10 +8,13 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::app::App;
+use super::generation;
 use super::openai::prepare;
+use super::policy::FirstReader;
 use super::{error, json};
 use crate::body::Posted;
 use crate::error::Answer;
+use vllm_sim_service::off_thread;
 use vllm_sim_tokenizer::{ChatInput, Tokenizer};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
@@ -27,7 +30,7 @@ pub(super) async fn detokenize(
     Posted { value, .. }: Posted,
 ) -> Answer {
     let request = DetokenizeRequest::parse(&value)?;
-    prepare::target(&app, request.model.as_deref())?;
+    generation::target(&app, request.model.as_deref())?;
     prepare::has_tokenizer(&app)?;
     // An id beyond any vocabulary has no text.
     let ids = request.tokens.iter();
@@ -45,13 +48,14 @@ pub(super) async fn detokenize(
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let given = |key: &str| value.get(key).is_some_and(|value| !value.is_null());
-    if app.is_llmd() && given("prompt") && given("messages") {
-        let message = "both prompt and messages fields in tokenize request";
-        return Err(Fault::bad_request(message));
+    let first = app.policy.first_reader;
+    if first == FirstReader::Llmd && given("prompt") && given("messages") {
+        let words = "both prompt and messages fields in tokenize request";
+        return Err(Fault::bad_request(words));
     }
     let request = TokenizeRequest::parse(value)?;
-    if !app.is_llmd() {
-        prepare::target(app, request.model())?;
+    if app.policy.checks_side_models {
+        generation::target(app, request.model())?;
     }
     prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
@@ -60,19 +64,19 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || tokenizer.encode(&request.prompt, request.add_special_tokens);
-            (
-                prepare::off_thread(value_size(value), encode).await,
-                strings,
-            )
+            (off_thread(value_size(value), encode).await, strings)
         }
         TokenizeRequest::Chat(request) => {
             let template = request.chat_template.as_deref();
             let kwargs = request.chat_template_kwargs.as_ref();
-            app.limits.chat_template(template, kwargs)?;
+            app.policy
+                .generation
+                .limits
+                .chat_template(template, kwargs)?;
             let strings = request.return_token_strs;
             let (app, tokenizer) = (app.clone(), tokenizer.clone());
             let encode = move || render(&app, &tokenizer, &request);
-            let tokens = prepare::off_thread(value_size(value), encode).await?;
+            let tokens = off_thread(value_size(value), encode).await?;
             (tokens, strings)
         }
     };

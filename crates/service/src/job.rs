@@ -7,6 +7,8 @@ use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
+use vllm_sim_wire::SamplingParams;
+use vllm_sim_wire::sampling::GREEDY;
 
 /// A request: prompts times choices, each one sequence.
 #[derive(Debug, Clone)]
@@ -59,6 +61,66 @@ pub struct Job {
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.
     pub settings: Option<Arc<LiveSettings>>,
+}
+
+impl Job {
+    /// A job with what the sampler is asked to do, for the base model.
+    pub fn new(params: &SamplingParams, arrived: SimTime) -> Self {
+        let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        let ids = |ids: &[i128]| {
+            ids.iter()
+                .filter_map(|id| u32::try_from(*id).ok())
+                .collect()
+        };
+        let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
+        Self {
+            id: "".into(),
+            target: Target::Base,
+            prompts: Vec::new(),
+            n: small(params.n).max(1),
+            max_tokens: params.max_tokens.map(small),
+            limited: params.max_tokens.is_some(),
+            seed: params.seed.map(|seed| seed as i64),
+            greedy: params.temperature < GREEDY,
+            stops: Stops {
+                strings: params
+                    .stop
+                    .as_ref()
+                    .map(|stop| stop.0.clone())
+                    .unwrap_or_default(),
+                include: params.include_stop_str_in_output,
+                ids: params
+                    .stop_token_ids
+                    .as_deref()
+                    .map(ids)
+                    .unwrap_or_default(),
+                ignore_eos: params.ignore_eos,
+                min_tokens: small(params.min_tokens),
+            },
+            bias: Bias {
+                logits: logits
+                    .filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)))
+                    .collect(),
+                allowed: params.allowed_token_ids.as_deref().map(ids),
+                bad_words: params.bad_words.clone().unwrap_or_default(),
+            },
+            content: Content::Text,
+            reasoning: None,
+            skip_special_tokens: params.skip_special_tokens,
+            priority: 0,
+            rank: None,
+            transfer: Transfer::Local,
+            cache_salt: None,
+            hit_threshold: None,
+            skip_cache_read: params.prompt_logprobs.is_some()
+                || params.skip_reading_prefix_cache.unwrap_or(false),
+            tail: Duration::ZERO,
+            trace: None,
+            sampling: (params.temperature, params.top_p),
+            arrived,
+            settings: None,
+        }
+    }
 }
 
 /// What a choice is made of, before chance has spoken.

@@ -1,6 +1,7 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
 mod backlog;
+mod content;
 mod control;
 mod embed;
 pub mod fault;
@@ -10,9 +11,13 @@ pub mod generate;
 mod job;
 mod leases;
 mod models;
+mod off_thread;
+mod policy;
+mod refusal;
 mod reply;
 mod request_faults;
 pub mod scenario;
+mod serve;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -32,6 +37,7 @@ use vllm_sim_engine::{
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
 
+pub use content::ToolRequest;
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
 pub use fault_control::{FaultControl, LiveSettings};
@@ -39,8 +45,12 @@ pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use job::{Content, Job, Transfer};
 pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
+pub use off_thread::off_thread;
+pub use policy::{AdmitAt, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
+pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply};
 pub use request_faults::RequestFaults;
+pub use serve::{EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Served};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
 
 /// Most sequences of one request: four times the choices that vLLM allows one prompt

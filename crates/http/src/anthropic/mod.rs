@@ -15,8 +15,9 @@ use axum::http::{Response, StatusCode};
 
 use self::render::{MessageStream, message};
 use super::app::App;
-use super::openai::chat::{self, Playing, Refused};
-use super::openai::{self, prepare};
+use super::generation::{self, Refused, Started};
+use super::openai::{self, chat, prepare};
+use super::policy::{Envelope, FirstReader, IdForm, LateRefusals};
 use super::{error, transfer};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -29,11 +30,11 @@ use vllm_sim_wire::fault::Fault;
 pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Bodies that do not parse keep OpenAI's envelope.
-    if app.is_llmd() {
+    if app.policy.first_reader == FirstReader::Llmd {
         llmd::check(&value)?;
         openai::llmd::check(&app, &head, &value, openai::llmd::Api::Messages)?;
     }
-    let request = MessagesRequest::parse(&value, &app.defaults.bounds);
+    let request = MessagesRequest::parse(&value, &app.policy.generation.defaults.bounds);
     let request = request.map_err(|fault| openai::llmd::unread(&app, fault))?;
     let answer = answer(&app, &head, &request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))
@@ -46,9 +47,9 @@ pub(super) async fn count_tokens(
 ) -> Answer {
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
-        prepare::target(&app, Some(&request.model))?;
+        generation::target(&app, Some(&request.model))?;
         let request = convert::counted(&app, &request)?;
-        request.validate_early(&app.limits)?;
+        request.validate_early(&app.policy.generation.limits)?;
         chat::prompt(&app, &request).await
     };
     Ok(match count.await {
@@ -71,22 +72,24 @@ async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let request = convert::chat(app, request)?;
-    let prefix = if app.is_llmd() { "msg_" } else { "chatcmpl-" };
-    let id = prepare::request_id(prefix, &head.headers, None);
+    let policy = &app.policy;
+    let id = prepare::request_id(policy.message_id_prefix, &head.headers, None);
     let requests = std::slice::from_ref(&request);
-    let playing = match chat::start(app, head, requests, id, threshold).await {
-        Ok(playing) => playing,
-        Err(Refused::Late(fault)) if stream && !app.is_llmd() => {
+    let started = match chat::start(app, head, requests, id, threshold).await {
+        Ok(started) => started,
+        Err(Refused::Late { fault, .. })
+            if stream && policy.late_refusals == LateRefusals::InStream =>
+        {
             return Ok(failed_stream(app, &fault));
         }
-        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+        Err(refused) => return Err(refused.into()),
     };
-    let Playing {
-        mut chat,
+    let Started {
+        view: mut chat,
         reply,
         guard,
-    } = playing;
-    if app.is_llmd() {
+    } = started;
+    if policy.ids == IdForm::Numbered {
         chat.call_ids = prepare::numbered("toolu_");
     }
     if stream {
@@ -102,17 +105,17 @@ async fn answer(
 
 /// A handler's refusal, in Anthropic's envelope; llm-d has OpenAI's.
 fn refusal(app: &App, fault: &Fault) -> Response<Body> {
-    if app.is_llmd() {
+    if app.policy.message_errors == Envelope::OpenAi {
         return error::response(fault);
     }
     error::json(
         error::status(fault.status),
-        fault.to_anthropic_json(app.limits.version),
+        fault.to_anthropic_json(app.policy.generation.limits.version),
     )
 }
 
 /// A stream that fails before its first token.
 fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let json = fault.to_anthropic_json(app.limits.version);
+    let json = fault.to_anthropic_json(app.policy.generation.limits.version);
     prepare::events(Body::from(format!("event: error\ndata: {json}\n\n")))
 }

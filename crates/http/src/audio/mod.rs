@@ -20,22 +20,26 @@ use sha2::{Digest, Sha256};
 
 use super::app::{App, unix_now};
 use super::body::Received;
+use super::error;
 use super::error::Answer;
+use super::generation::{self, Refused, Started};
 use super::openai::prepare;
 use super::request_head::RequestHead;
-use super::{error, fault};
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
 use vllm_sim_config::{CliMode, Listener};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
-use vllm_sim_service::Job;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
+use vllm_sim_service::{
+    EngineChecks, GenerationRequest, Job, OutputRoom, Prepared, Protocol, Refusal, ServeError,
+    Transfer, off_thread,
+};
 use vllm_sim_tokenizer::{Media, Modality};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
-use vllm_sim_wire::sampling::{SamplingParams, output_budget};
+use vllm_sim_wire::sampling::SamplingParams;
 
 /// Tokens that a second of speech takes: 150 words a minute, 1.2 tokens a word.
 const TOKENS_PER_SECOND: f64 = 3.0;
@@ -61,66 +65,161 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
     let arrived = app.service.now();
     let head = &received.head;
     let mut form = Form::read(received).await?;
-    let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
+    let request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     fits(app, &audio)?;
-    fault::inject(app, head, request.model.as_deref())?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = checked_target(app, &request)?;
-    let seconds = seconds_of(app, audio.clone()).await?;
     let name = match task {
         Task::Transcribe => "transcribe-",
         Task::Translate => "translate-",
     };
     let id = prepare::request_id(name, &head.headers, None);
-    let key = key_of(&audio);
-    if request.language.is_none() && app.config.api.speech.model.detects {
-        detect(app, head, &id, &target, key, arrived).await?;
-        request.language = Some(DETECTED_LANGUAGE.to_owned());
-    }
-    let clips = clips(&app.config.api.speech.model, seconds);
-    let prompts = prompts(app, &request, &clips, key)?;
-    let max_tokens = request.max_completion_tokens;
-    let budget = output_budget(&app.limits, max_tokens, 0, &app.defaults);
-    let params = request.sampling_params(budget, &app.defaults.bounds)?;
-    let job = Job {
-        id: id.clone(),
-        target: target.clone(),
-        prompts,
-        limited: max_tokens.is_some(),
-        ..job(app, &params, head, arrived)
+    let model = request.model.clone();
+    let generation = GenerationRequest {
+        arrived,
+        model: model.as_deref(),
+        max_tokens: request.max_completion_tokens,
+        room: OutputRoom::Context,
+        checks: EngineChecks::None,
+        rank: None,
+        // An encoder's output is not in the prefix cache.
+        skip_cache_read: !app.config.api.speech.model.in_prompt,
+        ..generation::request(app, head, id.clone())
     };
-    let transcript = Transcript {
+    let stream = request.stream;
+    let protocol = Speech {
+        app,
+        head,
         id,
-        created: unix_now() as u64,
-        model: shown(app, &request, &target),
-        seconds,
-        clips,
-        format: request.response_format.clone(),
-        language: request.language.clone(),
+        arrived,
         task,
-        temperature: request.temperature,
+        key: key_of(&audio),
+        audio,
+        request,
+        seconds: 0.0,
+        clips: Vec::new(),
     };
-    let reply = match prepare::generate(app, job).await {
-        Ok(reply) => reply,
-        Err(error) if request.stream && error.is_late() => {
-            return Ok(prepare::failed_stream(&error::fault(&error), false));
+    let started = match generation::serve(app, head, generation, protocol).await {
+        Ok(started) => started,
+        Err(Refused::Late { fault, .. }) if stream => {
+            return Ok(prepare::failed_stream(&fault, false));
         }
-        Err(error) => return Err(error::fault(&error)),
+        Err(refused) => return Err(refused.into()),
     };
-    if request.stream {
+    let Started { view, reply, guard } = started;
+    let SpeechView {
+        transcript,
+        request,
+    } = view;
+    if stream {
         let force = app.config.api.force_include_usage;
-        let render = SpeechStream::new(
-            transcript,
-            &request,
-            force,
-            &reply.prompts,
-            encoder_frames(app, seconds),
-        );
+        let frames = encoder_frames(app, transcript.seconds);
+        let render = SpeechStream::new(transcript, &request, force, &reply.prompts, frames);
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
     reply.ended().await;
     Ok(unary(transcript.unary(&reply)?))
+}
+
+/// What the road asks of a speech.
+struct Speech<'r> {
+    app: &'r Arc<App>,
+    head: &'r RequestHead,
+    id: Arc<str>,
+    arrived: SimTime,
+    task: Task,
+    audio: Bytes,
+    key: u64,
+    request: SpeechRequest,
+    seconds: f64,
+    clips: Vec<Clip>,
+}
+
+/// What the shape of a transcript depends on.
+struct SpeechView {
+    transcript: Transcript,
+    request: SpeechRequest,
+}
+
+impl Protocol for Speech<'_> {
+    type View = SpeechView;
+
+    fn check_first(&self) -> Result<(), Fault> {
+        if self.request.stream && self.request.use_beam_search {
+            let text = "Streaming is not currently supported with beam search";
+            return Err(Fault::bad_request(text));
+        }
+        Ok(())
+    }
+
+    async fn prompts(&mut self, target: &Target) -> Result<Vec<Prompt>, Refusal> {
+        let app = self.app;
+        check_supported(app, &self.request, target)?;
+        self.seconds = seconds_of(app, self.audio.clone()).await?;
+        if self.request.language.is_none() && app.config.api.speech.model.detects {
+            self.detect(target).await?;
+            self.request.language = Some(DETECTED_LANGUAGE.to_owned());
+        }
+        self.clips = clips(&app.config.api.speech.model, self.seconds);
+        Ok(prompts(app, &self.request, &self.clips, self.key)?)
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        let bounds = &self.app.policy.generation.defaults.bounds;
+        self.request.sampling_params(budget, bounds)
+    }
+
+    fn view(&mut self, ready: &Prepared) -> (SpeechView, Transfer) {
+        let request = self.request.clone();
+        let transcript = Transcript {
+            id: ready.id.clone(),
+            created: unix_now() as u64,
+            model: shown(self.app, &request, &ready.target),
+            seconds: self.seconds,
+            clips: std::mem::take(&mut self.clips),
+            format: request.response_format.clone(),
+            language: request.language.clone(),
+            task: self.task,
+            temperature: request.temperature,
+        };
+        let view = SpeechView {
+            transcript,
+            request,
+        };
+        (view, Transfer::Local)
+    }
+}
+
+impl Speech<'_> {
+    /// The pass in which the language is found out: one token.
+    async fn detect(&self, target: &Target) -> Result<(), ServeError> {
+        let params = SamplingParams {
+            temperature: 0.0,
+            max_tokens: Some(1),
+            ..SamplingParams::default()
+        };
+        let service = &self.app.service;
+        let start = special(service.generator.tokenizer(), "<|startoftranscript|>");
+        let prompt = Prompt {
+            tokens: vec![start],
+            heard: Some(AudioInput {
+                key: self.key,
+                tokens: 1,
+            }),
+            ..Prompt::default()
+        };
+        let faults = self.head.faults.as_ref();
+        let job = Job {
+            id: format!("{}-lang_detect", self.id).into(),
+            target: target.clone(),
+            prompts: vec![prompt],
+            skip_cache_read: !self.app.config.api.speech.model.in_prompt,
+            trace: generation::trace(&self.head.headers),
+            settings: faults.map(|faults| faults.settings.clone()),
+            ..Job::new(&params, self.arrived)
+        };
+        service.generate_away(job).await?.ended().await;
+        Ok(())
+    }
 }
 
 /// A whole answer.
@@ -146,17 +245,11 @@ fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     ))
 }
 
-/// Who answers, if the model can do what is asked.
+/// Whether the model can do what is asked.
 ///
 /// # Errors
 /// vLLM's refusals in its order.
-fn checked_target(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
-    if request.stream && request.use_beam_search {
-        let text = "Streaming is not currently supported with beam search";
-        return Err(Fault::bad_request(text));
-    }
-    let target = prepare::target(app, request.model.as_deref())?;
-    prepare::admit(app, 1, 1)?;
+fn check_supported(app: &App, request: &SpeechRequest, target: &Target) -> Result<(), Fault> {
     let format = request.response_format.as_str();
     if !["text", "json", "verbose_json", "diarized_json"].contains(&format) {
         return Err(Fault::bad_request(
@@ -170,7 +263,7 @@ fn checked_target(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
         _ => true,
     };
     if !can {
-        let name = shown(app, request, &target);
+        let name = shown(app, request, target);
         return Err(Fault::bad_request(format!(
             "Currently do not support {format} for {name}"
         )));
@@ -184,7 +277,7 @@ fn checked_target(app: &App, request: &SpeechRequest) -> Result<Target, Fault> {
     for language in request.language.as_deref().into_iter().chain(to) {
         languages::check(language)?;
     }
-    Ok(target)
+    Ok(())
 }
 
 /// The model as the client called it.
@@ -201,7 +294,7 @@ async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.config.api.speech;
     let any = app.config.model.cli_mode == CliMode::Llmd;
     let size = audio.len();
-    prepare::off_thread(size, move || duration::seconds(&audio, &limits, any)).await
+    off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }
 
 /// A name of the content.
@@ -283,7 +376,7 @@ fn prompts(
             let placeholder = special(tokenizer, "<|audio|>");
             tokens.resize(tokens.len() + audio_tokens, placeholder);
         }
-        prepare::fits(app, &tokens, false)?;
+        app.policy.generation.fits(&tokens, false)?;
         prompts.push(Prompt {
             tokens,
             echo: request.prompt.as_str().into(),
@@ -302,50 +395,6 @@ fn prompts(
 fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a(piece.as_bytes()) % tokenizer.vocab_size().max(1);
     tokenizer.id_of(piece).unwrap_or_else(other)
-}
-
-/// A job with audio input.
-fn job(app: &App, params: &SamplingParams, head: &RequestHead, arrived: SimTime) -> Job {
-    Job {
-        rank: None,
-        // An encoder's output is not in the prefix cache.
-        skip_cache_read: !app.config.api.speech.model.in_prompt,
-        ..prepare::job(params, head, arrived)
-    }
-}
-
-/// The pass in which the language is found out: one token.
-///
-/// # Errors
-/// What the service says.
-async fn detect(
-    app: &App,
-    head: &RequestHead,
-    id: &str,
-    target: &Target,
-    key: u64,
-    arrived: SimTime,
-) -> Result<(), Fault> {
-    let params = SamplingParams {
-        temperature: 0.0,
-        max_tokens: Some(1),
-        ..SamplingParams::default()
-    };
-    let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
-    let prompt = Prompt {
-        tokens: vec![start],
-        heard: Some(AudioInput { key, tokens: 1 }),
-        ..Prompt::default()
-    };
-    let job = Job {
-        id: format!("{id}-lang_detect").into(),
-        target: target.clone(),
-        prompts: vec![prompt],
-        ..job(app, &params, head, arrived)
-    };
-    let reply = prepare::generate(app, job).await;
-    reply.map_err(|e| error::fault(&e))?.ended().await;
-    Ok(())
 }
 
 /// Frames that an encoder reads, which usage counts with the prompt: one per 10 ms.

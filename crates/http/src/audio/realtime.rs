@@ -28,7 +28,6 @@ use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, special};
 use crate::app::{App, unix_now};
 use crate::error;
 use crate::openai::prepare;
-use crate::request_head::RequestHead;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_python as python;
 use vllm_sim_python::Py;
@@ -395,7 +394,7 @@ impl Session {
             id: format!("{}-{}", self.id, uuid::Uuid::new_v4()).into(),
             prompts: vec![prompt],
             skip_cache_read: true,
-            ..prepare::job(&params, &RequestHead::default(), app.service.now())
+            ..Job::new(&params, app.service.now())
         };
         match app.service.generate(&job) {
             Ok(reply) => utterance.reply = Some(reply),

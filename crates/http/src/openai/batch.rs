@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value};
 
-use super::chat::{self, Refused};
+use super::chat;
 use super::prepare;
 use crate::app::App;
 use crate::body::Posted;
@@ -29,21 +29,21 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
 
 async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Response<Body>, Fault> {
     let threshold = transfer::hit_threshold(app, &head.headers, &value);
-    let requests = conversations(value, &app.defaults.bounds)?;
+    let requests = conversations(value, &app.policy.generation.defaults.bounds)?;
     let id = prepare::request_id(
         "chatcmpl-",
         &head.headers,
         requests[0].request_id.as_deref(),
     );
-    let mut playing = match chat::start(app, head, &requests, id, threshold).await {
-        Ok(playing) => playing,
-        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+    let mut started = match chat::start(app, head, &requests, id, threshold).await {
+        Ok(started) => started,
+        Err(refused) => return Err(refused.into()),
     };
     // A batch reports sums alone.
-    let view = &mut playing.chat.view;
+    let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
-    playing.reply.ended().await;
-    let body = playing.chat.unary(&playing.reply);
+    started.reply.ended().await;
+    let body = started.view.unary(&started.reply);
     Ok(prepare::unary(app, &head.headers, body))
 }
 

@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -9,18 +10,22 @@ use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, llmd, prepare};
-use crate::app::{App, LoadGuard};
+use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::generation::{self, Refused, Started};
+use crate::policy::IdForm;
 use crate::request_head::RequestHead;
-use crate::{error, fault, media, transfer};
-use vllm_sim_service::generate::request::Prompt;
-use vllm_sim_service::{Content, Job, Reply, ServeError};
+use crate::{media, transfer};
+use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::{
+    Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread,
+};
 use vllm_sim_tokenizer::ChatInput;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::shared::ToolChoice;
-use vllm_sim_wire::sampling::output_budget;
+use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a chat.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
@@ -35,124 +40,121 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     llmd::check(app, head, value, llmd::Api::Chat)?;
     let body = llmd::body(app, legacy::body(app, value));
-    let request = ChatRequest::parse(&body, &app.defaults.bounds)
+    let request = ChatRequest::parse(&body, &app.policy.generation.defaults.bounds)
         .map_err(|fault| llmd::unread(app, fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
     let threshold = transfer::hit_threshold(app, &head.headers, value);
     let requests = std::slice::from_ref(&request);
-    let playing = match start(app, head, requests, id, threshold).await {
-        Ok(playing) => playing,
-        Err(Refused::Late(fault)) if stream => return Ok(prepare::failed_stream(&fault, true)),
-        Err(Refused::Early(fault) | Refused::Late(fault)) => return Err(fault),
+    let started = match start(app, head, requests, id, threshold).await {
+        Ok(started) => started,
+        Err(Refused::Late { fault, .. }) if stream => {
+            return Ok(prepare::failed_stream(&fault, true));
+        }
+        Err(refused) => return Err(refused.into()),
     };
-    let Playing { chat, reply, guard } = playing;
+    let Started { view, reply, guard } = started;
     if stream {
-        let render = ChatStream::new(chat, reply.choices.len(), reply.prompt_tokens());
+        let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     reply.ended().await;
-    let body = chat.unary(&reply);
+    let body = view.unary(&reply);
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// A chat that the engine plays.
-pub(crate) struct Playing {
-    /// The shape of its answer.
-    pub(crate) chat: ChatView,
-    pub(crate) reply: Reply,
-    /// Counts it in `/load`.
-    pub(crate) guard: Option<LoadGuard>,
-}
-
-/// Why a chat is not played.
-pub(crate) enum Refused {
-    /// Found before a stream's headers go out.
-    Early(Fault),
-    /// Found after: a stream has to say it in its body.
-    Late(Fault),
-}
-
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Self {
-        Self::Early(fault)
-    }
-}
-
-impl From<ServeError> for Refused {
-    fn from(error: ServeError) -> Self {
-        let fault = error::fault(&error);
-        if error.is_late() {
-            Self::Late(fault)
-        } else {
-            Self::Early(fault)
-        }
-    }
-}
-
-/// Checks conversations that differ in their messages alone (at least one) and starts them as one
-/// job.
+/// Starts conversations that differ in their messages alone (at least one) as one request.
 pub(crate) async fn start(
     app: &Arc<App>,
     head: &RequestHead,
     requests: &[ChatRequest],
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<Playing, Refused> {
-    let arrived = app.service.now();
+) -> Result<Started<ChatView>, Refused<ChatView>> {
     let request = &requests[0];
-    fault::inject(app, head, request.model.as_deref())?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = prepare::target(app, request.model.as_deref())?;
-    let remote = request.kv_transfer_params.as_ref();
-    transfer::streams(app, remote, request.stream.unwrap_or(false))?;
-    prepare::admit(app, request.n.unwrap_or(1), requests.len())?;
-    let (_, asked) = request.asked_tokens();
-    if !app.is_llmd() {
-        request.validate_early(&app.limits)?;
-    }
-    let mut prompts = Vec::with_capacity(requests.len());
-    for request in requests {
-        prompts.push(prompt(app, request).await?);
-    }
-    if app.is_llmd() {
-        llmd::context(app, prompts.iter().map(|p| p.tokens.len()), asked)?;
-        request.validate_early(&app.limits)?;
-    }
-    let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    let budget = output_budget(&app.limits, asked, longest, &app.defaults);
-    let params = request.sampling_params(budget, &app.defaults)?;
-    prepare::late_checks(app, &head.headers, &params, &prompts).map_err(Refused::Late)?;
-    let content = prepare::content(app, request, &params).map_err(Refused::Late)?;
-    let mut chat = view(app, request, &id, &target, &prompts[0], &content);
-    let transfer = transfer::terms(app, &mut chat.view, remote, &prompts);
-    let picture = app
-        .controls
-        .image_output
-        .draw(&head.headers, app.service.settings().seed)?;
-    chat.picture = picture.is_some();
-    let job = Job {
-        id,
-        target,
-        prompts,
+    let generation = GenerationRequest {
+        model: request.model.as_deref(),
+        n: request.n.unwrap_or(1),
+        prompts: requests.len(),
+        max_tokens: request.asked_tokens().1,
+        tools: prepare::tools(request),
+        parses_calls: prepare::reads_calls(app, request),
         reasoning: prepare::reasoning(app, request),
-        content,
-        priority: prepare::priority(&head.headers, request.priority),
+        priority: generation::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer,
         hit_threshold,
-        tail: picture.unwrap_or_default(),
-        limited: asked.or(app.defaults.max_tokens).is_some(),
-        ..prepare::job(&params, head, arrived)
+        ..generation::request(app, head, id)
     };
-    let reply = prepare::generate(app, job).await?;
-    Ok(Playing { chat, reply, guard })
+    generation::serve(
+        app,
+        head,
+        generation,
+        Chats {
+            app,
+            head,
+            requests,
+        },
+    )
+    .await
+}
+
+/// What the road asks of chats.
+struct Chats<'r> {
+    app: &'r Arc<App>,
+    head: &'r RequestHead,
+    requests: &'r [ChatRequest],
+}
+
+impl Protocol for Chats<'_> {
+    type View = ChatView;
+
+    fn check_first(&self) -> Result<(), Fault> {
+        let request = &self.requests[0];
+        let remote = request.kv_transfer_params.as_ref();
+        transfer::streams(self.app, remote, request.stream.unwrap_or(false))
+    }
+
+    fn validate(&self) -> Result<(), Fault> {
+        self.requests[0].validate_early(&self.app.policy.generation.limits)
+    }
+
+    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
+        let mut prompts = Vec::with_capacity(self.requests.len());
+        for request in self.requests {
+            prompts.push(prompt(self.app, request).await?);
+        }
+        Ok(prompts)
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        self.requests[0].sampling_params(budget, &self.app.policy.generation.defaults)
+    }
+
+    fn view(&mut self, ready: &Prepared) -> (ChatView, Transfer) {
+        let request = &self.requests[0];
+        let mut view = view(self.app, request, ready);
+        let remote = request.kv_transfer_params.as_ref();
+        let transfer = transfer::terms(self.app, &mut view.view, remote, &ready.prompts);
+        (view, transfer)
+    }
+
+    fn complete(&self, view: &mut ChatView, content: &Content) -> Result<Duration, Fault> {
+        view.parsed |= matches!(content, Content::Tools { .. });
+        let seed = self.app.service.settings().seed;
+        let image = self
+            .app
+            .controls
+            .image_output
+            .draw(&self.head.headers, seed)?;
+        view.picture = image.is_some();
+        Ok(image.unwrap_or_default())
+    }
 }
 
 /// The tokens of a conversation, through the model's template.
 pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prompt, Fault> {
-    if let Some(ids) = request.reused_prompt_token_ids(&app.limits)? {
+    if let Some(ids) = request.reused_prompt_token_ids(&app.policy.generation.limits)? {
         let tokens = ids
             .into_iter()
             .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
@@ -197,11 +199,10 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         request.continue_final_message,
     );
     let special = request.add_special_tokens;
-    // llm-d counts the tokens of whatever comes.
-    let cut = request.truncate_prompt_tokens.is_some() || app.is_llmd();
+    let cut = request.truncate_prompt_tokens.is_some() || !app.policy.refuses_long_texts;
     let longest = tokenizer.max_token_chars();
     let format = prepare::content_format(app);
-    let limits = app.limits.clone();
+    let limits = app.policy.generation.limits.clone();
     let encode = move || {
         let text = tokenizer.render_chat(&ChatInput {
             messages: &messages,
@@ -222,12 +223,12 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         }
         Ok(tokenizer.encode_media(&text, special, &marked))
     };
-    let (tokens, mut media) = prepare::off_thread(size, encode).await?;
+    let (tokens, mut media) = off_thread(size, encode).await?;
     let whole = tokens.len();
     let side = request.truncation_side.as_deref();
     let tokens = prepare::truncate(app, tokens, request.truncate_prompt_tokens, side);
     media::cut(&mut media, whole - tokens.len(), tokens.len(), side);
-    prepare::fits(app, &tokens, true)?;
+    app.policy.generation.fits(&tokens, true)?;
     if !found.spread.is_empty() {
         media = found.spread_over(tokens.len());
     }
@@ -274,15 +275,9 @@ fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
 }
 
 /// What the shape of the answer depends on.
-pub(crate) fn view(
-    app: &App,
-    request: &ChatRequest,
-    id: &Arc<str>,
-    target: &vllm_sim_service::generate::request::Target,
-    prompt: &Prompt,
-    content: &Content,
-) -> ChatView {
-    let mut view = prepare::view(app, &request.into(), id, target);
+fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
+    let prompt = &ready.prompts[0];
+    let mut view = prepare::view(app, &request.into(), &ready.id, &ready.target);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());
@@ -293,7 +288,6 @@ pub(crate) fn view(
     view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.config.api.reasoning_parser.is_some();
-    let uses_tools = matches!(content, Content::Tools { .. });
     let tool_parser = app.config.api.tool_call_parser.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())
         && request.tool_choice != Some(ToolChoice::None);
@@ -313,16 +307,15 @@ pub(crate) fn view(
         role: role.into(),
         echo: echo.map(Into::into),
         include_reasoning: request.include_reasoning,
-        parsed: parser || uses_tools || tool_parser,
+        parsed: parser || tool_parser,
         named: matches!(request.tool_choice, Some(ToolChoice::Named(_))),
         forced: matches!(
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
-        call_ids: if app.is_llmd() {
-            prepare::numbered("chatcmpl-tool-")
-        } else {
-            prepare::call_ids()
+        call_ids: match app.policy.ids {
+            IdForm::Numbered => prepare::numbered("chatcmpl-tool-"),
+            IdForm::Hex => prepare::call_ids(),
         },
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),

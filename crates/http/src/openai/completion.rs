@@ -12,13 +12,16 @@ use super::{legacy, llmd, prepare};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::generation::{self, Refused, Started};
 use crate::request_head::RequestHead;
-use crate::{error, fault, transfer};
-use vllm_sim_service::Job;
+use crate::transfer;
 use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::{
+    GenerationRequest, OutputRoom, Prepared, Protocol, Refusal, Transfer, off_thread,
+};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt as Asked};
-use vllm_sim_wire::sampling::output_budget;
+use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt as Asked};
+use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a completion.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
@@ -33,62 +36,36 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     llmd::check(app, head, value, llmd::Api::Completions)?;
-    let request = CompletionRequest::parse(&legacy::body(app, value), &app.defaults.bounds);
+    let bounds = &app.policy.generation.defaults.bounds;
+    let request = CompletionRequest::parse(&legacy::body(app, value), bounds);
     let request = request.map_err(|fault| llmd::unread(app, fault))?;
-    fault::inject(app, head, request.model.as_deref())?;
-    request.validate_first()?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = prepare::target(app, request.model.as_deref())?;
     let stream = request.stream.unwrap_or(false);
-    let remote = request.kv_transfer_params.as_ref();
-    transfer::streams(app, remote, stream)?;
-    let given = request.prompt.as_ref().map_or(1, |p| p.0.len().max(1));
-    prepare::admit(app, request.n, given)?;
-    // llm-d has no default.
-    let default = (!app.is_llmd()).then_some(DEFAULT_MAX_TOKENS);
-    let asked = request.max_tokens.or(default);
-    if !app.is_llmd() {
-        request.validate_early(&app.limits)?;
-    }
-    let prompts = prompts(app, &request).await?;
-    if app.is_llmd() {
-        llmd::context(app, prompts.iter().map(|p| p.tokens.len()), asked)?;
-        request.validate_early(&app.limits)?;
-    }
-    let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    let budget = output_budget(&app.limits, asked, longest, &app.defaults);
-    let params = request.sampling_params(budget, &app.defaults)?;
-    let late = prepare::late_checks(app, &head.headers, &params, &prompts);
-    let content = match late.and_then(|()| prepare::constraint(&params)) {
-        Ok(content) => content.unwrap_or_default(),
-        Err(fault) if stream => return Ok(prepare::failed_stream(&fault, false)),
-        Err(fault) => return Err(fault),
-    };
-    let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
-    let mut view = view(app, &request, &id, &target, &prompts);
-    let transfer = transfer::terms(app, &mut view.view, remote, &prompts);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
-    let job = Job {
-        id,
-        target,
-        prompts,
-        content,
-        priority: prepare::priority(&head.headers, request.priority),
+    let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
+    let generation = GenerationRequest {
+        arrived,
+        model: request.model.as_deref(),
+        n: request.n,
+        prompts: request.prompt.as_ref().map_or(1, |p| p.0.len().max(1)),
+        max_tokens: request.max_tokens.or(app.policy.default_max_tokens),
+        room: OutputRoom::PerPrompt,
+        priority: generation::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer,
         hit_threshold: transfer::hit_threshold(app, &head.headers, value),
-        limited: asked.is_some(),
-        // Each prompt has its own room; the service cuts further where it must.
-        max_tokens: asked.map(|n| n.clamp(1, i128::from(u32::MAX)) as u32),
-        ..prepare::job(&params, head, arrived)
+        ..generation::request(app, head, id)
     };
-    let reply = match prepare::generate(app, job).await {
-        Ok(reply) => reply,
-        Err(error) if stream && error.is_late() => {
-            return Ok(prepare::failed_stream(&error::fault(&error), false));
+    let protocol = Completions {
+        app,
+        request: &request,
+    };
+    let started = match generation::serve(app, head, generation, protocol).await {
+        Ok(started) => started,
+        Err(Refused::Late { fault, .. }) if stream => {
+            return Ok(prepare::failed_stream(&fault, false));
         }
-        Err(error) => return Err(error::fault(&error)),
+        Err(refused) => return Err(refused.into()),
     };
+    let Started { view, reply, guard } = started;
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
@@ -96,6 +73,43 @@ pub(crate) async fn answer(
     reply.ended().await;
     let body = view.unary(&reply);
     Ok(prepare::unary(app, &head.headers, body))
+}
+
+/// What the road asks of a completion.
+struct Completions<'r> {
+    app: &'r Arc<App>,
+    request: &'r CompletionRequest,
+}
+
+impl Protocol for Completions<'_> {
+    type View = CompletionView;
+
+    fn check_first(&self) -> Result<(), Fault> {
+        self.request.validate_first()?;
+        let stream = self.request.stream.unwrap_or(false);
+        transfer::streams(self.app, self.request.kv_transfer_params.as_ref(), stream)
+    }
+
+    fn validate(&self) -> Result<(), Fault> {
+        self.request
+            .validate_early(&self.app.policy.generation.limits)
+    }
+
+    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
+        Ok(prompts(self.app, self.request).await?)
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        let defaults = &self.app.policy.generation.defaults;
+        self.request.sampling_params(budget, defaults)
+    }
+
+    fn view(&mut self, ready: &Prepared) -> (CompletionView, Transfer) {
+        let mut view = view(self.app, self.request, ready);
+        let remote = self.request.kv_transfer_params.as_ref();
+        let transfer = transfer::terms(self.app, &mut view.view, remote, &ready.prompts);
+        (view, transfer)
+    }
 }
 
 /// The tokens of every prompt.
@@ -120,12 +134,14 @@ pub(crate) async fn prompts(
                 let special = request.add_special_tokens;
                 let owned = text.clone();
                 let encode = move || tokenizer.encode(&owned, special);
-                if request.truncate_prompt_tokens.is_none() && !app.is_llmd() {
+                if request.truncate_prompt_tokens.is_none() && app.policy.refuses_long_texts {
                     let longest = app.service.generator.tokenizer().max_token_chars();
-                    app.limits
+                    app.policy
+                        .generation
+                        .limits
                         .prompt_characters(text.chars().count(), longest)?;
                 }
-                let tokens = prepare::off_thread(text.len(), encode).await;
+                let tokens = off_thread(text.len(), encode).await;
                 Prompt {
                     tokens,
                     echo: text.as_str().into(),
@@ -152,20 +168,16 @@ pub(crate) async fn prompts(
         let side = request.truncation_side.as_deref();
         let keep = request.truncate_prompt_tokens;
         let tokens = prepare::truncate(app, prompt.tokens, keep, side);
-        prepare::fits(app, &tokens, matches!(asked, Asked::Text(_)))?;
+        app.policy
+            .generation
+            .fits(&tokens, matches!(asked, Asked::Text(_)))?;
         prompts.push(Prompt { tokens, ..prompt });
     }
     Ok(prompts)
 }
 
-fn view(
-    app: &App,
-    request: &CompletionRequest,
-    id: &Arc<str>,
-    target: &Target,
-    prompts: &[Prompt],
-) -> CompletionView {
-    let mut view = prepare::view(app, &request.into(), id, target);
+fn view(app: &App, request: &CompletionRequest, ready: &Prepared) -> CompletionView {
+    let mut view = prepare::view(app, &request.into(), &ready.id, &ready.target);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());
@@ -183,7 +195,7 @@ fn view(
         echo,
         echo_only: echo && request.max_tokens == Some(0),
         prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
-        prompts: shown.then(|| prompts.iter().map(show).collect()),
+        prompts: shown.then(|| ready.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
         view,
     }

@@ -3,17 +3,16 @@
 //! with the prompt at hand the context.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
-//! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest`, and `worker.go`,
-//! `validateContextWindow` (August 2026).
+//! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::prepare;
 use crate::app::App;
+use crate::policy::FirstReader;
 use crate::request_head::RequestHead;
-use crate::{fault, transfer};
+use crate::{fault, generation, transfer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Where a request says how many tokens it wants; the first one counts.
@@ -40,7 +39,7 @@ impl Api {
 /// # Errors
 /// llm-d's refusal.
 pub(crate) fn check(app: &App, head: &RequestHead, body: &Value, api: Api) -> Result<(), Fault> {
-    if !app.is_llmd() {
+    if app.policy.first_reader == FirstReader::Schema {
         return Ok(());
     }
     if matches!(api, Api::Completions) {
@@ -48,7 +47,7 @@ pub(crate) fn check(app: &App, head: &RequestHead, body: &Value, api: Api) -> Re
     }
     let model = body.get("model").and_then(Value::as_str);
     fault::inject(app, head, model)?;
-    prepare::target(app, model)?;
+    generation::target(app, model)?;
     let number = |key: &&str| body.get(*key).filter(|value| !value.is_null());
     if number(&"n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
         return Err(Fault::bad_request("n must be at least 1"));
@@ -94,7 +93,8 @@ fn prompt(prompt: &Value) -> Result<(), Fault> {
 pub(crate) fn body<'b>(app: &App, body: Cow<'b, Value>) -> Cow<'b, Value> {
     let silent = |key: &str| body.get(key).is_none_or(Value::is_null);
     let wanted = body.get("logprobs").and_then(Value::as_bool) == Some(true);
-    if !app.is_llmd() || !wanted || !silent("top_logprobs") {
+    let schema = app.policy.first_reader == FirstReader::Schema;
+    if schema || !wanted || !silent("top_logprobs") {
         return body;
     }
     let mut body = body.into_owned();
@@ -104,35 +104,13 @@ pub(crate) fn body<'b>(app: &App, body: Cow<'b, Value>) -> Cow<'b, Value> {
 
 /// vLLM's report about a body that cannot be read, as llm-d begins such a sentence.
 pub(crate) fn unread(app: &App, fault: Fault) -> Fault {
-    if !app.is_llmd() || fault.error_type != ErrorType::BadRequestPhrase {
+    if app.policy.first_reader == FirstReader::Schema
+        || fault.error_type != ErrorType::BadRequestPhrase
+    {
         return fault;
     }
     Fault::bad_request(format!(
         "Failed to read and parse request body, {}",
         fault.message
     ))
-}
-
-/// Whether a prompt and what is asked for fit into the context; one token, if nobody says.
-///
-/// # Errors
-/// llm-d's 400 for the first prompt that does not fit.
-pub(crate) fn context(
-    app: &App,
-    prompts: impl IntoIterator<Item = usize>,
-    asked: Option<i128>,
-) -> Result<(), Fault> {
-    let most = app.config.model.max_model_len;
-    let completion = asked.unwrap_or(1);
-    for prompt in prompts {
-        let whole = completion.saturating_add(prompt as i128);
-        if app.is_llmd() && whole > i128::from(most) {
-            return Err(Fault::bad_request(format!(
-                "This model's maximum context length is {most} tokens. However, you requested \
-                 {whole} tokens ({prompt} in the messages, {completion} in the completion). Please \
-                 reduce the length of the messages or completion"
-            )));
-        }
-    }
-    Ok(())
 }

@@ -10,28 +10,21 @@ pub(crate) use super::ids::{call_ids, numbered, request_id, uid};
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
+use crate::policy::AnswerForm;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::CliMode;
-use vllm_sim_engine::SimTime;
-use vllm_sim_schema_sampler::{Constraint, compile};
-use vllm_sim_service::generate::request::{Bias, Prompt, Stops, Target};
-use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef, validate_llmd_whitelist};
-use vllm_sim_service::{Content, Job, Reply, ServeError, Transfer};
+use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
+use vllm_sim_service::{Reply, ToolRequest};
 use vllm_sim_tokenizer::{ContentFormat, TemplateError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
 use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
 use vllm_sim_wire::openai::message::Message;
-use vllm_sim_wire::openai::shared::{StructuredOutputs, ToolChoice};
-use vllm_sim_wire::sampling::SamplingParams;
-
-/// Text above which encoding leaves the async threads, in bytes.
-const LONG: usize = 16 * 1024;
-/// From so many sequences on a job takes long to write.
-const MANY: usize = 256;
+use vllm_sim_wire::openai::shared::ToolChoice;
 
 /// Fields of both requests that decide the shape of the answer.
 #[derive(Debug, Clone, Copy)]
@@ -64,70 +57,6 @@ impl From<&CompletionRequest> for Shape {
             tokens_as_ids: request.return_tokens_as_token_ids,
         }
     }
-}
-
-/// The data-parallel rank a header asks for; not an integer: ignored.
-pub(crate) fn rank(headers: &HeaderMap) -> Option<i64> {
-    headers
-        .get("x-data-parallel-rank")?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
-/// The priority: a header that is an integer wins over the body.
-pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
-    let header = headers.get("x-vllm-priority").and_then(|v| v.to_str().ok());
-    header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
-}
-
-/// Who answers to a name.
-///
-/// # Errors
-/// vLLM's 404.
-pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
-    // llm-d asks for a name, and says no other.
-    let named = !app.is_llmd() || model.is_some_and(|model| !model.is_empty());
-    let found = app.service.models.resolve(model).filter(|_| named);
-    found.ok_or_else(|| {
-        let models = &app.service.models;
-        if app.is_llmd() {
-            let model = model.unwrap_or_default();
-            let words = format!("The model `{model}` does not exist.");
-            return Fault::new(404, ErrorType::NotFound, words);
-        }
-        Fault::unknown_model(model.unwrap_or_default(), models.served())
-    })
-}
-
-/// Runs `work` on `size` bytes of text, away from the async threads when it takes long.
-pub(crate) async fn off_thread<T: Send + 'static>(
-    size: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    if size < LONG {
-        return work();
-    }
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
-}
-
-/// Lets the service play a job; one of very many sequences is written away from the async threads,
-/// which would answer nobody else meanwhile.
-///
-/// # Errors
-/// What the service says.
-pub(crate) async fn generate(app: &App, job: Job) -> Result<Reply, ServeError> {
-    let sequences = (job.n as usize).saturating_mul(job.prompts.len());
-    if sequences < MANY {
-        return app.service.generate(&job);
-    }
-    let service = app.service.clone();
-    off_thread(LONG, move || service.generate(&job)).await
 }
 
 /// A template that refuses, in vLLM's words.
@@ -180,7 +109,7 @@ pub(crate) fn messages(
         // llm-d takes pictures and sound whatever the model.
         messages.iter().map(|m| m.raw().clone()).collect()
     } else {
-        conversation(messages, format, &app.limits.served_name)?
+        conversation(messages, format, &app.policy.generation.limits.served_name)?
     };
     if shown.is_empty() {
         return Err(Fault::bad_request(
@@ -220,155 +149,6 @@ pub(crate) fn top(app: &App, asked: i128) -> u32 {
         .min(vocabulary.max(1))
 }
 
-/// W3C trace context of a request.
-pub(crate) fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(Into::into);
-    Some((text("traceparent")?, text("tracestate")))
-}
-
-/// A job with what the sampler is asked to do.
-pub(crate) fn job(params: &SamplingParams, head: &RequestHead, arrived: SimTime) -> Job {
-    let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
-    let ids = |ids: &[i128]| {
-        ids.iter()
-            .filter_map(|id| u32::try_from(*id).ok())
-            .collect()
-    };
-    let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
-    Job {
-        id: "".into(),
-        target: Target::Base,
-        prompts: Vec::new(),
-        n: small(params.n).max(1),
-        max_tokens: params.max_tokens.map(small),
-        limited: params.max_tokens.is_some(),
-        seed: params.seed.map(|seed| seed as i64),
-        greedy: params.temperature < 1e-5,
-        stops: Stops {
-            strings: params
-                .stop
-                .as_ref()
-                .map(|stop| stop.0.clone())
-                .unwrap_or_default(),
-            include: params.include_stop_str_in_output,
-            ids: params
-                .stop_token_ids
-                .as_deref()
-                .map(ids)
-                .unwrap_or_default(),
-            ignore_eos: params.ignore_eos,
-            min_tokens: small(params.min_tokens),
-        },
-        bias: Bias {
-            logits: logits
-                .filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)))
-                .collect(),
-            allowed: params.allowed_token_ids.as_deref().map(ids),
-            bad_words: params.bad_words.clone().unwrap_or_default(),
-        },
-        content: Content::Text,
-        reasoning: None,
-        skip_special_tokens: params.skip_special_tokens,
-        priority: 0,
-        rank: rank(&head.headers),
-        transfer: Transfer::Local,
-        cache_salt: None,
-        hit_threshold: None,
-        skip_cache_read: params.prompt_logprobs.is_some()
-            || params.skip_reading_prefix_cache.unwrap_or(false),
-        tail: std::time::Duration::ZERO,
-        trace: trace(&head.headers),
-        sampling: (params.temperature, params.top_p),
-        arrived,
-        settings: head.faults.as_ref().map(|faults| faults.settings.clone()),
-    }
-}
-
-/// Whether `n` choices of each of `prompts` prompts would be admitted.
-///
-/// # Errors
-/// The refusal of a full or closing server.
-pub(crate) fn admit(app: &App, n: i128, prompts: usize) -> Result<(), Fault> {
-    let n = n
-        .saturating_mul(prompts as i128)
-        .clamp(1, i128::from(u32::MAX)) as u32;
-    app.service.admits(n).map_err(|e| error::fault(&e))
-}
-
-/// Whether a prompt leaves the context as vLLM wants it; a text is cut by the tokenizer at one
-/// token too many, so that is all its length says.
-///
-/// # Errors
-/// 400 for a prompt that fills more than the context.
-pub(crate) fn fits(app: &App, tokens: &[u32], text: bool) -> Result<(), Fault> {
-    if app.is_llmd() {
-        // Looked at with what is asked for (`llmd::context`), and not at all where nothing is.
-        return Ok(());
-    }
-    let most = app.config.model.max_model_len as usize;
-    let shown = if text {
-        tokens.len().min(most + 1)
-    } else {
-        tokens.len()
-    };
-    app.limits.prompt_tokens(shown)
-}
-
-/// What vLLM's engine checks, after the headers of a stream are out.
-///
-/// # Errors
-/// Its refusal.
-pub(crate) fn late_checks(
-    app: &App,
-    headers: &HeaderMap,
-    params: &SamplingParams,
-    prompts: &[Prompt],
-) -> Result<(), Fault> {
-    bad_words(app, params)?;
-    params.verify_engine(&app.limits)?;
-    for prompt in prompts {
-        app.limits.prompt_ids(
-            &prompt
-                .tokens
-                .iter()
-                .map(|id| i64::from(*id))
-                .collect::<Vec<_>>(),
-        )?;
-        params.verify_prompt(prompt.tokens.len())?;
-    }
-    app.limits.data_parallel_rank(rank(headers).map(i128::from))
-}
-
-/// A word counts once as it stands, and once more where a blank before it makes another token of
-/// it. Source: vLLM 0.33 `sampling_params.py`, `update_from_tokenizer`.
-///
-/// # Errors
-/// 400 for more than `--max-num-bad-words`.
-fn bad_words(app: &App, params: &SamplingParams) -> Result<(), Fault> {
-    let words = params.bad_words.as_deref().unwrap_or_default();
-    let most = app.config.api.limits.bad_words as usize;
-    let tokenizer = app.service.generator.tokenizer();
-    let mut count = 0;
-    for word in words {
-        let word = word.trim_start();
-        let plain = tokenizer.encode(word, false);
-        let spaced = tokenizer.encode(&format!(" {word}"), false);
-        count += 1;
-        if plain.len() == spaced.len() && plain.first() != spaced.first() {
-            count += 1;
-        }
-        if count > most {
-            let text = format!(
-                "Too many bad words after tokenization: {}. The max number is {most}.",
-                most + 1
-            );
-            let shown = vllm_sim_python::repr(&Value::from(words.to_vec()));
-            return Err(Fault::value(text, "bad_words", shown));
-        }
-    }
-    Ok(())
-}
-
 /// Whether vLLM's tool parser looks at the text of a chat: tools are offered and none is forced.
 pub(crate) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
     app.config.api.tool_call_parser.is_some()
@@ -377,57 +157,29 @@ pub(crate) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
 }
 
 /// Whether that parser finds the calls of a Hermes model.
-fn reads_calls(app: &App, request: &ChatRequest) -> bool {
+pub(crate) fn reads_calls(app: &App, request: &ChatRequest) -> bool {
     parses_tools(app, request) && app.config.api.tool_call_parser.as_deref() == Some("hermes")
 }
 
-/// What a chat's choices are made of.
-///
-/// # Errors
-/// A constraint or a tool that cannot be satisfied.
-pub(crate) fn content(
-    app: &App,
-    request: &ChatRequest,
-    params: &SamplingParams,
-) -> Result<Content, Fault> {
-    match constraint(params)? {
-        Some(Content::Constrained(compiled)) if reads_calls(app, request) => {
-            return Ok(Content::Parsed(compiled));
-        }
-        Some(content) => return Ok(content),
-        None => {}
-    }
-    let Some(tools) = request.tools.as_ref().filter(|tools| !tools.is_empty()) else {
-        return Ok(Content::Text);
-    };
+/// The tools that a chat's choices may call.
+pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
         Some(ToolChoice::Auto) => Choice::Auto,
         Some(ToolChoice::Required) => Choice::Required,
         Some(ToolChoice::Named(name)) => Choice::Named(name.clone()),
-        Some(ToolChoice::None) | None => return Ok(Content::Text),
+        Some(ToolChoice::None) | None => return None,
     };
-    let defs: Vec<ToolDef> = tools
-        .iter()
-        .map(|tool| ToolDef {
-            name: tool.function.name.clone(),
-            description: tool.function.description.clone(),
-            parameters: tool.function.parameters.clone().map(Value::Object),
-            strict: tool.function.strict,
-        })
-        .collect();
-    let content = &app.config.content;
-    if content.tools.strict_whitelist && !content.skip_tool_validation {
-        for tool in &defs {
-            let parameters = tool.parameters.clone().unwrap_or_default();
-            validate_llmd_whitelist(&parameters)
-                .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
-        }
-    }
-    let parallel = request.parallel_tool_calls.unwrap_or(true);
-    Ok(Content::Tools {
-        tools: defs.into(),
+    let tools = tools.iter().map(|tool| ToolDef {
+        name: tool.function.name.clone(),
+        description: tool.function.description.clone(),
+        parameters: tool.function.parameters.clone().map(Value::Object),
+        strict: tool.function.strict,
+    });
+    Some(ToolRequest {
+        tools: tools.collect(),
         choice,
-        parallel,
+        parallel: request.parallel_tool_calls.unwrap_or(true),
     })
 }
 
@@ -448,48 +200,6 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
         map.insert("strict".into(), strict.into());
     }
     serde_json::json!({"type": "function", "function": map})
-}
-
-/// Text under the constraint of a request, if it has one.
-///
-/// # Errors
-/// A constraint that cannot be satisfied.
-pub(crate) fn constraint(params: &SamplingParams) -> Result<Option<Content>, Fault> {
-    let Some(constraint) = params.structured_outputs.as_ref().and_then(structured) else {
-        return Ok(None);
-    };
-    match compile(&constraint) {
-        Ok(compiled) => Ok(Some(Content::Constrained(Arc::new(compiled)))),
-        Err(error) => Err(Fault::bad_request(error.to_string())),
-    }
-}
-
-/// The constraint of `structured_outputs`; exactly one kind is given.
-fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
-    if let Some(schema) = &outputs.json {
-        // A schema may come as text.
-        let parsed = schema
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok());
-        return Some(Constraint::Json(parsed.unwrap_or_else(|| schema.clone())));
-    }
-    if let Some(regex) = &outputs.regex {
-        return Some(Constraint::Regex(regex.clone()));
-    }
-    if let Some(choice) = &outputs.choice {
-        return Some(Constraint::Choice(choice.clone()));
-    }
-    if let Some(grammar) = &outputs.grammar {
-        return Some(Constraint::Grammar(grammar.clone()));
-    }
-    if let Some(tag) = &outputs.structural_tag {
-        let tag = serde_json::from_str(tag).unwrap_or_else(|_| Value::String(tag.clone()));
-        return Some(Constraint::StructuralTag(tag));
-    }
-    outputs
-        .json_object
-        .unwrap_or(false)
-        .then_some(Constraint::JsonObject)
 }
 
 /// The share of reasoning in a chat's answers, when a reasoning parser is set.
@@ -517,6 +227,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
     let api = &app.config.api;
     let include = shape.usage || api.force_include_usage;
     let continuous = shape.continuous_usage || api.force_include_usage;
+    let short = app.policy.answers == AnswerForm::Short;
     ResponseShape {
         id: id.clone(),
         created: unix_now() as u64,
@@ -526,7 +237,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
         continuous_usage: include && continuous,
-        prompt_details: api.enable_prompt_tokens_details || app.is_llmd(),
+        prompt_details: api.enable_prompt_tokens_details || short,
         reasoning_details: api.reasoning_parser.is_some(),
         logprobs: None,
         tokens_as_ids: shape
@@ -537,7 +248,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         kv_transfer_params: None,
         media: None,
         weights: None,
-        llmd: app.is_llmd(),
+        llmd: short,
     }
 }
 

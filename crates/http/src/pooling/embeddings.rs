@@ -13,6 +13,7 @@ use super::{count, enter, id, model, tokens, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::policy::FirstReader;
 use crate::vllm::ok;
 use vllm_sim_config::{CliMode, Task};
 use vllm_sim_wire::fault::Fault;
@@ -45,7 +46,7 @@ pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    if app.is_llmd() {
+    if app.policy.first_reader == FirstReader::Llmd {
         llmd_input(&value)?;
     }
     answer(&app, &head.headers, &value, EMBEDDING).await

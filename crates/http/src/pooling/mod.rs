@@ -26,7 +26,7 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     match app.service.models.resolve(requested) {
         Some(target) => Ok(app.service.models.shown(&target)),
-        None if app.is_llmd() => Ok(app.service.models.displayed().clone()),
+        None if !app.policy.checks_side_models => Ok(app.service.models.displayed().clone()),
         None => Err(Fault::unknown_pooling_model(requested.unwrap_or_default())),
     }
 }
@@ -90,7 +90,7 @@ async fn encoded(app: &App, prompt: &Prompt, special: bool) -> (Vec<u32>, bool) 
             let tokenizer = app.service.generator.tokenizer().clone();
             let owned = text.clone();
             let encode = move || tokenizer.encode(&owned, special);
-            (prepare::off_thread(text.len(), encode).await, true)
+            (vllm_sim_service::off_thread(text.len(), encode).await, true)
         }
         Prompt::Tokens(ids) => {
             let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
@@ -118,7 +118,7 @@ async fn chat(
     }));
     let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     chat.messages = messages.to_vec();
-    chat.validate_early(&app.limits)?;
+    chat.validate_early(&app.policy.generation.limits)?;
     let prompt = chat::prompt(app, &chat).await?;
     fitted(app, request, prompt.tokens, true)
 }
@@ -137,7 +137,7 @@ fn fitted(
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }
-    prepare::fits(app, &ids, text)?;
+    app.policy.generation.fits(&ids, text)?;
     Ok(ids)
 }
 

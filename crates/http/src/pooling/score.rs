@@ -9,7 +9,6 @@ use super::{enter, id, model, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::openai::prepare;
 use crate::vllm::ok;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
@@ -101,7 +100,7 @@ fn relevance(app: &App, one: &str, two: &str) -> Result<(f64, usize), Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
     for side in [&one, &two] {
-        prepare::fits(app, side, true)?;
+        app.policy.generation.fits(side, true)?;
     }
     Ok((vector::relevance(&one, &two), one.len() + two.len()))
 }

@@ -13,6 +13,7 @@ use super::app::App;
 use super::image_output;
 use super::openai::ids::uid;
 use super::openai::response_shape::ResponseShape;
+use super::policy::TransferOffer;
 use super::vllm::ok;
 use vllm_sim_config::{CliMode, Connector};
 use vllm_sim_engine::driver::KvSource;
@@ -37,7 +38,7 @@ pub(crate) fn streams(
     params: Option<&Map<String, Value>>,
     stream: bool,
 ) -> Result<(), Fault> {
-    if stream && app.is_llmd() && decodes_elsewhere(params) {
+    if stream && !app.policy.streams_prefill && decodes_elsewhere(params) {
         return Err(Fault::bad_request("Prefill does not support streaming"));
     }
     Ok(())
@@ -83,7 +84,7 @@ pub(crate) fn terms(
         _ => name,
     };
     let hand_over = Arc::new(HandOver::new(name));
-    let sent = if app.is_llmd() {
+    let sent = if app.policy.transfer_offer == TransferOffer::Placeholders {
         Some(TransferParams::placeholders(hand_over.clone()))
     } else {
         // Of several prompts vLLM's answer carries the first one's parameters.
@@ -170,7 +171,8 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         return Some(2.0);
     }
     let engine = &app.config.engine;
-    if app.is_llmd() && !engine.enable_kvcache && !engine.enable_prefix_caching {
+    let cached = app.policy.threshold_without_cache;
+    if !cached && !engine.enable_kvcache && !engine.enable_prefix_caching {
         // llm-d compares with a cache, not with none.
         return None;
     }

@@ -11,6 +11,7 @@ use super::{ok, raw_json, refused};
 use crate::app::{App, unix_now};
 use crate::body::Received;
 use crate::error::Answer;
+use crate::policy::OperationForm;
 use crate::{error, query};
 use vllm_sim_config::CliMode;
 use vllm_sim_observe::metrics::{Operation, SleepState};
@@ -192,7 +193,7 @@ fn sleeps(app: &App) -> bool {
 
 /// llm-d answers sleep and wake with an empty body.
 fn unless_llmd(app: &App, value: &Value) -> Response<Body> {
-    if app.is_llmd() {
+    if app.policy.operations == OperationForm::Lenient {
         error::empty(StatusCode::OK)
     } else {
         ok(value)

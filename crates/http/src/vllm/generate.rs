@@ -11,14 +11,15 @@ use super::generate_render::{GenerateStream, GenerateView};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::openai::llmd;
+use crate::generation::{self, Refused, Started};
 use crate::openai::prepare::{self, Shape};
+use crate::policy::FirstReader;
 use crate::request_head::RequestHead;
-use crate::{error, fault, media, transfer};
-use vllm_sim_service::Job;
-use vllm_sim_service::generate::request::Prompt;
+use crate::{media, transfer};
+use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Transfer};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sampling::output_budget;
+use vllm_sim_wire::sampling::SamplingParams;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 /// Answers a request in tokens.
@@ -26,7 +27,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Posted { head, mut value }: Posted,
 ) -> Answer {
-    if app.is_llmd() {
+    if app.policy.first_reader == FirstReader::Llmd {
         llmd_fields(&mut value)?;
     }
     answer(&app, &head, &value).await
@@ -75,101 +76,114 @@ async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    let request = GenerateRequest::parse(value, &app.defaults.bounds)?;
-    fault::inject(app, head, request.model.as_deref())?;
+    let request = GenerateRequest::parse(value, &app.policy.generation.defaults.bounds)?;
     let stream = request.stream.unwrap_or(false);
-    if stream && request.output_mode == "derender" {
-        return Err(Fault::bad_request(
-            "output_mode='derender' is not supported with stream=True.",
-        ));
-    }
-    let remote = transfer_params(&request);
-    transfer::streams(app, remote, stream)?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let target = prepare::target(app, request.model.as_deref())?;
-    let mut params = request.sampling_params.clone();
-    prepare::admit(app, params.n, 1)?;
-    let tokens: Vec<u32> = request
-        .token_ids
-        .0
-        .iter()
-        .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
-        .collect();
-    let asked = params.max_tokens;
-    prepare::fits(app, &tokens, false)?;
-    llmd::context(app, [tokens.len()], asked)?;
-    params.max_tokens = Some(output_budget(
-        &app.limits,
-        asked,
-        tokens.len(),
-        &app.defaults,
-    ));
-    params.verify(&app.defaults.bounds)?;
-    let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
-    let prompt = Prompt {
-        tokens,
-        echo: listed.join(",").into(),
-        media: media::given(request.features.as_ref()),
-        text_hash: None,
-        heard: None,
-    };
-    let late = prepare::late_checks(app, &head.headers, &params, std::slice::from_ref(&prompt));
-    let content = match late.and_then(|()| prepare::constraint(&params)) {
-        Ok(content) => content.unwrap_or_default(),
-        Err(fault) if stream => return Ok(prepare::failed_stream(&fault, false)),
-        Err(fault) => return Err(fault),
-    };
-    let id = prepare::request_id(
-        "generate-tokens-",
-        &head.headers,
-        request.request_id.as_deref(),
-    );
-    let options = request.stream_options.as_ref();
-    let wants = |flag: Option<bool>| flag.unwrap_or(false);
-    let shape = Shape {
-        usage: options.is_some_and(|o| wants(o.include_usage)),
-        continuous_usage: options.is_some_and(|o| wants(o.continuous_usage_stats)),
-        return_token_ids: request.return_token_ids.unwrap_or(false),
-        tokens_as_ids: None,
-    };
-    let mut view = prepare::view(app, &shape, &id, &target);
-    view.logprobs = params.logprobs.map(|top| prepare::top(app, top));
-    let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
-    let view = GenerateView {
-        mode: request.output_mode.as_str().into(),
-        prompt: prompt.tokens.as_slice().into(),
-        placeholders: match media::placeholders(&prompt.media) {
-            serde_json::Value::Null => None,
-            places => Some(places.to_string().into()),
-        },
-        prompt_logprobs: params.prompt_logprobs.map(|top| prepare::top(app, top)),
-        weight_version: app.weight_version.load_full(),
-        view,
-    };
+    let given = request.request_id.as_deref();
+    let id = prepare::request_id("generate-tokens-", &head.headers, given);
+    let params = request.sampling_params.clone();
     let interval = params.stream_interval.unwrap_or(1).max(1) as u32;
-    let job = Job {
-        id,
-        target,
-        prompts: vec![prompt],
-        content,
+    let generation = GenerationRequest {
+        arrived,
+        model: request.model.as_deref(),
+        n: params.n,
+        max_tokens: params.max_tokens,
         priority: request.priority,
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        transfer,
         hit_threshold: transfer::hit_threshold(app, &head.headers, value),
-        limited: asked.or(app.defaults.max_tokens).is_some(),
-        ..prepare::job(&params, head, arrived)
+        ..generation::request(app, head, id)
     };
-    let reply = match prepare::generate(app, job).await {
-        Ok(reply) => reply,
-        Err(error) if stream && error.is_late() => {
-            return Ok(prepare::failed_stream(&error::fault(&error), false));
+    let protocol = TokensIn {
+        app,
+        request: &request,
+        params,
+    };
+    let started = match generation::serve(app, head, generation, protocol).await {
+        Ok(started) => started,
+        Err(Refused::Late { fault, .. }) if stream => {
+            return Ok(prepare::failed_stream(&fault, false));
         }
-        Err(error) => return Err(error::fault(&error)),
+        Err(refused) => return Err(refused.into()),
     };
+    let Started { view, reply, guard } = started;
     if stream {
         let render = GenerateStream::new(view);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
     reply.ended().await;
     Ok(prepare::unary(app, &head.headers, view.unary(&reply)))
+}
+
+/// What the road asks of a request in tokens.
+struct TokensIn<'r> {
+    app: &'r Arc<App>,
+    request: &'r GenerateRequest,
+    params: SamplingParams,
+}
+
+impl Protocol for TokensIn<'_> {
+    type View = GenerateView;
+
+    fn check_first(&self) -> Result<(), Fault> {
+        let stream = self.request.stream.unwrap_or(false);
+        if stream && self.request.output_mode == "derender" {
+            return Err(Fault::bad_request(
+                "output_mode='derender' is not supported with stream=True.",
+            ));
+        }
+        transfer::streams(self.app, transfer_params(self.request), stream)
+    }
+
+    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
+        let ids = self.request.token_ids.0.iter();
+        let tokens: Vec<u32> = ids
+            .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
+            .collect();
+        self.app.policy.generation.fits(&tokens, false)?;
+        let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+        Ok(vec![Prompt {
+            tokens,
+            echo: listed.join(",").into(),
+            media: media::given(self.request.features.as_ref()),
+            text_hash: None,
+            heard: None,
+        }])
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        let mut params = self.params.clone();
+        params.max_tokens = Some(budget);
+        params.verify(&self.app.policy.generation.defaults.bounds)?;
+        Ok(params)
+    }
+
+    fn view(&mut self, ready: &Prepared) -> (GenerateView, Transfer) {
+        let (app, request, prompt) = (self.app, self.request, &ready.prompts[0]);
+        let options = request.stream_options.as_ref();
+        let wants = |flag: Option<bool>| flag.unwrap_or(false);
+        let shape = Shape {
+            usage: options.is_some_and(|o| wants(o.include_usage)),
+            continuous_usage: options.is_some_and(|o| wants(o.continuous_usage_stats)),
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: None,
+        };
+        let mut view = prepare::view(app, &shape, &ready.id, &ready.target);
+        view.logprobs = ready.params.logprobs.map(|top| prepare::top(app, top));
+        let remote = transfer_params(request);
+        let transfer = transfer::terms(app, &mut view, remote, &ready.prompts);
+        let view = GenerateView {
+            mode: request.output_mode.as_str().into(),
+            prompt: prompt.tokens.as_slice().into(),
+            placeholders: match media::placeholders(&prompt.media) {
+                serde_json::Value::Null => None,
+                places => Some(places.to_string().into()),
+            },
+            prompt_logprobs: ready
+                .params
+                .prompt_logprobs
+                .map(|top| prepare::top(app, top)),
+            weight_version: app.weight_version.load_full(),
+            view,
+        };
+        (view, transfer)
+    }
 }

@@ -14,9 +14,11 @@ use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
+use crate::policy::RenderedForm;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_wire::Version;
 use vllm_sim_wire::anthropic::MessagesRequest;
@@ -42,7 +44,7 @@ pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let request = MessagesRequest::parse(&value, &app.defaults.bounds)?;
+    let request = MessagesRequest::parse(&value, &app.policy.generation.defaults.bounds)?;
     let chat = convert_messages::body(&app, &request)?;
     rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
@@ -57,21 +59,26 @@ pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let request = CompletionRequest::parse(&value, &app.defaults.bounds)?;
+    let request = CompletionRequest::parse(&value, &app.policy.generation.defaults.bounds)?;
     request.validate_first()?;
     base_only(&app, request.model.as_deref())?;
-    request.validate_early(&app.limits)?;
+    request.validate_early(&app.policy.generation.limits)?;
     let prompts = completion::prompts(&app, &request).await?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
-        if app.is_llmd() {
+        if app.policy.rendered == RenderedForm::Tokens {
             out.push(json!({"token_ids": prompt.tokens}));
             continue;
         }
-        let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
-        let params = request.sampling_params(budget, &app.defaults)?;
+        let budget = output_budget(
+            &app.policy.generation.limits,
+            asked,
+            prompt.tokens.len(),
+            &app.policy.generation.defaults,
+        );
+        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
         let id = if prompts.len() > 1 {
             format!("{id}-{index}")
         } else {
@@ -96,16 +103,21 @@ async fn rendered_chat(
     value: &Value,
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(value, &app.defaults.bounds)?;
+    let request = ChatRequest::parse(value, &app.policy.generation.defaults.bounds)?;
     base_only(app, request.model.as_deref())?;
-    request.validate_early(&app.limits)?;
+    request.validate_early(&app.policy.generation.limits)?;
     let prompt = chat::prompt(app, &request).await?;
-    if app.is_llmd() {
+    if app.policy.rendered == RenderedForm::Tokens {
         return Ok(ok(&llmd(&prompt)));
     }
     let (_, asked) = request.asked_tokens();
-    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
-    let params = request.sampling_params(budget, &app.defaults)?;
+    let budget = output_budget(
+        &app.policy.generation.limits,
+        asked,
+        prompt.tokens.len(),
+        &app.policy.generation.defaults,
+    );
+    let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
     let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
     let sampling = sampling(&params, extra_args(value, false));
     let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
@@ -115,19 +127,27 @@ async fn rendered_chat(
 
 /// A response's prompt; its id does not follow the header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
-    let request = ResponsesRequest::parse(value, &app.defaults.bounds)?;
+    let request = ResponsesRequest::parse(value, &app.policy.generation.defaults.bounds)?;
     base_only(app, request.model.as_deref())?;
-    request.validate_early(&app.limits)?;
+    request.validate_early(&app.policy.generation.limits)?;
     let messages = convert_responses::messages(&request, None)?;
     let chat = convert_responses::chat(&request, &messages)?;
     let prompt = chat::prompt(app, &chat).await?;
-    app.limits.responses_prompt_tokens(prompt.tokens.len())?;
-    if app.is_llmd() {
+    app.policy
+        .generation
+        .limits
+        .responses_prompt_tokens(prompt.tokens.len())?;
+    if app.policy.rendered == RenderedForm::Tokens {
         return Ok(ok(&llmd(&prompt)));
     }
     let asked = request.max_output_tokens;
-    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
-    let params = request.sampling_params(budget, &app.defaults)?;
+    let budget = output_budget(
+        &app.policy.generation.limits,
+        asked,
+        prompt.tokens.len(),
+        &app.policy.generation.defaults,
+    );
+    let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
     let given = request.request_id.clone().filter(|id| !id.is_empty());
     let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
     // Its tools are not for the parser of chat answers.
@@ -152,10 +172,12 @@ fn llmd(prompt: &Prompt) -> Value {
 
 /// Who answers; llm-d renders for the base model alone.
 fn base_only(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    match prepare::target(app, model)? {
-        Target::Lora { name, .. } if app.is_llmd() => Err(Fault::bad_request(format!(
-            "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
-        ))),
+    match generation::target(app, model)? {
+        Target::Lora { name, .. } if app.policy.rendered == RenderedForm::Tokens => {
+            Err(Fault::bad_request(format!(
+                "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -201,7 +223,7 @@ fn generate_request(
         "ec_transfer_params": given("ec_transfer_params"),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.limits.version != Version::V032 {
+        if app.policy.generation.limits.version != Version::V032 {
             out.insert("parse_context".into(), parse_context(body, &kwargs));
         }
         out.extend(rest);

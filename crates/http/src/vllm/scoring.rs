@@ -17,7 +17,7 @@ use vllm_sim_wire::vllm::GenerativeScoringRequest;
 /// Scores every item; the same item under the same query always scores the same.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let request = GenerativeScoringRequest::parse(&value)?;
-    let target = prepare::target(&app, request.model.as_deref())?;
+    let target = crate::generation::target(&app, request.model.as_deref())?;
     check(&app, &request)?;
     let query = tokens(&app, &request.query, request.add_special_tokens);
     let items = request.items.as_array().cloned().unwrap_or_default();

@@ -19,36 +19,39 @@ use serde_json::Value;
 use self::object::{Frame, Ids, status};
 use self::store::{CancelOutcome, EventLog, StoreSlot};
 use self::stream::ResponseStream;
-use super::chat::{self, Refused};
+use super::chat;
 use super::llmd as rules;
 use super::prepare::{self, Shape};
 use crate::app::{App, LoadGuard};
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::generation::{self, Refused, Started};
+use crate::policy::{FirstReader, IdForm, LateRefusals, ToolTurns};
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::{error, fault, json, transfer};
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::{Job, Reply};
+use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::{ContextCheck, GenerationRequest, Prepared, Protocol, Refusal, Transfer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::responses_rules::{cannot_cancel, not_stored};
 use vllm_sim_wire::openai::shared::{StructuredOutputs, ToolChoice};
-use vllm_sim_wire::sampling::{SamplingParams, output_budget};
+use vllm_sim_wire::sampling::SamplingParams;
 use vllm_sim_wire::schema::Wire;
 
 /// Answers a request.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
-    let value = if app.is_llmd() {
+    let value = if app.policy.first_reader == FirstReader::Llmd {
         let value = llmd::body(value)?;
         rules::check(&app, &head, &value, rules::Api::Responses)?;
         value
     } else {
         value
     };
-    let request = ResponsesRequest::parse(&value, &app.defaults.bounds);
+    let request = ResponsesRequest::parse(&value, &app.policy.generation.defaults.bounds);
     let request = request.map_err(|fault| rules::unread(&app, fault))?;
     answer(&app, &head, request, threshold).await
 }
@@ -109,12 +112,6 @@ fn not_a_number(given: Option<&str>) -> Fault {
     }
 }
 
-/// A response that the engine makes.
-struct Playing {
-    frame: Arc<Frame>,
-    reply: Reply,
-}
-
 async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
@@ -122,15 +119,16 @@ async fn answer(
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     fault::inject(app, head, request.model.as_deref())?;
-    let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    prepare::target(app, request.model.as_deref())?;
+    generation::target(app, request.model.as_deref())?;
     checks(app, &request)?;
     let previous = match &request.previous_response_id {
         Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
         None => None,
     };
     // llm-d shows instructions and tells the model nothing of them.
-    let hidden = request.instructions.take_if(|_| app.is_llmd());
+    let hidden = request
+        .instructions
+        .take_if(|_| !app.policy.tells_instructions);
     let messages = convert::messages(&request, previous.as_ref())?;
     request.instructions = request.instructions.or(hidden);
     let stored = app.config.api.responses_store && request.store.unwrap_or(false);
@@ -141,27 +139,24 @@ async fn answer(
     request.store = Some(stored);
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (frame, started) = start(app, head, request, &messages, threshold).await?;
-    let reply = match started {
-        Ok(reply) => reply,
-        Err(_) if stream && !app.is_llmd() => return Ok(failed_stream(frame, guard)),
-        Err(fault) => return Err(fault),
+    let started = match start(app, head, request, &messages, threshold).await {
+        Ok(started) => started,
+        Err(Refused::Late { view, guard, .. })
+            if stream && app.policy.late_refusals == LateRefusals::InStream =>
+        {
+            return Ok(failed_stream(view, guard));
+        }
+        Err(refused) => return Err(refused.into()),
     };
-    let playing = Playing { frame, reply };
     match keep {
-        Some(keep) if background => Ok(in_background(app, head, playing, keep, guard)),
+        Some(keep) if background => Ok(in_background(app, head, started, keep)),
         keep if stream => {
-            let render = ResponseStream::new(playing.frame, keep);
-            Ok(prepare::silent_stream(
-                app,
-                head,
-                playing.reply,
-                render,
-                guard,
-            ))
+            let Started { view, reply, guard } = started;
+            let render = ResponseStream::new(view, keep);
+            Ok(prepare::silent_stream(app, head, reply, render, guard))
         }
         keep => {
-            let response = playing.ended().await;
+            let response = ended(&started).await;
             if let Some(keep) = keep {
                 keep.finish(&response);
             }
@@ -195,99 +190,120 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Starts a response. The inner error is one that a stream finds with its first events sent.
+/// Starts a response.
 async fn start(
     app: &Arc<App>,
     head: &RequestHead,
     request: ResponsesRequest,
     messages: &[Value],
     hit_threshold: Option<f64>,
-) -> Result<(Arc<Frame>, Result<Reply, Fault>), Fault> {
+) -> Result<Started<Arc<Frame>>, Refused<Arc<Frame>>> {
     let arrived = app.service.now();
-    let target = prepare::target(app, request.model.as_deref())?;
-    prepare::admit(app, 1, 1)?;
-    let asked = request.max_output_tokens;
-    if !app.is_llmd() {
-        request.validate_early(&app.limits)?;
-    }
-    let mut chat = convert::chat(&request, messages)?;
-    let prompt = chat::prompt(app, &chat).await?;
-    if app.is_llmd() {
-        rules::context(app, [prompt.tokens.len()], asked)?;
-        request.validate_early(&app.limits)?;
-    } else {
-        app.limits.responses_prompt_tokens(prompt.tokens.len())?;
-    }
-    let budget = output_budget(&app.limits, asked, prompt.tokens.len(), &app.defaults);
-    let mut params = request.sampling_params(budget, &app.defaults)?;
-    text_format(&request, &mut params)?;
-    if app.is_llmd() {
+    let mut chat = convert::chat(&request, messages).map_err(Refused::Early)?;
+    let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
+    if app.policy.tool_turns == ToolTurns::OneCall {
         llmd::choose(&request, &mut chat);
     }
-    let parser = app.limits.auto_tool_choice && app.limits.has_tool_parser;
+    let limits = &app.policy.generation.limits;
+    let parser = limits.auto_tool_choice && limits.has_tool_parser;
     if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
         // Nobody would find the calls in the text.
         chat.tool_choice = Some(ToolChoice::None);
     }
     let given = request.request_id.clone().filter(|id| !id.is_empty());
-    let id: Arc<str> = match given {
-        Some(given) => given.into(),
-        None if app.is_llmd() => prepare::request_id("resp_", &head.headers, None),
-        None => format!("resp_{}", prepare::uid()).into(),
+    let id: Arc<str> = match (given, app.policy.ids) {
+        (Some(given), _) => given.into(),
+        (None, IdForm::Numbered) => prepare::request_id("resp_", &head.headers, None),
+        (None, IdForm::Hex) => format!("resp_{}", prepare::uid()).into(),
     };
-    let ids = if app.is_llmd() {
-        Ids::llmd(&id)
-    } else {
-        Ids::new()
+    let model = request.model.clone();
+    let generation = GenerationRequest {
+        arrived,
+        model: model.as_deref(),
+        max_tokens: request.max_output_tokens,
+        tools: prepare::tools(&chat),
+        parses_calls: prepare::reads_calls(app, &chat),
+        reasoning: prepare::reasoning(app, &chat),
+        priority: generation::priority(&head.headers, request.priority),
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        hit_threshold,
+        ..generation::request(app, head, id)
     };
-    let shape = Shape {
-        usage: false,
-        continuous_usage: false,
-        return_token_ids: false,
-        tokens_as_ids: None,
+    let parses = parser && finds_calls(&chat);
+    // The template sees the request's own choice.
+    (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
+    let protocol = Responses {
+        app,
+        request: Arc::new(request),
+        chat,
+        parses,
     };
-    let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
-    let shows_prompt = request.enable_response_messages;
-    let priority = prepare::priority(&head.headers, request.priority);
-    let cache_salt = request.cache_salt.as_deref().map(Into::into);
-    let remote = request.kv_transfer_params.as_ref();
-    transfer::streams(app, remote, request.stream.unwrap_or(false))?;
-    let mut view = prepare::view(app, &shape, &id, &target);
-    let transfer = transfer::terms(app, &mut view, remote, std::slice::from_ref(&prompt));
-    let frame = Arc::new(Frame {
-        view,
-        temperature: params.temperature,
-        top_p: params.top_p,
-        max_tokens: params.max_tokens.unwrap_or(budget),
-        logprobs: logprobs.map(|top| prepare::top(app, top)),
-        ids,
-        tool_parser: (parser && finds_calls(&chat)).then(|| app.metrics.clone()),
-        prompt: shows_prompt.then(|| prompt.tokens.clone()),
-        request,
-    });
-    let prompts = vec![prompt];
-    let play = || -> Result<Reply, Refused> {
-        prepare::late_checks(app, &head.headers, &params, &prompts).map_err(Refused::Late)?;
-        let content = prepare::content(app, &chat, &params).map_err(Refused::Late)?;
-        let job = Job {
-            id,
-            target,
-            prompts: prompts.clone(),
-            reasoning: prepare::reasoning(app, &chat),
-            content,
-            priority,
-            cache_salt,
-            transfer,
-            hit_threshold,
-            limited: asked.or(app.defaults.max_tokens).is_some(),
-            ..prepare::job(&params, head, arrived)
+    generation::serve(app, head, generation, protocol).await
+}
+
+/// What the road asks of a Responses request.
+struct Responses<'r> {
+    app: &'r Arc<App>,
+    request: Arc<ResponsesRequest>,
+    chat: ChatRequest,
+    /// Whether the tool parser looks at the answer.
+    parses: bool,
+}
+
+impl Protocol for Responses<'_> {
+    type View = Arc<Frame>;
+
+    fn validate(&self) -> Result<(), Fault> {
+        let limits = &self.app.policy.generation.limits;
+        self.request.validate_early(limits)
+    }
+
+    async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
+        let prompt = chat::prompt(self.app, &self.chat).await?;
+        let policy = &self.app.policy.generation;
+        if policy.context == ContextCheck::Prompt {
+            policy.limits.responses_prompt_tokens(prompt.tokens.len())?;
+        }
+        Ok(vec![prompt])
+    }
+
+    fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
+        let defaults = &self.app.policy.generation.defaults;
+        let mut params = self.request.sampling_params(budget, defaults)?;
+        text_format(&self.request, &mut params)?;
+        let remote = self.request.kv_transfer_params.as_ref();
+        transfer::streams(self.app, remote, self.request.stream.unwrap_or(false))?;
+        Ok(params)
+    }
+
+    fn view(&mut self, ready: &Prepared) -> (Arc<Frame>, Transfer) {
+        let (app, request) = (self.app, &self.request);
+        let shape = Shape {
+            usage: false,
+            continuous_usage: false,
+            return_token_ids: false,
+            tokens_as_ids: None,
         };
-        Ok(app.service.generate(&job)?)
-    };
-    match play() {
-        Ok(reply) => Ok((frame, Ok(reply))),
-        Err(Refused::Late(fault)) => Ok((frame, Err(fault))),
-        Err(Refused::Early(fault)) => Err(fault),
+        let mut view = prepare::view(app, &shape, &ready.id, &ready.target);
+        let remote = request.kv_transfer_params.as_ref();
+        let transfer = transfer::terms(app, &mut view, remote, &ready.prompts);
+        let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
+        let shows_prompt = request.enable_response_messages;
+        let frame = Frame {
+            view,
+            temperature: ready.params.temperature,
+            top_p: ready.params.top_p,
+            max_tokens: ready.params.max_tokens.unwrap_or(ready.budget),
+            logprobs: logprobs.map(|top| prepare::top(app, top)),
+            ids: match app.policy.ids {
+                IdForm::Numbered => Ids::llmd(&ready.id),
+                IdForm::Hex => Ids::new(),
+            },
+            tool_parser: self.parses.then(|| app.metrics.clone()),
+            prompt: shows_prompt.then(|| ready.prompts[0].tokens.clone()),
+            request: request.clone(),
+        };
+        (Arc::new(frame), transfer)
     }
 }
 
@@ -316,45 +332,43 @@ fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Resul
     Ok(())
 }
 
-impl Playing {
-    /// The response, once it is whole.
-    async fn ended(self) -> Value {
-        self.reply.ended().await;
-        let choice = &self.reply.choices[0];
-        let output = self.frame.output(choice, false);
-        let called = output.iter().any(|item| item["type"] == "function_call");
-        self.frame.count_parsed(ToolMode::NonStreaming, called);
-        self.frame.object(status(choice), output, Some(&self.reply))
-    }
+/// The response, once it is whole.
+async fn ended(started: &Started<Arc<Frame>>) -> Value {
+    let (frame, reply) = (&started.view, &started.reply);
+    reply.ended().await;
+    let choice = &reply.choices[0];
+    let output = frame.output(choice, false);
+    let called = output.iter().any(|item| item["type"] == "function_call");
+    frame.count_parsed(ToolMode::NonStreaming, called);
+    frame.object(status(choice), output, Some(reply))
 }
 
 /// Answers at once; the response is made while nobody waits.
 fn in_background(
     app: &Arc<App>,
     head: &RequestHead,
-    playing: Playing,
+    started: Started<Arc<Frame>>,
     keep: StoreSlot,
-    guard: Option<LoadGuard>,
 ) -> Response<Body> {
-    let frame = playing.frame.clone();
+    let frame = started.view.clone();
     let queued = frame.object("queued", Vec::new(), None);
     keep.finish(&queued);
     let store = app.responses.clone();
     if !frame.request.stream.unwrap_or(false) {
         let task = tokio::spawn(async move {
-            let _guard = guard;
-            let response = playing.ended().await;
+            let response = ended(&started).await;
             keep.finish(&response);
         });
         store.attach_task(&frame.view.id, task.abort_handle(), None);
         return shown(&queued);
     }
+    let Started { view, reply, guard } = started;
     let log = Arc::new(EventLog::default());
     let events = log.clone();
-    let render = ResponseStream::new(playing.frame, Some(keep));
+    let render = ResponseStream::new(view, Some(keep));
     let interval = app.config.api.stream_interval;
     let injector = fault::injector(app, head);
-    let mut body = EventStream::new(playing.reply, render, interval, injector, None, None);
+    let mut body = EventStream::new(reply, render, interval, injector, None, None);
     let task = tokio::spawn(async move {
         let _guard = guard;
         while let Some(Ok(part)) = body.frame().await {

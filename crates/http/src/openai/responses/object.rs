@@ -20,7 +20,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 /// What all objects of one response share.
 pub(super) struct Frame {
     pub(super) view: ResponseShape,
-    pub(super) request: ResponsesRequest,
+    pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,
     /// The effective budget.

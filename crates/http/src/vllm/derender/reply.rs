@@ -6,7 +6,7 @@ use super::json_list::list;
 use super::parsed_text::ParsedText;
 use super::token_choice::TokenChoice;
 use crate::app::App;
-use crate::openai::prepare;
+use crate::generation;
 use vllm_sim_wire::fault::Fault;
 
 /// How a choice ended, in chat's words; a whole one has ended somehow.
@@ -26,7 +26,7 @@ pub(super) fn finish_reason(
 /// vLLM's 404 for one that is not served.
 pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<String, Fault> {
     let asked = named.or_else(|| reply.get("model")?.as_str());
-    let target = prepare::target(app, asked)?;
+    let target = generation::target(app, asked)?;
     Ok(match named.filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
         None => app.service.models.shown(&target).to_string(),

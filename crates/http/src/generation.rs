@@ -1,0 +1,142 @@
+//! The HTTP end of the road that requests for generation take: what their heads say, and the words
+//! of refusals.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+
+use crate::app::{App, LoadGuard};
+use crate::policy::UnknownModel;
+use crate::request_head::RequestHead;
+use crate::{error, fault};
+use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::{
+    self as service, EngineChecks, GenerationRequest, OutputRoom, Protocol, Refusal, Reply,
+};
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+/// A request that is being answered.
+pub(crate) struct Started<V> {
+    /// The shape of the answer.
+    pub(crate) view: V,
+    pub(crate) reply: Reply,
+    /// Counts it in `/load`.
+    pub(crate) guard: Option<LoadGuard>,
+}
+
+/// Why a request is not answered.
+pub(crate) enum Refused<V> {
+    /// Found before a stream's headers go out.
+    Early(Fault),
+    /// Found after: a stream has to say it in its body.
+    Late {
+        fault: Fault,
+        view: V,
+        guard: Option<LoadGuard>,
+    },
+}
+
+impl<V> From<Refused<V>> for Fault {
+    fn from(refused: Refused<V>) -> Self {
+        match refused {
+            Refused::Early(fault) | Refused::Late { fault, .. } => fault,
+        }
+    }
+}
+
+/// A request with what its head says of it, for the base model and one prompt.
+pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest<'r> {
+    GenerationRequest {
+        id,
+        arrived: app.service.now(),
+        model: None,
+        n: 1,
+        prompts: 1,
+        max_tokens: None,
+        room: OutputRoom::Shared,
+        checks: EngineChecks::All,
+        constraint: None,
+        tools: None,
+        parses_calls: false,
+        reasoning: None,
+        priority: 0,
+        rank: rank(&head.headers),
+        cache_salt: None,
+        hit_threshold: None,
+        skip_cache_read: false,
+        trace: trace(&head.headers),
+        faults: head.faults.clone(),
+    }
+}
+
+/// Answers a request, or fails it on purpose.
+pub(crate) async fn serve<P: Protocol>(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: GenerationRequest<'_>,
+    protocol: P,
+) -> Result<Started<P::View>, Refused<P::View>> {
+    fault::inject(app, head, request.model).map_err(Refused::Early)?;
+    let guard = app.config.server.load_tracking.then(|| app.load_guard());
+    let policy = &app.policy.generation;
+    match app.service.serve(policy, request, protocol).await {
+        Ok(served) => Ok(Started {
+            view: served.view,
+            reply: served.reply,
+            guard,
+        }),
+        Err(service::Refused::Early(refusal)) => Err(Refused::Early(refusal_fault(app, refusal))),
+        Err(service::Refused::Late(refusal, view)) => Err(Refused::Late {
+            fault: refusal_fault(app, refusal),
+            view,
+            guard,
+        }),
+    }
+}
+
+/// What a refused request is told.
+fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
+    match refusal {
+        Refusal::UnknownModel(name) => match app.policy.unknown_model {
+            UnknownModel::Bare => {
+                let words = format!("The model `{name}` does not exist.");
+                Fault::new(404, ErrorType::NotFound, words)
+            }
+            UnknownModel::WithAliases => Fault::unknown_model(&name, app.service.models.served()),
+        },
+        Refusal::Invalid(fault) => fault,
+        Refusal::Serve(error) => error::fault(&error),
+    }
+}
+
+/// Who answers to a name.
+///
+/// # Errors
+/// vLLM's 404, or llm-d's.
+pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
+    let target = app.service.target(&app.policy.generation, model);
+    target.map_err(|refusal| refusal_fault(app, refusal))
+}
+
+/// The data-parallel rank a header asks for; not an integer: ignored.
+fn rank(headers: &HeaderMap) -> Option<i64> {
+    headers
+        .get("x-data-parallel-rank")?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The priority: a header that is an integer wins over the body.
+pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
+    let header = headers.get("x-vllm-priority").and_then(|v| v.to_str().ok());
+    header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
+}
+
+/// W3C trace context of a request.
+pub(crate) fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(Into::into);
+    Some((text("traceparent")?, text("tracestate")))
+}

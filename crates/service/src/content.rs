@@ -1,0 +1,86 @@
+//! What the choices of a request are made of: from the sampler's constraint and the tools.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::serve::GenerationRequest;
+use super::{Content, Refusal, ServeError};
+use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
+use vllm_sim_schema_sampler::{Constraint, compile};
+use vllm_sim_wire::openai::shared::StructuredOutputs;
+use vllm_sim_wire::{Fault, SamplingParams};
+
+/// Tools that a request offers to be called.
+#[derive(Debug, Clone)]
+pub struct ToolRequest {
+    /// What may be called.
+    pub tools: Vec<ToolDef>,
+    /// Whether something must be.
+    pub choice: ToolChoice,
+    /// Whether more than one call is allowed.
+    pub parallel: bool,
+}
+
+/// What each choice is made of.
+///
+/// # Errors
+/// A constraint or a tool that cannot be satisfied; with `strict` a tool that llm-d refuses.
+pub(super) fn content(
+    request: &GenerationRequest<'_>,
+    params: &SamplingParams,
+    strict: bool,
+) -> Result<Content, Refusal> {
+    let outputs = params.structured_outputs.as_ref();
+    let asked = request.constraint.clone();
+    if let Some(constraint) = asked.or_else(|| outputs.and_then(structured)) {
+        let compiled = compile(&constraint).map_err(ServeError::Constraint)?;
+        return Ok(match request.parses_calls {
+            true => Content::Parsed(Arc::new(compiled)),
+            false => Content::Constrained(Arc::new(compiled)),
+        });
+    }
+    let Some(offered) = &request.tools else {
+        return Ok(Content::Text);
+    };
+    if strict {
+        for tool in &offered.tools {
+            let parameters = tool.parameters.clone().unwrap_or_default();
+            validate_llmd_whitelist(&parameters)
+                .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
+        }
+    }
+    Ok(Content::Tools {
+        tools: offered.tools.clone().into(),
+        choice: offered.choice.clone(),
+        parallel: offered.parallel,
+    })
+}
+
+/// The constraint of `structured_outputs`; exactly one kind is given.
+fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
+    if let Some(schema) = &outputs.json {
+        // A schema may come as text.
+        let parsed = schema
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok());
+        return Some(Constraint::Json(parsed.unwrap_or_else(|| schema.clone())));
+    }
+    if let Some(regex) = &outputs.regex {
+        return Some(Constraint::Regex(regex.clone()));
+    }
+    if let Some(choice) = &outputs.choice {
+        return Some(Constraint::Choice(choice.clone()));
+    }
+    if let Some(grammar) = &outputs.grammar {
+        return Some(Constraint::Grammar(grammar.clone()));
+    }
+    if let Some(tag) = &outputs.structural_tag {
+        let tag = serde_json::from_str(tag).unwrap_or_else(|_| Value::String(tag.clone()));
+        return Some(Constraint::StructuralTag(tag));
+    }
+    outputs
+        .json_object
+        .unwrap_or(false)
+        .then_some(Constraint::JsonObject)
+}
