@@ -15,7 +15,6 @@ const MAX_LINES: usize = 600;
 const LONGER: &[(&str, usize)] = &[
     ("crates/engine/src/driver/live.rs", 624),
     ("crates/engine/src/sched/pool.rs", 669),
-    ("crates/http/src/openai/prepare.rs", 637),
     ("crates/replay/tests/replay/load.rs", 615),
     ("src/server/mod.rs", 613),
     ("tests/http/grpc.rs", 639),
