@@ -1,4 +1,4 @@
-//! The HTTP face, from outside: a real server on a free port, raw requests, raw answers.
+//! The HTTP server, from outside: a real server on a free port, raw requests, raw answers.
 //!
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
@@ -6,22 +6,22 @@
 //! - `audio`: speech to text
 //! - `custom_tools`: tools that take free text
 //! - `derender`: replies from tokens
-//! - `drills`: settings changed while requests run, and failures over time
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
-//! - `llmd`: llm-d's words with `--compat llm-d`
-//! - `media`: pictures, sounds and films in prompts and replies
+//! - `llmd`: llm-d's messages with `--compat llm-d`
+//! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
-//! - `refusals`: status, type, parameter and words of errors
+//! - `refusals`: status, type, parameter and message of errors
+//! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
 //! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
-//! - `grpc`: the gRPC face
-//! - `faces`, `compat_faces`: responses, messages, batches, invocations
+//! - `grpc`: the gRPC server
+//! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
 //! - `ops`: operators' routes
 //! - `otel`: spans
 //! - `engine_settings`: flags of the engine, seen from outside
@@ -36,14 +36,12 @@
 )]
 
 mod audio;
-mod compat_faces;
+mod compat_protocols;
 mod custom_tools;
 mod derender;
-mod drills;
 mod endpoints;
 mod engine_settings;
 mod events;
-mod faces;
 mod faults;
 mod flags;
 mod fleet;
@@ -56,9 +54,11 @@ mod media;
 mod ops;
 mod otel;
 mod pd;
+mod protocols;
 mod realtime;
 mod refusals;
 mod rules;
+mod scenarios;
 mod shapes_audio;
 mod shapes_chat;
 mod shapes_completions;

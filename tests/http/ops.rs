@@ -1,91 +1,52 @@
 //! Operators' routes over a real server: what they answer, what gates them, what they do.
 
-use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use vllm_sim::server::Server;
 use vllm_sim_config::{CliMode, Loaded};
 
-/// A server with its address.
-struct Sim {
-    server: Server,
-    url: String,
-    client: reqwest::Client,
+use super::sim::Sim;
+use super::wire::Answer;
+
+/// vLLM's command line.
+async fn vllm(flags: &[&str]) -> Sim {
+    Sim::start(CliMode::Vllm, &[&["--model", "m"], flags].concat()).await
 }
 
-impl Sim {
-    /// vLLM's cli_mode, on any free port.
-    async fn vllm(flags: &[&str]) -> Self {
-        let words = ["--port", "0", "--host", "127.0.0.1", "--model", "m"];
-        let words = [&words[..], flags].concat();
-        Self::start(Loaded::from_flags(CliMode::Vllm, &words).expect("good flags")).await
-    }
-
-    /// The simulator's own cli_mode. Its flags refuse port 0, so the settings are changed after.
-    async fn plain(flags: &[&str]) -> Self {
-        let words = [&["--host", "127.0.0.1", "--model", "m"][..], flags].concat();
-        let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("good flags");
-        loaded.config.server.port = 0;
-        Self::start(loaded).await
-    }
-
-    async fn start(loaded: Loaded) -> Self {
-        // The client wants one, even for plain text; another test may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let server = Server::start_loaded(loaded).await.expect("a free port");
-        let url = format!("http://{}", server.address.expect("a TCP address"));
-        Self {
-            server,
-            url,
-            client: reqwest::Client::builder()
-                .no_proxy()
-                .build()
-                .expect("a client"),
-        }
-    }
-
-    async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Response {
-        let request = self.client.request(method, format!("{}{path}", self.url));
-        let request = match body {
-            Some(body) => request
-                .header("content-type", "application/json")
-                .body(body.to_string()),
-            None => request,
-        };
-        request.send().await.expect("an answer")
-    }
-
-    async fn post(&self, path: &str, body: Value) -> (StatusCode, String) {
-        told(self.send(Method::POST, path, Some(body)).await).await
-    }
-
-    async fn poke(&self, path: &str) -> (StatusCode, String) {
-        told(self.send(Method::POST, path, None).await).await
-    }
-
-    async fn get(&self, path: &str) -> (StatusCode, String) {
-        told(self.send(Method::GET, path, None).await).await
-    }
-
-    async fn post_json(&self, path: &str, body: Value) -> Value {
-        let (status, text) = self.post(path, body).await;
-        assert_eq!(status, StatusCode::OK, "{text}");
-        serde_json::from_str(&text).expect("JSON")
-    }
+/// The simulator's own command line.
+async fn plain(flags: &[&str]) -> Sim {
+    Sim::start(CliMode::Llmd, &[&["--model", "m"], flags].concat()).await
 }
 
-async fn told(response: Response) -> (StatusCode, String) {
-    (response.status(), response.text().await.expect("a body"))
+async fn post_json(sim: &Sim, path: &str, body: Value) -> Value {
+    let answer = sim.post(path, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+async fn post(sim: &Sim, path: &str, body: Value) -> (u16, String) {
+    told(&sim.post(path, &body).await)
+}
+
+async fn poke(sim: &Sim, path: &str) -> (u16, String) {
+    told(&sim.poke(path).await)
+}
+
+async fn get(sim: &Sim, path: &str) -> (u16, String) {
+    told(&sim.get(path).await)
+}
+
+fn told(answer: &Answer) -> (u16, String) {
+    (answer.status, answer.text())
 }
 
 fn completion(max: u32) -> Value {
     json!({"prompt": "one two", "max_tokens": max, "ignore_eos": true})
 }
 
-const OK: StatusCode = StatusCode::OK;
+const OK: u16 = 200;
 
 #[tokio::test]
 async fn gated_routes_do_not_exist() {
-    let sim = Sim::vllm(&[]).await;
+    let sim = vllm(&[]).await;
     for path in [
         "/sleep",
         "/pause",
@@ -95,55 +56,55 @@ async fn gated_routes_do_not_exist() {
         "/admin/config",
         "/abort_requests",
     ] {
-        let (status, body) = sim.post(path, json!({})).await;
+        let (status, body) = post(&sim, path, json!({})).await;
         assert_eq!(
-            (status.as_u16(), body.as_str()),
+            (status, body.as_str()),
             (404, r#"{"detail":"Not Found"}"#),
             "{path}"
         );
     }
-    let (status, _) = sim.post("/inference/v1/generate", json!({})).await;
-    assert_eq!(status, StatusCode::FORBIDDEN);
+    let (status, _) = post(&sim, "/inference/v1/generate", json!({})).await;
+    assert_eq!(status, 403);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_paused_server_refuses_and_resumes() {
-    let sim = Sim::vllm(&["--dev-mode"]).await;
+    let sim = vllm(&["--dev-mode"]).await;
     assert_eq!(
-        sim.poke("/pause").await,
+        poke(&sim, "/pause").await,
         (OK, r#"{"status":"paused"}"#.into())
     );
-    let (status, body) = sim.post("/v1/completions", completion(2)).await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    let (status, body) = post(&sim, "/v1/completions", completion(2)).await;
+    assert_eq!(status, 503);
     assert!(
         body.contains("Generation is paused. Please retry after it resumes."),
         "{body}"
     );
-    assert_eq!(sim.get("/health").await.0, OK);
-    sim.poke("/resume").await;
-    assert_eq!(sim.get("/is_paused").await.1, r#"{"is_paused":false}"#);
-    assert_eq!(sim.post("/v1/completions", completion(2)).await.0, OK);
+    assert_eq!(get(&sim, "/health").await.0, OK);
+    poke(&sim, "/resume").await;
+    assert_eq!(get(&sim, "/is_paused").await.1, r#"{"is_paused":false}"#);
+    assert_eq!(post(&sim, "/v1/completions", completion(2)).await.0, OK);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_sleeping_server_queues_and_wakes() {
-    let sim = Sim::vllm(&["--dev-mode"]).await;
+    let sim = vllm(&["--dev-mode"]).await;
     assert_eq!(
-        sim.poke("/sleep?level=1").await,
+        poke(&sim, "/sleep?level=1").await,
         (OK, r#"{"status":"sleeping","level":1}"#.into())
     );
-    assert_eq!(sim.get("/is_sleeping").await.1, r#"{"is_sleeping":true}"#);
-    let asked = sim.post("/v1/completions", completion(2));
+    assert_eq!(get(&sim, "/is_sleeping").await.1, r#"{"is_sleeping":true}"#);
+    let asked = post(&sim, "/v1/completions", completion(2));
     let woken = async {
         // The request is in the queue before anything wakes.
         while sim.server.app().service().in_flight() == 0 {
             tokio::task::yield_now().await;
         }
-        let partly = sim.poke("/wake_up?tags=weights").await.1;
+        let partly = poke(&sim, "/wake_up?tags=weights").await.1;
         assert_eq!(partly, r#"{"status":"sleeping","tags":["weights"]}"#);
-        sim.poke("/wake_up").await.1
+        poke(&sim, "/wake_up").await.1
     };
     let ((status, _), woken) = tokio::join!(asked, woken);
     assert_eq!(
@@ -155,9 +116,9 @@ async fn a_sleeping_server_queues_and_wakes() {
 
 #[tokio::test]
 async fn bad_query_values_name_the_parameter() {
-    let sim = Sim::vllm(&["--dev-mode"]).await;
-    let (status, body) = sim.poke("/sleep?level=deep").await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let sim = vllm(&["--dev-mode"]).await;
+    let (status, body) = poke(&sim, "/sleep?level=deep").await;
+    assert_eq!(status, 400);
     assert!(body.contains(r#""param":"query.level""#), "{body}");
     sim.server.shutdown().await;
 }
@@ -180,13 +141,13 @@ async fn operators_bodies_lack_what_vllm_says() {
 
 #[tokio::test]
 async fn aborted_requests_end_with_what_they_have() {
-    let sim = Sim::vllm(&["--dev-mode", "--inter-token-latency", "10s"]).await;
-    let asked = sim.post("/v1/completions", completion(50));
+    let sim = vllm(&["--dev-mode", "--inter-token-latency", "10s"]).await;
+    let asked = post(&sim, "/v1/completions", completion(50));
     let aborted = async {
         while sim.server.app().service().in_flight() == 0 {
             tokio::task::yield_now().await;
         }
-        sim.poke("/abort_requests").await.1
+        poke(&sim, "/abort_requests").await.1
     };
     let ((status, body), aborted) = tokio::join!(asked, aborted);
     assert_eq!(aborted, r#"{"status":"aborted","aborted":1}"#);
@@ -197,46 +158,46 @@ async fn aborted_requests_end_with_what_they_have() {
 
 #[tokio::test]
 async fn the_simulator_loads_adapters_from_anywhere() {
-    let sim = Sim::plain(&[]).await;
+    let sim = plain(&[]).await;
     let load = json!({"lora_name": "a", "lora_path": "nowhere"});
     assert_eq!(
-        sim.post("/v1/load_lora_adapter", load.clone()).await,
+        post(&sim, "/v1/load_lora_adapter", load.clone()).await,
         (OK, "Success: LoRA adapter 'a' added successfully.".into())
     );
-    let again = sim.post("/v1/load_lora_adapter", load).await;
-    assert_eq!(again.0, StatusCode::BAD_REQUEST);
+    let again = post(&sim, "/v1/load_lora_adapter", load).await;
+    assert_eq!(again.0, 400);
     let body = json!({"model": "a", "prompt": "x", "max_tokens": 1});
-    assert_eq!(sim.post_json("/v1/completions", body).await["model"], "a");
+    assert_eq!(post_json(&sim, "/v1/completions", body).await["model"], "a");
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn llmd_loads_and_unloads_without_a_word() {
-    let sim = Sim::plain(&["--compat", "llm-d"]).await;
+    let sim = plain(&["--compat", "llm-d"]).await;
     let name = json!({"lora_name": "a", "lora_path": "p"});
     for path in ["load", "load", "unload", "unload"] {
         let path = format!("/v1/{path}_lora_adapter");
-        assert_eq!(sim.post(&path, name.clone()).await, (OK, String::new()));
+        assert_eq!(post(&sim, &path, name.clone()).await, (OK, String::new()));
     }
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn tokens_in_tokens_out() {
-    let sim = Sim::vllm(&["--enable-scale-out"]).await;
-    let rendered = sim
-        .post_json(
-            "/v1/completions/render",
-            json!({"prompt": "hi there", "max_tokens": 3}),
-        )
-        .await;
+    let sim = vllm(&["--enable-scale-out"]).await;
+    let rendered = post_json(
+        &sim,
+        "/v1/completions/render",
+        json!({"prompt": "hi there", "max_tokens": 3}),
+    )
+    .await;
     let mut request = rendered[0].clone();
     request["sampling_params"]["ignore_eos"] = true.into();
-    let reply = sim.post_json("/inference/v1/generate", request).await;
+    let reply = post_json(&sim, "/inference/v1/generate", request).await;
     let ids = reply["choices"][0]["token_ids"].as_array().unwrap();
     assert_eq!((ids.len(), &reply["output_mode"]), (3, &json!("tokens")));
     let body = json!({"generate_responses": [reply]});
-    let text = sim.post_json("/v1/completions/derender", body).await;
+    let text = post_json(&sim, "/v1/completions/derender", body).await;
     assert_eq!(text["object"], "text_completion");
     assert_eq!(text["usage"]["completion_tokens"], 3);
     sim.server.shutdown().await;
@@ -244,82 +205,74 @@ async fn tokens_in_tokens_out() {
 
 #[tokio::test]
 async fn the_schema_lists_what_is_served() {
-    let sim = Sim::vllm(&[]).await;
-    let schema: Value = serde_json::from_str(&sim.get("/openapi.json").await.1).unwrap();
+    let sim = vllm(&[]).await;
+    let schema: Value = serde_json::from_str(&get(&sim, "/openapi.json").await.1).unwrap();
     let paths = schema["paths"].as_object().unwrap();
     assert!(paths.contains_key("/v1/chat/completions"));
     assert!(!paths.contains_key("/sleep") && !paths.contains_key("/v1/embeddings"));
-    assert_eq!(sim.get("/docs").await.0, OK);
+    assert_eq!(get(&sim, "/docs").await.0, OK);
     sim.server.shutdown().await;
-    let bare = Sim::vllm(&["--disable-fastapi-docs"]).await;
-    assert_eq!(bare.get("/docs").await.0, StatusCode::NOT_FOUND);
+    let bare = vllm(&["--disable-fastapi-docs"]).await;
+    assert_eq!(get(&bare, "/docs").await.0, 404);
     bare.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_task_decides_which_routes_exist() {
-    let sim = Sim::vllm(&["--task", "embed"]).await;
+    let sim = vllm(&["--task", "embed"]).await;
     let body = json!({"input": [[531, 1], [2]], "encoding_format": "float"});
-    let reply = sim.post_json("/v1/embeddings", body).await;
+    let reply = post_json(&sim, "/v1/embeddings", body).await;
     assert_eq!(reply["data"][1]["object"], "embedding");
     assert_eq!(reply["usage"]["prompt_tokens"], 3);
-    let (status, _) = sim.post("/v1/completions", completion(1)).await;
-    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = post(&sim, "/v1/completions", completion(1)).await;
+    assert_eq!(status, 404);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
-async fn the_plain_door_pools_beside_generation() {
-    let sim = Sim::plain(&[]).await;
+async fn llmds_command_line_pools_beside_generation() {
+    let sim = plain(&[]).await;
     let body = json!({"input": [531], "dimensions": 2});
-    let reply = sim.post_json("/v1/embeddings", body).await;
+    let reply = post_json(&sim, "/v1/embeddings", body).await;
     let expected = json!([2.0 * 531.0 / 1024.0 - 1.0, 2.0 * 19.0 / 256.0 - 1.0]);
     assert_eq!(reply["data"][0]["embedding"], expected);
     let body = json!({"query": "red", "documents": ["blue", "red"], "top_n": 1});
-    let ranked = sim.post_json("/v1/rerank", body).await;
+    let ranked = post_json(&sim, "/v1/rerank", body).await;
     assert_eq!(ranked["results"][0]["index"], 1);
     let body = json!({"text_1": "a", "text_2": ["a", "b"]});
-    let scored = sim.post_json("/score", body).await;
+    let scored = post_json(&sim, "/score", body).await;
     assert_eq!(scored["data"].as_array().unwrap().len(), 2);
-    let classes = sim.post_json("/classify", json!({"input": "x"})).await;
+    let classes = post_json(&sim, "/classify", json!({"input": "x"})).await;
     assert_eq!(classes["data"][0]["num_classes"], 2);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_header_asks_for_an_error() {
-    let sim = Sim::plain(&[]).await;
-    let request = sim.client.post(format!("{}/v1/completions", sim.url));
-    let request = request.header("content-type", "application/json");
-    let request = request.header("x-return-error", "418");
-    let (status, body) = told(
-        request
-            .body(completion(1).to_string())
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let sim = plain(&[]).await;
+    let path = "/v1/completions";
+    let asked = sim.post_with(path, &["x-return-error: 418"], &completion(1));
+    let (status, body) = told(&asked.await);
     let expected = r#"{"error":{"message":"Simulated error triggered by X-Return-Error header (code 418)","type":"APIConnectionError","param":null,"code":418}}"#;
-    assert_eq!((status.as_u16(), body.as_str()), (418, expected));
+    assert_eq!((status, body.as_str()), (418, expected));
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn failures_are_switched_on_while_running() {
-    let sim = Sim::plain(&[]).await;
-    assert_eq!(sim.post("/v1/completions", completion(1)).await.0, OK);
+    let sim = plain(&[]).await;
+    assert_eq!(post(&sim, "/v1/completions", completion(1)).await.0, OK);
     let update = json!({"failure-injection-rate": 100, "failure-types": ["rate_limit"]});
-    let shown = sim.post_json("/admin/config", update).await;
+    let shown = post_json(&sim, "/admin/config", update).await;
     assert_eq!(shown["failure-injection-rate"], 100);
-    let (status, body) = sim.post("/v1/completions", completion(1)).await;
-    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    let (status, body) = post(&sim, "/v1/completions", completion(1)).await;
+    assert_eq!(status, 429);
     assert!(
         body.contains("Rate limit reached for m in organization org-xxx"),
         "{body}"
     );
-    let (status, body) = sim.post("/admin/config", json!({"port": 1})).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let (status, body) = post(&sim, "/admin/config", json!({"port": 1})).await;
+    assert_eq!(status, 400);
     assert!(
         body.contains("field 'port' is not admin-configurable"),
         "{body}"
@@ -329,22 +282,18 @@ async fn failures_are_switched_on_while_running() {
 
 #[tokio::test]
 async fn real_metrics_cannot_be_faked_later() {
-    let sim = Sim::plain(&[]).await;
-    let (status, body) = sim
-        .post("/fake_metrics", json!({"running-requests": 3}))
-        .await;
-    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    let sim = plain(&[]).await;
+    let (status, body) = post(&sim, "/fake_metrics", json!({"running-requests": 3})).await;
+    assert_eq!(status, 500);
     assert!(
         body.contains("the simulator is reporting real metrics"),
         "{body}"
     );
     sim.server.shutdown().await;
-    let fake = Sim::plain(&["--fake-metrics", r#"{"running-requests": 1}"#]).await;
-    let (status, _) = fake
-        .post("/fake_metrics", json!({"running-requests": 7}))
-        .await;
-    assert_eq!(status, StatusCode::NO_CONTENT);
-    let text = fake.get("/metrics").await.1;
+    let fake = plain(&["--fake-metrics", r#"{"running-requests": 1}"#]).await;
+    let (status, _) = post(&fake, "/fake_metrics", json!({"running-requests": 7})).await;
+    assert_eq!(status, 204);
+    let text = get(&fake, "/metrics").await.1;
     assert!(
         text.lines()
             .any(|l| l.starts_with("vllm:num_requests_running{") && l.ends_with(" 7.0"))
@@ -355,25 +304,23 @@ async fn real_metrics_cannot_be_faked_later() {
 #[tokio::test]
 async fn a_profiler_can_be_started_once_and_stopped() {
     let config = r#"{"profiler":"torch","torch_profiler_dir":"/tmp/traces"}"#;
-    let sim = Sim::vllm(&["--profiler-config", config]).await;
-    let start = || sim.send(Method::POST, "/start_profile", None);
-    assert_eq!(told(start().await).await, (OK, String::new()));
-    let (status, body) = told(start().await).await;
-    assert_eq!(status, StatusCode::CONFLICT);
+    let sim = vllm(&["--profiler-config", config]).await;
+    assert_eq!(poke(&sim, "/start_profile").await, (OK, String::new()));
+    let (status, body) = poke(&sim, "/start_profile").await;
+    assert_eq!(status, 409);
     assert!(body.contains(r#""type":"Conflict""#), "{body}");
-    let stop = sim.send(Method::POST, "/stop_profile", None).await;
-    assert_eq!(told(stop).await, (OK, String::new()));
+    assert_eq!(poke(&sim, "/stop_profile").await, (OK, String::new()));
     for (bad, word) in [
         (json!({"profile_prefix": "../x"}), "profile_prefix must be"),
         (json!({"delay_iterations": -1}), "delay_iterations must be"),
         (json!({"max_iterations": "many"}), "int_parsing"),
     ] {
-        let (status, body) = sim.post("/start_profile", bad).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+        let (status, body) = post(&sim, "/start_profile", bad).await;
+        assert_eq!(status, 400, "{body}");
         assert!(body.contains(word), "{body}");
     }
     let good = json!({"profile_prefix": "run-1", "max_iterations": 5});
-    assert_eq!(sim.post("/start_profile", good).await.0, OK);
+    assert_eq!(post(&sim, "/start_profile", good).await.0, OK);
     sim.server.shutdown().await;
 }
 
@@ -395,11 +342,14 @@ fn a_profiler_needs_its_folder() {
 
 #[tokio::test]
 async fn recovery_from_faults_is_accepted_and_all_is_well() {
-    let sim = Sim::vllm(&["--enable-fault-tolerance", "--data-parallel-size", "2"]).await;
-    let (status, body) = sim
-        .post("/fault_tolerance/apply", json!({"instruction": "retry"}))
-        .await;
-    assert_eq!(status, StatusCode::ACCEPTED);
+    let sim = vllm(&["--enable-fault-tolerance", "--data-parallel-size", "2"]).await;
+    let (status, body) = post(
+        &sim,
+        "/fault_tolerance/apply",
+        json!({"instruction": "retry"}),
+    )
+    .await;
+    assert_eq!(status, 202);
     assert!(body.contains("request_id"), "{body}");
     for (bad, words) in [
         (json!([]), "Request body must be a JSON object."),
@@ -413,11 +363,11 @@ async fn recovery_from_faults_is_accepted_and_all_is_well() {
             "'params' must be an object.",
         ),
     ] {
-        let (status, body) = sim.post("/fault_tolerance/apply", bad).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST);
+        let (status, body) = post(&sim, "/fault_tolerance/apply", bad).await;
+        assert_eq!(status, 400);
         assert!(body.contains(words), "{body}");
     }
-    let shown: Value = serde_json::from_str(&sim.get("/fault_tolerance/status").await.1).unwrap();
+    let shown: Value = serde_json::from_str(&get(&sim, "/fault_tolerance/status").await.1).unwrap();
     let engines = json!([{"id": 0, "status": "healthy"}, {"id": 1, "status": "healthy"}]);
     assert_eq!(shown["engines"], engines);
     sim.server.shutdown().await;
@@ -425,18 +375,18 @@ async fn recovery_from_faults_is_accepted_and_all_is_well() {
 
 #[tokio::test]
 async fn sagemaker_registers_adapters_under_its_own_names() {
-    let sim = Sim::plain(&[]).await;
+    let sim = plain(&[]).await;
     let body = json!({"name": "a", "src": "p"});
-    let registered = sim.post("/adapters", body).await;
+    let registered = post(&sim, "/adapters", body).await;
     assert_eq!(registered, (OK, "Adapter a registered".into()));
-    let (status, body) = sim.post("/adapters", json!({"name": "b"})).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    let (status, body) = post(&sim, "/adapters", json!({"name": "b"})).await;
+    assert_eq!(status, 400, "{body}");
     let body = json!({"model": "a", "prompt": "x", "max_tokens": 1});
-    assert_eq!(sim.post_json("/v1/completions", body).await["model"], "a");
-    let gone = || sim.send(Method::DELETE, "/adapters/a", None);
-    let unregistered = told(gone().await).await;
+    assert_eq!(post_json(&sim, "/v1/completions", body).await["model"], "a");
+    let delete = "DELETE /adapters/a HTTP/1.1\r\nhost: sim\r\n\r\n";
+    let unregistered = told(&sim.ask(delete).await);
     assert_eq!(unregistered, (OK, "Adapter a unregistered".into()));
-    assert_eq!(gone().await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(sim.ask(delete).await.status, 404);
     sim.server.shutdown().await;
 }
 
@@ -452,7 +402,7 @@ async fn the_environments_bounds_hold_for_requests() {
         "--max-num-bad-words",
         "1",
     ];
-    let sim = Sim::vllm(&[&bounds[..], &["--enable-scale-out"]].concat()).await;
+    let sim = vllm(&[&bounds[..], &["--enable-scale-out"]].concat()).await;
     let stops = |count: usize| vec!["zzz"; count];
     let chat = |more: Value| {
         let mut body =
@@ -506,13 +456,14 @@ async fn the_environments_bounds_hold_for_requests() {
             "Too many bad words after tokenization: 2. The max number is 1.",
         ),
     ] {
-        let (status, text) = sim.post(path, body).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {words}");
+        let (status, text) = post(&sim, path, body).await;
+        assert_eq!(status, 400, "{path} {words}");
         assert!(text.contains(words), "{text}");
     }
     // A chat may have six, and a server beside this one has its own bounds.
     assert_eq!(
-        sim.post(
+        post(
+            &sim,
             "/v1/chat/completions",
             chat(json!({"stop": stops(6), "n": 3}))
         )
@@ -520,10 +471,10 @@ async fn the_environments_bounds_hold_for_requests() {
         .0,
         OK
     );
-    let other = Sim::vllm(&[]).await;
+    let other = vllm(&[]).await;
     let body = chat(json!({"stop": stops(6)}));
-    let (status, text) = other.post("/v1/chat/completions", body).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let (status, text) = post(&other, "/v1/chat/completions", body).await;
+    assert_eq!(status, 400);
     assert!(text.contains("at most 4 items"), "{text}");
     other.server.shutdown().await;
     sim.server.shutdown().await;
@@ -531,9 +482,9 @@ async fn the_environments_bounds_hold_for_requests() {
 
 #[tokio::test]
 async fn replies_name_the_weights_that_made_them() {
-    let sim = Sim::vllm(&["--dev-mode"]).await;
+    let sim = vllm(&["--dev-mode"]).await;
     let version = json!({"new_version": "step-7"});
-    assert_eq!(sim.post("/update_weight_version", version).await.0, OK);
+    assert_eq!(post(&sim, "/update_weight_version", version).await.0, OK);
     let span = json!([{"version": "step-7", "start": 0, "end": 3}]);
     let mut chat = json!({
         "model": "m", "max_tokens": 3, "ignore_eos": true, "return_weight_versions": true,
@@ -545,10 +496,10 @@ async fn replies_name_the_weights_that_made_them() {
         ("/v1/chat/completions", &mut chat),
         ("/v1/completions", &mut completion),
     ] {
-        let reply = sim.post_json(path, body.clone()).await;
+        let reply = post_json(&sim, path, body.clone()).await;
         assert_eq!(reply["choices"][0]["weight_versions"], span, "{path}");
         body["stream"] = true.into();
-        let (_, text) = sim.post(path, body.clone()).await;
+        let (_, text) = post(&sim, path, body.clone()).await;
         let chunks = text
             .split("\n\n")
             .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok());
@@ -560,7 +511,7 @@ async fn replies_name_the_weights_that_made_them() {
         assert!(rest.iter().all(Value::is_null), "{path}: {text}");
         body["stream"] = false.into();
         body["return_weight_versions"] = false.into();
-        let reply = sim.post_json(path, body.clone()).await;
+        let reply = post_json(&sim, path, body.clone()).await;
         assert_eq!(reply["choices"][0]["weight_versions"], Value::Null);
     }
     sim.server.shutdown().await;

@@ -10,7 +10,7 @@ use vllm_sim_config::{CliMode, Loaded};
 
 use super::wire::{Answer, Wire};
 
-/// The folder of the model, in the words of a command line.
+/// The folder of the model, as a command line names it.
 pub(crate) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
 /// Longest wait for a condition. Only a failure takes that long.
@@ -39,25 +39,32 @@ pub(crate) struct Sim {
 impl Sim {
     /// `vllm-sim serve tests/fixtures/tiny-llama …`: vLLM's defaults.
     pub(crate) async fn serve(flags: &[&str]) -> Self {
-        Self::behind(CliMode::Vllm, flags).await
+        Self::with_model(CliMode::Vllm, flags).await
     }
 
     /// `vllm-sim --model tests/fixtures/tiny-llama …`: llm-d's defaults.
     pub(crate) async fn llmd(flags: &[&str]) -> Self {
-        Self::behind(CliMode::Llmd, flags).await
+        Self::with_model(CliMode::Llmd, flags).await
     }
 
-    async fn behind(cli_mode: CliMode, flags: &[&str]) -> Self {
-        let mut words = vec!["--model", MODEL, "--seed", "7"];
+    async fn with_model(cli_mode: CliMode, flags: &[&str]) -> Self {
+        let mut args = vec!["--model", MODEL, "--seed", "7"];
         // A list that is named twice grows.
         if !flags.contains(&"--served-model-name") {
-            words.extend(["--served-model-name", "tiny-llama"]);
+            args.extend(["--served-model-name", "tiny-llama"]);
         }
-        if !flags.contains(&"--uds") {
-            words.extend(["--host", "127.0.0.1"]);
-        }
-        words.extend(flags);
-        let mut loaded = Loaded::from_flags(cli_mode, &words).expect("flags that are right");
+        args.extend(flags);
+        Self::start(cli_mode, &args).await
+    }
+
+    /// A server of these arguments alone, on any free port.
+    pub(crate) async fn start(cli_mode: CliMode, args: &[&str]) -> Self {
+        let host: &[&str] = match args.contains(&"--uds") {
+            true => &[],
+            false => &["--host", "127.0.0.1"],
+        };
+        let mut loaded =
+            Loaded::from_flags(cli_mode, &[host, args].concat()).expect("flags that are right");
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
         let server = Server::start_loaded(loaded).await.expect("a start");
@@ -85,6 +92,12 @@ impl Sim {
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n"))
             .await
+    }
+
+    /// A POST without a body.
+    pub(crate) async fn poke(&self, path: &str) -> Answer {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: sim\r\ncontent-length: 0\r\n\r\n");
+        self.ask(head).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {

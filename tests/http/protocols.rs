@@ -1,80 +1,33 @@
-//! The other faces of generation over HTTP: responses, messages, batches, invocations.
+//! The other protocols of generation over HTTP: responses, messages, batches, invocations.
 
 use serde_json::{Value, json};
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Config, Loaded};
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+use super::sim::Sim;
 
-/// A running server and a client of it.
-struct Sim {
-    server: Server,
-    base: String,
-    client: reqwest::Client,
-}
-
-fn config(flags: &[&str]) -> Config {
-    let mut all = vec![
-        MODEL,
-        "--port",
-        "0",
-        "--host",
-        "127.0.0.1",
+async fn start(flags: &[&str]) -> Sim {
+    let common = [
         "--served-model-name",
         "tiny",
-        "--seed",
-        "7",
         "--max-model-len",
         "1024",
         "--enable-auto-tool-choice",
         "--tool-call-parser",
         "hermes",
+        "--responses-store",
     ];
-    all.extend(flags);
-    let loaded = Loaded::from_flags(CliMode::Vllm, &all).expect("good flags");
-    loaded.config
+    Sim::serve(&[&common[..], flags].concat()).await
 }
 
-impl Sim {
-    async fn start(flags: &[&str]) -> Self {
-        let mut config = config(flags);
-        config.api.responses_store = true;
-        let server = Server::start(config).await.expect("it starts");
-        // The client wants one even without TLS; a second call finds the first one's.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let base = format!("http://{}", server.address.expect("a TCP socket"));
-        Self {
-            server,
-            base,
-            client: reqwest::Client::new(),
-        }
-    }
+async fn post(sim: &Sim, path: &str, body: &Value) -> (u16, Value) {
+    let answer = sim.post(path, body).await;
+    (answer.status, answer.json())
+}
 
-    async fn send(&self, path: &str, body: &Value) -> (u16, String) {
-        let request = self.client.post(format!("{}{path}", self.base)).json(body);
-        let response = request.send().await.expect("an answer");
-        let status = response.status().as_u16();
-        (status, response.text().await.expect("a body"))
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let (status, text) = self.send(path, body).await;
-        (status, serde_json::from_str(&text).expect("JSON"))
-    }
-
-    async fn get(&self, path: &str) -> (u16, String) {
-        let request = self.client.get(format!("{}{path}", self.base));
-        let response = request.send().await.expect("an answer");
-        let status = response.status().as_u16();
-        (status, response.text().await.expect("a body"))
-    }
-
-    /// Names and data of a stream's events.
-    async fn events(&self, path: &str, body: &Value) -> Vec<(String, Value)> {
-        let (status, text) = self.send(path, body).await;
-        assert_eq!(status, 200, "{text}");
-        events(&text)
-    }
+/// Names and data of the events of a stream.
+async fn streamed(sim: &Sim, path: &str, body: &Value) -> Vec<(String, Value)> {
+    let answer = sim.post(path, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    events(&answer.text())
 }
 
 fn events(text: &str) -> Vec<(String, Value)> {
@@ -110,9 +63,9 @@ fn tool() -> Value {
 
 #[tokio::test]
 async fn a_response_has_all_members_in_order() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let body = json!({"input": "hi", "max_output_tokens": 3, "ignore_eos": true});
-    let (status, response) = sim.post("/v1/responses", &body).await;
+    let (status, response) = post(&sim, "/v1/responses", &body).await;
     assert_eq!(status, 200, "{response}");
     let expected = [
         "id",
@@ -163,18 +116,18 @@ async fn a_response_has_all_members_in_order() {
     let chat = json!({
         "messages": [{"role": "user", "content": "hi"}], "add_special_tokens": true,
     });
-    let (_, tokens) = sim.post("/tokenize", &chat).await;
+    let (_, tokens) = post(&sim, "/tokenize", &chat).await;
     assert_eq!(response["usage"]["input_tokens"], tokens["count"]);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_streamed_response_counts_its_events() {
-    let sim = Sim::start(&["--reasoning-parser", "deepseek_r1"]).await;
+    let sim = start(&["--reasoning-parser", "deepseek_r1"]).await;
     let body = json!({
         "input": "hi", "max_output_tokens": 40, "ignore_eos": true, "stream": true,
     });
-    let events = sim.events("/v1/responses", &body).await;
+    let events = streamed(&sim, "/v1/responses", &body).await;
     let block = |kind: &str| {
         [
             "response.output_item.added".to_owned(),
@@ -210,10 +163,10 @@ async fn a_streamed_response_counts_its_events() {
 
 #[tokio::test]
 async fn a_response_calls_tools_and_takes_their_results() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let tool = json!({"type": "function", "name": "pick", "parameters": tool(), "strict": true});
     let body = json!({"input": "hi", "tools": [tool], "tool_choice": "required"});
-    let (_, response) = sim.post("/v1/responses", &body).await;
+    let (_, response) = post(&sim, "/v1/responses", &body).await;
     let call = response["output"][0].clone();
     assert_eq!(call["type"], "function_call");
     let arguments: Value =
@@ -223,7 +176,7 @@ async fn a_response_calls_tools_and_takes_their_results() {
         json!({"type": "function_call_output", "call_id": call["call_id"], "output": "ok"});
     let input = json!([{"role": "user", "content": "hi"}, call, result]);
     let body = json!({"input": input, "max_output_tokens": 5});
-    let (status, next) = sim.post("/v1/responses", &body).await;
+    let (status, next) = post(&sim, "/v1/responses", &body).await;
     assert_eq!(status, 200, "{next}");
     assert_eq!(next["output"][0]["type"], "message");
     sim.server.shutdown().await;
@@ -231,22 +184,17 @@ async fn a_response_calls_tools_and_takes_their_results() {
 
 #[tokio::test]
 async fn stored_responses_are_found_followed_and_replayed() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let body = json!({"input": "hi", "max_output_tokens": 3, "ignore_eos": true});
-    let (_, first) = sim.post("/v1/responses", &body).await;
+    let (_, first) = post(&sim, "/v1/responses", &body).await;
     let id = first["id"].as_str().expect("an id");
-    let (status, again) = sim.get(&format!("/v1/responses/{id}")).await;
-    assert_eq!(
-        (status, serde_json::from_str(&again).ok()),
-        (200, Some(first.clone()))
-    );
+    let again = sim.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!((again.status, again.json()), (200, first.clone()));
     let body = json!({"input": "more", "previous_response_id": id, "max_output_tokens": 3});
-    let (_, second) = sim.post("/v1/responses", &body).await;
+    let (_, second) = post(&sim, "/v1/responses", &body).await;
     let tokens = |r: &Value| r["usage"]["input_tokens"].as_u64().expect("a count");
     assert!(tokens(&second) > tokens(&first));
-    let (status, refusal) = sim
-        .post(&format!("/v1/responses/{id}/cancel"), &Value::Null)
-        .await;
+    let (status, refusal) = post(&sim, &format!("/v1/responses/{id}/cancel"), &Value::Null).await;
     assert_eq!(status, 400);
     assert_eq!(
         refusal["error"]["message"],
@@ -256,65 +204,59 @@ async fn stored_responses_are_found_followed_and_replayed() {
         "input": "hi", "background": true, "stream": true, "max_output_tokens": 3,
         "ignore_eos": true,
     });
-    let live = sim.events("/v1/responses", &body).await;
+    let live = streamed(&sim, "/v1/responses", &body).await;
     let id = live[0].1["response"]["id"].as_str().expect("an id");
     let path = format!("/v1/responses/{id}?stream=true&starting_after=1");
-    let (_, replayed) = sim.get(&path).await;
+    let replayed = sim.get(&path).await.text();
     assert_eq!(events(&replayed), live[2..]);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_background_response_can_be_cancelled() {
-    let sim = Sim::start(&["--time-to-first-token", "600s"]).await;
+    let sim = start(&["--time-to-first-token", "600s"]).await;
     let body = json!({"input": "hi", "background": true});
-    let (_, queued) = sim.post("/v1/responses", &body).await;
+    let (_, queued) = post(&sim, "/v1/responses", &body).await;
     assert_eq!(queued["status"], "queued");
     assert_eq!(queued["output"], json!([]));
     let id = queued["id"].as_str().expect("an id");
     let path = format!("/v1/responses/{id}/cancel");
-    let (status, cancelled) = sim.post(&path, &Value::Null).await;
+    let (status, cancelled) = post(&sim, &path, &Value::Null).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_failing_response_stream_breaks_off() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let body = json!({
         "input": "hi", "stream": true, "include": ["message.output_text.logprobs"],
         "top_logprobs": 99,
     });
-    let request = sim
-        .client
-        .post(format!("{}/v1/responses", sim.base))
-        .json(&body);
-    let mut response = request.send().await.expect("headers");
-    assert_eq!(response.status(), 200);
-    let mut said = Vec::new();
-    let broken = loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) => said.extend_from_slice(&chunk),
-            Ok(None) => break false,
-            Err(_) => break true,
-        }
-    };
-    let said = String::from_utf8(said).expect("text");
+    let mut wire = sim.connect().await;
+    let body = body.to_string();
+    wire.send(&super::sim::post("/v1/responses", &[], body.as_bytes()))
+        .await;
+    assert_eq!(wire.head().await.status, 200);
+    let mut said = String::new();
+    while let Some(piece) = wire.try_chunk().await {
+        said.push_str(std::str::from_utf8(&piece).expect("text"));
+    }
+    let broken = !said.ends_with("0\r\n\r\n");
     assert!(broken, "the body ended as if nothing had happened: {said}");
-    assert_eq!(
-        names(&events(&said)),
-        ["response.created", "response.in_progress"]
-    );
+    let named = said.lines().filter_map(|line| line.strip_prefix("event: "));
+    let named: Vec<_> = named.collect();
+    assert_eq!(named, ["response.created", "response.in_progress"]);
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_message_has_anthropics_shape() {
-    let sim = Sim::start(&["--enable-prompt-tokens-details"]).await;
+    let sim = start(&["--enable-prompt-tokens-details"]).await;
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]);
     let body =
         json!({"model": "tiny", "max_tokens": 4, "messages": messages, "system": "Be kind."});
-    let (status, message) = sim.post("/v1/messages", &body).await;
+    let (status, message) = post(&sim, "/v1/messages", &body).await;
     assert_eq!(status, 200, "{message}");
     let expected = [
         "id",
@@ -332,7 +274,7 @@ async fn a_message_has_anthropics_shape() {
             .is_some_and(|id| id.starts_with("chatcmpl-"))
     );
     let counted = json!({"model": "tiny", "messages": messages, "system": "Be kind."});
-    let (_, count) = sim.post("/v1/messages/count_tokens", &counted).await;
+    let (_, count) = post(&sim, "/v1/messages/count_tokens", &counted).await;
     let usage = &message["usage"];
     let members = [
         "input_tokens",
@@ -346,14 +288,14 @@ async fn a_message_has_anthropics_shape() {
 
 #[tokio::test]
 async fn a_streamed_message_uses_tools() {
-    let sim = Sim::start(&["--reasoning-parser", "deepseek_r1"]).await;
+    let sim = start(&["--reasoning-parser", "deepseek_r1"]).await;
     let body = json!({
         "model": "tiny", "max_tokens": 400, "stream": true,
         "messages": [{"role": "user", "content": "Hello"}],
         "tools": [{"name": "pick", "input_schema": tool()}],
         "tool_choice": {"type": "tool", "name": "pick"},
     });
-    let events = sim.events("/v1/messages", &body).await;
+    let events = streamed(&sim, "/v1/messages", &body).await;
     let block = [
         "content_block_start",
         "content_block_delta",
@@ -386,16 +328,16 @@ async fn a_streamed_message_uses_tools() {
 
 #[tokio::test]
 async fn message_errors_have_two_envelopes() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let messages = json!([{"role": "user", "content": "x"}]);
     let body = json!({"model": "nope", "max_tokens": 3, "messages": messages});
-    let (status, error) = sim.post("/v1/messages", &body).await;
+    let (status, error) = post(&sim, "/v1/messages", &body).await;
     assert_eq!(
         (status, &error["error"]["type"]),
         (404, &json!("not_found_error"))
     );
     assert_eq!(error["type"], "error");
-    let (status, error) = sim.post("/v1/messages", &json!({"model": "tiny"})).await;
+    let (status, error) = post(&sim, "/v1/messages", &json!({"model": "tiny"})).await;
     assert_eq!(
         (status, &error["error"]["type"]),
         (400, &json!("Bad Request"))
@@ -406,30 +348,30 @@ async fn message_errors_have_two_envelopes() {
 
 #[tokio::test]
 async fn a_batch_answers_each_conversation() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let say = |text: &str| json!([{"role": "user", "content": text}]);
     let body = json!({"messages": [say("a"), say("b"), say("c")], "max_tokens": 3});
-    let (status, batch) = sim.post("/v1/chat/completions/batch", &body).await;
+    let (status, batch) = post(&sim, "/v1/chat/completions/batch", &body).await;
     assert_eq!(status, 200, "{batch}");
     let choices = batch["choices"].as_array().expect("choices");
     let indices: Vec<_> = choices.iter().map(|c| c["index"].as_u64()).collect();
     assert_eq!(indices, [Some(0), Some(1), Some(2)]);
     let body = json!({"messages": [say("a")], "stream": true});
-    let (status, error) = sim.post("/v1/chat/completions/batch", &body).await;
+    let (status, error) = post(&sim, "/v1/chat/completions/batch", &body).await;
     assert_eq!((status, &error["error"]["param"]), (400, &json!("stream")));
     sim.server.shutdown().await;
 }
 
 #[tokio::test]
 async fn invocations_find_their_route() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2});
-    let (_, answer) = sim.post("/invocations", &chat).await;
+    let (_, answer) = post(&sim, "/invocations", &chat).await;
     assert_eq!(answer["object"], "chat.completion");
     let completion = json!({"prompt": "x", "max_tokens": 2});
-    let (_, answer) = sim.post("/invocations", &completion).await;
+    let (_, answer) = post(&sim, "/invocations", &completion).await;
     assert_eq!(answer["object"], "text_completion");
-    let (status, error) = sim.post("/invocations", &json!({"x": 1})).await;
+    let (status, error) = post(&sim, "/invocations", &json!({"x": 1})).await;
     assert_eq!((status, &error["error"]["param"]), (400, &json!("prompt")));
     sim.server.shutdown().await;
 }

@@ -1,55 +1,28 @@
 //! Responses and Messages as llm-d-inference-sim has them (`--compat llm-d`).
 
 use serde_json::{Value, json};
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_config::CliMode;
 
-/// A server with its address.
-struct Sim {
-    server: Server,
-    url: String,
-    client: reqwest::Client,
+use super::sim::Sim;
+
+async fn start(flags: &[&str]) -> Sim {
+    let args = ["--model", "m", "--compat", "llm-d"];
+    Sim::start(CliMode::Llmd, &[&args[..], flags].concat()).await
 }
 
-impl Sim {
-    async fn start(flags: &[&str]) -> Self {
-        // The client wants one, even for plain text; another test may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let words = ["--host", "127.0.0.1", "--model", "m", "--compat", "llm-d"];
-        let words = [&words[..], flags].concat();
-        let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("good flags");
-        // The cli_mode's flags refuse port 0.
-        loaded.config.server.port = 0;
-        let server = Server::start_loaded(loaded).await.expect("a free port");
-        let url = format!("http://{}", server.address.expect("a TCP address"));
-        let client = reqwest::Client::builder().no_proxy().build();
-        Self {
-            server,
-            url,
-            client: client.expect("a client"),
-        }
+async fn post(sim: &Sim, path: &str, mut body: Value) -> (u16, String) {
+    // llm-d asks for a model.
+    if body["model"].is_null() {
+        body["model"] = "m".into();
     }
+    let answer = sim.post_with(path, &["x-request-id: mine"], &body).await;
+    (answer.status, answer.text())
+}
 
-    async fn text(&self, path: &str, mut body: Value) -> (u16, String) {
-        // llm-d asks for a model.
-        if body["model"].is_null() {
-            body["model"] = "m".into();
-        }
-        let request = self.client.post(format!("{}{path}", self.url));
-        let request = request
-            .header("content-type", "application/json")
-            .header("x-request-id", "mine")
-            .body(body.to_string());
-        let response = request.send().await.expect("an answer");
-        let status = response.status().as_u16();
-        (status, response.text().await.expect("a body"))
-    }
-
-    async fn json(&self, path: &str, body: Value) -> Value {
-        let (status, text) = self.text(path, body).await;
-        assert_eq!(status, 200, "{text}");
-        serde_json::from_str(&text).expect("JSON")
-    }
+async fn post_json(sim: &Sim, path: &str, body: Value) -> Value {
+    let (status, text) = post(sim, path, body).await;
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).expect("JSON")
 }
 
 /// Events of a stream: names and data.
@@ -88,10 +61,10 @@ fn tool(nested: bool) -> Value {
 
 #[tokio::test]
 async fn a_response_calls_one_tool_and_then_speaks() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     for nested in [false, true] {
         let body = json!({"model": "m", "input": "hi", "tools": [tool(nested), tool(nested)]});
-        let called = sim.json("/v1/responses", body).await;
+        let called = post_json(&sim, "/v1/responses", body).await;
         assert_eq!(called["id"], "resp_mine");
         let output = called["output"].as_array().expect("a list");
         assert_eq!(output.len(), 1, "{called}");
@@ -103,7 +76,7 @@ async fn a_response_calls_one_tool_and_then_speaks() {
             output[0],
             {"type": "function_call_output", "call_id": output[0]["call_id"], "output": "sunny"},
         ]});
-        let spoken = sim.json("/v1/responses", result).await;
+        let spoken = post_json(&sim, "/v1/responses", result).await;
         assert_eq!(spoken["output"][0]["type"], "message", "{spoken}");
         assert_eq!(spoken["output"][0]["id"], "msg_mine");
     }
@@ -112,12 +85,12 @@ async fn a_response_calls_one_tool_and_then_speaks() {
 
 #[tokio::test]
 async fn instructions_are_shown_and_not_counted() {
-    let sim = Sim::start(&["--mode", "echo"]).await;
+    let sim = start(&["--mode", "echo"]).await;
     let body = json!({"model": "m", "input": "hello there"});
-    let bare = sim.json("/v1/responses", body.clone()).await;
+    let bare = post_json(&sim, "/v1/responses", body.clone()).await;
     let mut told = body;
     told["instructions"] = "Speak of ten thousand things.".into();
-    let told = sim.json("/v1/responses", told).await;
+    let told = post_json(&sim, "/v1/responses", told).await;
     assert_eq!(told["instructions"], "Speak of ten thousand things.");
     assert_eq!(told["usage"]["input_tokens"], bare["usage"]["input_tokens"]);
     sim.server.shutdown().await;
@@ -125,7 +98,7 @@ async fn instructions_are_shown_and_not_counted() {
 
 #[tokio::test]
 async fn responses_are_refused_in_llmds_words() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     for (body, words) in [
         (json!({"model": "m"}), "input is required"),
         (
@@ -133,7 +106,7 @@ async fn responses_are_refused_in_llmds_words() {
             r#"unsupported input item type \"thing\""#,
         ),
     ] {
-        let (status, text) = sim.text("/v1/responses", body).await;
+        let (status, text) = post(&sim, "/v1/responses", body).await;
         assert_eq!(status, 400);
         assert!(text.contains(words), "{text}");
     }
@@ -142,18 +115,18 @@ async fn responses_are_refused_in_llmds_words() {
 
 #[tokio::test]
 async fn a_message_has_llmds_ids_and_usage() {
-    let sim = Sim::start(&["--mode", "echo"]).await;
+    let sim = start(&["--mode", "echo"]).await;
     let body = json!({
         "model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hello there"}],
     });
-    let message = sim.json("/v1/messages", body.clone()).await;
+    let message = post_json(&sim, "/v1/messages", body.clone()).await;
     assert_eq!(message["id"], "msg_mine");
     assert_eq!(message["stop_reason"], "end_turn");
     assert_eq!(message["stop_sequence"], Value::Null);
     assert_eq!(message["usage"]["cache_read_input_tokens"], 0);
     let mut stream = body;
     stream["stream"] = true.into();
-    let (status, text) = sim.text("/v1/messages", stream).await;
+    let (status, text) = post(&sim, "/v1/messages", stream).await;
     assert_eq!(status, 200);
     let events = events(&text);
     let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
@@ -172,14 +145,14 @@ async fn a_message_has_llmds_ids_and_usage() {
 
 #[tokio::test]
 async fn a_message_that_calls_pings_first() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object",
         "properties": {"n": {"type": "integer"}}, "required": ["n"]}});
     let body = json!({
         "model": "m", "max_tokens": 50, "stream": true, "tools": [tool],
         "tool_choice": {"type": "any"}, "messages": [{"role": "user", "content": "hi"}],
     });
-    let (_, text) = sim.text("/v1/messages", body).await;
+    let (_, text) = post(&sim, "/v1/messages", body).await;
     let events = events(&text);
     let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
     assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
@@ -189,7 +162,7 @@ async fn a_message_that_calls_pings_first() {
 
 #[tokio::test]
 async fn messages_are_refused_in_llmds_words_and_shape() {
-    let sim = Sim::start(&[]).await;
+    let sim = start(&[]).await;
     let said = json!([{"role": "user", "content": "hi"}]);
     for (body, status, words) in [
         (
@@ -219,7 +192,7 @@ async fn messages_are_refused_in_llmds_words_and_shape() {
             "does not exist",
         ),
     ] {
-        let (given, text) = sim.text("/v1/messages", body).await;
+        let (given, text) = post(&sim, "/v1/messages", body).await;
         assert_eq!(given, status, "{text}");
         let error: Value = serde_json::from_str(&text).expect("JSON");
         let error = &error["error"];

@@ -21,7 +21,7 @@ async fn status(sim: &Sim) -> u16 {
     sim.post("/v1/chat/completions", &chat()).await.status
 }
 
-const DRILL: &str = "
+const STORM: &str = "
 name: storm
 seed: 5
 phases:
@@ -35,9 +35,9 @@ phases:
 ";
 
 #[tokio::test]
-async fn a_drill_played_twice_faults_the_same_requests() {
+async fn a_scenario_played_twice_faults_the_same_requests() {
     let sim = Sim::llmd(&["--mode", "echo", "--force-dummy-tokenizer"]).await;
-    let scenario = serde_json::to_value(DRILL).unwrap();
+    let scenario = serde_json::to_value(STORM).unwrap();
     let begin = async || {
         let text = scenario.as_str().unwrap();
         let request = post("/admin/scenario", &[], text.as_bytes());
@@ -316,7 +316,7 @@ async fn no_request_sees_a_mix_of_two_settings() {
 }
 
 #[tokio::test]
-async fn the_drills_that_come_along_can_be_played() {
+async fn the_scenarios_that_come_along_can_be_played() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/drills");
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     let mut played = Vec::new();
