@@ -1,0 +1,245 @@
+//! Calls that generate or embed, and how they are refused.
+
+use super::*;
+
+#[tokio::test]
+async fn a_unary_generation_is_one_complete() {
+    let mut sim = start(&[]).await;
+    let whole = complete(&mut sim.client, request(8, false)).await;
+    let shown = (
+        whole.output_ids.len(),
+        whole.completion_tokens,
+        whole.prompt_tokens,
+    );
+    assert_eq!(shown, (8, 8, 5));
+    assert_eq!(
+        (whole.finish_reason.as_str(), whole.cached_tokens),
+        ("length", 0)
+    );
+    let again = complete(&mut sim.client, request(8, false)).await;
+    assert_eq!(
+        again.output_ids, whole.output_ids,
+        "the server's seed was chosen"
+    );
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_stream_is_a_chunk_per_token_and_the_whole() {
+    let mut sim = start(&[]).await;
+    let whole = complete(&mut sim.client, request(8, false)).await;
+    let mut streamed = generate(&mut sim.client, request(8, true)).await;
+    assert_eq!(streamed.pop(), Some(Response::Complete(whole.clone())));
+    let expected = whole.output_ids.iter().map(|id| {
+        Response::Chunk(GenerateStreamChunk {
+            token_ids: vec![*id],
+            prompt_tokens: 5,
+            completion_tokens: 1,
+            cached_tokens: 0,
+        })
+    });
+    assert_eq!(streamed, expected.collect::<Vec<_>>());
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn text_is_tokenised_and_echoed() {
+    let mut sim = start(&["--mode", "echo"]).await;
+    let text = |text: &str| GenerateRequest {
+        input: Some(Input::Text(text.to_owned())),
+        ..GenerateRequest::default()
+    };
+    let whole = complete(&mut sim.client, text("This is a test.")).await;
+    let known = [
+        3_157_421_587,
+        1_477_013_615,
+        186_949_092,
+        2_949_673_445,
+        722_245_873,
+    ];
+    assert_eq!(whole.output_ids[..5], known);
+    assert_eq!(
+        (whole.prompt_tokens, whole.finish_reason.as_str()),
+        (5, "stop")
+    );
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_second_look_at_a_prompt_is_cached() {
+    let mut sim = start(&["--enable-kvcache", "--block-size", "8"]).await;
+    let prompt: Vec<u32> = (0..40).collect();
+    let asked = GenerateRequest {
+        input: ids(&prompt),
+        ..request(2, false)
+    };
+    let first = complete(&mut sim.client, asked.clone()).await.cached_tokens;
+    let second = complete(&mut sim.client, asked).await.cached_tokens;
+    // llm-d's cache: the last block counts as well.
+    assert_eq!((first, second), (0, 40));
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_aborted_request_ends_with_what_it_has() {
+    let mut sim = start(&["--inter-token-latency", "20ms"]).await;
+    let mut stream = sim
+        .client
+        .generate(request(900, true))
+        .await
+        .unwrap()
+        .into_inner();
+    let first = chunk(&mut stream).await;
+    let other = AbortRequest {
+        request_ids: vec!["nobody".to_owned()],
+    };
+    sim.client.abort(other).await.unwrap();
+    chunk(&mut stream).await;
+    let abort = AbortRequest {
+        request_ids: vec!["nobody".to_owned(), "r900".to_owned()],
+    };
+    sim.client.abort(abort).await.unwrap();
+    let last = loop {
+        match stream.next().await.unwrap().unwrap().response.unwrap() {
+            Response::Chunk(_) => {}
+            Response::Complete(complete) => break complete,
+        }
+    };
+    assert_eq!(last.finish_reason, "abort");
+    assert_eq!(last.output_ids[..1], first.token_ids);
+    assert_eq!(last.output_ids.len(), last.completion_tokens as usize);
+    assert!((2..100).contains(&last.completion_tokens), "{last:?}");
+    drop(stream);
+    until_idle(&mut sim.client).await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_its_request_up() {
+    let mut sim = start(&["--inter-token-latency", "20ms"]).await;
+    let mut stream = sim
+        .client
+        .generate(request(900, true))
+        .await
+        .unwrap()
+        .into_inner();
+    chunk(&mut stream).await;
+    drop(stream);
+    until_idle(&mut sim.client).await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn refusals_have_vllms_words_and_llm_ds_codes() {
+    let mut sim = start(&["--max-model-len", "16"]).await;
+    let client = &mut sim.client;
+    let invalid = |text: &str| (Code::InvalidArgument, text.to_owned());
+    let empty = GenerateRequest {
+        input: ids(&[]),
+        ..request(4, false)
+    };
+    assert_eq!(
+        refusal(client, empty).await,
+        invalid("The decoder prompt cannot be empty")
+    );
+    let hot = with(|params| params.temperature = Some(3.0));
+    let said = refusal(client, hot).await;
+    assert_eq!(said.0, Code::InvalidArgument);
+    assert!(
+        said.1.starts_with("temperature must be in [0, 2], got 3.0"),
+        "{}",
+        said.1
+    );
+    let long = GenerateRequest {
+        input: ids(&[9; 20]),
+        ..request(4, false)
+    };
+    let said = refusal(client, long).await;
+    assert!(
+        said.1
+            .starts_with("This model's maximum context length is 16 tokens."),
+        "{}",
+        said.1
+    );
+    let cut = GenerateRequest {
+        input: ids(&[9; 20]),
+        ..with(|params| params.truncate_prompt_tokens = Some(6))
+    };
+    assert_eq!(complete(client, cut).await.prompt_tokens, 6);
+    let schema = with(|p| p.constraint = Some(Constraint::JsonSchema("{".to_owned())));
+    assert_eq!(
+        refusal(client, schema).await,
+        invalid("Invalid JSON grammar specification.")
+    );
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_is_resource_exhausted() {
+    let flags = ["--max-num-seqs", "1", "--max-waiting-queue-length", "1"];
+    let slow = ["--time-to-first-token", "10s"];
+    let mut sim = start(&[&flags[..], &slow[..]].concat()).await;
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        open.push(sim.client.generate(request(4, true)).await.unwrap());
+    }
+    let text = "Failed to enqueue request, waiting requests queue is full".to_owned();
+    let said = refusal(&mut sim.client, request(4, true)).await;
+    assert_eq!(said, (Code::ResourceExhausted, text));
+    drop(open);
+    until_idle(&mut sim.client).await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_choice_is_one_of_the_choices() {
+    let mut sim = start(&[]).await;
+    let choices = vec!["This ".to_owned()];
+    let asked = with(|params| {
+        params.ignore_eos = false;
+        params.constraint = Some(Constraint::Choice(ChoiceConstraint { choices }));
+    });
+    let whole = complete(&mut sim.client, asked).await;
+    assert_eq!(
+        (whole.output_ids[0], whole.finish_reason.as_str()),
+        (3_157_421_587, "stop")
+    );
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_embedding_is_a_function_of_the_tokens() {
+    let mut sim = start(&["--default-embedding-dimensions", "6"]).await;
+    let embed = |text: &str| EmbedRequest {
+        request_id: String::new(),
+        tokenized: Some(TokenizedInput {
+            original_text: text.to_owned(),
+            input_ids: Vec::new(),
+        }),
+    };
+    let made = sim
+        .client
+        .embed(embed("This is a test."))
+        .await
+        .unwrap()
+        .into_inner();
+    let known = [
+        0.037_109_375,
+        -0.783_203_1,
+        -0.054_687_5,
+        -0.052_734_375,
+        -0.529_296_9,
+        -0.851_562_5,
+    ];
+    assert_eq!(
+        (
+            made.embedding.as_slice(),
+            made.prompt_tokens,
+            made.embedding_dim
+        ),
+        (&known[..], 5, 6)
+    );
+    let status = sim.client.embed(embed("")).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    sim.server.shutdown().await;
+}
