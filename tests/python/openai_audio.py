@@ -15,7 +15,7 @@ client = openai.OpenAI(base_url=BASE + "/v1", api_key="none", max_retries=0)
 MODEL = client.models.list().data[0].id
 
 
-def sound(seconds):
+def recording(seconds):
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setnchannels(1)
@@ -23,20 +23,20 @@ def sound(seconds):
         file.setframerate(16_000)
         file.writeframes(bytes(int(seconds * 32_000)))
     out.seek(0)
-    out.name = "sound.wav"
+    out.name = "recording.wav"
     return out
 
 
 def plain():
-    answer = client.audio.transcriptions.create(file=sound(2.5), model=MODEL)
+    answer = client.audio.transcriptions.create(file=recording(2.5), model=MODEL)
     assert answer.text and answer.usage.type == "duration" and answer.usage.seconds == 3, answer
-    again = client.audio.transcriptions.create(file=sound(2.5), model=MODEL, response_format="text")
+    again = client.audio.transcriptions.create(file=recording(2.5), model=MODEL, response_format="text")
     assert answer.text in str(again)
 
 
 def verbose():
     answer = client.audio.transcriptions.create(
-        file=sound(40), model=MODEL, language="de", prompt="Dear all,", temperature=0.2,
+        file=recording(40), model=MODEL, language="de", prompt="Dear all,", temperature=0.2,
         response_format="verbose_json", timestamp_granularities=["segment"])
     assert answer.duration == 40 and answer.language == "de", answer
     assert answer.segments[-1].end > 38 and answer.segments[0].start == 0
@@ -44,22 +44,22 @@ def verbose():
 
 
 def streamed():
-    whole = client.audio.transcriptions.create(file=sound(8), model=MODEL)
+    whole = client.audio.transcriptions.create(file=recording(8), model=MODEL)
     parts = list(client.audio.transcriptions.create(
-        file=sound(8), model=MODEL, stream=True, extra_body={"stream_include_usage": True}))
+        file=recording(8), model=MODEL, stream=True, extra_body={"stream_include_usage": True}))
     text = "".join(p.choices[0]["delta"]["content"] for p in parts if p.choices)
     assert text == whole.text, (text, whole.text)
     assert parts[-1].usage is not None
 
 
 def translated():
-    assert client.audio.translations.create(file=sound(3), model=MODEL).text
+    assert client.audio.translations.create(file=recording(3), model=MODEL).text
 
 
 def refused():
     for ask, status in ((dict(response_format="srt"), 400), (dict(language="xx"), 400), (dict(model="none"), 404)):
         try:
-            client.audio.transcriptions.create(**{"file": sound(1), "model": MODEL, **ask})
+            client.audio.transcriptions.create(**{"file": recording(1), "model": MODEL, **ask})
         except openai.APIStatusError as error:
             assert error.status_code == status, error
         else:

@@ -5,7 +5,7 @@
     python3 tests/python/otlp_receiver.py BINARY [PORT]
 
 The collector listens on PORT for gRPC and on PORT + 3 for HTTP, with TLS on PORT + 4 and PORT + 5, the
-server on PORT + 1, through both doors and with every way of writing the endpoint. Each request must
+server on PORT + 1, in both command-line modes and with every way of writing the endpoint. Each request must
 give one span per sequence: its name, kind, parent, times, attributes and resource. A collector that is
 not there, or whose certificate is not trusted, must not delay answers. Needs openssl. Ends with «ok»,
 or with a failed assertion.
@@ -201,11 +201,11 @@ def main():
     ]
     slow = ["--time-to-first-token", "50ms", "--inter-token-latency", "10ms"]
     timed = ["--latency-model", "delays", *slow]
-    doors = {"llm-d": ["--model", "demo", *slow], "vLLM": ["serve", "demo", *timed]}
+    modes = {"llm-d": ["--model", "demo", *slow], "vLLM": ["serve", "demo", *timed]}
     sampled = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "a=1"}
     dropped = {"traceparent": f"00-{TRACE}-{SPAN}-00"}
     sampling = {"temperature": 0.5, "top_p": 0.25}
-    for door, flags in doors.items():
+    for mode, flags in modes.items():
         for endpoint, more in ways:
             name = {"OTEL_SERVICE_NAME": "mine", **more}
             with Server(PORT + 1, *flags, "--otlp-traces-endpoint", endpoint, **name) as sim:
@@ -224,7 +224,7 @@ def main():
                 collector.take(0)
                 sim.complete({"traceparent": "00-garbage"}, **sampling)
                 assert not collector.take(1)[0][2].parent_span_id
-            print(f"{door}, {endpoint}: {len(NUMBERS | WHOLE) + 1} attributes")
+            print(f"{mode}, {endpoint}: {len(NUMBERS | WHOLE) + 1} attributes")
         # Spans that are queued when the server stops arrive all the same.
         flags_ = [*flags, "--otlp-traces-endpoint", f"127.0.0.1:{PORT}"]
         with Server(PORT + 1, *flags_, OTEL_BSP_SCHEDULE_DELAY="60000") as sim:
@@ -245,7 +245,7 @@ def main():
                     sim.complete(**sampling)
                 assert time.monotonic() - started < 2, "a missing collector delays answers"
                 collector.take(0)
-        print(f"{door}: spans of a stopping server arrive, a missing collector delays nothing")
+        print(f"{mode}: spans of a stopping server arrive, a missing collector delays nothing")
     server.stop(None)
     print("ok")
 

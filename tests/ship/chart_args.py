@@ -266,8 +266,8 @@ class Pod:
                 answer = json.loads(self.ask(port, "/v1/chat/completions", body))
                 break
             except urllib.error.HTTPError as error:
-                # A drill fails on purpose, but not always.
-                if not self.drills() or error.code < 400:
+                # A scenario fails on purpose, but not always.
+                if not self.fails() or error.code < 400:
                     raise
         else:
             raise Wrong("no chat got through")
@@ -276,7 +276,7 @@ class Pod:
             raise Wrong(f"finish_reason {choice['finish_reason']}")
         return model
 
-    def drills(self):
+    def fails(self):
         text = json.dumps([self.documents, self.container])
         return "failure-injection-rate" in text or "scenario" in text
 

@@ -2,7 +2,7 @@
 
     vllm-sim --model demo --port 8000
     pip install openai
-    python3 tests/python/drill_stream.py http://127.0.0.1:8000
+    python3 tests/python/fault_stream.py http://127.0.0.1:8000
 
 For each fault the SDK reads a stream twice: from vllm-sim with the header X-Sim-Fault, and from a
 small TCP server in this file that sends the same events and then really closes, resets, stalls or

@@ -1,8 +1,8 @@
-"""Whether a drill that is played twice faults the same requests, with 50 SDK clients at once.
+"""Whether a scenario that is played twice faults the same requests, with 50 SDK clients at once.
 
     vllm-sim --model demo --max-num-seqs 64 --seed 3 --port 8000
     pip install openai
-    python3 tests/python/drill_repeat.py http://127.0.0.1:8000
+    python3 tests/python/scenario_repeat.py http://127.0.0.1:8000
 
 Three phases, 900 requests, each with an X-Request-Id; once with `by: request-id`, once with
 `by: ordinal`. Prints a Markdown table, and ends with an error when a request that is known by its
@@ -19,7 +19,7 @@ import openai
 BASE = (sys.argv + ["http://127.0.0.1:8000"])[1]
 CLIENTS = 50
 PHASES = ((0, 100), (100, 500), (500, 900))
-DRILL = """
+SCENARIO = """
 name: storm
 seed: 5
 by: BY
@@ -52,8 +52,8 @@ async def fate(client, number):
 
 
 async def play(by):
-    drill = DRILL.replace("BY", by).encode()
-    urllib.request.urlopen(urllib.request.Request(BASE + "/admin/scenario", drill)).read()
+    scenario = SCENARIO.replace("BY", by).encode()
+    urllib.request.urlopen(urllib.request.Request(BASE + "/admin/scenario", scenario)).read()
     fates = {}
     async with openai.AsyncOpenAI(base_url=BASE + "/v1", api_key="none", max_retries=0) as client:
         # A phase begins when the one before it is over; within it the clients race.

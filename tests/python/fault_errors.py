@@ -2,7 +2,7 @@
 
     vllm-sim --model demo --port 8000
     pip install openai anthropic
-    python3 tests/python/drill_errors.py http://127.0.0.1:8000
+    python3 tests/python/fault_errors.py http://127.0.0.1:8000
 
 Every failure is asked for with the header X-Sim-Fault, over chat, completions, responses (openai)
 and messages (anthropic), in one piece and streamed: 48 calls. Ends with an error when a failure
