@@ -1,4 +1,4 @@
-//! ImageOutput, sounds and films in prompts, and pictures in replies.
+//! Images, audio and video in prompts, and images in replies.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ const CHAT: &str = "/v1/chat/completions";
 /// The header of a PNG of 280 × 56 pixels: 10 × 2 tokens of 28 × 28 pixels.
 const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
 
-fn picture(url: &str) -> Value {
+fn image(url: &str) -> Value {
     json!({"type": "image_url", "image_url": {"url": url}})
 }
 
@@ -33,8 +33,8 @@ async fn items_take_the_tokens_that_the_rules_give() {
     ])
     .await;
     let text = usage(&sim, &chat(&[])).await["prompt_tokens"].clone();
-    let sound = json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}});
-    let seen = usage(&sim, &chat(&[picture(PNG), sound])).await;
+    let audio = json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}});
+    let seen = usage(&sim, &chat(&[image(PNG), audio])).await;
     let more = seen["prompt_tokens"].as_u64().unwrap() - text.as_u64().unwrap();
     assert!(
         (50..=52).contains(&more),
@@ -53,7 +53,7 @@ async fn the_cache_knows_one_picture_from_another() {
     ])
     .await;
     let cached = async |url: &str| {
-        let usage = usage(&sim, &chat(&[picture(url)])).await;
+        let usage = usage(&sim, &chat(&[image(url)])).await;
         usage["prompt_tokens_details"]["cached_tokens"].as_u64()
     };
     assert_eq!(cached("http://a/1.png").await, Some(0));
@@ -83,20 +83,20 @@ async fn items_beyond_limits_and_reach_are_refused() {
         let message = answer.json()["error"]["message"].clone();
         message.as_str().unwrap_or_default().to_owned()
     };
-    let two = refused(&[picture("http://a/1"), picture("http://a/2")]).await;
+    let two = refused(&[image("http://a/1"), image("http://a/2")]).await;
     assert!(
         two.starts_with("At most 1 image(s) may be provided in one prompt."),
         "{two}"
     );
-    let file = refused(&[picture("file:///etc/passwd")]).await;
+    let file = refused(&[image("file:///etc/passwd")]).await;
     assert!(file.starts_with("Cannot load local files"), "{file}");
-    let odd = refused(&[picture("ftp://a/b")]).await;
+    let odd = refused(&[image("ftp://a/b")]).await;
     assert!(
         odd.starts_with("The URL must be either a HTTP, data or file URL."),
         "{odd}"
     );
     let plain = Sim::serve(&[]).await;
-    let answer = plain.post(CHAT, &chat(&[picture("http://a/1")])).await;
+    let answer = plain.post(CHAT, &chat(&[image("http://a/1")])).await;
     assert!(
         answer.text().contains("is not a multimodal model"),
         "{}",
@@ -112,7 +112,7 @@ async fn a_rendered_prompt_says_where_its_items_are() {
         "--enable-scale-out",
     ];
     let sim = Sim::serve(&flags).await;
-    let body = chat(&[picture("http://a/1")]);
+    let body = chat(&[image("http://a/1")]);
     let rendered = sim.post("/v1/chat/completions/render", &body).await.json();
     let place = &rendered["features"]["mm_placeholders"]["image"][0];
     assert_eq!(place["length"], 7, "{rendered}");
@@ -152,15 +152,15 @@ async fn an_omni_server_sends_a_picture_when_asked() {
     assert_eq!(odd.status, 400);
     body["stream"] = true.into();
     let events = sim.post_with(CHAT, &asked, &body).await.text();
-    let picture = events.find("\"modality\":\"image\"").expect("a picture");
+    let image = events.find("\"modality\":\"image\"").expect("an image");
     let finish = events.find("\"finish_reason\":\"").expect("an end");
-    assert!(picture < finish, "{events}");
+    assert!(image < finish, "{events}");
 }
 
 #[tokio::test]
 async fn an_encoder_hands_on_what_it_encoded() {
     let sim = Sim::llmd(&["--mm-encoder-only"]).await;
-    let answer = sim.post(CHAT, &chat(&[picture("http://a/1")])).await.json();
+    let answer = sim.post(CHAT, &chat(&[image("http://a/1")])).await.json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["message"]["content"], "!!!!", "{answer}");
     assert_eq!(choice["finish_reason"], "length");

@@ -88,8 +88,8 @@ async fn tokenize_counts_what_a_chat_costs() {
         assert!(count.is_u64(), "{body}");
         assert_eq!(count, usage, "{body}");
     }
-    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}});
-    let body = json!({"messages": [{"role": "user", "content": [picture]}]});
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}});
+    let body = json!({"messages": [{"role": "user", "content": [image]}]});
     for path in [CHAT, "/tokenize"] {
         let answer = sim.post(path, &body).await;
         assert_eq!(answer.status, 400);

@@ -23,7 +23,7 @@ use vllm_sim_config::{CliMode, Loaded};
 use vllm_sim_dataset::{TABLE, hash_tokens};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// A server behind llm-d's cli_mode on any port.
+/// A server with llm-d's command line on any port.
 async fn server(flags: &[&str]) -> (Server, String) {
     let mut all = vec!["--model", "demo", "--host", "127.0.0.1", "--seed", "1"];
     all.extend(flags);

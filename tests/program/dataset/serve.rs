@@ -11,7 +11,7 @@ use vllm_sim_tokenizer::Tokenizer;
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
 
-/// A server behind llm-d's cli_mode whose tokens are the simulated tokenizer's.
+/// A server with llm-d's command line whose tokens are the simulated tokenizer's.
 struct Sim {
     server: Server,
     base: String,
