@@ -251,8 +251,9 @@ async fn llmds_command_line_pools_beside_generation() {
 async fn a_header_asks_for_an_error() {
     let sim = plain(&[]).await;
     let path = "/v1/completions";
-    let asked = sim.post_with(path, &["x-return-error: 418"], &completion(1));
-    let (status, body) = told(&asked.await);
+    let header = ["x-return-error: 418"];
+    let answer = sim.post_with(path, &header, &completion(1)).await;
+    let (status, body) = told(&answer);
     let expected = r#"{"error":{"message":"Simulated error triggered by X-Return-Error header (code 418)","type":"APIConnectionError","param":null,"code":418}}"#;
     assert_eq!((status, body.as_str()), (418, expected));
     sim.server.shutdown().await;
