@@ -1,6 +1,7 @@
 //! The house rules that a compiler does not check: how long a file may grow, how many files may
 //! import each other, that no test sleeps, and that nothing of a developer's machine is committed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,6 +76,52 @@ fn no_large_circle_of_files_imports_itself() {
         "give what several of these files need a file of its own:\n{}",
         large.join("\n")
     );
+}
+
+#[test]
+fn the_drawing_of_the_crates_is_that_of_cargo() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
+    let drawing = page.split("```mermaid").nth(1).expect("a drawing");
+    let drawing = drawing.split("```").next().expect("its end");
+    let mut drawn = Arrows::new();
+    for (from, to) in drawing.lines().filter_map(|line| line.split_once(" --> ")) {
+        let from = from.trim().split('[').next().expect("a name");
+        let to = to.split(" & ").map(|name| name.trim().to_owned());
+        drawn.entry(from.to_owned()).or_default().extend(to);
+    }
+    let mut built = Arrows::new();
+    for folder in crates() {
+        let manifest = root().join(&folder).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).expect("a manifest");
+        let sections = manifest.split("\n[");
+        let needed = sections.filter(|section| section.starts_with("dependencies]"));
+        let lines = needed.flat_map(str::lines);
+        let names = lines.filter_map(|line| line.strip_prefix("vllm-sim-"));
+        let names = names.map(|name| name.split(['.', ' ']).next().unwrap_or(name).to_owned());
+        let crate_name = folder.strip_prefix("crates/").unwrap_or("program");
+        built.insert(crate_name.to_owned(), names.collect());
+    }
+    for name in built.keys() {
+        let [drawn, built] = [&drawn, &built].map(|arrows| reached(arrows, name));
+        assert_eq!(
+            drawn, built,
+            "what `{name}` names, in ARCHITECTURE.md and by Cargo"
+        );
+    }
+}
+
+/// Names to the names that they name.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// All that a name leads to.
+fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut next = vec![from.to_owned()];
+    while let Some(name) = next.pop() {
+        let names = arrows.get(&name).into_iter().flatten();
+        next.extend(names.filter(|name| found.insert((*name).clone())).cloned());
+    }
+    found
 }
 
 #[test]

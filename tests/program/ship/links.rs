@@ -1,4 +1,4 @@
-//! Links between the pages of the documentation lead somewhere.
+//! Links between the pages of the documentation lead somewhere, and files that they name exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -89,5 +89,57 @@ fn every_page_is_named_in_the_readme() {
         format!("docs/{name}")
     });
     let missing: Vec<_> = pages.filter(|page| !linked.contains(page)).collect();
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// Words in backquotes that name something in the repository, without the parts behind a
+/// placeholder.
+fn paths(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        let spans = line.split('`').skip(1).step_by(2);
+        for word in spans.flat_map(str::split_whitespace) {
+            let folder = word.split('/').next().unwrap_or_default();
+            if word.contains('/') && FOLDERS.contains(&folder) {
+                let end = word.find(['*', '<', '…', '{']).unwrap_or(word.len());
+                let known = &word[..end];
+                let whole = known.rfind('/').filter(|_| end < word.len());
+                let known = whole.map_or(known, |at| &known[..at]);
+                found.push(known.trim_end_matches([',', '.', ':']).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Folders at the top of the repository.
+const FOLDERS: &[&str] = &[
+    ".ci",
+    "benches",
+    "crates",
+    "dashboards",
+    "datasets",
+    "docs",
+    "examples",
+    "helm",
+    "manifests",
+    "proto",
+    "src",
+    "tests",
+];
+
+#[test]
+fn files_that_the_documentation_names_exist() {
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for path in paths(&text) {
+            seen += 1;
+            if !repository(&path).exists() {
+                missing.push(format!("{}: {path}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 60, "{seen} paths");
     assert_eq!(missing, Vec::<String>::new());
 }
