@@ -6,12 +6,14 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use vllm_sim::server::{Server, modelled};
+use vllm_sim::server::modelled;
 use vllm_sim_config::{CliMode, Config, Loaded};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{Batch, Speed};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{End, Event, Outbox, Scheduler, SeqId, Sequence};
+
+use super::sim::Sim;
 
 const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
@@ -38,11 +40,9 @@ fn decode(engine: &VllmConfig) -> Duration {
 async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     let config = config(&["--gpu", "H100"]);
     let (engine, _) = modelled(&config).unwrap();
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let server = Server::start(config).await.unwrap();
-    let url = format!("http://{}/metrics", server.address.unwrap());
-    let page = reqwest::get(url).await.unwrap().text().await.unwrap();
-    server.shutdown().await;
+    let sim = Sim::start(CliMode::Vllm, &["--model", LLAMA, "--gpu", "H100"]).await;
+    let page = sim.get("/metrics").await.text();
+    sim.server.shutdown().await;
     let info = page
         .lines()
         .find(|l| l.starts_with("vllm:cache_config_info{"));
@@ -61,23 +61,15 @@ async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
 
 /// Time of one completion of four tokens, and its token count.
 async fn complete(flags: &[&str]) -> (Duration, u64) {
-    let mut all = vec!["--time-to-first-token", "700ms", "--scheduler", "pool"];
-    all.extend(flags);
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let server = Server::start(config(&all)).await.unwrap();
-    let url = format!("http://{}/v1/completions", server.address.unwrap());
+    let slow = ["--time-to-first-token", "700ms", "--scheduler", "pool"];
+    let all = [&["--model", LLAMA], &slow[..], flags].concat();
+    let sim = Sim::start(CliMode::Vllm, &all).await;
     let body = serde_json::json!({"model": LLAMA, "prompt": "one two three", "max_tokens": 4,
         "ignore_eos": true});
     let start = tokio::time::Instant::now();
-    let answer = reqwest::Client::new()
-        .post(url)
-        .json(&body)
-        .send()
-        .await
-        .unwrap();
-    let answer: serde_json::Value = answer.json().await.unwrap();
+    let answer = sim.post("/v1/completions", &body).await.json();
     let taken = start.elapsed();
-    server.shutdown().await;
+    sim.server.shutdown().await;
     (
         taken,
         answer["usage"]["completion_tokens"].as_u64().unwrap(),

@@ -14,10 +14,10 @@ use prost::Message;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
+use super::sim::Sim;
+
+const COMPLETIONS: &str = "/v1/completions";
 
 struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
 
@@ -54,37 +54,19 @@ async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceReque
     (address.to_string(), received)
 }
 
-async fn serve(flags: &[&str]) -> Server {
-    let mut all = vec![MODEL, "--port", "0", "--host", "127.0.0.1"];
-    all.extend(flags);
-    let loaded = Loaded::from_flags(CliMode::Vllm, &all).expect("good flags");
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Server::start(loaded.config).await.expect("it starts")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_leaves_one_span_below_its_caller() {
     let (endpoint, mut received) = collector().await;
-    let server = serve(&["--otlp-traces-endpoint", &endpoint]).await;
-    let url = format!(
-        "http://{}/v1/completions",
-        server.address.expect("a TCP socket")
-    );
+    let sim = Sim::serve(&["--otlp-traces-endpoint", &endpoint]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 5, "ignore_eos": true, "temperature": 0.5});
-    let answer = reqwest::Client::new()
-        .post(url)
-        .header(
-            "traceparent",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        )
-        .header("x-request-id", "mine")
-        .json(&body)
-        .send()
-        .await
-        .expect("an answer");
-    assert_eq!(answer.status(), 200);
+    let headers = [
+        "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "x-request-id: mine",
+    ];
+    let answer = sim.post_with(COMPLETIONS, &headers, &body).await;
+    assert_eq!(answer.status, 200);
     // What is queued is sent when the server ends.
-    server.shutdown().await;
+    sim.server.shutdown().await;
     let request = received.try_recv().expect("an export");
     let resource = &request.resource_spans[0];
     let keys: Vec<_> = resource
@@ -177,15 +159,11 @@ async fn spans_go_as_protobuf_over_http_too() {
     let (address, mut received) = http_collector().await;
     let endpoint = format!("http://{address}/v1/traces");
     let flags = ["--otlp-traces-endpoint", &endpoint];
-    let server = serve(&[&flags[..], &["--otlp-traces-protocol", "http/protobuf"]].concat()).await;
-    let url = format!(
-        "http://{}/v1/completions",
-        server.address.expect("a TCP socket")
-    );
+    let protocol = ["--otlp-traces-protocol", "http/protobuf"];
+    let sim = Sim::serve(&[flags, protocol].concat()).await;
     let body = json!({"prompt": "Hi", "max_tokens": 2, "n": 2});
-    let answer = reqwest::Client::new().post(url).json(&body).send().await;
-    assert_eq!(answer.expect("an answer").status(), 200);
-    server.shutdown().await;
+    assert_eq!(sim.post(COMPLETIONS, &body).await.status, 200);
+    sim.server.shutdown().await;
     let (line, kind, request) = received.try_recv().expect("an export");
     assert_eq!(
         (line.as_str(), kind.as_str()),
@@ -204,19 +182,13 @@ async fn an_absent_collector_delays_nobody() {
 
 async fn absent(protocol: &str) {
     let flags = ["--otlp-traces-endpoint", "127.0.0.1:9"];
-    let server = serve(&[&flags[..], &["--otlp-traces-protocol", protocol]].concat()).await;
-    let url = format!(
-        "http://{}/v1/completions",
-        server.address.expect("a TCP socket")
-    );
-    let client = reqwest::Client::new();
+    let sim = Sim::serve(&[flags, ["--otlp-traces-protocol", protocol]].concat()).await;
     let body = json!({"prompt": "Hi", "max_tokens": 2});
     let all = async {
         for _ in 0..50 {
-            let answer = client.post(&url).json(&body).send().await;
-            assert_eq!(answer.expect("an answer").status(), 200);
+            assert_eq!(sim.post(COMPLETIONS, &body).await.status, 200);
         }
-        server.shutdown().await;
+        sim.server.shutdown().await;
     };
     let ended = tokio::time::timeout(Duration::from_secs(10), all).await;
     assert!(ended.is_ok(), "requests and the end wait for no collector");
