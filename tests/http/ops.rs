@@ -126,14 +126,14 @@ async fn bad_query_values_name_the_parameter() {
 /// As a 0.32 server was recorded (`tests/fixtures/errors/recorded.jsonl`).
 #[tokio::test]
 async fn operators_bodies_lack_what_vllm_says() {
-    let sim = Sim::vllm(&["--dev-mode"]).await;
+    let sim = vllm(&["--dev-mode"]).await;
     for (path, message) in [
         ("/collective_rpc", "Missing 'method' in request body"),
         ("/scale_elastic_ep", "new_data_parallel_size is required"),
     ] {
-        let (status, body) = sim.post(path, json!({})).await;
+        let (status, body) = post(&sim, path, json!({})).await;
         let error = json!({"message": message, "type": "Bad Request", "param": null, "code": 400});
-        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert_eq!(status, 400);
         assert_eq!(body, json!({"error": error}).to_string());
     }
     sim.server.shutdown().await;

@@ -13,10 +13,7 @@ use super::rust_tokens::tokens;
 const MAX_LINES: usize = 600;
 
 /// Files that are longer; they may not grow.
-const LONGER: &[(&str, usize)] = &[
-    ("crates/http/src/openai/prepare.rs", 667),
-    ("crates/replay/tests/replay/load.rs", 638),
-];
+const LONGER: &[(&str, usize)] = &[("crates/http/src/openai/prepare.rs", 667)];
 
 /// Files of one crate that may import each other in a circle.
 const MAX_CIRCLE: usize = 3;
@@ -24,10 +21,8 @@ const MAX_CIRCLE: usize = 3;
 /// Crates with larger circles, and the size of the largest; none may grow.
 const LARGER_CIRCLES: &[(&str, usize)] = &[
     ("", 8),
-    ("crates/config", 4),
     ("crates/engine", 4),
     ("crates/grpc", 6),
-    ("crates/http", 4),
     ("crates/replay", 4),
     ("crates/service", 5),
 ];
