@@ -1,5 +1,10 @@
 //! `vllm-sim replay` and `vllm-sim sweep` as they are typed.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
 use std::path::Path;
 use std::process::{Command, Output};
 
