@@ -11,24 +11,17 @@ FROM rust:1.95-bookworm AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /src
 
-# The dependencies alone, so that this layer stays until Cargo.lock changes.
-COPY Cargo.toml Cargo.lock ./
 # Kernels with pages of 64 KiB exist on arm64; jemalloc must know the largest page.
 ENV JEMALLOC_SYS_WITH_LG_PAGE=16
-RUN mkdir src benches \
-    && touch src/lib.rs \
-    && echo 'fn main() {}' >src/main.rs \
-    && sed -n '/^\[\[bench\]\]/{n;s/name = "\(.*\)"/benches\/\1.rs/p}' Cargo.toml | xargs -n 1 cp src/main.rs \
-    && cargo build --release --locked --bin vllm-sim \
-    && rm -r src benches
-
 COPY . .
-# Linked statically: glibc's resolver and the C++ library go into the binary.
-RUN touch src/main.rs src/lib.rs \
-    && cargo rustc --release --locked --bin vllm-sim -- -C target-feature=+crt-static -C strip=symbols
+# Linked statically: glibc's resolver and the C++ library go into the binary. The caches outlive the
+# layer, so that a change compiles no dependency again; the binary must leave them.
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    cargo rustc --profile dist --locked --bin vllm-sim --features jemalloc -- -C target-feature=+crt-static -C strip=symbols \
+    && cp target/dist/vllm-sim /src/vllm-sim
 # The names under which manifests call the programs that this one stands for.
 RUN mkdir -p /out/usr/local/bin /out/app \
-    && cp target/release/vllm-sim /out/usr/local/bin/vllm-sim \
+    && cp /src/vllm-sim /out/usr/local/bin/vllm-sim \
     && for name in vllm llm-d-inference-sim dataset-tool python3; do ln -s vllm-sim "/out/usr/local/bin/$name"; done \
     && ln -s /usr/local/bin/vllm-sim /out/app/llm-d-inference-sim
 

@@ -79,7 +79,7 @@ def build(work, binary):
         elif word == "COPY":
             sources = rest.split()[:-1]
             target = root / folder.lstrip("/")
-            names = sources if sources != ["."] else ["Cargo.toml", "Cargo.lock", "src", "benches", "examples", "proto"]
+            names = sources if sources != ["."] else ["Cargo.toml", "Cargo.lock", "src", "crates", "benches", "examples", "proto"]
             for name in names:
                 origin = REPOSITORY / name
                 if origin.is_dir():
@@ -87,11 +87,12 @@ def build(work, binary):
                 else:
                     shutil.copy(origin, target / name)
         elif word == "RUN":
-            command = rest
+            # Caches between builds are Docker's.
+            command = re.sub(r"--mount=\S+ ", "", rest)
             if binary:
                 # The finished program stands in for what cargo would make.
                 command = re.sub(r"cargo (build|rustc) .*?(?=&&|$)", "true ", command)
-                made = root / folder.lstrip("/") / "target/release/vllm-sim"
+                made = root / folder.lstrip("/") / "target/dist/vllm-sim"
                 made.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(binary, made)
             environment.pop("CARGO_TARGET_DIR", None)
