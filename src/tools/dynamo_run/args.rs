@@ -11,7 +11,7 @@ use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
-use super::DynamoError;
+use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 use super::tables::{self, TimingTables};
 use super::workload;
@@ -172,7 +172,7 @@ fn routing(kwargs: &mut Args) -> Result<RouterConfig, DynamoError> {
     Ok(RouterConfig::Kv(KvConfig {
         event_lag: Duration::try_from_secs_f64(lag / 1e3)
             .map_err(|_| kwargs.wrong("kv_event_lag_ms", format!("{lag} is too long")))?,
-        ..super::router(&config)?
+        ..super::router::config(&config)?
     }))
 }
 

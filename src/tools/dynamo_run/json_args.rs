@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-use super::DynamoError;
+use super::error::DynamoError;
 
 /// Arguments by name, taken out one by one so that those left over can be refused.
 pub(super) struct Args {

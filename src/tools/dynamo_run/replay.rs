@@ -4,8 +4,8 @@ use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts};
 use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 
-use super::DynamoError;
 use super::args::{Setup, Workers};
+use super::error::DynamoError;
 
 /// Plays a run to its end; `seed` decides between equal workers.
 pub(super) fn play(

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use vllm_sim_replay::{KvConfig, QueuePolicy};
 
-use super::DynamoError;
+use super::error::DynamoError;
 use super::json_args::Args;
 
 /// Dynamo's router configuration, by the names of `KvRouterConfig` (dynamo-kv-router 1.6.1).

@@ -16,7 +16,7 @@ use vllm_sim_engine::latency::{
     model,
 };
 
-use super::DynamoError;
+use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
 /// The GPU when none is named, as the mocker has it.

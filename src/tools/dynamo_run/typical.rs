@@ -5,8 +5,8 @@ use vllm_sim_replay::RouterConfig;
 use vllm_sim_replay::report::Report;
 use vllm_sim_replay::workload::Source;
 
-use super::DynamoError;
 use super::args::Setup;
+use super::error::DynamoError;
 use super::replay;
 
 /// Runs that are looked at.

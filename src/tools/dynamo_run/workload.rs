@@ -7,7 +7,7 @@ use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
 
-use super::DynamoError;
+use super::error::DynamoError;
 use super::json_args::{Args, wrong};
 
 /// Most requests of a synthetic run, so that a slip of the pen cannot run for ever.
