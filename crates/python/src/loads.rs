@@ -466,6 +466,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_scanner_agrees_with_serde_json(text in r#"[\[\]{}",:0-9a-eE.\\+\- ntruflsNI]{0,24}"#) {
+            // Python's -0 is the integer 0, serde_json's a float.
+            prop_assume!(!text.contains("-0"));
             let chars: Vec<char> = text.chars().collect();
             let mut scanner = Scanner { chars: &chars, at: 0 };
             scanner.skip_blanks();
