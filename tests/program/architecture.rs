@@ -19,13 +19,7 @@ const LONGER: &[(&str, usize)] = &[];
 const MAX_CIRCLE: usize = 3;
 
 /// Crates with larger circles, and the size of the largest; none may grow.
-const LARGER_CIRCLES: &[(&str, usize)] = &[
-    ("", 8),
-    ("crates/engine", 4),
-    ("crates/grpc", 6),
-    ("crates/replay", 4),
-    ("crates/service", 5),
-];
+const LARGER_CIRCLES: &[(&str, usize)] = &[("", 5), ("crates/engine", 4)];
 
 /// Helpers that look until a condition holds, with a bound and a pause between two looks.
 const PAUSE_BETWEEN_LOOKS: &[&str] = &["tests/http/sim.rs", "tests/program/compat/mod.rs"];

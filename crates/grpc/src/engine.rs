@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::{Request, Response, Status};
 
 use super::generate::Answer;
+use super::parts::Parts;
 use super::proto::vllm_engine_server::VllmEngine;
 use super::proto::{
     AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest, GetModelInfoRequest,
@@ -13,7 +14,7 @@ use super::proto::{
     HealthCheckResponse,
 };
 use super::read::CallMetadata;
-use super::{Parts, fault, read, status};
+use super::{fault, read, status};
 use vllm_sim_service::{Policy, embedding};
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.

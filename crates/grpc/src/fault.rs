@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tonic::{Request, Status};
 
-use super::{Parts, status};
+use super::parts::Parts;
+use super::status;
 use vllm_sim_service::RequestFaults;
 use vllm_sim_service::fault::{ConnHandle, StreamFault};
 use vllm_sim_wire::fault::{ErrorType, Fault};

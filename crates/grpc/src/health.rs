@@ -9,7 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::Parts;
+use super::parts::Parts;
 
 /// How often a watcher's answer is looked at again.
 const LOOK: Duration = Duration::from_millis(200);

@@ -10,6 +10,7 @@ mod engine;
 mod fault;
 mod generate;
 mod health;
+mod parts;
 mod read;
 mod status;
 
@@ -22,9 +23,6 @@ mod status;
 )]
 pub mod proto;
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use axum::Router;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -32,48 +30,11 @@ use tonic_reflection::server::Builder;
 
 use engine::Engine;
 use health::Health;
+pub use parts::Parts;
 use proto::vllm_engine_server::VllmEngineServer;
-use vllm_sim_config::Config;
-use vllm_sim_service::Service;
 
 /// What [`proto`] was made from, as reflection shows it.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-
-/// What the calls need.
-#[derive(Clone)]
-pub struct Parts {
-    /// What was chosen at start.
-    pub config: Arc<Config>,
-    /// The use cases.
-    pub service: Arc<Service>,
-    /// When the process started.
-    pub started: Instant,
-}
-
-impl Parts {
-    fn uptime(&self) -> f64 {
-        self.since_start().as_secs_f64()
-    }
-
-    /// Whether requests are taken, or why not.
-    fn health(&self) -> Result<(), &'static str> {
-        if self.service.is_draining() {
-            return Err("server is shutting down");
-        }
-        if self.since_start() < self.config.server.startup_duration {
-            return Err("server is starting");
-        }
-        Ok(())
-    }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "start-up and uptime are real time"
-    )]
-    fn since_start(&self) -> std::time::Duration {
-        Instant::now().duration_since(self.started)
-    }
-}
 
 /// Every gRPC service there is, to be served over HTTP/2.
 pub fn router(parts: Parts) -> Router {

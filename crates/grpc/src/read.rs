@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Parts;
+use super::parts::Parts;
 use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};

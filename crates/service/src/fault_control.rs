@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::Admission;
+use super::admission::Admission;
 use crate::fault::{AdmissionBound, DrawnFault, FaultObserver, FaultOrigin, FaultRates};
 use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::Delays;

@@ -1,5 +1,6 @@
 //! Use cases without protocol: what every edge (HTTP, gRPC) calls.
 
+mod admission;
 mod backlog;
 mod content;
 mod control;
@@ -8,6 +9,7 @@ pub mod fault;
 mod fault_control;
 mod fault_injector;
 pub mod generate;
+mod hand_over;
 mod job;
 mod leases;
 mod models;
@@ -37,13 +39,14 @@ use vllm_sim_engine::{
 use vllm_sim_random::{Purpose, mix, stream};
 use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
 
+pub use admission::Admission;
 pub use content::ToolRequest;
 pub use control::{Asset, Control, Halt};
 pub use embed::embedding;
 pub use fault_control::{FaultControl, LiveSettings};
 pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
+pub use hand_over::HandOver;
 pub use job::{Content, Job, Transfer};
-pub use leases::HandOver;
 pub use models::{Adapter, LoadError, Models};
 pub use off_thread::off_thread;
 pub use policy::{AdmitAt, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
@@ -122,15 +125,6 @@ impl ServeError {
             Self::Constraint(_) | Self::Tools(_) => true,
         }
     }
-}
-
-/// Bounds on what is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Admission {
-    /// Sequences, waiting and running.
-    pub requests: Option<u32>,
-    /// Prompt tokens not yet computed.
-    pub tokens: Option<u64>,
 }
 
 /// Settings of the service.

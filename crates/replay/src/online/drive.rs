@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
+use super::options::{OnlineError, OnlineOptions, OnlineSummary};
 use super::prompt::{ChatHistory, PromptWriter};
 use super::target::Target;
-use super::{OnlineError, OnlineOptions, OnlineSummary};
 use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
 use crate::workload::{Dependency, Session, Source, Turn};
 use vllm_sim_engine::SimTime;

@@ -8,8 +8,8 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::exchange::Exchange;
+use super::options::{Api, OnlineError, OnlineOptions};
 use super::target::Target;
-use super::{Api, OnlineError, OnlineOptions};
 use crate::workload::{Prompt, TokenRun, Turn};
 use vllm_sim_random::mix;
 

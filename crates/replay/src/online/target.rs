@@ -9,7 +9,7 @@ use hyper::{Method, Request, Response};
 use serde_json::Value;
 
 use super::exchange::{Exchange, SseReader};
-use super::{Api, OnlineError, OnlineOptions};
+use super::options::{Api, OnlineError, OnlineOptions};
 use crate::http_client::{Client, Connector, Endpoint, ResponseBody};
 
 /// Longest answer that is no stream.

@@ -4,7 +4,7 @@ use vllm_sim_random::Draw;
 
 use super::index::BlockIndex;
 use super::queue::QueuePolicy;
-use super::{RouteChoice, RouteRequest};
+use super::request::{RouteChoice, RouteRequest};
 
 /// Dynamo's router: the worker with the least blocks to prefill and to decode.
 ///

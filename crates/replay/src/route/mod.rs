@@ -6,14 +6,14 @@
 mod index;
 mod kv;
 mod queue;
+mod request;
 mod scorers;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
+use vllm_sim_engine::Event;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::{BlockPlan, Event, Stats};
 use vllm_sim_random::{Draw, Purpose, stream};
 
 use index::BlockIndex;
@@ -21,6 +21,7 @@ pub use kv::KvConfig;
 use kv::KvState;
 pub use queue::QueuePolicy;
 use queue::{QueuedRequest, RouterQueue};
+pub(super) use request::{Gauges, RouteChoice, RouteRequest};
 pub use scorers::{Scorer, ScorersConfig};
 
 /// How workers are chosen.
@@ -59,42 +60,6 @@ impl RouterConfig {
         }
     }
 }
-
-/// A request that wants a worker.
-#[derive(Debug, Clone)]
-pub(super) struct RouteRequest {
-    /// Its place among the living.
-    pub slot: u32,
-    /// Its place in the order of dispatch, for draws.
-    pub number: u64,
-    pub plan: Arc<BlockPlan>,
-    /// Prompt tokens.
-    pub prompt: u32,
-    pub priority: i32,
-    pub strict_priority: u32,
-}
-
-impl RouteRequest {
-    /// Full blocks of the prompt.
-    fn blocks(&self) -> &[vllm_sim_engine::BlockKey] {
-        let full = self.prompt.checked_div(self.plan.block_size).unwrap_or(0);
-        let keys = &self.plan.keys;
-        &keys[..keys.len().min(full as usize)]
-    }
-}
-
-/// Where a request goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RouteChoice {
-    pub worker: u32,
-    /// Blocks of its prompt that the router believes to be there.
-    pub overlap: u32,
-    /// The same of the best worker, of routers that look for them.
-    pub best: Option<u32>,
-}
-
-/// The gauges of a worker.
-pub(super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
 
 /// Routes the requests of one pool.
 #[derive(Debug)]

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use vllm_sim_engine::SimTime;
 
-use super::RouteRequest;
+use super::request::RouteRequest;
 
 /// Who leaves the router's queue first, within one strict priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::Stats;
 
-use super::Gauges;
+use super::request::Gauges;
 
 /// What llm-d's endpoint picker looks at. Every score lies between 0 and 1.
 ///

@@ -1,0 +1,100 @@
+use std::time::Duration;
+
+use crate::http_client::Trust;
+use crate::workload::WorkloadError;
+
+/// Which API is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Api {
+    /// `/v1/completions`, with prompts of token ids: their lengths are exact.
+    #[default]
+    Completions,
+    /// `/v1/chat/completions`, with text whose length is measured with `/tokenize`.
+    Chat,
+}
+
+/// How to send.
+#[derive(Debug, Clone)]
+pub struct OnlineOptions {
+    /// `http://host:port` or `https://…`, with or without `/v1`; sessions go to them in turn.
+    pub targets: Vec<String>,
+    /// Which API.
+    pub api: Api,
+    /// Model to name. Default: the first that the first target lists.
+    pub model: Option<String>,
+    /// Sent as a bearer token.
+    pub api_key: Option<String>,
+    /// Whose certificates are believed where a target is `https`.
+    pub trust: Trust,
+    /// Sessions in flight in a closed loop; `None`: sessions start at their times.
+    pub concurrency: Option<u32>,
+    /// Most sessions in flight at all. Default 4096.
+    pub max_in_flight: u32,
+    /// Divides starts and pauses.
+    pub speedup: f64,
+    /// Longest time of one request. Default 10 minutes.
+    pub timeout: Duration,
+    /// Time of the whole run; what is unfinished then is reported as incomplete.
+    pub limit: Option<Duration>,
+    /// Ask for exactly the planned number of tokens. Default yes.
+    pub ignore_eos: bool,
+    /// Token ids that prompts are made of: the first, and one past the last. Default: ids that the
+    /// first target's `/tokenize` makes of words; 100 to 30,000 where it has none.
+    pub token_ids: Option<(u32, u32)>,
+    /// Seed of the words.
+    pub seed: u64,
+}
+
+impl Default for OnlineOptions {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            api: Api::Completions,
+            model: None,
+            api_key: None,
+            trust: Trust::Browsers,
+            concurrency: None,
+            max_in_flight: 4096,
+            speedup: 1.0,
+            timeout: Duration::from_secs(600),
+            limit: None,
+            ignore_eos: true,
+            token_ids: None,
+            seed: 42,
+        }
+    }
+}
+
+/// Why nothing was sent, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum OnlineError {
+    /// An option makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The workload is broken.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A server cannot be used at all.
+    #[error("{target}: {problem}")]
+    Target {
+        /// Which.
+        target: String,
+        /// Why.
+        problem: String,
+    },
+    /// No threads.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// What is known of a run besides its requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OnlineSummary {
+    /// Requests that were to be sent until the run ended.
+    pub requests: u64,
+    /// How long it took.
+    pub wall: Duration,
+    /// Greatest delay of a start behind its time, because of the bound on what is in flight or of
+    /// a busy sender.
+    pub latest: Duration,
+}

@@ -1,0 +1,39 @@
+use std::sync::Arc;
+
+use vllm_sim_engine::{BlockKey, BlockPlan, Stats};
+
+/// A request that wants a worker.
+#[derive(Debug, Clone)]
+pub(in super::super) struct RouteRequest {
+    /// Its place among the living.
+    pub slot: u32,
+    /// Its place in the order of dispatch, for draws.
+    pub number: u64,
+    pub plan: Arc<BlockPlan>,
+    /// Prompt tokens.
+    pub prompt: u32,
+    pub priority: i32,
+    pub strict_priority: u32,
+}
+
+impl RouteRequest {
+    /// Full blocks of the prompt.
+    pub(super) fn blocks(&self) -> &[BlockKey] {
+        let full = self.prompt.checked_div(self.plan.block_size).unwrap_or(0);
+        let keys = &self.plan.keys;
+        &keys[..keys.len().min(full as usize)]
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct RouteChoice {
+    pub worker: u32,
+    /// Blocks of its prompt that the router believes to be there.
+    pub overlap: u32,
+    /// The same of the best worker, of routers that look for them.
+    pub best: Option<u32>,
+}
+
+/// The gauges of a worker.
+pub(in super::super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
