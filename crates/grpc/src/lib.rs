@@ -15,7 +15,6 @@ mod read;
 mod status;
 
 #[rustfmt::skip]
-#[path = "generated.rs"]
 #[expect(
     missing_docs,
     clippy::too_many_lines,
