@@ -6,7 +6,9 @@ use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::calibrate;
-use crate::tools::{dataset, record, replay, sweep};
+#[cfg(feature = "sqlite")]
+use crate::tools::{dataset, record};
+use crate::tools::{replay, sweep};
 use vllm_sim_config::{CliMode, TOOLS, clap_command};
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
@@ -83,7 +85,9 @@ fn tool(name: &'static str) -> Command {
             .about("Compare recorded runs with their simulation")
             .arg(Arg::new("runs").long("runs").value_name("DIR"))
             .arg(Arg::new("out").long("out").value_name("DIR")),
+        #[cfg(feature = "sqlite")]
         "dataset" => dataset::command(),
+        #[cfg(feature = "sqlite")]
         "record" => record::command(),
         "completions" => Command::new(name)
             .about("Print a script that completes the command line in a shell")

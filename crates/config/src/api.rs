@@ -20,7 +20,7 @@ use vllm_sim_observe::metrics::Compat;
 pub struct Api {
     /// Which family of routes exists.
     pub task: Task,
-    /// Most log probabilities a request may ask for [20]; `None`: the whole vocabulary.
+    /// Most log probabilities a request may ask for (default 20); `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
     /// Whether `tool_choice: auto` may call tools.
     pub enable_auto_tool_choice: bool,
@@ -28,7 +28,7 @@ pub struct Api {
     pub tool_call_parser: Option<String>,
     /// vLLM's name of the reasoning parser; known.
     pub reasoning_parser: Option<String>,
-    /// Share of output tokens that is reasoning when a reasoning parser is set [0.4].
+    /// Share of output tokens that is reasoning when a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
     /// Whether usage has `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
@@ -52,7 +52,7 @@ pub struct Api {
     pub fingerprint: Fingerprint,
     /// The text of [`Fingerprint::Custom`], which has one.
     pub fingerprint_value: Option<String>,
-    /// Tokens per stream chunk [1].
+    /// Tokens per stream chunk (default 1).
     pub stream_interval: u32,
     /// Whether `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
@@ -72,7 +72,7 @@ pub struct Api {
     pub limit_mm_per_prompt: Option<Value>,
     /// Folder from which `file://` media may be read.
     pub allowed_local_media_path: Option<PathBuf>,
-    /// Classes of the simulated classifier [2].
+    /// Classes of the simulated classifier (default 2).
     pub num_labels: u32,
     /// What the model makes of speech.
     pub speech: Speech,
@@ -81,13 +81,13 @@ pub struct Api {
 /// Bounds on single requests, from vLLM's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// `VLLM_MAX_N_SEQUENCES` [16384].
+    /// `VLLM_MAX_N_SEQUENCES` (default 16384).
     pub n: u32,
-    /// `VLLM_MAX_COMPLETION_PROMPTS` [1024].
+    /// `VLLM_MAX_COMPLETION_PROMPTS` (default 1024).
     pub prompts: u32,
-    /// `VLLM_MAX_STOP_STRINGS` [4].
+    /// `VLLM_MAX_STOP_STRINGS` (default 4).
     pub stop_strings: u32,
-    /// `VLLM_MAX_NUM_BAD_WORDS` [128].
+    /// `VLLM_MAX_NUM_BAD_WORDS` (default 128).
     pub bad_words: u32,
 }
 

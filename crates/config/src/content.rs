@@ -13,7 +13,7 @@ use vllm_sim_tokenizer::MediaRules;
 /// What replies say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
-    /// Where text comes from [random].
+    /// Where text comes from (default random).
     pub mode: Mode,
     /// Root of every random stream; `None`: the clock's choice at start.
     pub seed: Option<u64>,
@@ -27,11 +27,11 @@ pub struct Content {
     pub echo_cut: bool,
     /// Recorded replies.
     pub dataset: Option<Dataset>,
-    /// Percentage of chat replies with an image, in omni mode [0].
+    /// Percentage of chat replies with an image, in omni mode (default 0).
     pub image_emission_rate: u8,
-    /// Time to make that image, and its standard deviation [0].
+    /// Time to make that image, and its standard deviation (default 0).
     pub image_delay: (Duration, Duration),
-    /// Length of an embedding when the request names none [384].
+    /// Length of an embedding when the request names none (default 384).
     pub default_embedding_dimensions: u32,
     /// Text and images (llm-d).
     pub omni: bool,
@@ -48,13 +48,13 @@ pub struct Dataset {
     pub url: Option<String>,
     /// Copy it to memory first.
     pub in_memory: bool,
-    /// Table [llmd].
+    /// Table (default llmd).
     pub table: String,
     /// SHA-256 that a fetched file must have, 64 lower-case hex digits.
     pub sha256: Option<String>,
-    /// Start with built-in sentences when it cannot be used [no].
+    /// Start with built-in sentences when it cannot be used (default no).
     pub fallback: bool,
-    /// Tokens come when they came in the recording [no].
+    /// Tokens come when they came in the recording (default no).
     pub replay_timing: bool,
 }
 

@@ -32,15 +32,15 @@ pub struct Engine {
     pub admission: Admission,
     /// Delays of the pool scheduler, speed-up included.
     pub delays: Delays,
-    /// Everything takes so many times as long [1]; the delays above know it already.
+    /// Everything takes so many times as long (default 1); the delays above know it already.
     pub latency_factor: f64,
     /// Where step times of the batching schedulers come from.
     pub latency_source: LatencySource,
     /// GPU whose constants the roofline uses.
     pub gpu: Option<String>,
-    /// Share of GPU memory that is used [0.92].
+    /// Share of GPU memory that is used (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Tokens per block [16].
+    /// Tokens per block (default 16).
     pub block_size: u32,
     /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
     pub num_blocks: Option<u32>,
@@ -50,37 +50,37 @@ pub struct Engine {
     pub enable_prefix_caching: bool,
     /// llm-d's `enable-kvcache`.
     pub enable_kvcache: bool,
-    /// llm-d's `global-cache-hit-threshold` [0: off].
+    /// llm-d's `global-cache-hit-threshold` (default 0: off).
     pub cache_hit_threshold: f64,
     /// How blocks are named.
     pub hash_algo: HashAlgo,
     /// Seed of block names; `None`: the algorithm's own.
     pub hash_seed: Option<String>,
-    /// Whether a prompt may be read in pieces [yes].
+    /// Whether a prompt may be read in pieces (default yes).
     pub enable_chunked_prefill: bool,
     /// Longest piece of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Who gives way when blocks run out [the youngest].
+    /// Who gives way when blocks run out (default the youngest).
     pub victim: Victim,
     /// Order of the waiting queue.
     pub policy: Policy,
-    /// Two steps in flight instead of one [yes].
+    /// Two steps in flight instead of one (default yes).
     pub async_scheduling: bool,
-    /// Share of blocks kept free on admission [0].
+    /// Share of blocks kept free on admission (default 0).
     pub watermark: f64,
     /// Ranks and how they are reached.
     pub parallel: Parallel,
-    /// Every modelled duration is divided by this; more than 0 [1].
+    /// Every modelled duration is divided by this; more than 0 (default 1).
     pub speedup_ratio: f64,
-    /// Decode durations are divided by this too; more than 0 [1].
+    /// Decode durations are divided by this too; more than 0 (default 1).
     pub decode_speedup_ratio: f64,
     /// What it does of a request.
     pub role: Role,
     /// Draft tokens.
     pub speculative: Option<Speculative>,
-    /// Independent copies of the whole server, on ports one after the other [1].
+    /// Independent copies of the whole server, on ports one after the other (default 1).
     pub replicas: u32,
-    /// From the start of one replica to that of the next [none].
+    /// From the start of one replica to that of the next (default none).
     pub stagger_delay: Duration,
     /// Settings of the SGLang scheduler.
     pub sglang: Sglang,
@@ -88,7 +88,7 @@ pub struct Engine {
     pub kv_bytes_per_token: Option<u64>,
     /// Bandwidth of transfers between pods, GB/s; `None`: transfers take the delays above.
     pub kv_transfer_bandwidth: Option<f64>,
-    /// Cache data type as typed [auto].
+    /// Cache data type as typed (default auto).
     pub kv_cache_dtype: String,
     /// Quantisation as typed.
     pub quantization: Option<String>,
@@ -116,13 +116,13 @@ pub enum LatencySource {
 pub struct Sglang {
     /// Order of the waiting queue [by arrival].
     pub schedule_policy: SchedulePolicy,
-    /// Prompt tokens of one prefill batch [16384].
+    /// Prompt tokens of one prefill batch (default 16384).
     pub max_prefill_tokens: u32,
-    /// Longest piece of one prompt [8192].
+    /// Longest piece of one prompt (default 8192).
     pub chunked_prefill_size: u32,
-    /// Output tokens that admission assumes at most [4096].
+    /// Output tokens that admission assumes at most (default 4096).
     pub clip_max_new_tokens: u32,
-    /// Greater admits less [1].
+    /// Greater admits less (default 1).
     pub schedule_conservativeness: f64,
 }
 

@@ -8,9 +8,9 @@ use vllm_sim_service::fault::{Failure, FaultRates, FaultSpec, StreamFault};
 /// Failures on purpose.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Faults {
-    /// How often requests fail [0], and how [all failures; of streams a cut after five tokens].
+    /// How often requests fail (default 0), and how [all failures; of streams a cut after five tokens].
     pub rates: FaultRates,
-    /// What health checks are told [200].
+    /// What health checks are told (default 200).
     pub health_status: u16,
     /// Failures over time, from a file.
     pub scenario: Option<PathBuf>,

@@ -18,16 +18,16 @@ pub struct KvEvents {
     pub endpoint: String,
     /// Replay socket of rank 0; `None`: none.
     pub replay_endpoint: Option<String>,
-    /// Batches kept for replay [10000; llm-d 1024].
+    /// Batches kept for replay (default 10000; llm-d 1024).
     pub buffer_steps: usize,
-    /// High-water mark of the socket [100000].
+    /// High-water mark of the socket (default 100000).
     pub hwm: u32,
-    /// Longest queue to the publisher [100000].
+    /// Longest queue to the publisher (default 100000).
     pub max_queue_size: usize,
     /// First frame: `{pod_ip}`, `{pod_name}`, `{port}`, `{rank}`, `{model}` are filled in
-    /// [empty; llm-d `kv@{pod_ip}:{port}@{model}`].
+    /// (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
-    /// Events per batch; vLLM's form sends one batch per step instead [16].
+    /// Events per batch; vLLM's form sends one batch per step instead (default 16).
     pub batch_size: usize,
 }
 

@@ -21,7 +21,7 @@ pub struct KvTransfer {
     pub engine_id: Option<String>,
     /// Where a decoding server says that it has read the blocks of rank 0; rank r: port + r.
     pub side_channel: SideChannel,
-    /// How long blocks are kept for it [30 s; MoRI-IO 60 s].
+    /// How long blocks are kept for it (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
     /// Port on which Mooncake's registry of prefilling engines listens, when this server is to
     /// start it.

@@ -14,15 +14,15 @@ use super::values::Values;
 pub struct Lora {
     /// Whether adapters exist at all [yes; behind `serve` with `--enable-lora`].
     pub enabled: bool,
-    /// Adapters that run at once [1]; at least 1.
+    /// Adapters that run at once (default 1); at least 1.
     pub max_loras: u32,
-    /// Adapters kept at hand [`max_loras`]; at least that many.
+    /// Adapters kept at hand (default `max_loras`); at least that many.
     pub max_cpu_loras: u32,
-    /// Greatest rank [16].
+    /// Greatest rank (default 16).
     pub max_rank: u32,
     /// Adapters loaded at start.
     pub modules: Vec<LoraModule>,
-    /// How long loading takes [0].
+    /// How long loading takes (default 0).
     pub load_time: Duration,
     /// Whether `/v1/load_lora_adapter` exists [yes; behind `serve` by environment].
     pub runtime_updating: bool,

@@ -16,15 +16,15 @@ pub struct Metrics {
     pub disable_log_stats: bool,
     /// Residency histograms of blocks (`--kv-cache-metrics`).
     pub kv_cache: bool,
-    /// Share of blocks those sample [0.01].
+    /// Share of blocks those sample (default 0.01).
     pub kv_cache_sample: f64,
-    /// How often a line about each engine is logged behind `serve` [10 s]; zero: never.
+    /// How often a line about each engine is logged behind `serve` (default 10 s); zero: never.
     pub log_interval: Duration,
     /// FLOP counters (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// llm-d's fake metrics, checked; shown instead of real ones.
     pub fake: Option<Value>,
-    /// How often functions in them are evaluated [100 ms]; more than 0.
+    /// How often functions in them are evaluated (default 100 ms); more than 0.
     pub fake_refresh_interval: Duration,
 }
 

@@ -32,13 +32,13 @@ pub struct Model {
     pub chat_template_content_format: Option<ContentFormat>,
     /// Arguments of every chat template call.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Role of answers [assistant].
+    /// Role of answers (default assistant).
     pub response_role: String,
     /// Sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
     pub generation_config: String,
     /// Sampling defaults laid over those.
     pub generation_config_overrides: Map<String, Value>,
-    /// The imitated release [0.33.0].
+    /// The imitated release (default 0.33.0).
     pub vllm_version: String,
     /// Whose wire where the two projects contradict each other.
     pub compat: Compat,
@@ -49,7 +49,7 @@ pub struct Model {
 /// Where tokens come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerSource {
-    /// Folder, file or hub name [the model's].
+    /// Folder, file or hub name (default the model's).
     pub name: String,
     /// Revision on the hub.
     pub revision: Option<String>,

@@ -6,17 +6,17 @@ use super::values::Values;
 /// Ranks and how they are reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parallel {
-    /// Tensor parallel size [1].
+    /// Tensor parallel size (default 1).
     pub tensor: u32,
-    /// Pipeline parallel size [1].
+    /// Pipeline parallel size (default 1).
     pub pipeline: u32,
-    /// Data parallel size [1].
+    /// Data parallel size (default 1).
     pub data: u32,
     /// Ranks in this process, first and count: all of them unless the flags say otherwise.
     pub local_ranks: (u32, u32),
     /// How ranks are reached.
     pub balance: Balance,
-    /// Port of the supervisor (multi-port mode) [9256].
+    /// Port of the supervisor (multi-port mode) (default 9256).
     pub supervisor_port: Option<u16>,
     /// API server processes to report [data parallel size].
     pub api_servers: u32,

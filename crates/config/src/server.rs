@@ -12,7 +12,7 @@ use vllm_sim_observe::otel::OtlpProtocol;
 pub struct Server {
     /// Address to listen on; `None`: all interfaces.
     pub host: Option<String>,
-    /// TCP port of the first rank [8000]; 0 (only behind `serve`): any free one.
+    /// TCP port of the first rank (default 8000); 0 (only behind `serve`): any free one.
     pub port: u16,
     /// Unix socket instead of host and port.
     pub uds: Option<PathBuf>,
@@ -26,13 +26,13 @@ pub struct Server {
     pub cors: Cors,
     /// `None`: plain text.
     pub tls: Option<Tls>,
-    /// Largest request body [64 MiB].
+    /// Largest request body (default 64 MiB).
     pub max_request_body_bytes: usize,
     /// How long requests in flight may go on after a signal [30 s; behind `serve` 0: abort].
     pub shutdown_timeout: Duration,
-    /// How long `/health/ready` says 503 after start [0].
+    /// How long `/health/ready` says 503 after start (default 0).
     pub startup_duration: Duration,
-    /// When an idle connection is closed [5 s].
+    /// When an idle connection is closed (default 5 s).
     pub keep_alive: Duration,
     /// Whether every response carries `x-request-id`.
     pub request_id_headers: bool,
@@ -67,9 +67,9 @@ pub struct Server {
 pub struct Cors {
     /// Allowed origins; empty: none, `*`: all.
     pub origins: Vec<String>,
-    /// Allowed methods [`*`].
+    /// Allowed methods (default `*`).
     pub methods: Vec<String>,
-    /// Allowed request headers [`*`].
+    /// Allowed request headers (default `*`).
     pub headers: Vec<String>,
     /// Whether credentials are allowed.
     pub credentials: bool,

@@ -8,7 +8,7 @@ use super::values::Values;
 /// Draft tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speculative {
-    /// vLLM's `method` [ngram].
+    /// vLLM's `method` (default ngram).
     pub method: String,
     /// Draft tokens per step; at least 1.
     pub num_tokens: u32,

@@ -20,11 +20,11 @@ pub struct Speech {
     pub realtime: bool,
     /// How the model listens.
     pub model: Listener,
-    /// Most bytes of an upload [25 MiB].
+    /// Most bytes of an upload (default 25 MiB).
     pub max_file_bytes: u64,
-    /// Longest sound, in seconds [600].
+    /// Longest sound, in seconds (default 600).
     pub max_seconds: u32,
-    /// Most bytes of a sound as 32-bit samples [256 MiB].
+    /// Most bytes of a sound as 32-bit samples (default 256 MiB).
     pub max_decoded_bytes: u64,
 }
 
