@@ -23,18 +23,18 @@ async fn post_json(sim: &Sim, path: &str, body: Value) -> Value {
 }
 
 async fn post(sim: &Sim, path: &str, body: Value) -> (u16, String) {
-    told(&sim.post(path, &body).await)
+    status_and_text(&sim.post(path, &body).await)
 }
 
 async fn poke(sim: &Sim, path: &str) -> (u16, String) {
-    told(&sim.poke(path).await)
+    status_and_text(&sim.poke(path).await)
 }
 
 async fn get(sim: &Sim, path: &str) -> (u16, String) {
-    told(&sim.get(path).await)
+    status_and_text(&sim.get(path).await)
 }
 
-fn told(answer: &Answer) -> (u16, String) {
+fn status_and_text(answer: &Answer) -> (u16, String) {
     (answer.status, answer.text())
 }
 
@@ -253,7 +253,7 @@ async fn a_header_asks_for_an_error() {
     let path = "/v1/completions";
     let header = ["x-return-error: 418"];
     let answer = sim.post_with(path, &header, &completion(1)).await;
-    let (status, body) = told(&answer);
+    let (status, body) = status_and_text(&answer);
     let expected = r#"{"error":{"message":"Simulated error triggered by X-Return-Error header (code 418)","type":"APIConnectionError","param":null,"code":418}}"#;
     assert_eq!((status, body.as_str()), (418, expected));
     sim.server.shutdown().await;
@@ -385,7 +385,7 @@ async fn sagemaker_registers_adapters_under_its_own_names() {
     let body = json!({"model": "a", "prompt": "x", "max_tokens": 1});
     assert_eq!(post_json(&sim, "/v1/completions", body).await["model"], "a");
     let delete = "DELETE /adapters/a HTTP/1.1\r\nhost: sim\r\n\r\n";
-    let unregistered = told(&sim.ask(delete).await);
+    let unregistered = status_and_text(&sim.ask(delete).await);
     assert_eq!(unregistered, (OK, "Adapter a unregistered".into()));
     assert_eq!(sim.ask(delete).await.status, 404);
     sim.server.shutdown().await;

@@ -116,7 +116,7 @@ pub enum Scope {
 }
 
 /// The words of a choice, and what each means.
-pub(crate) struct Words<T: 'static> {
+pub(crate) struct ChoiceWords<T: 'static> {
     pub(crate) names: &'static [&'static str],
     pub(crate) meanings: &'static [T],
 }
@@ -160,7 +160,7 @@ impl<T> Flag<T> {
     pub(crate) const fn choice(
         name: &'static str,
         group: Group,
-        words: Words<T>,
+        words: ChoiceWords<T>,
         help: &'static str,
     ) -> Self {
         Self {

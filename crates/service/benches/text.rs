@@ -26,7 +26,7 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     println!("{name:<28} {each:>9} ns");
 }
 
-fn brief(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
+fn generate_request(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
     GenerateRequest {
         key,
         limit,
@@ -87,14 +87,16 @@ fn main() {
     };
     for limit in [100, 2_000] {
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script = generator.script(&brief(i.into(), limit, endless(Vec::new())));
+            let script = generator.script(&generate_request(i.into(), limit, endless(Vec::new())));
             assert_eq!(script.len(), limit);
         });
     }
     time("script with stop strings", rounds, |i| {
         let stops = endless(vec!["nobody says this".into(), "or that".into()]);
         assert_eq!(
-            generator.script(&brief(i.into(), 2_000, stops)).len(),
+            generator
+                .script(&generate_request(i.into(), 2_000, stops))
+                .len(),
             2_000
         );
     });

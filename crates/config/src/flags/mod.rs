@@ -14,7 +14,7 @@ macro_rules! flags {
 /// The words of a choice, each with what it means.
 macro_rules! words {
     [$(($name:literal, $meaning:expr)),+] => {
-        crate::flag::Words { names: &[$($name),+], meanings: &[$($meaning),+] }
+        crate::flag::ChoiceWords { names: &[$($name),+], meanings: &[$($meaning),+] }
     };
 }
 

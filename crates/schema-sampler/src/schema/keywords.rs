@@ -7,7 +7,7 @@ use super::node::{
     ArrayRules, Contains, NumberRules, ObjectRules, Property, SchemaNode, StringRules, ValueHints,
 };
 use super::number::{Decimal, JsonNumber};
-use super::read::{JsonObject, KeywordSet, SchemaReader, brief};
+use super::read::{JsonObject, KeywordSet, SchemaReader, shortened};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
 use crate::regex::Pattern;
@@ -85,7 +85,7 @@ impl SchemaReader<'_> {
                 let Some(number) = value.as_number() else {
                     return self.bad(
                         &node.path,
-                        format!("Expected f64 for '{name}', got {}", brief(value)),
+                        format!("Expected f64 for '{name}', got {}", shortened(value)),
                     );
                 };
                 let bound = (JsonNumber::of(number), open);
@@ -128,7 +128,7 @@ impl SchemaReader<'_> {
                 &node.path,
                 format!(
                     "Expected positive integer for '{key}', got {}",
-                    brief(value)
+                    shortened(value)
                 ),
             ),
         }
@@ -145,7 +145,7 @@ impl SchemaReader<'_> {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => self.bad(
                 &node.path,
-                format!("Expected string for '{key}', got {}", brief(other)),
+                format!("Expected string for '{key}', got {}", shortened(other)),
             ),
         }
     }
@@ -325,13 +325,13 @@ impl SchemaReader<'_> {
                     Some(name) => Ok(name.to_owned()),
                     None => self.bad(
                         &node.path,
-                        format!("'required' must hold strings, got {}", brief(name)),
+                        format!("'required' must hold strings, got {}", shortened(name)),
                     ),
                 })
                 .collect(),
             Some(other) => self.bad(
                 &node.path,
-                format!("Expected array for 'required', got {}", brief(other)),
+                format!("Expected array for 'required', got {}", shortened(other)),
             ),
         }
     }

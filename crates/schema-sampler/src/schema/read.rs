@@ -227,7 +227,7 @@ impl SchemaReader<'_> {
             let Some(reference) = reference.as_str() else {
                 return self.bad(
                     &path,
-                    format!("$ref must be a string, got {}", brief(reference)),
+                    format!("$ref must be a string, got {}", shortened(reference)),
                 );
             };
             self.pending.push((id, reference.to_owned()));
@@ -322,7 +322,7 @@ impl SchemaReader<'_> {
 }
 
 /// A value as an error message shows it.
-pub(super) fn brief(value: &Value) -> String {
+pub(super) fn shortened(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 {
         return text;
