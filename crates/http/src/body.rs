@@ -9,7 +9,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::App;
-use super::openai::llmd::unread;
 use super::request_head::RequestHead;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -82,7 +81,9 @@ impl FromRequest<Arc<App>> for Posted {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
-            value: received.json().map_err(|fault| unread(app, fault))?,
+            value: received
+                .json()
+                .map_err(|fault| app.policy.first_reader.unread(fault))?,
             head: received.head,
         })
     }

@@ -1,19 +1,21 @@
 //! The HTTP end of the road that requests for generation take: what their heads say, and the words
 //! of refusals.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use serde_json::Value;
 
 use crate::app::{App, LoadGuard};
-use crate::policy::UnknownModel;
+use crate::policy::{Api, LateRefusals};
 use crate::request_head::RequestHead;
 use crate::{error, fault};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
     self as service, EngineChecks, GenerationRequest, OutputRoom, Protocol, Refusal, Reply,
 };
-use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::fault::Fault;
 
 /// A request that is being answered.
 pub(crate) struct Started<V> {
@@ -36,6 +38,16 @@ pub(crate) enum Refused<V> {
     },
 }
 
+impl<V> Refused<V> {
+    /// As a stream tells it: where its headers wait for everything, all is found before them.
+    pub(crate) fn told(self, late: LateRefusals) -> Self {
+        match late {
+            LateRefusals::InStream => self,
+            LateRefusals::AsStatus => Self::Early(self.into()),
+        }
+    }
+}
+
 impl<V> From<Refused<V>> for Fault {
     fn from(refused: Refused<V>) -> Self {
         match refused {
@@ -44,8 +56,44 @@ impl<V> From<Refused<V>> for Fault {
     }
 }
 
+/// The road as far as it goes before a body is read by its schema; the body as that reads it.
+///
+/// # Errors
+/// What is wrong with the body, its failure on purpose or its model, where that comes first.
+pub(crate) fn arrive<'b>(
+    app: &App,
+    head: &RequestHead,
+    api: Api,
+    body: Cow<'b, Value>,
+) -> Result<Cow<'b, Value>, Fault> {
+    let reader = app.policy.first_reader;
+    let body = reader.read(api, body)?;
+    if !reader.asks_model_first(api) {
+        return Ok(body);
+    }
+    let model = body.get("model").and_then(Value::as_str);
+    fault::inject(app, head, model)?;
+    target(app, model)?;
+    reader.check_numbers(api, &body)?;
+    let remote = body.get("kv_transfer_params").and_then(Value::as_object);
+    let stream = body.get("stream").and_then(Value::as_bool);
+    app.policy.prefill(remote, stream.unwrap_or(false))?;
+    reader.check_end(api, &body)?;
+    Ok(body)
+}
+
 /// A request with what its head says of it, for the base model and one prompt.
 pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest<'r> {
+    GenerationRequest {
+        rank: rank(&head.headers),
+        trace: trace(&head.headers),
+        faults: head.faults.clone(),
+        ..headless(app, id)
+    }
+}
+
+/// A request that no head speaks of, for the base model and one prompt.
+pub(crate) fn headless<'r>(app: &App, id: Arc<str>) -> GenerationRequest<'r> {
     GenerationRequest {
         id,
         arrived: app.service.now(),
@@ -60,12 +108,12 @@ pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> Genera
         parses_calls: false,
         reasoning: None,
         priority: 0,
-        rank: rank(&head.headers),
+        rank: None,
         cache_salt: None,
         hit_threshold: None,
         skip_cache_read: false,
-        trace: trace(&head.headers),
-        faults: head.faults.clone(),
+        trace: None,
+        faults: None,
     }
 }
 
@@ -85,9 +133,9 @@ pub(crate) async fn serve<P: Protocol>(
             reply: served.reply,
             guard,
         }),
-        Err(service::Refused::Early(refusal)) => Err(Refused::Early(refusal_fault(app, refusal))),
+        Err(service::Refused::Early(refusal)) => Err(Refused::Early(words(app, refusal))),
         Err(service::Refused::Late(refusal, view)) => Err(Refused::Late {
-            fault: refusal_fault(app, refusal),
+            fault: words(app, refusal),
             view,
             guard,
         }),
@@ -95,15 +143,12 @@ pub(crate) async fn serve<P: Protocol>(
 }
 
 /// What a refused request is told.
-fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
+pub(crate) fn words(app: &App, refusal: Refusal) -> Fault {
     match refusal {
-        Refusal::UnknownModel(name) => match app.policy.unknown_model {
-            UnknownModel::Bare => {
-                let words = format!("The model `{name}` does not exist.");
-                Fault::new(404, ErrorType::NotFound, words)
-            }
-            UnknownModel::WithAliases => Fault::unknown_model(&name, app.service.models.served()),
-        },
+        Refusal::UnknownModel(name) => {
+            let served = app.service.models.served();
+            app.policy.unknown_model(&name, served)
+        }
         Refusal::Invalid(fault) => fault,
         Refusal::Serve(error) => error::fault(&error),
     }
@@ -115,7 +160,7 @@ fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
 /// vLLM's 404, or llm-d's.
 pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     let target = app.service.target(&app.policy.generation, model);
-    target.map_err(|refusal| refusal_fault(app, refusal))
+    target.map_err(|refusal| words(app, refusal))
 }
 
 /// The data-parallel rank a header asks for; not an integer: ignored.
@@ -136,7 +181,7 @@ pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
 }
 
 /// W3C trace context of a request.
-pub(crate) fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
+fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text("traceparent")?, text("tracestate")))
 }

@@ -1,5 +1,6 @@
 //! `POST /tokenize`, `POST /detokenize`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,7 +11,7 @@ use serde_json::Value;
 use super::app::App;
 use super::generation;
 use super::openai::prepare;
-use super::policy::FirstReader;
+use super::policy::Api;
 use super::{error, json};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -47,16 +48,11 @@ pub(super) async fn detokenize(
 }
 
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
-    let given = |key: &str| value.get(key).is_some_and(|value| !value.is_null());
-    let first = app.policy.first_reader;
-    if first == FirstReader::Llmd && given("prompt") && given("messages") {
-        let words = "both prompt and messages fields in tokenize request";
-        return Err(Fault::bad_request(words));
-    }
-    let request = TokenizeRequest::parse(value)?;
-    if app.policy.checks_side_models {
-        generation::target(app, request.model())?;
-    }
+    let body = Cow::Borrowed(value);
+    let body = app.policy.first_reader.read(Api::Tokenize, body)?;
+    let request = TokenizeRequest::parse(&body)?;
+    app.policy
+        .side_model(generation::target(app, request.model()))?;
     prepare::has_tokenizer(app)?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {

@@ -95,6 +95,17 @@ impl Policy {
         self.limits.prompt_tokens(shown)
     }
 
+    /// Whether the prompt of a Responses request leaves the context as vLLM wants it there.
+    ///
+    /// # Errors
+    /// 400 for a prompt that fills the context.
+    pub fn response_fits(&self, tokens: &[u32]) -> Result<(), Fault> {
+        match self.context {
+            ContextCheck::Prompt => self.limits.responses_prompt_tokens(tokens.len()),
+            ContextCheck::PromptAndOutput => Ok(()),
+        }
+    }
+
     /// Whether prompts and what is asked for fit into the context, where that is looked at.
     pub(super) fn whole_fits(
         &self,

@@ -97,6 +97,14 @@ pub trait Protocol: Send {
         Ok(())
     }
 
+    /// What is looked up for a model that is there, before it is seen whether there is room.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn look_up(&mut self, _request: &mut GenerationRequest<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// What is refused of the values, before or after the prompt ([`Policy::validation`]).
     ///
     /// # Errors
@@ -163,10 +171,10 @@ impl Service {
     pub async fn serve<P: Protocol>(
         self: &Arc<Self>,
         policy: &Policy,
-        request: GenerationRequest<'_>,
+        mut request: GenerationRequest<'_>,
         mut protocol: P,
     ) -> Result<Served<P::View>, Refused<P::View>> {
-        let ready = self.prepare(policy, &request, &mut protocol).await?;
+        let ready = self.prepare(policy, &mut request, &mut protocol).await?;
         let (mut view, transfer) = protocol.view(&ready);
         let late = self.check_late(policy, &request, &ready);
         let content = late.and_then(|()| {
@@ -219,11 +227,12 @@ impl Service {
     async fn prepare<P: Protocol>(
         &self,
         policy: &Policy,
-        request: &GenerationRequest<'_>,
+        request: &mut GenerationRequest<'_>,
         protocol: &mut P,
     ) -> Result<Prepared, Refusal> {
         protocol.check_first()?;
         let target = self.target(policy, request.model)?;
+        protocol.look_up(request)?;
         if policy.admission == AdmitAt::Arrival {
             let sequences = request.n.saturating_mul(request.prompts as i128);
             self.admits(sequences.clamp(1, i128::from(u32::MAX)) as u32)?;

@@ -2,22 +2,24 @@
 //! vLLM serves it (`vllm/entrypoints/anthropic/`).
 
 pub(crate) mod convert;
+mod form;
 mod inline_system;
-mod llmd;
 mod render;
 mod tools;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
+use self::form::MessageForm;
 use self::render::{MessageStream, message};
 use super::app::App;
 use super::generation::{self, Refused, Started};
-use super::openai::{self, chat, prepare};
-use super::policy::{Envelope, FirstReader, IdForm, LateRefusals};
+use super::openai::{chat, prepare};
+use super::policy::Api;
 use super::{error, transfer};
 use crate::body::Posted;
 use crate::error::Answer;
@@ -30,14 +32,11 @@ use vllm_sim_wire::fault::Fault;
 pub(super) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Bodies that do not parse keep OpenAI's envelope.
-    if app.policy.first_reader == FirstReader::Llmd {
-        llmd::check(&value)?;
-        openai::llmd::check(&app, &head, &value, openai::llmd::Api::Messages)?;
-    }
-    let request = MessagesRequest::parse(&value, &app.policy.generation.defaults.bounds);
-    let request = request.map_err(|fault| openai::llmd::unread(&app, fault))?;
+    let body = generation::arrive(&app, &head, Api::Messages, Cow::Owned(value))?;
+    let request = MessagesRequest::parse(&body, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let answer = answer(&app, &head, &request, threshold).await;
-    Ok(answer.unwrap_or_else(|fault| refusal(&app, &fault)))
+    Ok(answer.unwrap_or_else(|fault| app.policy.message_refusal(&fault)))
 }
 
 /// Counts the tokens of a conversation.
@@ -60,7 +59,7 @@ pub(super) async fn count_tokens(
             );
             error::json(StatusCode::OK, body)
         }
-        Err(fault) => refusal(&app, &fault),
+        Err(fault) => app.policy.message_refusal(&fault),
     })
 }
 
@@ -75,13 +74,10 @@ async fn answer(
     let policy = &app.policy;
     let id = prepare::request_id(policy.message_id_prefix, &head.headers, None);
     let requests = std::slice::from_ref(&request);
-    let started = match chat::start(app, head, requests, id, threshold).await {
+    let started = chat::start(app, head, requests, id, threshold).await;
+    let started = match started.map_err(|refused| refused.told(policy.late_refusals)) {
         Ok(started) => started,
-        Err(Refused::Late { fault, .. })
-            if stream && policy.late_refusals == LateRefusals::InStream =>
-        {
-            return Ok(failed_stream(app, &fault));
-        }
+        Err(Refused::Late { fault, .. }) if stream => return Ok(failed_stream(app, &fault)),
         Err(refused) => return Err(refused.into()),
     };
     let Started {
@@ -89,29 +85,21 @@ async fn answer(
         reply,
         guard,
     } = started;
-    if policy.ids == IdForm::Numbered {
-        chat.call_ids = prepare::numbered("toolu_");
-    }
+    chat.call_ids = policy.ids.calls("toolu_");
+    let form = MessageForm::of(policy.answers);
     if stream {
-        let render = MessageStream::new(chat, reply.prompt_tokens());
+        let render = MessageStream::new(chat, form, reply.prompt_tokens());
         return Ok(prepare::silent_stream(app, head, reply, render, guard));
     }
     reply.ended().await;
     let choice = &reply.choices[0];
     let called = !chat.calls(choice, choice.released()).is_empty();
     chat.count_parsed(ToolMode::NonStreaming, called);
-    Ok(prepare::unary(app, &head.headers, message(&chat, &reply)))
-}
-
-/// A handler's refusal, in Anthropic's envelope; llm-d has OpenAI's.
-fn refusal(app: &App, fault: &Fault) -> Response<Body> {
-    if app.policy.message_errors == Envelope::OpenAi {
-        return error::response(fault);
-    }
-    error::json(
-        error::status(fault.status),
-        fault.to_anthropic_json(app.policy.generation.limits.version),
-    )
+    Ok(prepare::unary(
+        app,
+        &head.headers,
+        message(&chat, form, &reply),
+    ))
 }
 
 /// A stream that fails before its first token.

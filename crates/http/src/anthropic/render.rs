@@ -2,14 +2,13 @@
 //! (`vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`).
 
-use super::llmd;
+use super::form::MessageForm;
 use crate::json;
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{Counts, end_of};
 use crate::stream::{ChoiceStep, Render};
-use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::generate::{Channel, Reason, StopReason};
+use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 
 /// 32 hex digits, as a signature that nobody checks.
@@ -17,54 +16,8 @@ fn signature() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Appends `"stop_reason":…,"stop_sequence":…`; what is null shows only when `nulls`.
-fn stop(out: &mut String, choice: &Choice, end: End, called: bool, nulls: bool) {
-    let finish = &choice.script.finish;
-    let (reason, sequence) = match (end, finish.reason, &finish.stop) {
-        (End::Finished, Reason::Length, _) => (Some("max_tokens"), None),
-        (End::Finished, Reason::Stop, _) if called => (Some("tool_use"), None),
-        (End::Finished, Reason::Stop, Some(StopReason::Text(text))) => {
-            (Some("stop_sequence"), Some(text.as_str()))
-        }
-        (End::Finished, Reason::Stop, _) => (Some("end_turn"), None),
-        _ => (None, None),
-    };
-    let before = out.len();
-    if nulls || reason.is_some() {
-        out.push_str("\"stop_reason\":");
-        json::optional(out, reason);
-    }
-    if nulls || sequence.is_some() {
-        if out.len() > before {
-            out.push(',');
-        }
-        out.push_str("\"stop_sequence\":");
-        json::optional(out, sequence);
-    }
-}
-
-/// Appends a usage object; the cache shows when `details`, and then input excludes it.
-fn usage(out: &mut String, counts: Counts, details: bool) {
-    let cached = if details {
-        counts.cached + counts.created
-    } else {
-        0
-    };
-    out.push_str("{\"input_tokens\":");
-    json::int(out, counts.prompt.saturating_sub(cached));
-    out.push_str(",\"output_tokens\":");
-    json::int(out, counts.completion);
-    if details {
-        out.push_str(",\"cache_creation_input_tokens\":");
-        json::int(out, counts.created);
-        out.push_str(",\"cache_read_input_tokens\":");
-        json::int(out, counts.cached);
-    }
-    out.push('}');
-}
-
 /// The whole answer of an ended reply.
-pub(super) fn message(chat: &ChatView, reply: &Reply) -> String {
+pub(super) fn message(chat: &ChatView, form: &MessageForm, reply: &Reply) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
     out.push_str("{\"id\":");
@@ -108,19 +61,12 @@ pub(super) fn message(chat: &ChatView, reply: &Reply) -> String {
     json::string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    if view.llmd {
-        llmd::stop(&mut out, choice, end_of(choice), !calls.is_empty());
-        out.push_str(",\"usage\":");
-        llmd::usage(&mut out, Counts::of(reply));
-        transferred(&mut out, chat);
-        return out;
-    }
-    stop(&mut out, choice, end_of(choice), !calls.is_empty(), false);
+    (form.stop)(&mut out, choice, end_of(choice), !calls.is_empty(), false);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    usage(&mut out, Counts::of(reply), view.prompt_details);
+    (form.usage)(&mut out, Counts::of(reply), view.prompt_details);
     transferred(&mut out, chat);
     out
 }
@@ -156,6 +102,7 @@ enum Block {
 /// Writes the events of a message.
 pub(super) struct MessageStream {
     chat: ChatView,
+    form: &'static MessageForm,
     prompt: u32,
     index: usize,
     open: Option<Block>,
@@ -164,9 +111,10 @@ pub(super) struct MessageStream {
 
 impl MessageStream {
     /// A stream that answers a prompt of `prompt` tokens.
-    pub(super) fn new(chat: ChatView, prompt: u32) -> Self {
+    pub(super) fn new(chat: ChatView, form: &'static MessageForm, prompt: u32) -> Self {
         Self {
             chat,
+            form,
             prompt,
             index: 0,
             open: None,
@@ -187,11 +135,7 @@ impl MessageStream {
             prompt: self.prompt,
             ..Counts::default()
         };
-        if view.llmd {
-            llmd::usage(out, counts);
-        } else {
-            usage(out, counts, false);
-        }
+        (self.form.usage)(out, counts, false);
         out.push_str("}}\n\n");
     }
 
@@ -202,10 +146,10 @@ impl MessageStream {
         }
         self.stop(out);
         self.open = Some(block);
-        let ping = self.chat.view.llmd && self.index == 0;
         let calls = matches!(block, Block::Tool(_));
-        if ping && calls {
-            out.push_str(llmd::PING);
+        let ping = if self.index == 0 { self.form.ping } else { "" };
+        if calls {
+            out.push_str(ping);
         }
         out.push_str("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"content_block\":");
         match block {
@@ -222,8 +166,8 @@ impl MessageStream {
             }
         }
         self.end_event(out);
-        if ping && !calls {
-            out.push_str(llmd::PING);
+        if !calls {
+            out.push_str(ping);
         }
     }
 
@@ -315,16 +259,9 @@ impl Render for MessageStream {
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
         let (end, counts) = (end_of(choice), Counts::of(reply));
-        if self.chat.view.llmd {
-            llmd::stop(out, choice, end, self.called);
-            out.push_str("},\"usage\":{\"output_tokens\":");
-            json::int(out, counts.completion);
-            out.push('}');
-        } else {
-            stop(out, choice, end, self.called, true);
-            out.push_str("},\"usage\":");
-            usage(out, counts, self.chat.view.prompt_details);
-        }
+        (self.form.stop)(out, choice, end, self.called, true);
+        out.push_str("},\"usage\":");
+        (self.form.last_usage)(out, counts, self.chat.view.prompt_details);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

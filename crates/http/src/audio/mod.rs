@@ -8,6 +8,7 @@
 mod duration;
 mod form;
 mod languages;
+mod pass;
 pub(super) mod realtime;
 mod render;
 
@@ -32,8 +33,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_service::{
-    EngineChecks, GenerationRequest, Job, OutputRoom, Prepared, Protocol, Refusal, ServeError,
-    Transfer, off_thread,
+    EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Refusal, Transfer, off_thread,
 };
 use vllm_sim_tokenizer::{Media, Modality};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
@@ -191,14 +191,9 @@ impl Protocol for Speech<'_> {
 
 impl Speech<'_> {
     /// The pass in which the language is found out: one token.
-    async fn detect(&self, target: &Target) -> Result<(), ServeError> {
-        let params = SamplingParams {
-            temperature: 0.0,
-            max_tokens: Some(1),
-            ..SamplingParams::default()
-        };
-        let service = &self.app.service;
-        let start = special(service.generator.tokenizer(), "<|startoftranscript|>");
+    async fn detect(&self, target: &Target) -> Result<(), Fault> {
+        let app = self.app;
+        let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
         let prompt = Prompt {
             tokens: vec![start],
             heard: Some(AudioInput {
@@ -207,17 +202,20 @@ impl Speech<'_> {
             }),
             ..Prompt::default()
         };
-        let faults = self.head.faults.as_ref();
-        let job = Job {
-            id: format!("{}-lang_detect", self.id).into(),
-            target: target.clone(),
-            prompts: vec![prompt],
-            skip_cache_read: !self.app.config.api.speech.model.in_prompt,
-            trace: generation::trace(&self.head.headers),
-            settings: faults.map(|faults| faults.settings.clone()),
-            ..Job::new(&params, self.arrived)
+        let id = format!("{}-lang_detect", self.id).into();
+        let model = app.service.models.shown(target);
+        let request = GenerationRequest {
+            arrived: self.arrived,
+            model: Some(&model),
+            max_tokens: Some(1),
+            room: OutputRoom::Context,
+            checks: EngineChecks::None,
+            rank: None,
+            skip_cache_read: !app.config.api.speech.model.in_prompt,
+            ..generation::request(app, self.head, id)
         };
-        service.generate_away(job).await?.ended().await;
+        let reply = pass::start(app, request, prompt, Some(1)).await?;
+        reply.ended().await;
         Ok(())
     }
 }

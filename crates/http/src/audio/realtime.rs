@@ -24,9 +24,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, special};
+use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, pass, special};
 use crate::app::{App, unix_now};
 use crate::error;
+use crate::generation;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_python as python;
@@ -34,11 +35,10 @@ use vllm_sim_python::Py;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::generate::request::{AudioInput, Prompt};
-use vllm_sim_service::{Job, Reply};
+use vllm_sim_service::{EngineChecks, GenerationRequest, OutputRoom, Reply};
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
 use vllm_sim_wire::openai::audio::{Append, Commit};
-use vllm_sim_wire::sampling::SamplingParams;
 
 /// Samples per second, two bytes each.
 const SAMPLE_RATE: u64 = 16_000;
@@ -158,13 +158,13 @@ impl Session {
                 message = socket.recv() => {
                     (last_received, pinged) = (Instant::now(), false);
                     match message {
-                        Some(Ok(Message::Text(text))) => self.receive(&text),
+                        Some(Ok(Message::Text(text))) => self.receive(&text).await,
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                         Some(Ok(Message::Binary(_))) => break CloseReason::Binary,
                         Some(Ok(Message::Close(_)) | Err(_)) | None => return CloseReason::Gone,
                     }
                 }
-                () = progress(self.utterance.as_ref()) => self.write_due(),
+                () = progress(self.utterance.as_ref()) => self.write_due().await,
                 () = tokio::time::sleep_until(last_received + PING_INTERVAL) => {
                     if pinged {
                         return CloseReason::Gone;
@@ -208,7 +208,7 @@ impl Session {
         self.out.push(error.to_string());
     }
 
-    fn receive(&mut self, text: &str) {
+    async fn receive(&mut self, text: &str) {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
@@ -221,8 +221,8 @@ impl Session {
         let kind = event.get("type").cloned().unwrap_or(Value::Null);
         match kind.as_str() {
             Some("session.update") => self.update(&event),
-            Some("input_audio_buffer.append") => self.append(event),
-            Some("input_audio_buffer.commit") => self.commit(event),
+            Some("input_audio_buffer.append") => self.append(event).await,
+            Some("input_audio_buffer.commit") => self.commit(event).await,
             _ => {
                 let shown = vllm_sim_python::str(&kind);
                 self.refuse(format!("Unknown event type: {shown}"), "unknown_event");
@@ -244,7 +244,7 @@ impl Session {
         self.validated = true;
     }
 
-    fn append(&mut self, event: Map<String, Value>) {
+    async fn append(&mut self, event: Map<String, Value>) {
         let append: Append =
             match check::read_apart("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
@@ -260,7 +260,7 @@ impl Session {
                     && self.queue.len() < MAX_QUEUED_SEGMENTS =>
             {
                 self.buffer(&audio);
-                self.start_next();
+                self.start_next().await;
             }
             _ => self.refuse("Invalid audio data", "invalid_audio"),
         }
@@ -292,7 +292,7 @@ impl Session {
         }
     }
 
-    fn commit(&mut self, event: Map<String, Value>) {
+    async fn commit(&mut self, event: Map<String, Value>) {
         if !self.validated {
             let text = "Model not validated. Make sure to validate the model by sending a session.update event.";
             return self.refuse(text, "model_not_validated");
@@ -310,11 +310,11 @@ impl Session {
         } else if self.utterance.is_none() {
             self.utterance = Some(Utterance::default());
         }
-        self.start_next();
+        self.start_next().await;
     }
 
     /// Writes what has become due.
-    fn write_due(&mut self) {
+    async fn write_due(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
@@ -344,11 +344,11 @@ impl Session {
             }
             utterance.reply = None;
         }
-        self.start_next();
+        self.start_next().await;
     }
 
     /// Begins the next segment of an utterance that has none under way, or ends it.
-    fn start_next(&mut self) {
+    async fn start_next(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
             return;
@@ -356,12 +356,12 @@ impl Session {
         // Audio that has no full segment yet waits for more.
         match self.queue.pop_front() {
             None => {}
-            Some(QueuedAudio::Segment { key, samples }) => self.begin(key, samples),
+            Some(QueuedAudio::Segment { key, samples }) => self.begin(key, samples).await,
             Some(QueuedAudio::End) => self.finish(),
         }
     }
 
-    fn begin(&mut self, key: u64, samples: u64) {
+    async fn begin(&mut self, key: u64, samples: u64) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
@@ -385,23 +385,20 @@ impl Session {
             }),
             ..Prompt::default()
         };
-        let params = SamplingParams {
-            temperature: 0.0,
-            max_tokens: None,
-            ..SamplingParams::default()
-        };
-        let job = Job {
-            id: format!("{}-{}", self.id, uuid::Uuid::new_v4()).into(),
-            prompts: vec![prompt],
+        let id = format!("{}-{}", self.id, uuid::Uuid::new_v4()).into();
+        let model = app.service.models.displayed().clone();
+        let request = GenerationRequest {
+            model: Some(&model),
+            room: OutputRoom::Context,
+            checks: EngineChecks::None,
             skip_cache_read: true,
-            ..Job::new(&params, app.service.now())
+            ..generation::headless(app, id)
         };
-        match app.service.generate(&job) {
+        match pass::start(app, request, prompt, None).await {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;
-                let text = error::fault(&refused).message;
-                self.refuse(sanitize(&text), "processing_error");
+                self.refuse(sanitize(&refused.message), "processing_error");
             }
         }
     }

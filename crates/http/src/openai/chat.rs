@@ -9,12 +9,12 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::{legacy, llmd, prepare};
+use super::{legacy, prepare};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
-use crate::policy::IdForm;
+use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::{media, transfer};
 use vllm_sim_service::generate::request::{Prompt, Target};
@@ -38,10 +38,9 @@ pub(crate) async fn answer(
     head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    llmd::check(app, head, value, llmd::Api::Chat)?;
-    let body = llmd::body(app, legacy::body(app, value));
+    let body = generation::arrive(app, head, Api::Chat, legacy::body(app, value))?;
     let request = ChatRequest::parse(&body, &app.policy.generation.defaults.bounds)
-        .map_err(|fault| llmd::unread(app, fault))?;
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
@@ -112,7 +111,8 @@ impl Protocol for Chats<'_> {
     fn check_first(&self) -> Result<(), Fault> {
         let request = &self.requests[0];
         let remote = request.kv_transfer_params.as_ref();
-        transfer::streams(self.app, remote, request.stream.unwrap_or(false))
+        let policy = &self.app.policy;
+        policy.prefill(remote, request.stream.unwrap_or(false))
     }
 
     fn validate(&self) -> Result<(), Fault> {
@@ -199,10 +199,10 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         request.continue_final_message,
     );
     let special = request.add_special_tokens;
-    let cut = request.truncate_prompt_tokens.is_some() || !app.policy.refuses_long_texts;
+    let cut = request.truncate_prompt_tokens.is_some();
     let longest = tokenizer.max_token_chars();
     let format = prepare::content_format(app);
-    let limits = app.policy.generation.limits.clone();
+    let server = app.clone();
     let encode = move || {
         let text = tokenizer.render_chat(&ChatInput {
             messages: &messages,
@@ -215,9 +215,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
             content_format: format,
         });
         let text = text.map_err(prepare::template_fault)?;
-        if !cut {
-            limits.prompt_characters(text.chars().count(), longest)?;
-        }
+        server.policy.text_fits(&text, longest, cut)?;
         if marked.is_empty() {
             return Ok::<_, Fault>((tokenizer.encode(&text, special), Vec::new()));
         }
@@ -313,10 +311,7 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)
         ),
-        call_ids: match app.policy.ids {
-            IdForm::Numbered => prepare::numbered("chatcmpl-tool-"),
-            IdForm::Hex => prepare::call_ids(),
-        },
+        call_ids: app.policy.ids.calls("chatcmpl-tool-"),
         prompt_logprobs: prompt_logprobs(request).map(|top| prepare::top(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),

@@ -54,14 +54,7 @@ impl ChatView {
     /// The whole answer of an ended reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = String::with_capacity(1024);
-        out.push_str("{\"id\":");
-        json::string(&mut out, &view.id);
-        out.push_str(",\"object\":\"chat.completion\",\"created\":");
-        json::int(&mut out, view.created);
-        out.push_str(",\"model\":");
-        json::string(&mut out, &view.model);
-        out.push_str(",\"choices\":[");
+        let mut out = view.answer_head("chat.completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
@@ -238,15 +231,7 @@ struct SoFar {
 impl ChatStream {
     /// A stream of `choices` choices to a prompt of `prompt` tokens.
     pub(crate) fn new(chat: ChatView, choices: usize, prompt: u32) -> Self {
-        let mut head = String::with_capacity(160);
-        head.push_str("data: {\"id\":");
-        json::string(&mut head, &chat.view.id);
-        head.push_str(",\"object\":\"chat.completion.chunk\",\"created\":");
-        json::int(&mut head, chat.view.created);
-        head.push_str(",\"model\":");
-        json::string(&mut head, &chat.view.model);
-        head.push_str(",\"choices\":[");
-        head.shrink_to_fit();
+        let head = chat.view.chunk_head("chat.completion.chunk");
         Self {
             so_far: vec![SoFar::default(); choices],
             chat,

@@ -8,11 +8,12 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
-use super::{legacy, llmd, prepare};
+use super::{legacy, prepare};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
+use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_service::generate::request::{Prompt, Target};
@@ -35,10 +36,9 @@ pub(crate) async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    llmd::check(app, head, value, llmd::Api::Completions)?;
-    let bounds = &app.policy.generation.defaults.bounds;
-    let request = CompletionRequest::parse(&legacy::body(app, value), bounds);
-    let request = request.map_err(|fault| llmd::unread(app, fault))?;
+    let body = generation::arrive(app, head, Api::Completions, legacy::body(app, value))?;
+    let request = CompletionRequest::parse(&body, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
@@ -87,7 +87,8 @@ impl Protocol for Completions<'_> {
     fn check_first(&self) -> Result<(), Fault> {
         self.request.validate_first()?;
         let stream = self.request.stream.unwrap_or(false);
-        transfer::streams(self.app, self.request.kv_transfer_params.as_ref(), stream)
+        let remote = self.request.kv_transfer_params.as_ref();
+        self.app.policy.prefill(remote, stream)
     }
 
     fn validate(&self) -> Result<(), Fault> {
@@ -134,13 +135,9 @@ pub(crate) async fn prompts(
                 let special = request.add_special_tokens;
                 let owned = text.clone();
                 let encode = move || tokenizer.encode(&owned, special);
-                if request.truncate_prompt_tokens.is_none() && app.policy.refuses_long_texts {
-                    let longest = app.service.generator.tokenizer().max_token_chars();
-                    app.policy
-                        .generation
-                        .limits
-                        .prompt_characters(text.chars().count(), longest)?;
-                }
+                let cut = request.truncate_prompt_tokens.is_some();
+                let longest = app.service.generator.tokenizer().max_token_chars();
+                app.policy.text_fits(text, longest, cut)?;
                 let tokens = off_thread(text.len(), encode).await;
                 Prompt {
                     tokens,

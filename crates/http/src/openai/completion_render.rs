@@ -57,14 +57,7 @@ impl CompletionView {
     /// The whole answer of an ended reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = String::with_capacity(1024);
-        out.push_str("{\"id\":");
-        json::string(&mut out, &view.id);
-        out.push_str(",\"object\":\"text_completion\",\"created\":");
-        json::int(&mut out, view.created);
-        out.push_str(",\"model\":");
-        json::string(&mut out, &view.model);
-        out.push_str(",\"choices\":[");
+        let mut out = view.answer_head("text_completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
@@ -160,15 +153,7 @@ pub(crate) struct CompletionStream {
 impl CompletionStream {
     /// A stream of `choices` choices to prompts of these lengths.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
-        let mut head = String::with_capacity(160);
-        head.push_str("data: {\"id\":");
-        json::string(&mut head, &completion.view.id);
-        head.push_str(",\"object\":\"text_completion\",\"created\":");
-        json::int(&mut head, completion.view.created);
-        head.push_str(",\"model\":");
-        json::string(&mut head, &completion.view.model);
-        head.push_str(",\"choices\":[");
-        head.shrink_to_fit();
+        let head = completion.view.chunk_head("text_completion");
         Self {
             completion,
             head,

@@ -18,8 +18,11 @@ pub(crate) fn uid() -> String {
     format!("{:016x}", fresh())
 }
 
+/// The id of a call by choice and call.
+pub(crate) type CallIds = Arc<dyn Fn(usize, usize) -> String + Send + Sync>;
+
 /// Ids of tool calls, fresh for each (choice, call) and the same when asked again.
-pub(crate) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
+pub(crate) fn call_ids() -> CallIds {
     let base = fresh();
     Arc::new(move |choice, call| {
         let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);
@@ -28,7 +31,7 @@ pub(crate) fn call_ids() -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
 }
 
 /// Ids of tool calls as llm-d has them: `prefix` and ten digits.
-pub(crate) fn numbered(prefix: &'static str) -> Arc<dyn Fn(usize, usize) -> String + Send + Sync> {
+pub(crate) fn numbered(prefix: &'static str) -> CallIds {
     let base = fresh();
     Arc::new(move |choice, call| {
         let id = vllm_sim_random::mix(base, (choice as u64) << 32 | call as u64);

@@ -7,7 +7,6 @@ pub(super) mod completion;
 mod completion_render;
 pub(super) mod ids;
 mod legacy;
-pub(super) mod llmd;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;

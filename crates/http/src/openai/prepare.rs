@@ -6,11 +6,10 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
-pub(crate) use super::ids::{call_ids, numbered, request_id, uid};
+pub(crate) use super::ids::{request_id, uid};
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
-use crate::policy::AnswerForm;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
@@ -227,7 +226,6 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
     let api = &app.config.api;
     let include = shape.usage || api.force_include_usage;
     let continuous = shape.continuous_usage || api.force_include_usage;
-    let short = app.policy.answers == AnswerForm::Short;
     ResponseShape {
         id: id.clone(),
         created: unix_now() as u64,
@@ -237,7 +235,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         tokenizer: app.service.generator.tokenizer().clone(),
         include_usage: include,
         continuous_usage: include && continuous,
-        prompt_details: api.enable_prompt_tokens_details || short,
+        prompt_details: api.enable_prompt_tokens_details || app.policy.prompt_details,
         reasoning_details: api.reasoning_parser.is_some(),
         logprobs: None,
         tokens_as_ids: shape
@@ -248,7 +246,7 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         kv_transfer_params: None,
         media: None,
         weights: None,
-        llmd: short,
+        prefill_reason: app.policy.prefill_reason,
     }
 }
 

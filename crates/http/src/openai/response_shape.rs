@@ -38,8 +38,8 @@ pub(crate) struct ResponseShape {
     pub(crate) media: Option<Arc<str>>,
     /// Which weights sampled the tokens, when the reply says so (`return_weight_versions`).
     pub(crate) weights: Option<Arc<String>>,
-    /// Whether the prompt was prefilled for another server (llm-d's finish reason).
-    pub(crate) llmd: bool,
+    /// Why an answer ends whose prompt another server decodes, where that has a word of its own.
+    pub(crate) prefill_reason: Option<&'static str>,
 }
 
 /// Tokens of a reply so far.
@@ -86,6 +86,35 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
 }
 
 impl ResponseShape {
+    /// How a stream's chunks begin, up to their choices.
+    pub(crate) fn chunk_head(&self, object: &str) -> String {
+        let mut head = String::with_capacity(160);
+        head.push_str("data: {\"id\":");
+        json::string(&mut head, &self.id);
+        self.head_members(&mut head, object);
+        head.shrink_to_fit();
+        head
+    }
+
+    /// How a whole answer begins, up to its choices.
+    pub(crate) fn answer_head(&self, object: &str) -> String {
+        let mut out = String::with_capacity(1024);
+        out.push_str("{\"id\":");
+        json::string(&mut out, &self.id);
+        self.head_members(&mut out, object);
+        out
+    }
+
+    fn head_members(&self, out: &mut String, object: &str) {
+        out.push_str(",\"object\":\"");
+        out.push_str(object);
+        out.push_str("\",\"created\":");
+        json::int(out, self.created);
+        out.push_str(",\"model\":");
+        json::string(out, &self.model);
+        out.push_str(",\"choices\":[");
+    }
+
     /// Appends a unary answer's `usage` object; `full` fills the members only chat fills.
     pub(crate) fn usage(&self, out: &mut String, counts: Counts, full: bool) {
         counters(out, counts);
@@ -236,10 +265,13 @@ impl ResponseShape {
         end: End,
         tool_calls: bool,
     ) -> &'static str {
+        let prefilled = self.kv_transfer_params.as_ref().and(self.prefill_reason);
+        if let (End::Finished, Some(word)) = (end, prefilled) {
+            return word;
+        }
         match (end, choice.script.finish.reason) {
             (End::Aborted | End::Cancelled, _) => "abort",
             (End::Threshold, _) => "cache_threshold",
-            (End::Finished, _) if self.llmd && self.kv_transfer_params.is_some() => "remote_decode",
             (End::Finished, Reason::Length) => "length",
             (End::Finished, Reason::Stop) if tool_calls => "tool_calls",
             (End::Finished, Reason::Stop) => "stop",

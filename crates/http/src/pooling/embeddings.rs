@@ -1,5 +1,6 @@
 //! `POST /v1/embeddings`, `POST /pooling`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,7 +14,7 @@ use super::{count, enter, id, model, tokens, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::policy::FirstReader;
+use crate::policy::Api;
 use crate::vllm::ok;
 use vllm_sim_config::{CliMode, Task};
 use vllm_sim_wire::fault::Fault;
@@ -46,44 +47,14 @@ pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    if app.policy.first_reader == FirstReader::Llmd {
-        llmd_input(&value)?;
-    }
+    let reader = app.policy.first_reader;
+    let value = reader.read(Api::Embeddings, Cow::Owned(value))?;
     answer(&app, &head.headers, &value, EMBEDDING).await
 }
 
 /// `POST /pooling`.
 pub(crate) async fn pooling(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     answer(&app, &head.headers, &value, POOLING).await
-}
-
-/// llm-d's words for an input that is not there.
-fn llmd_input(value: &Value) -> Result<(), Fault> {
-    let empty = |v: &Value| match v {
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => v.is_null(),
-    };
-    let required = "input is required and must be a non-empty string or array";
-    let input = value.get("input");
-    let items = || input.and_then(Value::as_array).into_iter().flatten();
-    // Texts, ids or lists of ids, but not some of each.
-    let kinds = [Value::is_string, Value::is_number, Value::is_array];
-    let mixed = kinds.iter().filter(|is| items().any(*is)).count() > 1;
-    if input.is_some_and(|input| *input == *"") || items().any(empty) && !mixed {
-        return Err(Fault::bad_request("input cannot be an empty string"));
-    }
-    if mixed || input.is_none_or(empty) && value.get("messages").is_none() {
-        return Err(Fault::bad_request(required));
-    }
-    if value
-        .get("dimensions")
-        .and_then(Value::as_i64)
-        .is_some_and(|n| n < 1)
-    {
-        return Err(Fault::bad_request("dimensions must be at least 1"));
-    }
-    Ok(())
 }
 
 async fn answer(

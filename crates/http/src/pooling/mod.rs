@@ -24,11 +24,13 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// The name that answers show; llm-d does not look at the requested one.
 fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
-    match app.service.models.resolve(requested) {
-        Some(target) => Ok(app.service.models.shown(&target)),
-        None if !app.policy.checks_side_models => Ok(app.service.models.displayed().clone()),
-        None => Err(Fault::unknown_pooling_model(requested.unwrap_or_default())),
-    }
+    let models = &app.service.models;
+    let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
+    let found = models.resolve(requested).ok_or_else(unknown);
+    Ok(match app.policy.side_model(found)? {
+        Some(target) => models.shown(&target),
+        None => models.displayed().clone(),
+    })
 }
 
 /// Counts a request as in flight, each input as a sequence, until the guard is dropped.

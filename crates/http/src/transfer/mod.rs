@@ -20,29 +20,8 @@ use vllm_sim_engine::driver::KvSource;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{HandOver, Transfer};
 use vllm_sim_wire::Version;
-use vllm_sim_wire::fault::Fault;
 
 use params::TransferParams;
-
-/// Whether the cache of the prompt is computed for another server.
-fn decodes_elsewhere(params: Option<&Map<String, Value>>) -> bool {
-    params.is_some_and(|params| is_true(params, "do_remote_decode"))
-}
-
-/// llm-d streams nothing that it prefills.
-///
-/// # Errors
-/// Its refusal.
-pub(crate) fn streams(
-    app: &App,
-    params: Option<&Map<String, Value>>,
-    stream: bool,
-) -> Result<(), Fault> {
-    if stream && !app.policy.streams_prefill && decodes_elsewhere(params) {
-        return Err(Fault::bad_request("Prefill does not support streaming"));
-    }
-    Ok(())
-}
 
 /// Where the prompt comes from and goes to, and into `view` what the decoding server has to know.
 ///
@@ -84,17 +63,16 @@ pub(crate) fn terms(
         _ => name,
     };
     let hand_over = Arc::new(HandOver::new(name));
-    let sent = if app.policy.transfer_offer == TransferOffer::Placeholders {
-        Some(TransferParams::placeholders(hand_over.clone()))
-    } else {
-        // Of several prompts vLLM's answer carries the first one's parameters.
-        let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
-        let engine = (app.engine_id.to_string(), app.config.clone());
-        let generation = view.version >= Version::V033;
-        connector.and_then(|connector| {
+    // Of several prompts vLLM's answer carries the first one's parameters.
+    let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
+    let engine = (app.engine_id.to_string(), app.config.clone());
+    let generation = view.version >= Version::V033;
+    let sent = match app.policy.transfer_offer {
+        TransferOffer::Placeholders => Some(TransferParams::placeholders(hand_over.clone())),
+        TransferOffer::Connector => connector.and_then(|connector| {
             let hand_over = hand_over.clone();
             TransferParams::of(connector, engine, tokens, params, hand_over, generation)
-        })
+        }),
     };
     view.kv_transfer_params = sent.map(Arc::new);
     match connector {
@@ -171,8 +149,8 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         return Some(2.0);
     }
     let engine = &app.config.engine;
-    let cached = app.policy.threshold_without_cache;
-    if !cached && !engine.enable_kvcache && !engine.enable_prefix_caching {
+    let cache = engine.enable_kvcache || engine.enable_prefix_caching;
+    if !app.policy.has_threshold(cache) {
         // llm-d compares with a cache, not with none.
         return None;
     }

@@ -11,7 +11,6 @@ use super::{ok, raw_json, refused};
 use crate::app::{App, unix_now};
 use crate::body::Received;
 use crate::error::Answer;
-use crate::policy::OperationForm;
 use crate::{error, query};
 use vllm_sim_config::CliMode;
 use vllm_sim_observe::metrics::{Operation, SleepState};
@@ -41,10 +40,8 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             _ => set_sleep_state(&app, SleepState::DiscardAll),
         }
     }
-    Ok(unless_llmd(
-        &app,
-        &json!({"status": "sleeping", "level": level}),
-    ))
+    let done = json!({"status": "sleeping", "level": level});
+    Ok(app.policy.operations.done(&done))
 }
 
 /// `POST /wake_up`.
@@ -73,10 +70,8 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             app.service.rise(cache && caches);
             set_sleep_state(&app, SleepState::Awake);
         }
-        return Ok(unless_llmd(
-            &app,
-            &json!({"status": "awake", "tags": tags_or_null(&tags)}),
-        ));
+        let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
+        return Ok(app.policy.operations.done(&done));
     }
     let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
     set_sleep_state(&app, SleepState::Awake);
@@ -189,15 +184,6 @@ fn halt(mode: &str) -> Halt {
 /// Whether llm-d's sleep does anything.
 fn sleeps(app: &App) -> bool {
     app.config.server.enable_sleep_mode && app.config.server.dev_mode
-}
-
-/// llm-d answers sleep and wake with an empty body.
-fn unless_llmd(app: &App, value: &Value) -> Response<Body> {
-    if app.policy.operations == OperationForm::Lenient {
-        error::empty(StatusCode::OK)
-    } else {
-        ok(value)
-    }
 }
 
 fn tags_or_null(tags: &[String]) -> Value {

@@ -1,5 +1,6 @@
 //! `POST /inference/v1/generate`: tokens in, tokens out.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -7,13 +8,13 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value};
 
-use super::generate_render::{GenerateStream, GenerateView};
+use super::generate_render::{GenerateStream, GenerateView, TokensForm};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
 use crate::openai::prepare::{self, Shape};
-use crate::policy::FirstReader;
+use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::{media, transfer};
 use vllm_sim_service::generate::request::{Prompt, Target};
@@ -23,42 +24,9 @@ use vllm_sim_wire::sampling::SamplingParams;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 /// Answers a request in tokens.
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
-    Posted { head, mut value }: Posted,
-) -> Answer {
-    if app.policy.first_reader == FirstReader::Llmd {
-        llmd_fields(&mut value)?;
-    }
-    answer(&app, &head, &value).await
-}
-
-/// llm-d's words for what is missing, and its fields at the root that vLLM has inside.
-fn llmd_fields(value: &mut Value) -> Result<(), Fault> {
-    let Some(root) = value.as_object_mut() else {
-        return Ok(());
-    };
-    if root
-        .get("token_ids")
-        .and_then(Value::as_array)
-        .is_none_or(Vec::is_empty)
-    {
-        return Err(Fault::bad_request("Missing input token_ids"));
-    }
-    let outer: Vec<(&str, Value)> = ["n", "ignore_eos"]
-        .into_iter()
-        .filter_map(|key| Some((key, root.get(key)?.clone())))
-        .collect();
-    let Some(params) = root
-        .get_mut("sampling_params")
-        .and_then(Value::as_object_mut)
-    else {
-        return Err(Fault::bad_request("Missing sampling_params field"));
-    };
-    for (key, value) in outer {
-        params.entry(key).or_insert(value);
-    }
-    Ok(())
+pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    let body = generation::arrive(&app, &head, Api::Generate, Cow::Owned(value))?;
+    answer(&app, &head, &body).await
 }
 
 /// The connector's parameters: at the root, or where the OpenAI front end hides them.
@@ -130,7 +98,8 @@ impl Protocol for TokensIn<'_> {
                 "output_mode='derender' is not supported with stream=True.",
             ));
         }
-        transfer::streams(self.app, transfer_params(self.request), stream)
+        let remote = transfer_params(self.request);
+        self.app.policy.prefill(remote, stream)
     }
 
     async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
@@ -182,6 +151,7 @@ impl Protocol for TokensIn<'_> {
                 .prompt_logprobs
                 .map(|top| prepare::top(app, top)),
             weight_version: app.weight_version.load_full(),
+            form: TokensForm::of(app.policy.answers),
             view,
         };
         (view, transfer)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
+use crate::policy::AnswerForm;
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
@@ -22,6 +23,39 @@ pub(super) struct GenerateView {
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
+    pub(super) form: &'static TokensForm,
+}
+
+/// How much of a reply in tokens is written.
+pub(super) struct TokensForm {
+    /// Appends the members of a whole answer behind its id.
+    members: fn(&GenerateView, &mut String, &Reply),
+    /// Appends what a chunk says before its choices.
+    chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
+    /// Appends a choice, whole or a piece of it.
+    choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
+}
+
+const FULL: TokensForm = TokensForm {
+    members: GenerateView::members,
+    chunk_members: GenerateStream::members,
+    choice: GenerateView::choice,
+};
+/// llm-d's.
+const SHORT: TokensForm = TokensForm {
+    members: GenerateView::llmd_members,
+    chunk_members: |_, _, _| {},
+    choice: GenerateView::llmd_choice,
+};
+
+impl TokensForm {
+    /// The form of a server's answers.
+    pub(super) fn of(answers: AnswerForm) -> &'static Self {
+        match answers {
+            AnswerForm::Full => &FULL,
+            AnswerForm::Short => &SHORT,
+        }
+    }
 }
 
 /// Tokens of one choice that are shown together.
@@ -36,39 +70,45 @@ struct Piece {
 impl GenerateView {
     /// The whole answer of an ended reply.
     pub(super) fn unary(&self, reply: &Reply) -> String {
-        let view = &self.view;
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
-        json::string(&mut out, &view.id);
-        if view.llmd {
-            self.llmd(&mut out, reply);
-            return out;
-        }
+        json::string(&mut out, &self.view.id);
+        (self.form.members)(self, &mut out, reply);
+        out.push('}');
+        out
+    }
+
+    fn members(&self, out: &mut String, reply: &Reply) {
+        let view = &self.view;
         out.push_str(",\"model\":");
-        json::string(&mut out, &view.model);
+        json::string(out, &view.model);
         out.push_str(",\"created\":");
-        json::int(&mut out, view.created);
+        json::int(out, view.created);
         out.push_str(",\"usage\":");
-        view.usage(&mut out, Counts::of(reply), false);
+        view.usage(out, Counts::of(reply), false);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
-            Some(top) => logprobs::prompt(&mut out, &view.tokenizer, &self.prompt, top),
+            Some(top) => logprobs::prompt(out, &view.tokenizer, &self.prompt, top),
             None => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
         if view.return_token_ids {
-            json::ints(&mut out, self.prompt.iter().copied());
+            json::ints(out, self.prompt.iter().copied());
         } else {
             out.push_str("null");
         }
         out.push_str(",\"mm_placeholders\":");
         out.push_str(self.placeholders.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply, false);
+        view.timings(out, reply, false);
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(&mut out);
+        view.transfer(out);
         out.push_str(",\"ec_transfer_params\":null,\"output_mode\":");
-        json::string(&mut out, &self.mode);
+        json::string(out, &self.mode);
+        self.choices(out, reply);
+    }
+
+    fn choices(&self, out: &mut String, reply: &Reply) {
         out.push_str(",\"choices\":[");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
@@ -78,29 +118,18 @@ impl GenerateView {
             for token in choice.script.tokens().take(choice.released() as usize) {
                 piece.push(token.id, token.text, token.channel);
             }
-            self.choice(&mut out, index, choice, &piece, Some(end_of(choice)));
+            (self.form.choice)(self, out, index, choice, &piece, Some(end_of(choice)));
         }
-        out.push_str("]}");
-        out
+        out.push(']');
     }
 
-    /// llm-d's shorter answer, behind the id.
-    fn llmd(&self, out: &mut String, reply: &Reply) {
-        out.push_str(",\"choices\":[");
-        for (index, choice) in reply.choices.iter().enumerate() {
-            if index > 0 {
-                out.push(',');
-            }
-            let tokens = choice.script.tokens().take(choice.released() as usize);
-            let ids: Vec<u32> = tokens.map(|t| t.id).collect();
-            self.llmd_choice(out, index, choice, &ids, Some(end_of(choice)));
-        }
-        out.push_str("],\"ec_transfer_params\":null");
+    fn llmd_members(&self, out: &mut String, reply: &Reply) {
+        self.choices(out, reply);
+        out.push_str(",\"ec_transfer_params\":null");
         if self.view.kv_transfer_params.is_some() {
             out.push_str(",\"kv_transfer_params\":");
             self.view.transfer(out);
         }
-        out.push('}');
     }
 
     fn llmd_choice(
@@ -108,7 +137,7 @@ impl GenerateView {
         out: &mut String,
         index: usize,
         choice: &Choice,
-        ids: &[u32],
+        piece: &Piece,
         end: Option<End>,
     ) {
         out.push_str("{\"index\":");
@@ -117,7 +146,7 @@ impl GenerateView {
         let reason = end.map(|end| self.view.finish_reason(choice, end, false));
         json::optional(out, reason);
         out.push_str(",\"token_ids\":");
-        json::ints(out, ids.iter().copied());
+        json::ints(out, piece.ids.iter().copied());
         out.push('}');
     }
 
@@ -129,9 +158,6 @@ impl GenerateView {
         piece: &Piece,
         end: Option<End>,
     ) {
-        if self.view.llmd {
-            return self.llmd_choice(out, index, choice, &piece.ids, end);
-        }
         out.push_str("{\"index\":");
         json::int(out, index);
         out.push(',');
@@ -224,6 +250,33 @@ impl GenerateStream {
             shown_prompt: false,
         }
     }
+
+    /// What a chunk says before its choices.
+    fn members(&mut self, out: &mut String, choice: &Choice) {
+        let generate = &self.generate;
+        out.push_str(",\"usage\":");
+        if generate.view.continuous_usage {
+            let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
+            out.push_str("{\"prompt_tokens\":");
+            json::int(out, prompt);
+            out.push_str(",\"total_tokens\":");
+            json::int(out, prompt + done);
+            out.push_str(",\"completion_tokens\":");
+            json::int(out, done);
+            out.push('}');
+        } else {
+            out.push_str("null");
+        }
+        if generate.view.return_token_ids && !self.shown_prompt {
+            out.push_str(",\"prompt_token_ids\":");
+            json::ints(out, generate.prompt.iter().copied());
+            out.push_str(",\"mm_placeholders\":");
+            out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
+            self.shown_prompt = true;
+        }
+        out.push_str(",\"output_mode\":");
+        json::string(out, &generate.mode);
+    }
 }
 
 impl Render for GenerateStream {
@@ -238,34 +291,11 @@ impl Render for GenerateStream {
             };
             piece.push(token.id, token.text, token.channel);
         }
-        let generate = &self.generate;
         out.push_str(&self.head);
-        if !generate.view.llmd {
-            out.push_str(",\"usage\":");
-            if generate.view.continuous_usage {
-                let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
-                out.push_str("{\"prompt_tokens\":");
-                json::int(out, prompt);
-                out.push_str(",\"total_tokens\":");
-                json::int(out, prompt + done);
-                out.push_str(",\"completion_tokens\":");
-                json::int(out, done);
-                out.push('}');
-            } else {
-                out.push_str("null");
-            }
-            if generate.view.return_token_ids && !self.shown_prompt {
-                out.push_str(",\"prompt_token_ids\":");
-                json::ints(out, generate.prompt.iter().copied());
-                out.push_str(",\"mm_placeholders\":");
-                out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
-                self.shown_prompt = true;
-            }
-            out.push_str(",\"output_mode\":");
-            json::string(out, &generate.mode);
-        }
+        (self.generate.form.chunk_members)(self, out, choice);
         out.push_str(",\"choices\":[");
-        generate.choice(out, step.index, choice, &piece, step.end);
+        let generate = &self.generate;
+        (generate.form.choice)(generate, out, step.index, choice, &piece, step.end);
         out.push_str("]}\n\n");
     }
 

@@ -18,8 +18,7 @@ use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
-use crate::policy::RenderedForm;
-use vllm_sim_service::generate::request::{Prompt, Target};
+use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::anthropic::MessagesRequest;
 use vllm_sim_wire::fault::Fault;
@@ -61,38 +60,24 @@ pub(crate) async fn completions(
 ) -> Answer {
     let request = CompletionRequest::parse(&value, &app.policy.generation.defaults.bounds)?;
     request.validate_first()?;
-    base_only(&app, request.model.as_deref())?;
+    renders(&app, request.model.as_deref())?;
     request.validate_early(&app.policy.generation.limits)?;
     let prompts = completion::prompts(&app, &request).await?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
-        if app.policy.rendered == RenderedForm::Tokens {
-            out.push(json!({"token_ids": prompt.tokens}));
-            continue;
-        }
-        let budget = output_budget(
-            &app.policy.generation.limits,
-            asked,
-            prompt.tokens.len(),
-            &app.policy.generation.defaults,
-        );
-        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
-        let id = if prompts.len() > 1 {
-            format!("{id}-{index}")
-        } else {
-            id.to_string()
-        };
-        let extra = extra_args(&value, false);
-        out.push(generate_request(
-            &app,
-            &value,
-            id,
-            &prompt.tokens,
-            sampling(&params, extra),
-            false,
-        )?);
+        out.push(shown(&app, prompt, || {
+            let budget = budget(&app, asked, prompt);
+            let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+            let id = if prompts.len() > 1 {
+                format!("{id}-{index}")
+            } else {
+                id.to_string()
+            };
+            let sampling = sampling(&params, extra_args(&value, false));
+            generate_request(&app, &value, id, &prompt.tokens, sampling, false)
+        })?);
     }
     Ok(ok(&Value::Array(out)))
 }
@@ -104,31 +89,25 @@ async fn rendered_chat(
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
     let request = ChatRequest::parse(value, &app.policy.generation.defaults.bounds)?;
-    base_only(app, request.model.as_deref())?;
+    renders(app, request.model.as_deref())?;
     request.validate_early(&app.policy.generation.limits)?;
     let prompt = chat::prompt(app, &request).await?;
-    if app.policy.rendered == RenderedForm::Tokens {
-        return Ok(ok(&llmd(&prompt)));
-    }
-    let (_, asked) = request.asked_tokens();
-    let budget = output_budget(
-        &app.policy.generation.limits,
-        asked,
-        prompt.tokens.len(),
-        &app.policy.generation.defaults,
-    );
-    let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
-    let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
-    let sampling = sampling(&params, extra_args(value, false));
-    let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
-    rendered["features"] = media::features(&prompt.media);
+    let rendered = shown(app, &prompt, || {
+        let budget = budget(app, request.asked_tokens().1, &prompt);
+        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+        let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
+        let sampling = sampling(&params, extra_args(value, false));
+        let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
+        rendered["features"] = media::features(&prompt.media);
+        Ok(rendered)
+    })?;
     Ok(ok(&rendered))
 }
 
 /// A response's prompt; its id does not follow the header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let request = ResponsesRequest::parse(value, &app.policy.generation.defaults.bounds)?;
-    base_only(app, request.model.as_deref())?;
+    renders(app, request.model.as_deref())?;
     request.validate_early(&app.policy.generation.limits)?;
     let messages = convert_responses::messages(&request, None)?;
     let chat = convert_responses::chat(&request, &messages)?;
@@ -137,49 +116,46 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
         .generation
         .limits
         .responses_prompt_tokens(prompt.tokens.len())?;
-    if app.policy.rendered == RenderedForm::Tokens {
-        return Ok(ok(&llmd(&prompt)));
-    }
-    let asked = request.max_output_tokens;
-    let budget = output_budget(
-        &app.policy.generation.limits,
-        asked,
-        prompt.tokens.len(),
-        &app.policy.generation.defaults,
-    );
-    let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
-    let given = request.request_id.clone().filter(|id| !id.is_empty());
-    let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
-    // Its tools are not for the parser of chat answers.
-    let mut shown = value.clone();
-    if let Some(shown) = shown.as_object_mut() {
-        shown.remove("tools");
-    }
-    let sampling = sampling(&params, extra_args(value, true));
-    let mut rendered = generate_request(app, &shown, id, &prompt.tokens, sampling, true)?;
-    rendered["features"] = media::features(&prompt.media);
+    let rendered = shown(app, &prompt, || {
+        let budget = budget(app, request.max_output_tokens, &prompt);
+        let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
+        let given = request.request_id.clone().filter(|id| !id.is_empty());
+        let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
+        // Its tools are not for the parser of chat answers.
+        let mut body = value.clone();
+        if let Some(body) = body.as_object_mut() {
+            body.remove("tools");
+        }
+        let sampling = sampling(&params, extra_args(value, true));
+        let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling, true)?;
+        rendered["features"] = media::features(&prompt.media);
+        Ok(rendered)
+    })?;
     Ok(ok(&rendered))
 }
 
-/// What llm-d shows of a prompt.
-fn llmd(prompt: &Prompt) -> Value {
-    let mut answer = json!({"token_ids": prompt.tokens});
-    if !prompt.media.is_empty() {
-        answer["features"] = media::features(&prompt.media);
-    }
-    answer
+/// Most tokens of the answer to a prompt.
+fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
+    let policy = &app.policy.generation;
+    let length = prompt.tokens.len();
+    output_budget(&policy.limits, asked, length, &policy.defaults)
 }
 
-/// Who answers; llm-d renders for the base model alone.
-fn base_only(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    match generation::target(app, model)? {
-        Target::Lora { name, .. } if app.policy.rendered == RenderedForm::Tokens => {
-            Err(Fault::bad_request(format!(
-                "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
-            )))
-        }
-        _ => Ok(()),
-    }
+/// Whether somebody answers whose prompts are shown.
+fn renders(app: &App, model: Option<&str>) -> Result<(), Fault> {
+    app.policy
+        .rendered
+        .renders(&generation::target(app, model)?)
+}
+
+/// What is shown of a prompt.
+fn shown(
+    app: &App,
+    prompt: &Prompt,
+    request: impl FnOnce() -> Result<Value, Fault>,
+) -> Result<Value, Fault> {
+    let features = || (!prompt.media.is_empty()).then(|| media::features(&prompt.media));
+    app.policy.rendered.show(&prompt.tokens, features, request)
 }
 
 /// The object that `/inference/v1/generate` takes.

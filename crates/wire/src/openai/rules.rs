@@ -20,6 +20,56 @@ use crate::sampling::{self, SamplingDefaults, SamplingParams, Texts, TokenBias};
 use crate::sampling_checks;
 use crate::version::Version;
 
+/// The sampling parameters that chats and completions name alike.
+macro_rules! shared_params {
+    ($request:ident, $max_tokens:expr, $defaults:ident) => {
+        SamplingParams {
+            presence_penalty: or($request.presence_penalty, $defaults.presence_penalty, 0.0),
+            frequency_penalty: or($request.frequency_penalty, $defaults.frequency_penalty, 0.0),
+            repetition_penalty: or(
+                $request.repetition_penalty,
+                $defaults.repetition_penalty,
+                1.0,
+            ),
+            temperature: or($request.temperature, $defaults.temperature, 1.0),
+            watermarking: $request.watermarking,
+            top_p: or($request.top_p, $defaults.top_p, 1.0),
+            top_k: $request.top_k.or($defaults.top_k).unwrap_or(0),
+            min_p: or($request.min_p, $defaults.min_p, 0.0),
+            seed: $request.seed.map(i128::from),
+            stop: $request.stop.as_ref().map(|stop| Texts(stop.0.clone())),
+            stop_token_ids: stop_ids($request.stop_token_ids.as_deref(), $defaults),
+            ignore_eos: $request.ignore_eos,
+            min_tokens: $request.min_tokens,
+            logprob_token_ids: $request
+                .logprob_token_ids
+                .clone()
+                .filter(|ids| !ids.is_empty()),
+            skip_special_tokens: skip_special($request.skip_special_tokens, $defaults),
+            spaces_between_special_tokens: $request.spaces_between_special_tokens,
+            include_stop_str_in_output: $request.include_stop_str_in_output,
+            output_kind: if $request.stream == Some(true) { 1 } else { 2 },
+            stream_interval: $request.stream_interval,
+            structured_outputs: constraint(
+                $request.structured_outputs.as_ref(),
+                $request.response_format.as_ref(),
+            ),
+            logit_bias: bias($request.logit_bias.as_ref())?,
+            allowed_token_ids: $request.allowed_token_ids.clone(),
+            extra_args: extra(
+                $request.vllm_xargs.as_ref(),
+                $request.kv_transfer_params.as_ref(),
+                $request.ec_transfer_params.as_ref(),
+            ),
+            bad_words: Some($request.bad_words.clone()),
+            thinking_token_budget: $request.thinking_token_budget,
+            repetition_detection: $request.repetition_detection.clone(),
+            routed_experts_prompt_start: $request.routed_experts_prompt_start,
+            ..blank($max_tokens)
+        }
+    };
+}
+
 impl ChatRequest {
     /// Checks that need no prompt: tools without a parser, an untrusted template, limits beyond
     /// the context.
@@ -113,45 +163,11 @@ impl ChatRequest {
         let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
         let params = SamplingParams {
             n,
-            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
-            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
-            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
-            temperature: or(self.temperature, defaults.temperature, 1.0),
-            watermarking: self.watermarking,
-            top_p: or(self.top_p, defaults.top_p, 1.0),
-            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
-            min_p: or(self.min_p, defaults.min_p, 0.0),
-            seed: self.seed.map(i128::from),
-            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
-            stop_token_ids: stop_ids(self.stop_token_ids.as_deref(), defaults),
-            ignore_eos: self.ignore_eos,
-            min_tokens: self.min_tokens,
             logprobs,
             prompt_logprobs: self
                 .prompt_logprobs
                 .or(self.echo.then_some(self.top_logprobs)),
-            logprob_token_ids: self.logprob_token_ids.clone().filter(|ids| !ids.is_empty()),
-            skip_special_tokens: skip_special(self.skip_special_tokens, defaults),
-            spaces_between_special_tokens: self.spaces_between_special_tokens,
-            include_stop_str_in_output: self.include_stop_str_in_output,
-            output_kind: if self.stream == Some(true) { 1 } else { 2 },
-            stream_interval: self.stream_interval,
-            structured_outputs: constraint(
-                self.structured_outputs.as_ref(),
-                self.response_format.as_ref(),
-            ),
-            logit_bias: bias(self.logit_bias.as_ref())?,
-            allowed_token_ids: self.allowed_token_ids.clone(),
-            extra_args: extra(
-                self.vllm_xargs.as_ref(),
-                self.kv_transfer_params.as_ref(),
-                self.ec_transfer_params.as_ref(),
-            ),
-            bad_words: Some(self.bad_words.clone()),
-            thinking_token_budget: self.thinking_token_budget,
-            repetition_detection: self.repetition_detection.clone(),
-            routed_experts_prompt_start: self.routed_experts_prompt_start,
-            ..blank(max_tokens)
+            ..shared_params!(self, max_tokens, defaults)
         };
         verified(params, defaults)
     }
@@ -263,45 +279,12 @@ impl CompletionRequest {
             .as_ref()
             .is_some_and(|ids| !ids.is_empty());
         let only_echo = echo && self.max_tokens == Some(0);
+        let most = if only_echo { 1 } else { max_tokens };
         let params = SamplingParams {
             n: self.n,
-            presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
-            frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
-            repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),
-            temperature: or(self.temperature, defaults.temperature, 1.0),
-            watermarking: self.watermarking,
-            top_p: or(self.top_p, defaults.top_p, 1.0),
-            top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
-            min_p: or(self.min_p, defaults.min_p, 0.0),
-            seed: self.seed.map(i128::from),
-            stop: self.stop.as_ref().map(|stop| Texts(stop.0.clone())),
-            stop_token_ids: stop_ids(self.stop_token_ids.as_deref(), defaults),
-            ignore_eos: self.ignore_eos,
-            min_tokens: self.min_tokens,
             logprobs: self.logprobs.filter(|_| !wants_ids),
             prompt_logprobs: self.prompt_logprobs.or(self.logprobs.filter(|_| echo)),
-            logprob_token_ids: self.logprob_token_ids.clone().filter(|ids| !ids.is_empty()),
-            skip_special_tokens: skip_special(self.skip_special_tokens, defaults),
-            spaces_between_special_tokens: self.spaces_between_special_tokens,
-            include_stop_str_in_output: self.include_stop_str_in_output,
-            output_kind: if self.stream == Some(true) { 1 } else { 2 },
-            stream_interval: self.stream_interval,
-            structured_outputs: constraint(
-                self.structured_outputs.as_ref(),
-                self.response_format.as_ref(),
-            ),
-            logit_bias: bias(self.logit_bias.as_ref())?,
-            allowed_token_ids: self.allowed_token_ids.clone(),
-            extra_args: extra(
-                self.vllm_xargs.as_ref(),
-                self.kv_transfer_params.as_ref(),
-                self.ec_transfer_params.as_ref(),
-            ),
-            bad_words: Some(self.bad_words.clone()),
-            thinking_token_budget: self.thinking_token_budget,
-            repetition_detection: self.repetition_detection.clone(),
-            routed_experts_prompt_start: self.routed_experts_prompt_start,
-            ..blank(if only_echo { 1 } else { max_tokens })
+            ..shared_params!(self, most, defaults)
         };
         verified(params, defaults)
     }

@@ -3,11 +3,12 @@
 
 pub(crate) mod convert;
 mod custom;
-mod llmd;
+pub(crate) mod ids;
 mod object;
 pub(crate) mod store;
 mod stream;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -16,23 +17,22 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{Frame, Ids, status};
+use self::object::{Frame, status};
 use self::store::{CancelOutcome, EventLog, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
-use super::llmd as rules;
 use super::prepare::{self, Shape};
 use crate::app::{App, LoadGuard};
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
-use crate::policy::{FirstReader, IdForm, LateRefusals, ToolTurns};
+use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::{error, fault, json, transfer};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::request::{Prompt, Target};
-use vllm_sim_service::{ContextCheck, GenerationRequest, Prepared, Protocol, Refusal, Transfer};
+use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Transfer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
@@ -44,15 +44,9 @@ use vllm_sim_wire::schema::Wire;
 /// Answers a request.
 pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
-    let value = if app.policy.first_reader == FirstReader::Llmd {
-        let value = llmd::body(value)?;
-        rules::check(&app, &head, &value, rules::Api::Responses)?;
-        value
-    } else {
-        value
-    };
-    let request = ResponsesRequest::parse(&value, &app.policy.generation.defaults.bounds);
-    let request = request.map_err(|fault| rules::unread(&app, fault))?;
+    let body = generation::arrive(&app, &head, Api::Responses, Cow::Owned(value))?;
+    let request = ResponsesRequest::parse(&body, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     answer(&app, &head, request, threshold).await
 }
 
@@ -115,38 +109,25 @@ fn not_a_number(given: Option<&str>) -> Fault {
 async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
-    mut request: ResponsesRequest,
+    request: ResponsesRequest,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
-    fault::inject(app, head, request.model.as_deref())?;
-    generation::target(app, request.model.as_deref())?;
-    checks(app, &request)?;
-    let previous = match &request.previous_response_id {
-        Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
-        None => None,
-    };
-    // llm-d shows instructions and tells the model nothing of them.
-    let hidden = request
-        .instructions
-        .take_if(|_| !app.policy.tells_instructions);
-    let messages = convert::messages(&request, previous.as_ref())?;
-    request.instructions = request.instructions.or(hidden);
-    let stored = app.config.api.responses_store && request.store.unwrap_or(false);
-    let keep = stored.then(|| StoreSlot {
-        store: app.responses.clone(),
-        messages: messages.clone(),
-    });
-    request.store = Some(stored);
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let started = match start(app, head, request, &messages, threshold).await {
+    let started = start(app, head, request, threshold).await;
+    let started = match started.map_err(|refused| refused.told(app.policy.late_refusals)) {
         Ok(started) => started,
-        Err(Refused::Late { view, guard, .. })
-            if stream && app.policy.late_refusals == LateRefusals::InStream =>
-        {
-            return Ok(failed_stream(view, guard));
+        Err(Refused::Late { view, guard, .. }) if stream => {
+            return Ok(failed_stream(view.frame, guard));
         }
         Err(refused) => return Err(refused.into()),
+    };
+    let Started { view, reply, guard } = started;
+    let ResponseView { frame, keep } = view;
+    let started = Started {
+        view: frame,
+        reply,
+        guard,
     };
     match keep {
         Some(keep) if background => Ok(in_background(app, head, started, keep)),
@@ -195,48 +176,28 @@ async fn start(
     app: &Arc<App>,
     head: &RequestHead,
     request: ResponsesRequest,
-    messages: &[Value],
     hit_threshold: Option<f64>,
-) -> Result<Started<Arc<Frame>>, Refused<Arc<Frame>>> {
-    let arrived = app.service.now();
-    let mut chat = convert::chat(&request, messages).map_err(Refused::Early)?;
-    let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
-    if app.policy.tool_turns == ToolTurns::OneCall {
-        llmd::choose(&request, &mut chat);
-    }
-    let limits = &app.policy.generation.limits;
-    let parser = limits.auto_tool_choice && limits.has_tool_parser;
-    if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
-        // Nobody would find the calls in the text.
-        chat.tool_choice = Some(ToolChoice::None);
-    }
-    let given = request.request_id.clone().filter(|id| !id.is_empty());
-    let id: Arc<str> = match (given, app.policy.ids) {
-        (Some(given), _) => given.into(),
-        (None, IdForm::Numbered) => prepare::request_id("resp_", &head.headers, None),
-        (None, IdForm::Hex) => format!("resp_{}", prepare::uid()).into(),
+) -> Result<Started<ResponseView>, Refused<ResponseView>> {
+    let given = request.request_id.as_deref().filter(|id| !id.is_empty());
+    let id: Arc<str> = match given {
+        Some(given) => given.into(),
+        None => app.policy.ids.response(&head.headers),
     };
     let model = request.model.clone();
     let generation = GenerationRequest {
-        arrived,
         model: model.as_deref(),
         max_tokens: request.max_output_tokens,
-        tools: prepare::tools(&chat),
-        parses_calls: prepare::reads_calls(app, &chat),
-        reasoning: prepare::reasoning(app, &chat),
         priority: generation::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
         ..generation::request(app, head, id)
     };
-    let parses = parser && finds_calls(&chat);
-    // The template sees the request's own choice.
-    (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
     let protocol = Responses {
         app,
         request: Arc::new(request),
-        chat,
-        parses,
+        chat: None,
+        keep: None,
+        parses: false,
     };
     generation::serve(app, head, generation, protocol).await
 }
@@ -245,13 +206,67 @@ async fn start(
 struct Responses<'r> {
     app: &'r Arc<App>,
     request: Arc<ResponsesRequest>,
-    chat: ChatRequest,
+    /// The chat that answers it, once what came before is looked up.
+    chat: Option<ChatRequest>,
+    /// Where the response is stored.
+    keep: Option<StoreSlot>,
     /// Whether the tool parser looks at the answer.
     parses: bool,
 }
 
+/// What the shape of a response depends on.
+struct ResponseView {
+    frame: Arc<Frame>,
+    keep: Option<StoreSlot>,
+}
+
+impl Responses<'_> {
+    /// The conversation so far.
+    fn messages(&mut self) -> Result<Vec<Value>, Fault> {
+        let app = self.app;
+        let request = Arc::make_mut(&mut self.request);
+        checks(app, request)?;
+        let previous = match &request.previous_response_id {
+            Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
+            None => None,
+        };
+        let untold = app.policy.take_untold(&mut request.instructions);
+        let messages = convert::messages(request, previous.as_ref())?;
+        request.instructions = request.instructions.take().or(untold);
+        let stored = app.config.api.responses_store && request.store.unwrap_or(false);
+        request.store = Some(stored);
+        self.keep = stored.then(|| StoreSlot {
+            store: app.responses.clone(),
+            messages: messages.clone(),
+        });
+        Ok(messages)
+    }
+}
+
 impl Protocol for Responses<'_> {
-    type View = Arc<Frame>;
+    type View = ResponseView;
+
+    fn look_up(&mut self, generation: &mut GenerationRequest<'_>) -> Result<(), Fault> {
+        let messages = self.messages()?;
+        let (app, request) = (self.app, &self.request);
+        let mut chat = convert::chat(request, &messages)?;
+        let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
+        app.policy.choose_tools(request, &mut chat);
+        let limits = &app.policy.generation.limits;
+        let parser = limits.auto_tool_choice && limits.has_tool_parser;
+        if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
+            // Nobody would find the calls in the text.
+            chat.tool_choice = Some(ToolChoice::None);
+        }
+        generation.tools = prepare::tools(&chat);
+        generation.parses_calls = prepare::reads_calls(app, &chat);
+        generation.reasoning = prepare::reasoning(app, &chat);
+        self.parses = parser && finds_calls(&chat);
+        // The template sees the request's own choice.
+        (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
+        self.chat = Some(chat);
+        Ok(())
+    }
 
     fn validate(&self) -> Result<(), Fault> {
         let limits = &self.app.policy.generation.limits;
@@ -259,24 +274,26 @@ impl Protocol for Responses<'_> {
     }
 
     async fn prompts(&mut self, _: &Target) -> Result<Vec<Prompt>, Refusal> {
-        let prompt = chat::prompt(self.app, &self.chat).await?;
-        let policy = &self.app.policy.generation;
-        if policy.context == ContextCheck::Prompt {
-            policy.limits.responses_prompt_tokens(prompt.tokens.len())?;
+        let mut prompts = Vec::with_capacity(1);
+        if let Some(chat) = &self.chat {
+            let prompt = chat::prompt(self.app, chat).await?;
+            self.app.policy.generation.response_fits(&prompt.tokens)?;
+            prompts.push(prompt);
         }
-        Ok(vec![prompt])
+        Ok(prompts)
     }
 
     fn sampling_params(&mut self, budget: i128) -> Result<SamplingParams, Fault> {
-        let defaults = &self.app.policy.generation.defaults;
+        let policy = &self.app.policy;
+        let defaults = &policy.generation.defaults;
         let mut params = self.request.sampling_params(budget, defaults)?;
         text_format(&self.request, &mut params)?;
         let remote = self.request.kv_transfer_params.as_ref();
-        transfer::streams(self.app, remote, self.request.stream.unwrap_or(false))?;
+        policy.prefill(remote, self.request.stream.unwrap_or(false))?;
         Ok(params)
     }
 
-    fn view(&mut self, ready: &Prepared) -> (Arc<Frame>, Transfer) {
+    fn view(&mut self, ready: &Prepared) -> (ResponseView, Transfer) {
         let (app, request) = (self.app, &self.request);
         let shape = Shape {
             usage: false,
@@ -295,15 +312,16 @@ impl Protocol for Responses<'_> {
             top_p: ready.params.top_p,
             max_tokens: ready.params.max_tokens.unwrap_or(ready.budget),
             logprobs: logprobs.map(|top| prepare::top(app, top)),
-            ids: match app.policy.ids {
-                IdForm::Numbered => Ids::llmd(&ready.id),
-                IdForm::Hex => Ids::new(),
-            },
+            ids: app.policy.ids.items(&ready.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| ready.prompts[0].tokens.clone()),
             request: request.clone(),
         };
-        (Arc::new(frame), transfer)
+        let view = ResponseView {
+            frame: Arc::new(frame),
+            keep: self.keep.take(),
+        };
+        (view, transfer)
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::custom;
+use super::ids::Ids;
 use crate::openai::logprobs::entries;
-use crate::openai::prepare::{call_ids, numbered, uid};
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
@@ -32,58 +32,6 @@ pub(super) struct Frame {
     pub(super) tool_parser: Option<Arc<Metrics>>,
     /// The prompt, when the response shows it.
     pub(super) prompt: Option<Vec<u32>>,
-}
-
-/// Ids of the output items, the same in every event.
-pub(super) struct Ids {
-    reasoning: String,
-    message: String,
-    items: CallIds,
-    calls: CallIds,
-}
-
-type CallIds = Arc<dyn Fn(usize, usize) -> String + Send + Sync>;
-
-impl Ids {
-    /// Fresh ones.
-    pub(super) fn new() -> Self {
-        let (call_base, _) = uuid::Uuid::new_v4().as_u64_pair();
-        Self {
-            reasoning: format!("rs_{}", uid()),
-            message: format!("msg_{}", uid()),
-            items: Arc::new(move |_, call| {
-                let id = vllm_sim_random::mix(call_base, call as u64);
-                format!("fc_{id:016x}")
-            }),
-            calls: call_ids(),
-        }
-    }
-
-    /// llm-d's: the message has the number of the response, a call and its item share one.
-    pub(super) fn llmd(response: &str) -> Self {
-        let number = response.strip_prefix("resp_").unwrap_or(response);
-        let digits = numbered("");
-        let items = digits.clone();
-        Self {
-            reasoning: format!("rs_{number}"),
-            message: format!("msg_{number}"),
-            items: Arc::new(move |choice, call| format!("fc_{}", items(choice, call))),
-            calls: Arc::new(move |choice, call| format!("call_{}", digits(choice, call))),
-        }
-    }
-
-    /// The id of the item that a channel belongs to.
-    pub(super) fn item(&self, channel: Channel) -> String {
-        match channel {
-            Channel::Reasoning => self.reasoning.clone(),
-            Channel::Call(call) => (self.items)(0, usize::from(call)),
-            _ => self.message.clone(),
-        }
-    }
-
-    fn call(&self, call: u16) -> String {
-        (self.calls)(0, usize::from(call))
-    }
 }
 
 /// How a reply ended.

@@ -12,11 +12,11 @@ use vllm_sim_wire::openai::shared::ToolChoice;
 const ITEMS: [&str; 3] = ["message", "function_call", "function_call_output"];
 const CONTENTS: [&str; 4] = ["input_text", "output_text", "input_image", "input_audio"];
 
-/// The body with its tools in the Responses API's own, flat form; chat's nested one is taken too.
+/// Brings tools into the Responses API's own, flat form; chat's nested one is taken too.
 ///
 /// # Errors
 /// llm-d's 400 for items, parts and tools of other kinds, and for no input.
-pub(super) fn body(mut body: Value) -> Result<Value, Fault> {
+pub(super) fn body(body: &mut Value) -> Result<(), Fault> {
     match body.get("input") {
         None | Some(Value::Null) => return Err(unread("input is required")),
         Some(Value::Array(items)) => items.iter().try_for_each(check)?,
@@ -25,7 +25,7 @@ pub(super) fn body(mut body: Value) -> Result<Value, Fault> {
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
         tools.iter_mut().try_for_each(flatten)?;
     }
-    Ok(body)
+    Ok(())
 }
 
 fn unread(words: impl std::fmt::Display) -> Fault {
@@ -94,17 +94,17 @@ mod tests {
 
     #[test]
     fn tools_may_be_nested_as_in_a_chat() {
-        let nested = json!({"input": "x", "tools": [
+        let mut flat = json!({"input": "x", "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {}}},
         ]});
-        let flat = body(nested).expect("it is good");
+        body(&mut flat).expect("it is good");
         let expected = json!([{"type": "function", "name": "f", "parameters": {}}]);
         assert_eq!(flat["tools"], expected);
     }
 
     #[test]
     fn what_llmd_does_not_know_is_refused_in_its_words() {
-        for (bad, words) in [
+        for (mut bad, words) in [
             (json!({}), "input is required"),
             (
                 json!({"input": [{"type": "reasoning"}]}),
@@ -123,7 +123,7 @@ mod tests {
                 "tool name is required",
             ),
         ] {
-            let fault = body(bad).expect_err(words);
+            let fault = body(&mut bad).expect_err(words);
             assert!(fault.message.ends_with(words), "{}", fault.message);
         }
     }

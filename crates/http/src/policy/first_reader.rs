@@ -1,0 +1,131 @@
+//! Who looks at a body first: the schema, or what llm-d-inference-sim checks in an order and in
+//! words of its own (`--compat llm-d`): whether the body can be read, injected failures, the model,
+//! the numbers, and with the prompt at hand the context.
+//!
+//! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
+//! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{llmd_bodies, llmd_responses};
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+/// Who looks at a body first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstReader {
+    /// The schema, as pydantic does.
+    Schema,
+    /// llm-d's own checks, with failures and the model among them.
+    Llmd,
+}
+
+/// What a body asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    Chat,
+    Completions,
+    Responses,
+    Messages,
+    Generate,
+    Embeddings,
+    Tokenize,
+}
+
+impl Api {
+    /// Where a request says how many tokens it wants; the first one counts.
+    fn limits(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat => &["max_completion_tokens", "max_tokens"],
+            Self::Completions | Self::Messages => &["max_tokens"],
+            Self::Responses => &["max_output_tokens"],
+            Self::Generate | Self::Embeddings | Self::Tokenize => &[],
+        }
+    }
+}
+
+impl FirstReader {
+    /// The body as the schema is to read it, with what this reader fills in.
+    ///
+    /// # Errors
+    /// What is wrong with it whoever is asked.
+    pub(crate) fn read<'b>(
+        self,
+        api: Api,
+        mut body: Cow<'b, Value>,
+    ) -> Result<Cow<'b, Value>, Fault> {
+        if self == Self::Schema {
+            return Ok(body);
+        }
+        match api {
+            Api::Chat if wants_one_alternative(&body) => {
+                body.to_mut()["top_logprobs"] = 1.into();
+            }
+            Api::Chat => {}
+            Api::Completions => {
+                llmd_bodies::prompt(body.get("prompt").unwrap_or(&Value::Null))?;
+            }
+            Api::Responses => llmd_responses::body(body.to_mut())?,
+            Api::Messages => llmd_bodies::messages(&body)?,
+            Api::Generate => llmd_bodies::generate(body.to_mut())?,
+            Api::Embeddings => llmd_bodies::input(&body)?,
+            Api::Tokenize => llmd_bodies::text_or_chat(&body)?,
+        }
+        Ok(body)
+    }
+
+    /// Whether a request fails on purpose, or for its model, before its schema is looked at.
+    pub(crate) fn asks_model_first(self, api: Api) -> bool {
+        self == Self::Llmd && !api.limits().is_empty()
+    }
+
+    /// What is wrong with the numbers of a body, for a model that is there.
+    ///
+    /// # Errors
+    /// llm-d's refusal.
+    pub(crate) fn check_numbers(self, api: Api, body: &Value) -> Result<(), Fault> {
+        let number = |key: &&str| body.get(*key).filter(|value| !value.is_null());
+        if number(&"n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
+            return Err(Fault::bad_request("n must be at least 1"));
+        }
+        let asked = api.limits().iter().find_map(number);
+        if asked.and_then(Value::as_i64).is_some_and(|n| n < 1) {
+            let words = "Max completion tokens and max tokens should be positive";
+            return Err(Fault::bad_request(words));
+        }
+        Ok(())
+    }
+
+    /// Whether a body that never ends says how long it may be.
+    ///
+    /// # Errors
+    /// llm-d's refusal.
+    pub(crate) fn check_end(self, api: Api, body: &Value) -> Result<(), Fault> {
+        let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
+        let given = |key: &&str| body.get(*key).is_some_and(|value| !value.is_null());
+        if ignores_end && !api.limits().iter().any(given) {
+            return Err(Fault::bad_request(
+                "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set",
+            ));
+        }
+        Ok(())
+    }
+
+    /// vLLM's report about a body that cannot be read, as llm-d begins such a sentence.
+    pub(crate) fn unread(self, fault: Fault) -> Fault {
+        if self == Self::Schema || fault.error_type != ErrorType::BadRequestPhrase {
+            return fault;
+        }
+        Fault::bad_request(format!(
+            "Failed to read and parse request body, {}",
+            fault.message
+        ))
+    }
+}
+
+/// Log probabilities come with one alternative where nobody says more.
+fn wants_one_alternative(body: &Value) -> bool {
+    let silent = body.get("top_logprobs").is_none_or(Value::is_null);
+    silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)
+}

@@ -1,0 +1,140 @@
+//! What llm-d-inference-sim finds in the bodies of its routes before anything else.
+//!
+//! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/messages.go`.
+
+use serde_json::Value;
+
+use vllm_sim_wire::fault::Fault;
+
+/// llm-d's words for the prompt of a completion that is none.
+///
+/// # Errors
+/// Its 400.
+pub(super) fn prompt(prompt: &Value) -> Result<(), Fault> {
+    let words = match prompt {
+        Value::Null => "prompt array must contain at least one prompt",
+        Value::String(text) if text.is_empty() => "prompt must not contain an empty string",
+        Value::Array(items) if items.is_empty() => "prompt array must contain at least one prompt",
+        Value::Array(items) if items.iter().any(|item| *item == *"") => {
+            "prompt must not contain an empty string"
+        }
+        Value::Array(items)
+            if items
+                .iter()
+                .any(|i| i.as_array().is_some_and(Vec::is_empty)) =>
+        {
+            "prompt must not contain an empty token-id array"
+        }
+        _ => return Ok(()),
+    };
+    Err(Fault::bad_request(words))
+}
+
+/// What has to stand in a request for a message.
+///
+/// # Errors
+/// llm-d's 400.
+pub(super) fn messages(body: &Value) -> Result<(), Fault> {
+    let messages = body.get("messages").and_then(Value::as_array);
+    let blocks = messages.into_iter().flatten();
+    let blocks = blocks.filter_map(|message| message.get("content")?.as_array());
+    let lacks = |value: &Value, key: &str| value.get(key).is_none_or(Value::is_null);
+    let image = |block: &Value| block.get("type").is_some_and(|kind| kind == "image");
+    if blocks
+        .flatten()
+        .any(|block| image(block) && lacks(block, "source"))
+    {
+        let words = "image content block is missing required 'source' field";
+        return Err(Fault::bad_request(words));
+    }
+    if let Some(choice) = body.get("tool_choice").filter(|c| c["type"] == "tool")
+        && (lacks(choice, "name") || choice["name"] == "")
+    {
+        let words = "tool_choice of type 'tool' requires a non-empty 'name'";
+        return Err(Fault::bad_request(words));
+    }
+    if messages.is_some_and(Vec::is_empty) || lacks(body, "messages") {
+        return Err(Fault::bad_request("messages must not be empty"));
+    }
+    if lacks(body, "max_tokens") {
+        return Err(Fault::bad_request("max_tokens is required"));
+    }
+    Ok(())
+}
+
+/// llm-d's words for what a request in tokens lacks, and its fields at the root that vLLM has
+/// inside.
+///
+/// # Errors
+/// llm-d's 400.
+pub(super) fn generate(body: &mut Value) -> Result<(), Fault> {
+    let Some(root) = body.as_object_mut() else {
+        return Ok(());
+    };
+    if root
+        .get("token_ids")
+        .and_then(Value::as_array)
+        .is_none_or(Vec::is_empty)
+    {
+        return Err(Fault::bad_request("Missing input token_ids"));
+    }
+    let outer: Vec<(&str, Value)> = ["n", "ignore_eos"]
+        .into_iter()
+        .filter_map(|key| Some((key, root.get(key)?.clone())))
+        .collect();
+    let Some(params) = root
+        .get_mut("sampling_params")
+        .and_then(Value::as_object_mut)
+    else {
+        return Err(Fault::bad_request("Missing sampling_params field"));
+    };
+    for (key, value) in outer {
+        params.entry(key).or_insert(value);
+    }
+    Ok(())
+}
+
+/// llm-d's words for the input of embeddings that is not there.
+///
+/// # Errors
+/// Its 400.
+pub(super) fn input(body: &Value) -> Result<(), Fault> {
+    let empty = |v: &Value| match v {
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => v.is_null(),
+    };
+    let required = "input is required and must be a non-empty string or array";
+    let input = body.get("input");
+    let items = || input.and_then(Value::as_array).into_iter().flatten();
+    // Texts, ids or lists of ids, but not some of each.
+    let kinds = [Value::is_string, Value::is_number, Value::is_array];
+    let mixed = kinds.iter().filter(|is| items().any(*is)).count() > 1;
+    if input.is_some_and(|input| *input == *"") || items().any(empty) && !mixed {
+        return Err(Fault::bad_request("input cannot be an empty string"));
+    }
+    if mixed || input.is_none_or(empty) && body.get("messages").is_none() {
+        return Err(Fault::bad_request(required));
+    }
+    if body
+        .get("dimensions")
+        .and_then(Value::as_i64)
+        .is_some_and(|n| n < 1)
+    {
+        return Err(Fault::bad_request("dimensions must be at least 1"));
+    }
+    Ok(())
+}
+
+/// Whether a request for tokens names one text alone.
+///
+/// # Errors
+/// llm-d's 400.
+pub(super) fn text_or_chat(body: &Value) -> Result<(), Fault> {
+    let given = |key: &str| body.get(key).is_some_and(|value| !value.is_null());
+    if given("prompt") && given("messages") {
+        let words = "both prompt and messages fields in tokenize request";
+        return Err(Fault::bad_request(words));
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! What llm-d-inference-sim and vLLM do differently over HTTP, as one value: chosen when the server
+//! starts. Handlers do not ask which of the two it is: they use what it says or have it decide.
+
+mod first_reader;
+mod llmd_bodies;
+mod llmd_responses;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+pub(crate) use self::first_reader::{Api, FirstReader};
+use super::error;
+use super::openai::ids::{CallIds, call_ids, numbered, request_id, uid};
+use super::openai::responses::ids::Ids;
+use vllm_sim_config::{Compat, Config};
+use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::{
+    AdmitAt, ContextCheck, ModelName, Policy as GenerationPolicy, ToolSchemas, ValidateAt,
+};
+use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
+use vllm_sim_wire::openai::responses::ResponsesRequest;
+use vllm_sim_wire::{Limits, SamplingDefaults};
+
+/// The rules of a server's HTTP API.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy {
+    /// The rules of the road that requests for generation take.
+    pub(crate) generation: GenerationPolicy,
+    /// Who looks at a body first.
+    pub(crate) first_reader: FirstReader,
+    /// What is said of a name that nobody answers to.
+    unknown_model: UnknownModel,
+    /// Whether `/tokenize` and the pooling routes look at the model's name.
+    checks_side_models: bool,
+    /// Most tokens of a completion that does not say.
+    pub(crate) default_max_tokens: Option<i128>,
+    /// Whether a text is refused by its characters, before it is encoded.
+    refuses_long_texts: bool,
+    /// Whether a prompt that another server decodes may be streamed.
+    streams_prefill: bool,
+    /// What the server that decodes is told.
+    pub(crate) transfer_offer: TransferOffer,
+    /// Why an answer ended whose prompt another server decodes, where that has a word of its own.
+    pub(crate) prefill_reason: Option<&'static str>,
+    /// Whether a hit threshold holds without a prefix cache.
+    threshold_without_cache: bool,
+    /// Ids of tool calls, and of what else an answer names.
+    pub(crate) ids: IdForm,
+    /// Id of a message, before the request's own.
+    pub(crate) message_id_prefix: &'static str,
+    /// Where a stream says what is found after its headers: in Messages and Responses.
+    pub(crate) late_refusals: LateRefusals,
+    /// Whose envelope errors of `/v1/messages` have.
+    message_errors: Envelope,
+    /// Whether the model reads the instructions of a Responses request.
+    tells_instructions: bool,
+    /// Which turns of a Responses conversation call tools.
+    tool_turns: ToolTurns,
+    /// How long answers are.
+    pub(crate) answers: AnswerForm,
+    /// Whether usage says how much of the prompt was cached, whatever the flags say.
+    pub(crate) prompt_details: bool,
+    /// What the render routes show.
+    pub(crate) rendered: RenderedForm,
+    /// How adapters are loaded, engines sent to sleep and settings shown.
+    pub(crate) operations: OperationForm,
+}
+
+/// What is said of a name that nobody answers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnknownModel {
+    /// That, and which names there are.
+    WithAliases,
+    /// That.
+    Bare,
+}
+
+/// What the server that decodes a prompt is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransferOffer {
+    /// What its connector needs.
+    Connector,
+    /// llm-d's placeholders.
+    Placeholders,
+}
+
+/// How ids look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdForm {
+    /// Hex digits.
+    Hex,
+    /// Ten decimal digits, or the request's own.
+    Numbered,
+}
+
+/// Where a stream says what is found after its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LateRefusals {
+    /// In its body.
+    InStream,
+    /// In a status: its headers wait.
+    AsStatus,
+}
+
+/// Whose envelope an error has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Envelope {
+    /// Anthropic's.
+    Anthropic,
+    /// OpenAI's.
+    OpenAi,
+}
+
+/// Which turns of a Responses conversation call tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ToolTurns {
+    /// As the request says.
+    AsAsked,
+    /// One call in the first turn, none once it has its result.
+    OneCall,
+}
+
+/// How long answers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerForm {
+    /// vLLM's, with every member.
+    Full,
+    /// llm-d's.
+    Short,
+}
+
+/// What the render routes show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RenderedForm {
+    /// A request for `/inference/v1/generate`.
+    Request,
+    /// The tokens of the base model's prompt.
+    Tokens,
+}
+
+/// How routes for operators answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OperationForm {
+    /// vLLM's way: checked, with a word of success.
+    Checked,
+    /// llm-d's way: lenient, with an empty body.
+    Lenient,
+}
+
+impl Policy {
+    /// The rules of a configuration.
+    pub(crate) fn of(config: &Config, limits: Limits, defaults: SamplingDefaults) -> Self {
+        let content = &config.content;
+        let generation = GenerationPolicy {
+            limits,
+            defaults,
+            max_bad_words: config.api.limits.bad_words as usize,
+            tool_schemas: match content.tools.strict_whitelist && !content.skip_tool_validation {
+                true => ToolSchemas::Whitelisted,
+                false => ToolSchemas::Any,
+            },
+            model_name: ModelName::Optional,
+            admission: AdmitAt::Arrival,
+            validation: ValidateAt::BeforePrompt,
+            context: ContextCheck::Prompt,
+        };
+        if config.model.compat == Compat::Llmd {
+            Self::llmd(generation)
+        } else {
+            Self::vllm(generation)
+        }
+    }
+
+    fn vllm(generation: GenerationPolicy) -> Self {
+        Self {
+            generation,
+            first_reader: FirstReader::Schema,
+            unknown_model: UnknownModel::WithAliases,
+            checks_side_models: true,
+            default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+            refuses_long_texts: true,
+            streams_prefill: true,
+            transfer_offer: TransferOffer::Connector,
+            prefill_reason: None,
+            threshold_without_cache: true,
+            ids: IdForm::Hex,
+            message_id_prefix: "chatcmpl-",
+            late_refusals: LateRefusals::InStream,
+            message_errors: Envelope::Anthropic,
+            tells_instructions: true,
+            tool_turns: ToolTurns::AsAsked,
+            answers: AnswerForm::Full,
+            prompt_details: false,
+            rendered: RenderedForm::Request,
+            operations: OperationForm::Checked,
+        }
+    }
+
+    fn llmd(generation: GenerationPolicy) -> Self {
+        Self {
+            generation: GenerationPolicy {
+                model_name: ModelName::Required,
+                validation: ValidateAt::AfterPrompt,
+                context: ContextCheck::PromptAndOutput,
+                ..generation
+            },
+            first_reader: FirstReader::Llmd,
+            unknown_model: UnknownModel::Bare,
+            checks_side_models: false,
+            default_max_tokens: None,
+            // The tokens of whatever comes are counted.
+            refuses_long_texts: false,
+            streams_prefill: false,
+            transfer_offer: TransferOffer::Placeholders,
+            prefill_reason: Some("remote_decode"),
+            threshold_without_cache: false,
+            ids: IdForm::Numbered,
+            message_id_prefix: "msg_",
+            late_refusals: LateRefusals::AsStatus,
+            message_errors: Envelope::OpenAi,
+            tells_instructions: false,
+            tool_turns: ToolTurns::OneCall,
+            answers: AnswerForm::Short,
+            prompt_details: true,
+            rendered: RenderedForm::Tokens,
+            operations: OperationForm::Lenient,
+        }
+    }
+}
+
+impl Policy {
+    /// What is said of a name that nobody answers to, where `served` do.
+    pub(crate) fn unknown_model(&self, name: &str, served: &[Arc<str>]) -> Fault {
+        match self.unknown_model {
+            UnknownModel::Bare => {
+                let words = format!("The model `{name}` does not exist.");
+                Fault::new(404, ErrorType::NotFound, words)
+            }
+            UnknownModel::WithAliases => Fault::unknown_model(name, served),
+        }
+    }
+
+    /// Who answers on a route that generates nothing; `None`: whoever is there, as nobody looks.
+    ///
+    /// # Errors
+    /// The refusal that `found` holds, where the name is looked at.
+    pub(crate) fn side_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+        match found {
+            Err(_) if !self.checks_side_models => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Whether a text may be encoded that has tokens of at most `longest` characters; `cut`: the
+    /// request says how much of it is kept.
+    ///
+    /// # Errors
+    /// 400 for a text beyond the context, where it is refused by its characters.
+    pub(crate) fn text_fits(&self, text: &str, longest: usize, cut: bool) -> Result<(), Fault> {
+        if cut || !self.refuses_long_texts {
+            return Ok(());
+        }
+        let limits = &self.generation.limits;
+        limits.prompt_characters(text.chars().count(), longest)
+    }
+
+    /// Whether a prompt with these `kv_transfer_params` may be answered so.
+    ///
+    /// # Errors
+    /// llm-d's 400: it streams nothing that it prefills.
+    pub(crate) fn prefill(
+        &self,
+        params: Option<&Map<String, Value>>,
+        stream: bool,
+    ) -> Result<(), Fault> {
+        let remote = params.and_then(|params| params.get("do_remote_decode")?.as_bool());
+        if stream && remote == Some(true) && !self.streams_prefill {
+            return Err(Fault::bad_request("Prefill does not support streaming"));
+        }
+        Ok(())
+    }
+
+    /// Whether a hit threshold means anything; `cache`: there is a prefix cache.
+    pub(crate) fn has_threshold(&self, cache: bool) -> bool {
+        cache || self.threshold_without_cache
+    }
+
+    /// A refusal of `/v1/messages`.
+    pub(crate) fn message_refusal(&self, fault: &Fault) -> Response<Body> {
+        match self.message_errors {
+            Envelope::OpenAi => error::response(fault),
+            Envelope::Anthropic => error::json(
+                error::status(fault.status),
+                fault.to_anthropic_json(self.generation.limits.version),
+            ),
+        }
+    }
+
+    /// Takes out of a Responses request what the model is not told.
+    pub(crate) fn take_untold(&self, instructions: &mut Option<String>) -> Option<String> {
+        instructions.take_if(|_| !self.tells_instructions)
+    }
+
+    /// Settles which tools this turn of a Responses conversation may call.
+    pub(crate) fn choose_tools(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
+        if self.tool_turns == ToolTurns::OneCall {
+            llmd_responses::choose(request, chat);
+        }
+    }
+}
+
+impl IdForm {
+    /// Ids of tool calls; `prefix` stands before numbers.
+    pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
+        match self {
+            Self::Numbered => numbered(prefix),
+            Self::Hex => call_ids(),
+        }
+    }
+
+    /// The id of a response that its body does not name.
+    pub(crate) fn response(self, headers: &HeaderMap) -> Arc<str> {
+        match self {
+            Self::Numbered => request_id("resp_", headers, None),
+            Self::Hex => format!("resp_{}", uid()).into(),
+        }
+    }
+
+    /// Ids of what a response holds.
+    pub(crate) fn items(self, response: &str) -> Ids {
+        match self {
+            Self::Numbered => Ids::llmd(response),
+            Self::Hex => Ids::new(),
+        }
+    }
+}
+
+impl RenderedForm {
+    /// What is shown of a prompt: its tokens with its media, or the request that holds it.
+    ///
+    /// # Errors
+    /// Those of `request`.
+    pub(crate) fn show(
+        self,
+        tokens: &[u32],
+        features: impl FnOnce() -> Option<Value>,
+        request: impl FnOnce() -> Result<Value, Fault>,
+    ) -> Result<Value, Fault> {
+        if self == Self::Request {
+            return request();
+        }
+        let mut shown = json!({"token_ids": tokens});
+        if let Some(features) = features() {
+            shown["features"] = features;
+        }
+        Ok(shown)
+    }
+
+    /// Whether the prompts of whoever answers are shown.
+    ///
+    /// # Errors
+    /// llm-d's 400: it renders for the base model alone.
+    pub(crate) fn renders(self, target: &Target) -> Result<(), Fault> {
+        match target {
+            Target::Lora { name, .. } if self == Self::Tokens => Err(Fault::bad_request(format!(
+                "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl OperationForm {
+    /// What an operation that succeeded answers.
+    pub(crate) fn done(self, value: &Value) -> Response<Body> {
+        match self {
+            Self::Lenient => error::empty(StatusCode::OK),
+            Self::Checked => error::json(StatusCode::OK, value.to_string()),
+        }
+    }
+}
