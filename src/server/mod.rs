@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::tls::Acceptor;
-use vllm_sim_config::{Config, Loaded};
+use vllm_sim_config::{Compat, Config, Loaded};
 use vllm_sim_engine::Command;
 use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::latency::Setup;
@@ -261,7 +261,8 @@ fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> S
     let settings = Settings {
         max_model_len: config.model.max_model_len,
         seed,
-        repeatable: config.content.seed_given,
+        // llm-d draws on from its seed: the next answer to the same prompt is another one.
+        repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
         admission: config.engine.admission,
         tools: config.content.tools.clone(),
         hashes: setup::hashes(config),

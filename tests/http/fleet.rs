@@ -68,6 +68,23 @@ async fn every_rank_of_llmd_is_a_server_of_its_own() {
     fleet.shutdown().await;
 }
 
+#[tokio::test]
+async fn every_port_of_llmd_names_the_engines_of_all_ranks() {
+    let fleet = fleet(&["--data-parallel-size", "2", "--compat", "llm-d"]).await;
+    let get = b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n".to_vec();
+    let [first, second] = [0, 1].map(|rank| ask(&fleet.servers()[rank], get.clone()));
+    let (first, second) = (first.await.json(), second.await.json());
+    assert_eq!(first, second);
+    let engines = [&first["0"]["engine_id"], &first["1"]["engine_id"]];
+    assert!(
+        engines
+            .iter()
+            .all(|id| id.as_str().is_some_and(|id| id.len() == 36))
+    );
+    assert_ne!(engines[0], engines[1]);
+    fleet.shutdown().await;
+}
+
 /// A port with free neighbours, a moment ago.
 fn free_ports(count: u16) -> u16 {
     let any = || {

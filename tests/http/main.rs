@@ -9,7 +9,7 @@
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
-//! - `llmd`: llm-d's messages with `--compat llm-d`
+//! - `llmd`, `llmd_lenient`: what llm-d says, and what it takes, with `--compat llm-d`
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
@@ -50,6 +50,7 @@ mod grpc;
 mod hostile;
 mod life;
 mod llmd;
+mod llmd_lenient;
 mod media;
 mod ops;
 mod otel;

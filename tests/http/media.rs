@@ -154,7 +154,17 @@ async fn an_omni_server_sends_a_picture_when_asked() {
     let events = sim.post_with(CHAT, &asked, &body).await.text();
     let image = events.find("\"modality\":\"image\"").expect("an image");
     let finish = events.find("\"finish_reason\":\"").expect("an end");
-    assert!(image < finish, "{events}");
+    let (before, after) = events.split_at(image);
+    assert!(
+        image < finish && before.contains("{\"type\":\"text\""),
+        "{events}"
+    );
+    let (said, nothing) = ("{\"type\":\"text\"", "{\"type\":\"text\",\"text\":\"\"}");
+    assert_eq!(
+        after.matches(said).count(),
+        after.matches(nothing).count(),
+        "no text follows"
+    );
 }
 
 #[tokio::test]

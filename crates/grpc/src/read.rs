@@ -10,8 +10,8 @@ use vllm_sim_config::Config;
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
-    AdmitAt, ContextCheck, EngineChecks, GenerationRequest, ModelName, OutputRoom, Policy,
-    Prepared, Protocol, Refusal, RequestFaults, Service, ToolSchemas, Transfer, ValidateAt,
+    AdmitAt, CallLength, ContextCheck, EngineChecks, GenerationRequest, ModelName, OutputRoom,
+    Policy, Prepared, Protocol, Refusal, RequestFaults, Service, ToolSchemas, Transfer, ValidateAt,
     off_thread,
 };
 use vllm_sim_tokenizer::Tokenizer;
@@ -47,6 +47,7 @@ pub(super) fn policy(config: &Config, service: &Service) -> Policy {
         admission: AdmitAt::Submission,
         validation: ValidateAt::BeforePrompt,
         context: ContextCheck::Prompt,
+        calls: CallLength::Cut,
     }
 }
 

@@ -91,12 +91,13 @@ impl App {
         let controls = ServerControls::new(&config, service.clone(), metrics.clone());
         let limits = limits(&config, &service, version);
         let defaults = defaults(&config, &service);
+        let policy = Policy::of(&config, limits, defaults);
         Self {
-            policy: Policy::of(&config, limits, defaults),
+            engine_id: engine_id(&config, &policy).into(),
+            policy,
             fingerprint: fingerprint(&config).map(Into::into),
             chat_template: chat_template(&config),
             openapi: OnceLock::new(),
-            engine_id: engine_id(&config).into(),
             admin_state,
             controls: Arc::new(controls),
             media_cache: MediaCache::default(),
@@ -216,10 +217,10 @@ fn fingerprint(config: &Config) -> Option<String> {
 }
 
 /// The engine's name among the engines of a deployment.
-fn engine_id(config: &Config) -> String {
+fn engine_id(config: &Config, policy: &Policy) -> String {
     let transfer = config.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
-    given.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+    given.unwrap_or_else(|| policy.engine_id(config.engine.parallel.local_ranks.0))
 }
 
 /// The text of `--chat-template`: a file's, or the flag's own.

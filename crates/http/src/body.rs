@@ -81,9 +81,11 @@ impl FromRequest<Arc<App>> for Posted {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
-            value: received
-                .json()
-                .map_err(|fault| app.policy.first_reader.unread(fault))?,
+            value: vllm_sim_wire::body::read(
+                app.policy.media_type(received.media_type()),
+                &received.bytes,
+            )
+            .map_err(|fault| app.policy.first_reader.unread(fault))?,
             head: received.head,
         })
     }

@@ -108,7 +108,8 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
         Some(faults) => faults.count(&app.service, kind),
         None => app.service.faults.count(kind, &FaultOrigin::default()),
     };
-    if let Some(asked) = head.headers.get("x-return-error") {
+    let asked = head.headers.get("x-return-error");
+    if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         let code: Option<u16> = text.trim().parse().ok().filter(|c| (100..1000).contains(c));
         return Err(match code {

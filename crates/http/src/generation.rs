@@ -85,7 +85,7 @@ pub(crate) fn arrive<'b>(
 /// A request with what its head says of it, for the base model and one prompt.
 pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest<'r> {
     GenerationRequest {
-        rank: rank(&head.headers),
+        rank: app.policy.rank(rank(&head.headers)),
         trace: trace(&head.headers),
         faults: head.faults.clone(),
         ..headless(app, id)

@@ -114,6 +114,7 @@ impl HttpService {
                 None => self.call_grpc(grpc.clone(), request).await,
             });
         }
+        self.merge_slashes(&mut request);
         self.strip_root_path(&mut request);
         Ok(match self.request_log.clone() {
             // Boxed: a server without a request log has no room for it.
@@ -179,6 +180,12 @@ impl HttpService {
         if request.method() == Method::HEAD && !route_index::answers_head(request.uri().path()) {
             return routes::no_head(&self.app, request.uri().path());
         }
+        if self.app.policy.lenient_paths
+            && request.method() == Method::OPTIONS
+            && let Some(allow) = self.app.routes.methods(request.uri().path())
+        {
+            return options(allow);
+        }
         let route = async |request| match self.routes.clone().oneshot(request).await {
             Ok(response) => response.map(Body::new),
             Err(never) => match never {},
@@ -208,6 +215,25 @@ impl HttpService {
             response.headers_mut().insert(name.clone(), value.clone());
         }
         response
+    }
+
+    /// `//x` is `/x`, where the policy has it so.
+    fn merge_slashes(&self, request: &mut Request<Body>) {
+        let uri = request.uri();
+        if !self.app.policy.lenient_paths || !uri.path().contains("//") {
+            return;
+        }
+        let parts = uri.path().split('/').filter(|part| !part.is_empty());
+        let mut target: String = parts.flat_map(|part| ["/", part]).collect();
+        if target.is_empty() || uri.path().ends_with('/') {
+            target.push('/');
+        }
+        if let Some(query) = uri.query() {
+            target.extend(["?", query]);
+        }
+        if let Ok(uri) = target.parse::<Uri>() {
+            *request.uri_mut() = uri;
+        }
     }
 
     /// `/prefix/x` is `/x`; both exist.
@@ -257,6 +283,16 @@ impl ResponseForPanic for InternalError {
         let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
         error::response(&fault)
     }
+}
+
+/// What a route says of its methods.
+fn options(allow: &'static str) -> Response<Body> {
+    let mut response = error::empty(StatusCode::OK);
+    let allow = format!("{allow}, OPTIONS");
+    if let Ok(allow) = HeaderValue::from_str(&allow) {
+        response.headers_mut().insert(header::ALLOW, allow);
+    }
+    response
 }
 
 /// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.

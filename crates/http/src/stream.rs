@@ -41,6 +41,19 @@ pub(super) struct ChoiceStep {
     pub(super) end: Option<End>,
 }
 
+impl ChoiceStep {
+    /// What was said, and that it ended, as steps of their own.
+    pub(super) fn apart(&self) -> (Self, Self) {
+        let said = Self { end: None, ..*self };
+        let over = Self {
+            tokens: 0,
+            first: false,
+            ..*self
+        };
+        (said, over)
+    }
+}
+
 /// Writes the events of one wire shape.
 pub(super) trait Render: Send + 'static {
     /// Writes what comes before the first token.

@@ -31,6 +31,7 @@ fn generate_request(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
         key,
         limit,
         limited: true,
+        echo_ids: None,
         echo: "".into(),
         stops,
         bias: Default::default(),

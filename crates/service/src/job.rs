@@ -35,6 +35,8 @@ pub struct Job {
     pub bias: Bias,
     /// What each choice is made of.
     pub content: Content,
+    /// Whether calls of tools are written to their end, whatever `max_tokens` says.
+    pub whole_calls: bool,
     /// Share of reasoning before the content.
     pub reasoning: Option<f64>,
     /// Whether special tokens show no text.
@@ -105,6 +107,7 @@ impl Job {
                 bad_words: params.bad_words.clone().unwrap_or_default(),
             },
             content: Content::Text,
+            whole_calls: false,
             reasoning: None,
             skip_special_tokens: params.skip_special_tokens,
             priority: 0,

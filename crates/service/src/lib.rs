@@ -49,7 +49,7 @@ pub use hand_over::HandOver;
 pub use job::{Content, Job, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use off_thread::off_thread;
-pub use policy::{AdmitAt, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
+pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
 pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply};
 pub use request_faults::RequestFaults;
@@ -420,11 +420,16 @@ impl Service {
                 }
             }
         };
+        let limit = match (&form, self.settings.role) {
+            (Form::Calls(_), Role::Whole | Role::Decode) if job.whole_calls => room,
+            _ => limit,
+        };
         Ok(self.generator.script(&GenerateRequest {
             key,
             limit,
             limited: job.limited,
             echo: prompt.echo.clone(),
+            echo_ids: prompt.echo_ids.clone(),
             stops: job.stops.clone(),
             bias: job.bias.clone(),
             form,

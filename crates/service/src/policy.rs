@@ -28,6 +28,17 @@ pub struct Policy {
     pub validation: ValidateAt,
     /// What has to fit into the context.
     pub context: ContextCheck,
+    /// How long calls of tools may be.
+    pub calls: CallLength,
+}
+
+/// How long calls of tools may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallLength {
+    /// As long as any other text.
+    Cut,
+    /// As long as they are: only the context limits them (llm-d-inference-sim).
+    Whole,
 }
 
 /// Which JSON Schemas tools may have.

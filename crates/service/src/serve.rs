@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::content::{ToolRequest, content};
-use super::policy::{AdmitAt, Policy, ToolSchemas, ValidateAt};
+use super::policy::{AdmitAt, CallLength, Policy, ToolSchemas, ValidateAt};
 use super::{
     Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Transfer, off_thread,
 };
@@ -204,6 +204,7 @@ impl Service {
                 OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
             },
             content,
+            whole_calls: policy.calls == CallLength::Whole,
             reasoning: request.reasoning,
             priority: request.priority,
             rank: request.rank,

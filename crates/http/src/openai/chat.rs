@@ -162,9 +162,8 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         return Ok(Prompt {
             tokens,
             echo: last_text(request).into(),
-            media: Vec::new(),
             text_hash: text_hash(app, request),
-            heard: None,
+            ..Prompt::default()
         });
     }
     prepare::has_tokenizer(app)?;
@@ -235,7 +234,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
         echo: last_text(request).into(),
         media,
         text_hash: text_hash(app, request),
-        heard: None,
+        ..Prompt::default()
     })
 }
 
@@ -306,7 +305,8 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
         echo: echo.map(Into::into),
         include_reasoning: request.include_reasoning,
         parsed: parser || tool_parser,
-        named: matches!(request.tool_choice, Some(ToolChoice::Named(_))),
+        named: matches!(request.tool_choice, Some(ToolChoice::Named(_)))
+            && !app.policy.named_calls_end,
         forced: matches!(
             request.tool_choice,
             Some(ToolChoice::Named(_) | ToolChoice::Required)

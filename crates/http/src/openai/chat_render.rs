@@ -447,9 +447,34 @@ impl Render for ChatStream {
     }
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        if self.chat.picture && step.end.is_some() {
-            self.show_picture(out, step.index);
+        if !self.chat.picture || step.end.is_none() {
+            return self.say(out, choice, step);
         }
+        // The picture stands between the last text and the end.
+        let (said, over) = step.apart();
+        if said.tokens > 0 {
+            self.say(out, choice, &said);
+        }
+        self.show_picture(out, step.index);
+        self.say(out, choice, &over);
+    }
+
+    fn close(&mut self, out: &mut String, reply: &Reply) {
+        if self.chat.view.include_usage {
+            out.push_str(&self.head);
+            out.push_str("],");
+            self.chat
+                .view
+                .final_usage(out, Counts::of(reply), reply, true);
+            out.push_str("}\n\n");
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}
+
+impl ChatStream {
+    /// Writes what one choice said.
+    fn say(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let simple = self.chat.view.logprobs.is_none()
             && !self.chat.picture
             && !self.chat.view.return_token_ids
@@ -522,17 +547,5 @@ impl Render for ChatStream {
             out.push_str("\"content\":\"\"");
             self.finish(out, choice, step, logprobs, ids, end);
         }
-    }
-
-    fn close(&mut self, out: &mut String, reply: &Reply) {
-        if self.chat.view.include_usage {
-            out.push_str(&self.head);
-            out.push_str("],");
-            self.chat
-                .view
-                .final_usage(out, Counts::of(reply), reply, true);
-            out.push_str("}\n\n");
-        }
-        out.push_str("data: [DONE]\n\n");
     }
 }

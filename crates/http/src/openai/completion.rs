@@ -142,23 +142,20 @@ pub(crate) async fn prompts(
                 Prompt {
                     tokens,
                     echo: text.as_str().into(),
-                    media: Vec::new(),
-                    text_hash: None,
-                    heard: None,
+                    ..Prompt::default()
                 }
             }
             Asked::Tokens(ids) => {
                 let listed: Vec<_> = ids.iter().map(ToString::to_string).collect();
-                let tokens = ids
+                let tokens: Vec<u32> = ids
                     .iter()
                     .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
                     .collect();
                 Prompt {
-                    tokens,
                     echo: listed.join(",").into(),
-                    media: Vec::new(),
-                    text_hash: None,
-                    heard: None,
+                    echo_ids: app.policy.echo_ids(&tokens),
+                    tokens,
+                    ..Prompt::default()
                 }
             }
         };
@@ -194,6 +191,7 @@ fn view(app: &App, request: &CompletionRequest, ready: &Prepared) -> CompletionV
         prompt_logprobs: request.prompt_logprobs.map(|top| prepare::top(app, top)),
         prompts: shown.then(|| ready.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
+        numbers_prompts: app.policy.numbers_prompts,
         view,
     }
 }

@@ -30,9 +30,20 @@ pub(crate) struct CompletionView {
     /// Prompts, kept only when the reply shows them.
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
+    /// Whether ids end with the index of the prompt.
+    pub(crate) numbers_prompts: bool,
 }
 
 impl CompletionView {
+    /// The shape of what answers a prompt.
+    fn shape_of(&self, prompt: usize) -> ResponseShape {
+        let mut shape = self.view.clone();
+        if self.numbers_prompts {
+            shape.id = format!("{}-{prompt}", shape.id).into();
+        }
+        shape
+    }
+
     fn prompt(&self, choice: &Choice) -> Option<&ShownPrompt> {
         self.prompts.as_ref()?.get(choice.prompt)
     }
@@ -57,7 +68,7 @@ impl CompletionView {
     /// The whole answer of an ended reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = view.answer_head("text_completion");
+        let mut out = self.shape_of(0).answer_head("text_completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
@@ -144,7 +155,8 @@ impl CompletionView {
 /// Writes the chunks of a completion stream.
 pub(crate) struct CompletionStream {
     completion: CompletionView,
-    head: String,
+    /// Everything of a chunk up to its choices, by prompt; the last one holds for the rest.
+    heads: Vec<String>,
     prompts: Vec<u32>,
     /// Tokens so far, and characters of logprobs text so far, per choice.
     so_far: Vec<(u32, usize)>,
@@ -153,10 +165,16 @@ pub(crate) struct CompletionStream {
 impl CompletionStream {
     /// A stream of `choices` choices to prompts of these lengths.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
-        let head = completion.view.chunk_head("text_completion");
+        let ids = if completion.numbers_prompts {
+            prompts.len()
+        } else {
+            1
+        };
+        let head = |prompt| completion.shape_of(prompt).chunk_head("text_completion");
+        let heads = (0..ids.max(1)).map(head).collect();
         Self {
             completion,
-            head,
+            heads,
             prompts: prompts.to_vec(),
             so_far: vec![(0, 0); choices],
         }
@@ -172,7 +190,8 @@ impl CompletionStream {
         ids: &[u32],
     ) {
         let view = &self.completion.view;
-        out.push_str(&self.head);
+        let last = self.heads.len() - 1;
+        out.push_str(&self.heads[choice.prompt.min(last)]);
         out.push_str("{\"index\":");
         json::int(out, step.index);
         out.push_str(",\"text\":\"");
@@ -270,7 +289,7 @@ impl Render for CompletionStream {
 
     fn close(&mut self, out: &mut String, reply: &Reply) {
         if self.completion.view.include_usage {
-            out.push_str(&self.head);
+            out.push_str(&self.heads[0]);
             out.push_str("],");
             self.completion
                 .view

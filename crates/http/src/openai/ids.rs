@@ -13,6 +13,16 @@ fn fresh() -> u64 {
     vllm_sim_random::mix(*BASE, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The name of a rank's engine: the same as often as this process is asked.
+pub(crate) fn rank_engine_id(rank: u32) -> String {
+    static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    let high = vllm_sim_random::mix(*BASE, u64::from(rank));
+    let low = vllm_sim_random::mix(high, *BASE);
+    let bytes = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+    let id = uuid::Builder::from_random_bytes(bytes).into_uuid();
+    id.to_string()
+}
+
 /// 16 lower-case hex digits, as the low half of a random UUID.
 pub(crate) fn uid() -> String {
     format!("{:016x}", fresh())

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{llmd_bodies, llmd_responses};
+use super::{llmd_bodies, llmd_lenient, llmd_responses};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Who looks at a body first.
@@ -50,14 +50,11 @@ impl FirstReader {
     ///
     /// # Errors
     /// What is wrong with it whoever is asked.
-    pub(crate) fn read<'b>(
-        self,
-        api: Api,
-        mut body: Cow<'b, Value>,
-    ) -> Result<Cow<'b, Value>, Fault> {
+    pub(crate) fn read<'b>(self, api: Api, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
         if self == Self::Schema {
             return Ok(body);
         }
+        let mut body = llmd_lenient::body(api, body);
         match api {
             Api::Chat if wants_one_alternative(&body) => {
                 body.to_mut()["top_logprobs"] = 1.into();

@@ -3,8 +3,10 @@
 
 mod first_reader;
 mod llmd_bodies;
+mod llmd_lenient;
 mod llmd_responses;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,12 +15,13 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use self::first_reader::{Api, FirstReader};
 use super::error;
-use super::openai::ids::{CallIds, call_ids, numbered, request_id, uid};
+use super::openai::ids::{CallIds, call_ids, numbered, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
-    AdmitAt, ContextCheck, ModelName, Policy as GenerationPolicy, ToolSchemas, ValidateAt,
+    AdmitAt, CallLength, ContextCheck, ModelName, Policy as GenerationPolicy, ToolSchemas,
+    ValidateAt,
 };
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -33,6 +36,14 @@ pub(crate) struct Policy {
     pub(crate) generation: GenerationPolicy,
     /// Who looks at a body first.
     pub(crate) first_reader: FirstReader,
+    /// Whether a body has to say that it is JSON.
+    asks_media_type: bool,
+    /// Whether `//` in a path is `/`, and OPTIONS is answered on every route.
+    pub(crate) lenient_paths: bool,
+    /// Whether a data-parallel rank that is not there is refused.
+    refuses_ranks: bool,
+    /// Whether `/query` names the ranks of other ports too.
+    tells_all_ranks: bool,
     /// What is said of a name that nobody answers to.
     unknown_model: UnknownModel,
     /// Whether `/tokenize` and the pooling routes look at the model's name.
@@ -49,6 +60,12 @@ pub(crate) struct Policy {
     pub(crate) prefill_reason: Option<&'static str>,
     /// Whether a hit threshold holds without a prefix cache.
     threshold_without_cache: bool,
+    /// Whether calls of the tool that was named are why an answer ends.
+    pub(crate) named_calls_end: bool,
+    /// Whether an echo of token ids is these ids.
+    echoes_ids: bool,
+    /// Whether the id of a completion ends with the index of its prompt.
+    pub(crate) numbers_prompts: bool,
     /// Ids of tool calls, and of what else an answer names.
     pub(crate) ids: IdForm,
     /// Id of a message, before the request's own.
@@ -168,6 +185,7 @@ impl Policy {
             admission: AdmitAt::Arrival,
             validation: ValidateAt::BeforePrompt,
             context: ContextCheck::Prompt,
+            calls: CallLength::Cut,
         };
         if config.model.compat == Compat::Llmd {
             Self::llmd(generation)
@@ -180,6 +198,10 @@ impl Policy {
         Self {
             generation,
             first_reader: FirstReader::Schema,
+            asks_media_type: true,
+            lenient_paths: false,
+            refuses_ranks: true,
+            tells_all_ranks: false,
             unknown_model: UnknownModel::WithAliases,
             checks_side_models: true,
             default_max_tokens: Some(DEFAULT_MAX_TOKENS),
@@ -188,6 +210,9 @@ impl Policy {
             transfer_offer: TransferOffer::Connector,
             prefill_reason: None,
             threshold_without_cache: true,
+            named_calls_end: false,
+            echoes_ids: false,
+            numbers_prompts: false,
             ids: IdForm::Hex,
             message_id_prefix: "chatcmpl-",
             late_refusals: LateRefusals::InStream,
@@ -202,14 +227,27 @@ impl Policy {
     }
 
     fn llmd(generation: GenerationPolicy) -> Self {
+        let limits = Limits {
+            max_logprobs: generation
+                .limits
+                .max_logprobs
+                .max(llmd_lenient::MAX_LOGPROBS),
+            ..generation.limits.clone()
+        };
         Self {
             generation: GenerationPolicy {
                 model_name: ModelName::Required,
                 validation: ValidateAt::AfterPrompt,
                 context: ContextCheck::PromptAndOutput,
+                calls: CallLength::Whole,
+                limits,
                 ..generation
             },
             first_reader: FirstReader::Llmd,
+            asks_media_type: false,
+            lenient_paths: true,
+            refuses_ranks: false,
+            tells_all_ranks: true,
             unknown_model: UnknownModel::Bare,
             checks_side_models: false,
             default_max_tokens: None,
@@ -219,6 +257,9 @@ impl Policy {
             transfer_offer: TransferOffer::Placeholders,
             prefill_reason: Some("remote_decode"),
             threshold_without_cache: false,
+            named_calls_end: true,
+            echoes_ids: true,
+            numbers_prompts: true,
             ids: IdForm::Numbered,
             message_id_prefix: "msg_",
             late_refusals: LateRefusals::AsStatus,
@@ -243,6 +284,46 @@ impl Policy {
             }
             UnknownModel::WithAliases => Fault::unknown_model(name, served),
         }
+    }
+
+    /// The media type of a body whose head names `named`, as it is read.
+    pub(crate) fn media_type<'h>(&self, named: Option<&'h str>) -> Option<&'h str> {
+        if self.asks_media_type {
+            named
+        } else {
+            Some("application/json")
+        }
+    }
+
+    /// The data-parallel rank that a request gets that asks for `asked`.
+    pub(crate) fn rank(&self, asked: Option<i64>) -> Option<i64> {
+        let ranks = i64::from(self.generation.limits.data_parallel_ranks);
+        asked.filter(|rank| self.refuses_ranks || (0..ranks).contains(rank))
+    }
+
+    /// The engine of a rank that has no name given, where a name is known beforehand.
+    pub(crate) fn engine_id(&self, rank: u32) -> String {
+        match self.tells_all_ranks {
+            true => rank_engine_id(rank),
+            false => uuid::Uuid::new_v4().to_string(),
+        }
+    }
+
+    /// Ranks of `all`, with their engines, that other ports than that of `here` answer for and
+    /// `/query` names all the same.
+    pub(crate) fn ranks_elsewhere(
+        &self,
+        all: u32,
+        here: Range<u32>,
+    ) -> impl Iterator<Item = (u32, String)> {
+        let all = if self.tells_all_ranks { all } else { 0 };
+        let others = (0..all).filter(move |rank| !here.contains(rank));
+        others.map(|rank| (rank, rank_engine_id(rank)))
+    }
+
+    /// What an echo of these tokens is made of, when it is themselves.
+    pub(crate) fn echo_ids(&self, tokens: &[u32]) -> Option<Arc<[u32]>> {
+        self.echoes_ids.then(|| tokens.into())
     }
 
     /// Who answers on a route that generates nothing; `None`: whoever is there, as nobody looks.

@@ -164,10 +164,17 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
 
 /// `GET /query`, Mooncake's bootstrap: rank to engine.
 pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
-    let (first, count) = app.config.engine.parallel.local_ranks;
-    let engine = &*app.engine_id;
-    let ranks: Map<String, Value> = (first..first + count)
-        .map(|rank| (rank.to_string(), json!({"engine_id": engine})))
+    let parallel = &app.config.engine.parallel;
+    let (first, count) = parallel.local_ranks;
+    let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));
+    let others = app
+        .policy
+        .ranks_elsewhere(parallel.data, first..first + count);
+    let mut ranks: Vec<(u32, String)> = own.chain(others).collect();
+    ranks.sort_unstable();
+    let ranks: Map<String, Value> = ranks
+        .into_iter()
+        .map(|(rank, engine)| (rank.to_string(), json!({"engine_id": engine})))
         .collect();
     ok(&Value::Object(ranks))
 }

@@ -110,11 +110,11 @@ impl Protocol for TokensIn<'_> {
         self.app.policy.generation.fits(&tokens, false)?;
         let listed: Vec<String> = tokens.iter().map(ToString::to_string).collect();
         Ok(vec![Prompt {
-            tokens,
             echo: listed.join(",").into(),
+            echo_ids: self.app.policy.echo_ids(&tokens),
+            tokens,
             media: media::given(self.request.features.as_ref()),
-            text_hash: None,
-            heard: None,
+            ..Prompt::default()
         }])
     }
 

@@ -266,7 +266,10 @@ impl Generator {
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         let room = self.think(brief, draft, rng);
-        let fragments = self.tokenizer.fragments(&brief.echo);
+        let fragments = match &brief.echo_ids {
+            Some(ids) => listed(ids),
+            None => self.tokenizer.fragments(&brief.echo),
+        };
         let whole = fragments.ids.len() as u32;
         let room = if self.whole_echo {
             room.max(whole)
@@ -291,6 +294,10 @@ impl Generator {
         }
         if brief.limited && draft.len >= brief.limit {
             return (Reason::Length, None);
+        }
+        if brief.echo_ids.is_some() && draft.len > 0 {
+            // Nothing is said but these ids.
+            return (Reason::Stop, None);
         }
         (self.end(whole, room, brief, draft), None)
     }
@@ -495,6 +502,24 @@ impl Generator {
             ends,
             text,
         }
+    }
+}
+
+/// Tokens whose text is their numbers, with commas between them.
+fn listed(ids: &[u32]) -> Fragments {
+    let mut text = String::new();
+    let ends = ids.iter().map(|id| {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&id.to_string());
+        text.len() as u32
+    });
+    let ends = ends.collect();
+    Fragments {
+        ids: ids.to_vec(),
+        ends,
+        text,
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// What echo mode answers with.
     pub echo: Arc<str>,
+    /// The tokens that it answers with, where they are not those of the text.
+    pub echo_ids: Option<Arc<[u32]>>,
     /// Pictures, sounds and films among the tokens, in order.
     pub media: Vec<Media>,
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
@@ -104,6 +106,8 @@ pub struct GenerateRequest {
     pub limited: bool,
     /// What echo mode answers with.
     pub echo: Arc<str>,
+    /// The tokens that it answers with, where they are not those of the text.
+    pub echo_ids: Option<Arc<[u32]>>,
     /// How it may end.
     pub stops: Stops,
     /// What steers it.

@@ -1,0 +1,264 @@
+//! What llm-d-inference-sim takes and vLLM's schema refuses: fields that it never looks at, and
+//! messages without a role or a content. Such a field is left out, so that the rest is read as
+//! usual; one that vLLM takes too stays, and acts.
+//!
+//! Source: llm-d-inference-sim `pkg/api/request.go`: what its structs do not name, Go's JSON reader
+//! passes over.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::Api;
+
+/// Most alternatives of a token that are shown, however many are asked for.
+pub(super) const MAX_LOGPROBS: i64 = 100;
+
+/// Whether a field can stay; null always can.
+type Fits = fn(&Value) -> bool;
+
+/// Fields that llm-d does not look at, with what vLLM takes.
+const IGNORED: [(&str, Fits); 22] = [
+    ("temperature", |v| within(v, 0.0, 2.0)),
+    ("top_p", |v| within(v, f64::MIN_POSITIVE, 1.0)),
+    ("top_k", |v| v.as_i64().is_some_and(|k| k >= -1)),
+    ("min_p", |v| within(v, 0.0, 1.0)),
+    ("presence_penalty", |v| within(v, -2.0, 2.0)),
+    ("frequency_penalty", |v| within(v, -2.0, 2.0)),
+    ("repetition_penalty", |v| {
+        within(v, f64::MIN_POSITIVE, f64::MAX)
+    }),
+    ("length_penalty", Value::is_number),
+    ("min_tokens", |v| v.as_u64().is_some()),
+    ("seed", |v| v.as_i64().is_some()),
+    ("stop", is_stop),
+    ("stop_token_ids", |v| all(v, |id| id.as_u64().is_some())),
+    ("logit_bias", is_bias),
+    ("bad_words", |v| all(v, |word| !is_empty(word))),
+    ("response_format", is_response_format),
+    ("user", Value::is_string),
+    ("suffix", |_| false),
+    ("cache_salt", |v| !is_empty(v)),
+    ("parallel_tool_calls", Value::is_boolean),
+    ("prompt_logprobs", |v| v.as_u64().is_some_and(|n| n <= 20)),
+    ("use_beam_search", |v| *v == false),
+    ("truncate_prompt_tokens", |v| {
+        v.as_i64().is_some_and(|n| n >= -1)
+    }),
+];
+
+/// What becomes of a member: another value, or none.
+type Edit = (&'static str, Option<Value>);
+
+/// The body without what only vLLM trips over.
+pub(super) fn body(api: Api, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
+    let inner = match api {
+        Api::Generate => Some("sampling_params"),
+        _ => None,
+    };
+    let members = |body: &Value| match inner {
+        Some(key) => body
+            .get(key)?
+            .as_object()
+            .map(|members| edits(api, members)),
+        None => body.as_object().map(|members| edits(api, members)),
+    };
+    let edits = members(&body).unwrap_or_default();
+    if !edits.is_empty() {
+        let whole = body.to_mut();
+        let part = match inner {
+            Some(key) => whole.get_mut(key),
+            None => Some(whole),
+        };
+        if let Some(members) = part.and_then(Value::as_object_mut) {
+            for (key, value) in edits {
+                match value {
+                    Some(value) => members.insert(key.to_owned(), value),
+                    None => members.shift_remove(key),
+                };
+            }
+        }
+    }
+    body
+}
+
+fn edits(api: Api, members: &Map<String, Value>) -> Vec<Edit> {
+    let given = |key: &str| members.get(key).filter(|value| !value.is_null());
+    let mut edits: Vec<Edit> = Vec::new();
+    for (key, fits) in IGNORED {
+        if given(key).is_some_and(|value| !fits(value)) {
+            edits.push((key, None));
+        }
+    }
+    let streams = given("stream").and_then(Value::as_bool) == Some(true);
+    if given("stream_options").is_some() && !streams {
+        edits.push(("stream_options", None));
+    }
+    if given("prompt_logprobs").is_some() && streams {
+        edits.push(("prompt_logprobs", None));
+    }
+    let number = |key: &str| given(key).and_then(Value::as_f64);
+    // Equal choices make no sense to vLLM.
+    if number("n").is_some_and(|n| n > 1.0) && number("temperature").is_some_and(|t| t < 1e-5) {
+        edits.push(("temperature", None));
+    }
+    let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+    let most = most.into_iter().find_map(number);
+    if let (Some(least), Some(most)) = (number("min_tokens"), most)
+        && least > most
+    {
+        edits.push(("min_tokens", None));
+    }
+    edits.extend(alternatives(api, members));
+    if api == Api::Chat {
+        edits.extend(tools(members));
+        edits.extend(messages(members));
+    }
+    edits
+}
+
+/// Log probabilities: as many as are shown, none that are not asked for.
+fn alternatives(api: Api, members: &Map<String, Value>) -> Option<Edit> {
+    let key = match api {
+        Api::Completions | Api::Generate => "logprobs",
+        _ => "top_logprobs",
+    };
+    let count = members.get(key).filter(|value| !value.is_null())?;
+    let wanted = api != Api::Chat || members.get("logprobs") == Some(&Value::Bool(true));
+    match count.as_i64() {
+        Some(count) if wanted && count > MAX_LOGPROBS => Some((key, Some(MAX_LOGPROBS.into()))),
+        Some(count) if wanted && count >= 0 => None,
+        _ => Some((key, None)),
+    }
+}
+
+/// A choice that llm-d does not know is a free one; without tools there is none.
+fn tools(members: &Map<String, Value>) -> Vec<Edit> {
+    let tools = members.get("tools").filter(|tools| !tools.is_null());
+    if tools.is_none_or(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
+        return vec![("tools", None), ("tool_choice", None)]
+            .into_iter()
+            .filter(|(key, _)| members.contains_key(*key))
+            .collect();
+    }
+    let known = match members.get("tool_choice") {
+        None | Some(Value::Null) => true,
+        Some(Value::String(word)) => ["none", "auto", "required"].contains(&word.as_str()),
+        Some(choice) => choice["function"]["name"]
+            .as_str()
+            .is_some_and(|n| !n.is_empty()),
+    };
+    match known {
+        true => Vec::new(),
+        false => vec![("tool_choice", Some("auto".into()))],
+    }
+}
+
+/// Messages with a role and a content.
+fn messages(members: &Map<String, Value>) -> Option<Edit> {
+    let listed = members.get("messages")?.as_array()?;
+    let lacks = |message: &Value, key: &str| {
+        message.is_object() && message.get(key).is_none_or(Value::is_null)
+    };
+    let says = |message: &Value| {
+        message
+            .get("tool_calls")
+            .is_some_and(|calls| !calls.is_null())
+    };
+    let silent = |message: &Value| lacks(message, "content") && !says(message);
+    if !listed.iter().any(|m| lacks(m, "role") || silent(m)) {
+        return None;
+    }
+    let mut listed = listed.clone();
+    for message in &mut listed {
+        if silent(message) {
+            message["content"] = "".into();
+        }
+        if lacks(message, "role") {
+            message["role"] = "user".into();
+        }
+    }
+    Some(("messages", Some(listed.into())))
+}
+
+fn within(value: &Value, least: f64, most: f64) -> bool {
+    value.as_f64().is_some_and(|v| (least..=most).contains(&v))
+}
+
+fn all(value: &Value, fits: Fits) -> bool {
+    value.as_array().is_some_and(|items| items.iter().all(fits))
+}
+
+/// Whether a value is no text with something in it.
+fn is_empty(value: &Value) -> bool {
+    value.as_str().is_none_or(str::is_empty)
+}
+
+fn is_stop(value: &Value) -> bool {
+    !is_empty(value) || all(value, |text| !is_empty(text))
+}
+
+fn is_bias(value: &Value) -> bool {
+    let pairs = value.as_object();
+    pairs.is_some_and(|pairs| {
+        let fits = |(id, bias): (&String, &Value)| id.parse::<u32>().is_ok() && bias.is_number();
+        pairs.iter().all(fits)
+    })
+}
+
+fn is_response_format(value: &Value) -> bool {
+    match value.get("type").and_then(Value::as_str) {
+        Some("text" | "json_object") => true,
+        Some("json_schema") => {
+            let named = value["json_schema"]["name"].is_string();
+            named && value["json_schema"]["schema"].is_object()
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(api: Api, given: Value) -> Value {
+        body(api, Cow::Owned(given)).into_owned()
+    }
+
+    #[test]
+    fn what_vllm_takes_stays() {
+        let good = json!({"temperature": 0.5, "top_p": 1, "top_k": -1, "stop": ["a"], "seed": 3,
+            "stream": true, "stream_options": {"include_usage": true}, "top_logprobs": 3,
+            "logprobs": true, "tools": [{}], "tool_choice": "auto",
+            "messages": [{"role": "user", "content": "x"}]});
+        assert_eq!(read(Api::Chat, good.clone()), good);
+        assert!(matches!(
+            body(Api::Chat, Cow::Borrowed(&good)),
+            Cow::Borrowed(_)
+        ));
+    }
+
+    #[test]
+    fn what_only_vllm_refuses_goes() {
+        let odd = json!({"temperature": 5, "top_p": 7, "top_k": "x", "stop": [""], "n": 2,
+            "stream_options": {}, "top_logprobs": 30, "tool_choice": "sometimes"});
+        assert_eq!(read(Api::Chat, odd), json!({"n": 2}));
+        let params = json!({"sampling_params": {"temperature": -1, "max_tokens": 3}});
+        let kept = json!({"sampling_params": {"max_tokens": 3}});
+        assert_eq!(read(Api::Generate, params), kept);
+        let many = json!({"logprobs": 1_000_000});
+        assert_eq!(read(Api::Completions, many), json!({"logprobs": 100}));
+    }
+
+    #[test]
+    fn messages_get_what_they_lack() {
+        let bare = json!({"messages": [{"content": "a"}, {"role": "user", "content": null},
+            {"role": "assistant", "content": null, "tool_calls": []}]});
+        let whole = json!({"messages": [{"content": "a", "role": "user"},
+            {"role": "user", "content": ""},
+            {"role": "assistant", "content": null, "tool_calls": []}]});
+        assert_eq!(read(Api::Chat, bare), whole);
+    }
+}

@@ -1,0 +1,238 @@
+//! What llm-d-inference-sim takes and answers where vLLM refuses (`--compat llm-d`).
+
+use serde_json::{Value, json};
+use vllm_sim_config::CliMode;
+
+use super::sim::Sim;
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+const GENERATE: &str = "/inference/v1/generate";
+
+async fn start(flags: &[&str]) -> Sim {
+    let args = ["--model", "m", "--compat", "llm-d", "--seed", "7"];
+    Sim::start(CliMode::Llmd, &[&args[..], flags].concat()).await
+}
+
+/// A chat with these fields besides.
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "model": "m",
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "This is a test."}],
+    });
+    merge(&mut body, more);
+    body
+}
+
+fn merge(body: &mut Value, more: Value) {
+    let members = body.as_object_mut().expect("an object");
+    members.extend(more.as_object().expect("an object").clone());
+}
+
+async fn post(sim: &Sim, path: &str, body: &Value) -> Value {
+    let answer = sim.post(path, body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    answer.json()
+}
+
+fn tools(choice: Value) -> Value {
+    let properties = json!({"city": {"type": "string"}, "country": {"type": "string"}});
+    let schema =
+        json!({"type": "object", "properties": properties, "required": ["city", "country"]});
+    let function = json!({"name": "weather", "description": "d", "parameters": schema});
+    json!({"tools": [{"type": "function", "function": function}], "tool_choice": choice})
+}
+
+#[tokio::test]
+async fn what_llmd_does_not_look_at_is_never_refused() {
+    let sim = start(&[]).await;
+    for more in [
+        json!({"temperature": 7}),
+        json!({"temperature": "hot"}),
+        json!({"temperature": 0, "n": 2}),
+        json!({"top_p": 0}),
+        json!({"top_p": 3.5, "top_k": -9, "min_p": 2}),
+        json!({"presence_penalty": 9, "frequency_penalty": -9, "repetition_penalty": 0}),
+        json!({"min_tokens": 50}),
+        json!({"stop": ""}),
+        json!({"stop": ["a", ""]}),
+        json!({"seed": 1.5, "user": 3, "logit_bias": {"x": 1}}),
+        json!({"response_format": {"type": "yaml"}}),
+        json!({"stream_options": {"include_usage": true}}),
+        json!({"logprobs": true, "top_logprobs": 30}),
+        json!({"top_logprobs": 2}),
+        json!({"tools": []}),
+        json!({"tool_choice": "auto"}),
+        json!({"messages": [{"content": "x"}]}),
+        json!({"messages": [{"role": "user", "content": null}]}),
+        json!({"messages": [{"role": "user"}]}),
+    ] {
+        post(&sim, CHAT, &chat(more)).await;
+    }
+    for more in [
+        json!({"logprobs": 30}),
+        json!({"suffix": "s"}),
+        json!({"temperature": -1}),
+        json!({"stream_options": {"include_usage": true}}),
+    ] {
+        let mut body = json!({"model": "m", "prompt": "a", "max_tokens": 3});
+        merge(&mut body, more);
+        post(&sim, TEXT, &body).await;
+    }
+    let body = json!({"model": "m", "token_ids": [1, 2],
+        "sampling_params": {"max_tokens": 2, "temperature": 9, "top_p": -1}});
+    post(&sim, GENERATE, &body).await;
+    let body = json!({"model": "m", "input": "x", "temperature": 9, "top_p": 9});
+    post(&sim, "/v1/responses", &body).await;
+    let body = chat(json!({"temperature": 9, "top_k": -9}));
+    post(&sim, "/v1/messages", &body).await;
+    let answer = sim.post(CHAT, &chat(json!({"n": 0}))).await;
+    assert_eq!(answer.status, 400, "what llm-d looks at is refused");
+}
+
+#[tokio::test]
+async fn as_many_alternatives_come_as_are_asked_for() {
+    let sim = start(&[]).await;
+    for (asked, shown) in [(30, 30), (1_000_000, 100)] {
+        let body = chat(json!({"logprobs": true, "top_logprobs": asked, "max_tokens": 1}));
+        let answer = post(&sim, CHAT, &body).await;
+        let first = &answer["choices"][0]["logprobs"]["content"][0];
+        let alternatives = first["top_logprobs"].as_array().map(Vec::len);
+        assert_eq!(alternatives, Some(shown), "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn a_choice_that_llmd_does_not_know_is_a_free_one() {
+    let sim = start(&[]).await;
+    for choice in [
+        json!("sometimes"),
+        json!({"type": "allowed_tools"}),
+        json!(5),
+    ] {
+        post(&sim, CHAT, &chat(tools(choice))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_forced_call_is_whole_and_ends_by_tool_calls() {
+    let sim = start(&[]).await;
+    let named = json!({"type": "function", "function": {"name": "weather"}});
+    for choice in [named, json!("required")] {
+        let mut body = chat(tools(choice));
+        body["max_tokens"] = 1.into();
+        let answer = post(&sim, CHAT, &body).await;
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
+        let arguments: Value = serde_json::from_str(arguments.expect("a text")).expect("JSON");
+        assert!(arguments["country"].is_string(), "{arguments}");
+        body["stream"] = true.into();
+        let events = sim.post(CHAT, &body).await.text();
+        assert!(
+            events.contains("\"finish_reason\":\"tool_calls\""),
+            "{events}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_seed_does_not_make_equal_prompts_equal() {
+    let replies = async || {
+        let sim = start(&[]).await;
+        let body = chat(json!({"max_tokens": 40, "ignore_eos": true}));
+        let mut texts = Vec::new();
+        for _ in 0..3 {
+            let answer = post(&sim, CHAT, &body).await;
+            texts.push(answer["choices"][0]["message"]["content"].to_string());
+        }
+        texts
+    };
+    let first = replies().await;
+    assert!(first[0] != first[1] || first[1] != first[2], "{first:?}");
+    assert_eq!(first, replies().await, "and the same in every run");
+}
+
+#[tokio::test]
+async fn an_echo_keeps_the_ids_of_its_prompt() {
+    let sim = start(&["--mode", "echo"]).await;
+    let ids = json!([501, 70_000, 3]);
+    let body = json!({"model": "m", "token_ids": ids, "sampling_params": {"max_tokens": 9}});
+    let answer = post(&sim, GENERATE, &body).await;
+    assert_eq!(answer["choices"][0]["token_ids"], ids, "{answer}");
+    let body = json!({"model": "m", "prompt": ids, "return_token_ids": true});
+    let answer = post(&sim, TEXT, &body).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(
+        (&choice["token_ids"], &choice["text"]),
+        (&ids, &json!("501,70000,3"))
+    );
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+}
+
+#[tokio::test]
+async fn the_id_of_a_completion_names_its_prompt() {
+    let sim = start(&[]).await;
+    let mut body = json!({"model": "m", "prompt": ["a", "b"], "max_tokens": 1});
+    let id = ["x-request-id: mine"];
+    let answer = sim.post_with(TEXT, &id, &body).await.json();
+    assert_eq!(answer["id"], "cmpl-mine-0");
+    body["stream"] = true.into();
+    let events = sim.post_with(TEXT, &id, &body).await.text();
+    assert!(events.contains("{\"id\":\"cmpl-mine-0\""), "{events}");
+    assert!(events.contains("{\"id\":\"cmpl-mine-1\""), "{events}");
+    let body = chat(json!({}));
+    let answer = sim.post_with(CHAT, &id, &body).await.json();
+    assert_eq!(answer["id"], "chatcmpl-mine");
+}
+
+#[tokio::test]
+async fn a_body_is_json_whatever_its_media_type() {
+    let sim = start(&[]).await;
+    let body = chat(json!({})).to_string();
+    for kind in ["", "content-type: application/x-www-form-urlencoded\r\n"] {
+        let length = body.len();
+        let request = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: sim\r\n{kind}content-length: {length}\r\n\r\n{body}"
+        );
+        assert_eq!(sim.ask(request).await.status, 200, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn heads_are_read_leniently() {
+    let sim = start(&["--data-parallel-size", "1"]).await;
+    for header in [
+        "x-data-parallel-rank: 7",
+        "x-data-parallel-rank: -1",
+        "X-Return-Error: ",
+    ] {
+        let answer = sim.post_with(CHAT, &[header], &chat(json!({}))).await;
+        assert_eq!(answer.status, 200, "{header}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn paths_are_read_leniently() {
+    let sim = start(&[]).await;
+    assert_eq!(sim.get("//v1//models").await.status, 200);
+    assert_eq!(sim.get("//nothing").await.status, 404);
+    let request = format!("OPTIONS {CHAT} HTTP/1.1\r\nhost: sim\r\n\r\n");
+    let answer = sim.ask(request).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("allow"), Some("POST, OPTIONS"));
+    assert_eq!(answer.text(), "");
+}
+
+/// vLLM's own command line and wire do none of this.
+#[tokio::test]
+async fn without_the_mode_vllms_rules_hold() {
+    let sim = Sim::serve(&[]).await;
+    let mut body = chat(json!({"temperature": 7}));
+    body["model"] = "tiny-llama".into();
+    assert_eq!(sim.post(CHAT, &body).await.status, 400);
+    assert_eq!(sim.get("//v1//models").await.status, 404);
+    let request = format!("OPTIONS {CHAT} HTTP/1.1\r\nhost: sim\r\n\r\n");
+    assert_eq!(sim.ask(request).await.status, 405);
+}
