@@ -172,6 +172,29 @@ async fn an_echo_keeps_the_ids_of_its_prompt() {
 }
 
 #[tokio::test]
+async fn an_echo_of_a_message_has_its_images_and_calls() {
+    let sim = start(&["--mode", "echo"]).await;
+    let parts = json!([{"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]);
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    for (message, said) in [
+        (
+            json!({"role": "user", "content": parts}),
+            "see\nimage: http://x/y.png",
+        ),
+        (
+            json!({"role": "assistant", "content": "so ", "tool_calls": [call]}),
+            "so [f({})]",
+        ),
+    ] {
+        let mut body = chat(json!({"messages": [message]}));
+        body["max_tokens"] = 100.into();
+        let answer = post(&sim, CHAT, &body).await;
+        assert_eq!(answer["choices"][0]["message"]["content"], said);
+    }
+}
+
+#[tokio::test]
 async fn the_id_of_a_completion_names_its_prompt() {
     let sim = start(&[]).await;
     let mut body = json!({"model": "m", "prompt": ["a", "b"], "max_tokens": 1});

@@ -20,7 +20,7 @@ mod tokenizer;
 #[cfg(feature = "hf")]
 mod tests;
 
-pub use chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError};
+pub use chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError, plain_text};
 pub use detokenizer::{Detokenizer, Fragments};
 pub use error::TokenizerError;
 pub use hf::Hf;

@@ -161,7 +161,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
             .collect();
         return Ok(Prompt {
             tokens,
-            echo: last_text(request).into(),
+            echo: echo(app, request),
             text_hash: text_hash(app, request),
             ..Prompt::default()
         });
@@ -231,7 +231,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
     }
     Ok(Prompt {
         tokens,
-        echo: last_text(request).into(),
+        echo: echo(app, request),
         media,
         text_hash: text_hash(app, request),
         ..Prompt::default()
@@ -244,13 +244,11 @@ fn text_hash(app: &App, request: &ChatRequest) -> Option<[u8; 32]> {
     app.service.generator.text_hash(messages)
 }
 
-/// What echo mode answers: the text of the last message.
-fn last_text(request: &ChatRequest) -> String {
-    request
-        .messages
-        .last()
-        .map(|m| m.text())
-        .unwrap_or_default()
+/// What echo mode answers: the last message.
+fn echo(app: &App, request: &ChatRequest) -> Arc<str> {
+    let last = request.messages.last();
+    let said = last.map(|message| app.policy.echo(message));
+    said.unwrap_or_default().into()
 }
 
 /// Tools as the template sees them.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::Api;
+use super::first_reader::Api;
 
 /// Most alternatives of a token that are shown, however many are asked for.
 pub(super) const MAX_LOGPROBS: i64 = 100;

@@ -23,9 +23,11 @@ use vllm_sim_service::{
     AdmitAt, CallLength, ContextCheck, ModelName, Policy as GenerationPolicy, ToolSchemas,
     ValidateAt,
 };
+use vllm_sim_tokenizer::plain_text;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
+use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, SamplingDefaults};
 
@@ -62,8 +64,8 @@ pub(crate) struct Policy {
     threshold_without_cache: bool,
     /// Whether calls of the tool that was named are why an answer ends.
     pub(crate) named_calls_end: bool,
-    /// Whether an echo of token ids is these ids.
-    echoes_ids: bool,
+    /// Whether an echo of token ids is these ids, and one of a message has its images and calls.
+    echoes_all: bool,
     /// Whether the id of a completion ends with the index of its prompt.
     pub(crate) numbers_prompts: bool,
     /// Ids of tool calls, and of what else an answer names.
@@ -211,7 +213,7 @@ impl Policy {
             prefill_reason: None,
             threshold_without_cache: true,
             named_calls_end: false,
-            echoes_ids: false,
+            echoes_all: false,
             numbers_prompts: false,
             ids: IdForm::Hex,
             message_id_prefix: "chatcmpl-",
@@ -258,7 +260,7 @@ impl Policy {
             prefill_reason: Some("remote_decode"),
             threshold_without_cache: false,
             named_calls_end: true,
-            echoes_ids: true,
+            echoes_all: true,
             numbers_prompts: true,
             ids: IdForm::Numbered,
             message_id_prefix: "msg_",
@@ -321,9 +323,17 @@ impl Policy {
         others.map(|rank| (rank, rank_engine_id(rank)))
     }
 
+    /// What an echo of a message says.
+    pub(crate) fn echo(&self, message: &Message) -> String {
+        match message.raw().as_object() {
+            Some(members) if self.echoes_all => plain_text(members),
+            _ => message.text(),
+        }
+    }
+
     /// What an echo of these tokens is made of, when it is themselves.
     pub(crate) fn echo_ids(&self, tokens: &[u32]) -> Option<Arc<[u32]>> {
-        self.echoes_ids.then(|| tokens.into())
+        self.echoes_all.then(|| tokens.into())
     }
 
     /// Who answers on a route that generates nothing; `None`: whoever is there, as nobody looks.

@@ -30,6 +30,17 @@ fn plain(out: &mut String, message: &Map<String, Json>) {
         out.push(')');
     }
     out.push_str(": ");
+    content(out, message);
+}
+
+/// What a message says: its texts, the addresses of its images and its calls.
+pub fn plain_text(message: &Map<String, Json>) -> String {
+    let mut out = String::new();
+    content(&mut out, message);
+    out
+}
+
+fn content(out: &mut String, message: &Map<String, Json>) {
     match message.get("content") {
         Some(Json::String(text)) => out.push_str(text),
         Some(Json::Array(parts)) => {

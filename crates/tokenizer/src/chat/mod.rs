@@ -20,4 +20,5 @@ pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
 pub use error::TemplateError;
+pub use flatten::plain_text;
 pub use templates::{ChatInput, ChatTemplates};
