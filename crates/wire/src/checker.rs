@@ -1,5 +1,7 @@
 //! The walk over a value and its schema.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
 
@@ -96,7 +98,7 @@ impl<'a> Checker<'a> {
                 if value.as_str().is_some_and(|text| choices.contains(&text)) {
                     Ok(None)
                 } else {
-                    Err(CheckError::Schema(SchemaError::unread().into()))
+                    Err(CheckError::Schema(SchemaErrors::unread()))
                 }
             }
             Schema::Literal(choices) => self.scalar(lax::literal(value, choices), value),
@@ -139,16 +141,16 @@ impl<'a> Checker<'a> {
     }
 
     fn fail(&self, error: KnownError, value: &Value) -> CheckResult {
-        Err(CheckError::Schema(self.error(error, value).into()))
+        Err(CheckError::Schema(self.error(error, value)))
     }
 
-    fn error(&self, error: KnownError, value: &Value) -> SchemaError {
+    fn error(&self, error: KnownError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            SchemaError::unread()
+            SchemaErrors::unread()
         } else if self.verbose {
-            SchemaError::verbose(error, &self.path, value)
+            SchemaError::verbose(error, &self.path, value).into()
         } else {
-            SchemaError::new(error, &self.path, value)
+            SchemaError::new(error, &self.path, value).into()
         }
     }
 
@@ -405,12 +407,15 @@ impl<'a> Checker<'a> {
         if model.before.is_empty() {
             return self.fields(model, map, value);
         }
-        let mut new = map.clone();
+        let mut new = Cow::Borrowed(map);
         for before in model.before {
             if let Err(refusal) = before(&mut new) {
                 return self.refused(refusal, value);
             }
         }
+        let Cow::Owned(new) = new else {
+            return self.fields(model, map, value);
+        };
         let new = Value::Object(new);
         let mut inner = self.fork();
         let outcome = match &new {
@@ -480,7 +485,7 @@ impl<'a> Checker<'a> {
             let Some((name, element)) = find(map, field.name) else {
                 if field.required {
                     self.path.push(LocItem::Key(field.name));
-                    errors.push(self.error(KnownError::new("missing", "Field required"), value));
+                    errors.append(self.error(KnownError::new("missing", "Field required"), value));
                     self.path.pop();
                 }
                 continue;
@@ -501,7 +506,7 @@ impl<'a> Checker<'a> {
             for (name, element) in map {
                 if !model.fields.iter().any(|field| field.name == name) {
                     self.path.push(LocItem::Key(name));
-                    errors.push(self.error(lax::extra_forbidden(), element));
+                    errors.append(self.error(lax::extra_forbidden(), element));
                     self.path.pop();
                 }
             }

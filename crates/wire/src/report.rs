@@ -41,8 +41,12 @@ impl SchemaErrors {
         self.count == 0
     }
 
-    pub(super) fn push(&mut self, error: SchemaError) {
-        self.append(error.into());
+    /// One error that nobody reads.
+    pub(super) fn unread() -> Self {
+        Self {
+            kept: Vec::new(),
+            count: 1,
+        }
     }
 
     pub(super) fn append(&mut self, more: Self) {
@@ -121,15 +125,6 @@ impl SchemaError {
             error,
             loc: clean(path),
             input: summary(input),
-        }
-    }
-
-    /// A error that nobody reads.
-    pub(super) fn unread() -> Self {
-        Self {
-            error: KnownError::new("", ""),
-            loc: String::new(),
-            input: String::new(),
         }
     }
 

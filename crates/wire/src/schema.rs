@@ -4,6 +4,8 @@
 //! `bool | None`, `Vec<String>` is `list[str]`. `wire_model!` turns a struct into a [`Model`]
 //! for [`super::check`] and into a reader of checked values; the two cannot drift apart.
 
+use std::borrow::Cow;
+
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
@@ -181,7 +183,7 @@ pub struct Model {
 }
 
 /// A validator over the raw object: may change it or refuse the request.
-pub type BeforeValidator = fn(&mut Map<String, Value>) -> Result<(), ValidatorError>;
+pub type BeforeValidator = fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
 
 /// A validator over the checked object.
 #[derive(Debug, Clone, Copy)]

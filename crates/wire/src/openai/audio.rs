@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/speech_to_text/{transcription,translation}/protocol.py`.
 
+use std::borrow::Cow;
+
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
@@ -183,7 +185,7 @@ wire_model! {
 
 /// `validate_transcription_request`, `validate_stream_options`. The values of a form are texts, and
 /// a text is true unless it is empty.
-fn form(body: &mut Body) -> ValidatorResult {
+fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("file").is_some_and(Value::is_string) {
         let text = "Expected 'file' to be a file-like object, not 'str'.";
         return Err(Fault::new(422, ErrorType::UnprocessablePhrase, text).into());
@@ -200,7 +202,7 @@ fn form(body: &mut Body) -> ValidatorResult {
             let text = format!("Failed to parse vllm_xargs. Must be valid JSON: {place}");
             Fault::parameter(text, "vllm_xargs")
         })?;
-        body.insert("vllm_xargs".to_owned(), parsed);
+        body.to_mut().insert("vllm_xargs".to_owned(), parsed);
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `BatchChatCompletionRequest`.
 
+use std::borrow::Cow;
+
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, Py};
@@ -111,7 +113,7 @@ wire_model! {
 }
 
 /// `check_batch_mode`.
-fn batch_mode(body: &mut Body) -> ValidatorResult {
+fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "use_beam_search") {
         return Err(Fault::parameter(
             "Batch chat completions do not support beam search. Please set `use_beam_search` to \

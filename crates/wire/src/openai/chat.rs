@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/openai/chat_completion/protocol.py`, `ChatCompletionRequest`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, Py};
 
@@ -212,7 +214,7 @@ fn tool_calls(body: &Body) -> ValidatorResult {
 }
 
 /// `check_system_message_content_type` only warns, but it iterates.
-fn system_content(body: &mut Body) -> ValidatorResult {
+fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
     match body.get("messages").map(Py::of) {
         None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
         Some(_) => Err(not_iterable(&body["messages"]).into()),
@@ -220,12 +222,15 @@ fn system_content(body: &mut Body) -> ValidatorResult {
 }
 
 /// `drop_prompt_token_ids_with_media`.
-fn media_beside_token_ids(body: &mut Body) -> ValidatorResult {
+fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let with_media = match body.get("messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
         _ => false,
     };
-    if with_media && let Some(Value::Object(params)) = body.get_mut("kv_transfer_params") {
+    if with_media
+        && body.contains_key("kv_transfer_params")
+        && let Some(Value::Object(params)) = body.to_mut().get_mut("kv_transfer_params")
+    {
         params.shift_remove("prompt_token_ids");
     }
     Ok(())
@@ -246,7 +251,7 @@ fn has_media(message: &Value) -> bool {
 }
 
 /// `check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> ValidatorResult {
+fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
@@ -257,7 +262,7 @@ fn generation_prompt(body: &mut Body) -> ValidatorResult {
 }
 
 /// `check_tool_usage`.
-fn tool_usage(body: &mut Body) -> ValidatorResult {
+fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body
         .get("tools")
         .is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty))
@@ -270,7 +275,8 @@ fn tool_usage(body: &mut Body) -> ValidatorResult {
         .into());
     }
     if !body.contains_key("tool_choice") && truthy(body, "tools") {
-        body.insert("tool_choice".to_owned(), Value::from("auto"));
+        body.to_mut()
+            .insert("tool_choice".to_owned(), Value::from("auto"));
     }
     let Some(choice) = given(body, "tool_choice") else {
         return Ok(());
@@ -381,7 +387,7 @@ fn string_index() -> Fault {
 }
 
 /// `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Body) -> ValidatorResult {
+fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let two = Fault::bad_request(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
@@ -401,7 +407,7 @@ fn structured_outputs(body: &mut Body) -> ValidatorResult {
 }
 
 /// `check_logprobs`.
-fn logprobs(body: &mut Body) -> ValidatorResult {
+fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     if truthy(body, ids) && truthy(body, "use_beam_search") {
         return Err(Fault::parameter(
@@ -439,8 +445,17 @@ fn logprobs(body: &mut Body) -> ValidatorResult {
 
 /// `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
 /// `reasoning`.
-fn normalize_messages(body: &mut Body) -> ValidatorResult {
-    let Some(Value::Array(messages)) = body.get_mut("messages") else {
+fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
+    let as_it_is = |message: &Value| {
+        !message.as_object().is_some_and(|message| {
+            message.contains_key("tool_calls") || message.contains_key("reasoning_content")
+        })
+    };
+    match body.get("messages") {
+        Some(Value::Array(messages)) if !messages.iter().all(as_it_is) => {}
+        _ => return Ok(()),
+    }
+    let Some(Value::Array(messages)) = body.to_mut().get_mut("messages") else {
         return Ok(());
     };
     for message in messages {

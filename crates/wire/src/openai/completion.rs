@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/openai/completion/protocol.py`, `CompletionRequest`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
 
@@ -252,7 +254,7 @@ fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
 }
 
 /// `validate_prompt_and_prompt_embeds`.
-fn prompt_given(body: &mut Body) -> ValidatorResult {
+fn prompt_given(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let no_prompt = given(body, "prompt").is_none_or(|prompt| prompt == "");
     let no_embeds = given(body, "prompt_embeds")
         .is_none_or(|embeds| embeds.as_array().is_some_and(Vec::is_empty));
@@ -267,7 +269,7 @@ fn prompt_given(body: &mut Body) -> ValidatorResult {
 }
 
 /// `check_logprobs`.
-fn logprobs(body: &mut Body) -> ValidatorResult {
+fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     let refuse = |text: &str, key: &str| Err(Fault::parameter(text, key).into());
     let wanted = truthy(body, ids);
@@ -311,7 +313,7 @@ fn logprobs(body: &mut Body) -> ValidatorResult {
 }
 
 /// `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Body) -> ValidatorResult {
+fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let two = Fault::parameter(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
@@ -322,10 +324,10 @@ fn structured_outputs(body: &mut Body) -> ValidatorResult {
 }
 
 /// `normalize_null_max_tokens`.
-fn null_max_tokens(body: &mut Body) -> ValidatorResult {
+fn null_max_tokens(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if given(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]
-        body.insert(
+        body.to_mut().insert(
             "max_tokens".to_owned(),
             Value::from(DEFAULT_MAX_TOKENS as i64),
         );

@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesRequest`.
 
+use std::borrow::Cow;
+
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
@@ -220,7 +222,7 @@ impl ResponsesRequest {
 }
 
 /// `check_tool_usage`: without tools nothing is chosen; a named tool has to be there.
-fn tool_usage(body: &mut Body) -> ValidatorResult {
+fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let missing = || {
         Fault::parameter(
             "Tool choice 'function' not found in 'tools' parameter.",
@@ -247,7 +249,8 @@ fn tool_usage(body: &mut Body) -> ValidatorResult {
     if count == 0 {
         match choice.map(Py::of) {
             None | Some(Py::Str("auto" | "none")) => {
-                body.insert("tool_choice".to_owned(), Value::from("none"));
+                body.to_mut()
+                    .insert("tool_choice".to_owned(), Value::from("none"));
             }
             Some(Py::Str("required")) => {
                 return Err(Fault::parameter(
@@ -270,7 +273,7 @@ fn tool_usage(body: &mut Body) -> ValidatorResult {
         .and_then(Value::as_array)
         .map_or(&[][..], Vec::as_slice);
     if let Some(name) = resolved(&named["name"], tools)?
-        && let Some(Value::Object(choice)) = body.get_mut("tool_choice")
+        && let Some(Value::Object(choice)) = body.to_mut().get_mut("tool_choice")
     {
         choice.insert("name".to_owned(), Value::from(name));
     }
@@ -330,7 +333,7 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
 }
 
 /// `check_custom_tool_format`.
-fn custom_tool_format(body: &mut Body) -> ValidatorResult {
+fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
     let grammar = tools.into_iter().flatten().any(|tool| {
@@ -352,8 +355,11 @@ fn custom_tool_format(body: &mut Body) -> ValidatorResult {
 
 /// `input_item_parsing`: a mapping becomes its keys, and parts of earlier answers that lack
 /// what the API would have added are completed.
-fn input_items(body: &mut Body) -> ValidatorResult {
-    let Some(input) = body.get_mut("input") else {
+fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
+    if body.get("input").is_none_or(Value::is_string) {
+        return Ok(());
+    }
+    let Some(input) = body.to_mut().get_mut("input") else {
         return Ok(());
     };
     if let Py::Dict(map) = Py::of(input) {
@@ -438,7 +444,7 @@ fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
 }
 
 /// `validate_prompt`.
-fn no_prompt(body: &mut Body) -> ValidatorResult {
+fn no_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if validators::given(body, "prompt").is_some() {
         return Err(Fault::parameter("prompt template is not supported", "prompt").into());
     }
@@ -446,7 +452,7 @@ fn no_prompt(body: &mut Body) -> ValidatorResult {
 }
 
 /// `validate_background`.
-fn background(body: &mut Body) -> ValidatorResult {
+fn background(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let stored = !body.contains_key("store") || truthy(body, "store");
     if truthy(body, "background") && !stored {
         return Err(Fault::parameter(

@@ -9,6 +9,8 @@
 //! `vllm/entrypoints/openai/{chat_completion,completion}/protocol.py` and the helpers of
 //! `vllm/entrypoints/generate/base/protocol.py`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, Py};
 
@@ -49,7 +51,7 @@ pub(crate) fn no_get(value: &Value) -> Fault {
 }
 
 /// `check_cache_salt_support`.
-pub(crate) fn cache_salt(body: &mut Body) -> ValidatorResult {
+pub(crate) fn cache_salt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     const FORBIDDEN: [char; 4] = ['@', '/', '\\', '\0'];
     const LONGEST: usize = 128;
 
@@ -75,16 +77,17 @@ pub(crate) fn cache_salt(body: &mut Body) -> ValidatorResult {
 }
 
 /// `apply_return_mm_kwargs_alias`.
-pub(crate) fn mm_payload_alias(body: &mut Body) -> ValidatorResult {
+pub(crate) fn mm_payload_alias(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("return_mm_kwargs") == Some(&Value::Bool(false)) && !body.contains_key("mm_payload")
     {
-        body.insert("mm_payload".to_owned(), Value::from("none"));
+        body.to_mut()
+            .insert("mm_payload".to_owned(), Value::from("none"));
     }
     Ok(())
 }
 
 /// `validate_stream_options`.
-pub(crate) fn stream_options(body: &mut Body) -> ValidatorResult {
+pub(crate) fn stream_options(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "stream_options") && !truthy(body, "stream") {
         return Err(Fault::parameter(
             "Stream options can only be defined when `stream=True`.",
@@ -96,7 +99,7 @@ pub(crate) fn stream_options(body: &mut Body) -> ValidatorResult {
 }
 
 /// `validate_response_format`.
-pub(crate) fn response_format(body: &mut Body) -> ValidatorResult {
+pub(crate) fn response_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
     };

@@ -5,6 +5,8 @@
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::fault::Fault;
@@ -346,7 +348,7 @@ pub(super) static RERANK: Model = form(
 );
 
 /// `ChatRequestMixin.check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> ValidatorResult {
+fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
@@ -364,23 +366,23 @@ fn is_messages(value: &Value) -> bool {
         .is_some_and(|items| !items.is_empty() && items.iter().all(message))
 }
 
-fn adopt(body: &mut Body, fits: fn(&Value) -> bool) {
+fn adopt(body: &mut Cow<'_, Body>, fits: fn(&Value) -> bool) {
     if body.contains_key("messages") {
         return;
     }
     if let Some(input) = body.get("input").filter(|input| fits(input)).cloned() {
-        body.insert("messages".to_owned(), input);
+        body.to_mut().insert("messages".to_owned(), input);
     }
 }
 
 /// `EmbeddingChatInputRequest.normalize_input_messages`.
-fn input_is_messages(body: &mut Body) -> ValidatorResult {
+fn input_is_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
     adopt(body, is_messages);
     Ok(())
 }
 
 /// `EmbeddingBatchChatInputRequest.normalize_input_messages`.
-fn input_is_conversations(body: &mut Body) -> ValidatorResult {
+fn input_is_conversations(body: &mut Cow<'_, Body>) -> ValidatorResult {
     adopt(body, |value| {
         value
             .as_array()

@@ -2,6 +2,8 @@
 //!
 //! Source: `vllm/entrypoints/serve/tokenize/protocol.py`.
 
+use std::borrow::Cow;
+
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
@@ -55,7 +57,7 @@ wire_model! {
 }
 
 /// `TokenizeChatRequest.check_generation_prompt`.
-fn generation_prompt(body: &mut Body) -> ValidatorResult {
+fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
