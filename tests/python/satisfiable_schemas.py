@@ -1,7 +1,8 @@
-"""Tricky schemas that something satisfies: none may be refused, every call must satisfy its own.
+r"""Tricky schemas that something satisfies: none may be refused, every call must satisfy its own.
 
     pip install jsonschema
-    vllm-sim serve FOLDER --served-model-name tiny-llama --port 8000
+    vllm-sim serve FOLDER --served-model-name tiny-llama --port 8000 \
+        --enable-auto-tool-choice --tool-call-parser hermes
     python3 tests/python/satisfiable_schemas.py http://127.0.0.1:8000
 
 Each line is a schema and a value that proves it satisfiable (checked first).
