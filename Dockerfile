@@ -4,6 +4,7 @@
 #   docker build -t vllm-sim .
 #   docker buildx build --platform linux/amd64,linux/arm64 -t vllm-sim .
 #   docker build --target kserve -t vllm-sim:kserve .      with bash, for KServe's start script
+#   docker build --target llm-d -t vllm-sim:llm-d .        comes up as llm-d-inference-sim
 #
 # tests/ship/image_root.py runs these steps without Docker.
 
@@ -36,7 +37,7 @@ WORKDIR /home/nonroot
 EXPOSE 8000
 ENTRYPOINT ["/usr/local/bin/vllm-sim"]
 
-FROM gcr.io/distroless/static-debian12:nonroot AS final
+FROM gcr.io/distroless/static-debian12:nonroot AS runtime
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
@@ -52,4 +53,10 @@ USER 65532:65532
 WORKDIR /home/nonroot
 EXPOSE 8000
 STOPSIGNAL SIGTERM
+
+# Manifests of llm-d-inference-sim set no command: the entry point is what its image has.
+FROM runtime AS llm-d
+ENTRYPOINT ["/app/llm-d-inference-sim"]
+
+FROM runtime AS final
 ENTRYPOINT ["/usr/local/bin/vllm-sim"]

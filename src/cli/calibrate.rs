@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 
+use super::tool::{typed, unknown};
 use crate::server;
 use crate::tools::calibrate::{self, Options};
-use vllm_sim_config::{CliMode, Loaded, Source, load_known};
+use crate::tools::usage::{UsageError, refuse};
+use vllm_sim_config::{CliMode, Loaded, load_engine};
 use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_replay::load::Format;
 
@@ -37,6 +40,14 @@ pub(super) fn command() -> Command {
         let (name, rest) = line.strip_prefix("  --")?.split_once(' ')?;
         let (value, help) = rest.split_once("  ")?;
         let arg = Arg::new(name).long(name).value_name(value.trim());
+        let arg = match name {
+            "format" => {
+                let names = Format::NAMES.map(|(name, _)| name);
+                arg.value_parser(PossibleValuesParser::new(names))
+                    .hide_possible_values(true)
+            }
+            _ => arg,
+        };
         Some(arg.help(help.trim()))
     });
     Command::new("calibrate")
@@ -67,12 +78,16 @@ fn read(words: &[String]) -> Result<Args> {
         };
         let mut value = || {
             let next = joined.clone().or_else(|| words.next().cloned());
-            next.with_context(|| format!("{flag} needs a value"))
+            next.ok_or_else(|| UsageError(format!("{flag} needs a value")))
         };
         let list = |text: String| text.split(',').map(str::to_owned).collect();
         let count = |text: String| -> Result<usize> {
             let n: Option<usize> = text.parse().ok().filter(|n| *n > 0);
-            n.with_context(|| format!("{flag} is {text:?}, must be a whole number above 0"))
+            Ok(n.ok_or_else(|| {
+                UsageError(format!(
+                    "{flag} is {text:?}, must be a whole number above 0"
+                ))
+            })?)
         };
         match flag {
             "--data" => {
@@ -81,7 +96,10 @@ fn read(words: &[String]) -> Result<Args> {
                     typed.data.push(more.into());
                 }
             }
-            "--format" => typed.format = value()?.parse().map_err(anyhow::Error::msg)?,
+            "--format" => {
+                let read = value()?.parse();
+                typed.format = read.map_err(|text| UsageError(format!("--format: {text}")))?;
+            }
             "--runs" => typed.runs = Some(value()?.into()),
             "--out" => typed.out = Some(value()?.into()),
             "--fit" => typed.options.fit = list(value()?),
@@ -103,24 +121,27 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         return Ok(HELP.to_owned());
     }
     let (fitted, base, deployment) = match (&typed.runs, typed.data.is_empty()) {
-        (Some(_), false) => bail!("--data and --runs exclude each other"),
-        (None, true) => bail!("--data FILE… or --runs DIR is needed; see --help"),
+        (Some(_), false) => refuse!("--data and --runs exclude each other"),
+        (None, true) => refuse!("--data FILE… or --runs DIR is needed; see --help"),
         (Some(folder), true) => {
             if let Some(word) = typed.rest.first() {
-                bail!("{word:?} is not known here: recorded runs describe their deployments");
+                refuse!("{word:?} is not known here: recorded runs describe their deployments");
             }
             let fitted = calibrate::from_recorded(folder, &typed.options)?;
             (fitted, Coefficients::default(), Vec::new())
         }
         (None, false) => {
-            let (loaded, rest) = load_known(&typed.rest, CliMode::Vllm, env)?;
+            let (loaded, rest) = load_engine(&typed.rest, CliMode::Vllm, env)?;
             if let Some(word) = rest.first() {
-                bail!("{word:?} is neither a flag of calibrate (see --help) nor of serve");
+                return Err(unknown("calibrate", word).into());
             }
             let (engine, setup) = server::modelled(&loaded.config)?;
-            let setup = setup.context(
-                "calibrate fits the roofline: name --gpu, and a --model whose config.json is known",
-            )?;
+            let Some(setup) = setup else {
+                refuse!(
+                    "calibrate fits the roofline: name --gpu, and a --model whose config.json is \
+                     known"
+                );
+            };
             let fitted = calibrate::from_results(
                 &typed.data,
                 typed.format,
@@ -147,13 +168,11 @@ fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
         "port",
         "host",
     ];
-    let typed = loaded.effective.iter().filter(|flag| {
-        let somewhere = !matches!(flag.source, Source::Default | Source::Derived);
-        somewhere && !flag.values.is_empty() && !own.contains(&flag.name)
-    });
+    let typed =
+        typed(loaded).filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
     let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();
-    let pairs = typed.map(|flag| {
-        let value = match &flag.values[..] {
+    let pairs = typed.map(|(flag, values)| {
+        let value = match values {
             [one] => quoted(one),
             many => format!(
                 "[{}]",

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::server::{Fleet, StartError};
-use vllm_sim_config::{Command, Config, Loaded, LogFormat, LogLevel};
+use crate::tools::usage::UsageError;
+use vllm_sim_config::{Command, Config, ConfigError, Loaded, LogFormat, LogLevel};
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -24,10 +25,31 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) => print(&text),
-            Err(error) => complain(&format!("{error:#}"), FAILED),
+            Err(error) => complain(&format!("{error:#}"), exit_code(&error)),
         },
         Err(error) => complain(&error, BAD_CONFIG),
     }
+}
+
+/// Whether the command line is to blame.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let usage = error.downcast_ref::<UsageError>().is_some()
+        || error.downcast_ref::<ConfigError>().is_some()
+        || error.downcast_ref::<StartError>().is_some_and(is_config);
+    if usage { BAD_CONFIG } else { FAILED }
+}
+
+/// Whether the configuration is to blame for a failed start.
+fn is_config(error: &StartError) -> bool {
+    matches!(
+        error,
+        StartError::Config(_)
+            | StartError::Engine(_)
+            | StartError::DoesNotFit(_)
+            | StartError::MissingFeature { .. }
+            | StartError::Scenario { .. }
+            | StartError::Spans(..)
+    )
 }
 
 fn print(text: &str) -> ExitCode {
@@ -40,9 +62,10 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a failed start has no log yet")]
 fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("error: {error}");
+    use std::io::Write;
+    // A failed start has no log yet. The exit code says it even where nobody reads.
+    let _ = writeln!(std::io::stderr().lock(), "error: {error}");
     ExitCode::from(code)
 }
 
@@ -95,14 +118,14 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     };
     let fleet = match started {
         Ok(fleet) => fleet,
-        Err(
-            error @ (StartError::Config(_)
-            | StartError::MissingFeature { .. }
-            | StartError::Scenario { .. }),
-        ) => {
-            return complain(&error, BAD_CONFIG);
+        Err(error) => {
+            let code = if is_config(&error) {
+                BAD_CONFIG
+            } else {
+                FAILED
+            };
+            return complain(&error, code);
         }
-        Err(error) => return complain(&error, FAILED),
     };
     let servers = fleet.servers().len();
     match fleet.address() {
@@ -145,6 +168,7 @@ fn start_plain_log() {
     let _ = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
         .try_init();
 }
@@ -164,9 +188,12 @@ fn start_log(config: &Config) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
+    // A line that cannot be written (a full disk, a reader that is gone) is lost: to complain of it
+    // on the same standard error would panic in whoever wrote the line, such as a request.
     let builder = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
             "warn,vllm_sim={level}"
         )));

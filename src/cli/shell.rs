@@ -1,15 +1,21 @@
 //! What a shell and `man` want to know of the command line.
 
-use anyhow::{Context, Result, bail};
-use clap::{Arg, Command, value_parser};
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, CommandFactory, value_parser};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::calibrate;
+use super::tool::ValidateArgs;
+use crate::tools::usage::{UsageError, refuse};
 #[cfg(feature = "sqlite")]
 use crate::tools::{dataset, record};
 use crate::tools::{replay, sweep};
-use vllm_sim_config::{CliMode, TOOLS, clap_command};
+use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
+
+/// Commands that are no tools.
+const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
@@ -19,10 +25,12 @@ const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 /// A shell that is not known.
 pub(super) fn completions(words: &[String]) -> Result<String> {
     let [shell] = words else {
-        bail!("completions needs the name of a shell: {SHELLS}");
+        refuse!("completions needs the name of a shell: {SHELLS}");
     };
     let Ok(shell) = shell.parse::<Shell>() else {
-        bail!("{shell:?} is no shell that is known here; there are {SHELLS}");
+        let hint = closest(shell, SHELLS.split(", "));
+        let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+        refuse!("{shell:?} is no shell that is known here; there are {SHELLS}{hint}");
     };
     let mut script = Vec::new();
     generate(shell, &mut program(), "vllm-sim", &mut script);
@@ -38,8 +46,10 @@ pub(super) fn man(words: &[String]) -> Result<String> {
     let mut name = "vllm-sim".to_owned();
     for word in words {
         let found = command.find_subcommand(word).cloned();
-        command = found.with_context(|| {
-            format!("{word:?}: man takes the name of a command; try `vllm-sim man | man -l -`")
+        command = found.ok_or_else(|| {
+            UsageError(format!(
+                "{word:?}: man takes the name of a command; try `vllm-sim man | man -l -`"
+            ))
         })?;
         name = format!("{name}-{word}");
     }
@@ -50,6 +60,29 @@ pub(super) fn man(words: &[String]) -> Result<String> {
         .section("1")
         .render(&mut page)?;
     String::from_utf8(page).context("the manual page")
+}
+
+/// The help text of a tool.
+pub(super) fn help(name: &'static str) -> String {
+    let command = tool(name).bin_name(format!("vllm-sim {name}"));
+    command
+        .override_usage(match name {
+            "explain" => "vllm-sim explain [MODEL] [flags of `vllm-sim serve`]",
+            "completions" => "vllm-sim completions SHELL",
+            _ => "vllm-sim man [COMMAND…]",
+        })
+        .render_help()
+        .to_string()
+}
+
+/// The long names that a tool reads besides those of `serve`.
+pub(super) fn long_names(name: &'static str) -> Vec<String> {
+    let command = tool(name);
+    let names = command.get_arguments().flat_map(|arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long().into_iter().chain(aliases)
+    });
+    names.map(str::to_owned).collect()
 }
 
 /// The whole command line: both modes, and the tools.
@@ -81,10 +114,7 @@ fn tool(name: &'static str) -> Command {
         "explain" => clap_command(CliMode::Vllm)
             .about("Explain the step times of a deployment")
             .arg(Arg::new("model_tag").value_name("MODEL")),
-        "validate" => Command::new(name)
-            .about("Compare recorded runs with their simulation")
-            .arg(Arg::new("runs").long("runs").value_name("DIR"))
-            .arg(Arg::new("out").long("out").value_name("DIR")),
+        "validate" => ValidateArgs::command(),
         #[cfg(feature = "sqlite")]
         "dataset" => dataset::command(),
         #[cfg(feature = "sqlite")]
@@ -94,7 +124,12 @@ fn tool(name: &'static str) -> Command {
             .arg(Arg::new("shell").value_parser(value_parser!(Shell))),
         "man" => Command::new(name)
             .about("Print the manual page of the program or of a command")
-            .arg(Arg::new("command").num_args(0..)),
+            .arg(
+                Arg::new("command")
+                    .num_args(0..)
+                    .value_parser(PossibleValuesParser::new(COMMANDS.into_iter().chain(TOOLS)))
+                    .hide_possible_values(true),
+            ),
         _ => Command::new(name),
     };
     command.name(name)
@@ -159,5 +194,26 @@ mod tests {
             assert!(script.contains(flag), "{flag}");
         }
         assert!(man(&["nothing".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn completions_know_the_words_of_every_choice() {
+        use vllm_sim_config::{Kind, flags};
+        use vllm_sim_replay::load::Format;
+        let script = completions(&["zsh".to_owned()]).unwrap();
+        let choices = flags().filter_map(|flag| match flag.kind {
+            Kind::Choice(words) => Some((flag.name, words.join(" "))),
+            _ => None,
+        });
+        let formats = Format::NAMES.map(|(name, _)| name).join(" ");
+        for (flag, words) in choices.chain([("format", formats)]) {
+            let found = script
+                .lines()
+                .any(|line| line.contains(&format!("--{flag}=")) && line.contains(&words));
+            assert!(found, "--{flag}: {words}");
+        }
+        for command in COMMANDS.into_iter().chain(TOOLS) {
+            assert!(script.contains(&format!("({command})")), "{command}");
+        }
     }
 }

@@ -2,25 +2,36 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use clap::Parser;
 
 use super::shell;
 use crate::server;
 use crate::tools::replay::Deployment;
+use crate::tools::usage::{self, UsageError, refuse};
 #[cfg(feature = "sqlite")]
 use crate::tools::{dataset, record};
 use crate::tools::{explain, replay, sweep, validate};
-use vllm_sim_config::{CliMode, LatencySource, SchedulerKind, Source, TOOLS, load_known};
+use vllm_sim_config::{
+    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, Source, TOOLS, flags, load_engine,
+    load_known, nearest_flag, without_passwords,
+};
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
 /// # Errors
 /// What is wrong with the words, or what the tool says.
 pub(super) fn run(
-    name: &str,
+    name: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String> {
+    // The others render their own.
+    let plain = ["explain", "completions", "man"].contains(&name);
+    let asks = |word: &String| matches!(word.as_str(), "-h" | "--help");
+    if plain && words.iter().any(asks) {
+        return Ok(shell::help(name));
+    }
     match name {
         #[cfg(feature = "sqlite")]
         "dataset" => dataset::run(words, env),
@@ -29,19 +40,23 @@ pub(super) fn run(
         "calibrate" => super::calibrate::run(words, env),
         "validate" => run_validate(words),
         // One workload player: against engines of its own, or as a client of real servers.
-        "bench" if !words.iter().any(|word| word.starts_with("--target")) => {
-            bail!(
+        "bench"
+            if !words
+                .iter()
+                .any(|word| word.starts_with("--target") || asks(word)) =>
+        {
+            refuse!(
                 "--target URL is needed: `bench` is `replay --target URL`, with its workload flags"
             )
         }
         "replay" | "bench" => {
             super::start_plain_log();
-            let sort = |words: &[String]| sort(words, env);
+            let sort = |words: &[String]| sort(name, words, env);
             replay::run(words, &sort, &|words| deploy(words, env))
         }
         "sweep" => {
             super::start_plain_log();
-            let sort = |words: &[String]| sort(words, env);
+            let sort = |words: &[String]| sort(name, words, env);
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
         "explain" => run_explain(words, env),
@@ -56,57 +71,63 @@ pub(super) fn run(
     }
 }
 
-/// `--name value` or `--name=value` pairs, all of them known and needed once at most.
-fn pairs(words: &[String], known: &[&str]) -> Result<Vec<Option<String>>> {
-    let mut found: Vec<Option<String>> = vec![None; known.len()];
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let (flag, joined) = match word.split_once('=') {
-            Some((flag, value)) => (flag, Some(value.to_owned())),
-            None => (word.as_str(), None),
-        };
-        let Some(place) = known.iter().position(|name| *name == flag) else {
-            bail!("{word:?} is not known here; there are {}", known.join(", "));
-        };
-        let value = match joined {
-            Some(value) => value,
-            None => words
-                .next()
-                .cloned()
-                .with_context(|| format!("{flag} needs a value"))?,
-        };
-        if found[place].replace(value).is_some() {
-            bail!("{flag} is given twice");
-        }
-    }
-    Ok(found)
+/// Predict recorded runs, and say how far off the predictions are.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-sim validate", no_binary_name = true)]
+pub(super) struct ValidateArgs {
+    /// A folder of recorded runs.
+    #[arg(long, value_name = "DIR")]
+    runs: PathBuf,
+    /// Folder for a JSON file of each prediction.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 fn run_validate(words: &[String]) -> Result<String> {
-    let found = pairs(words, &["--runs", "--out"])?;
-    let runs = found[0]
-        .as_ref()
-        .context("--runs DIR is needed: a folder of recorded runs")?;
-    let out = found[1].as_ref().map(PathBuf::from);
-    Ok(validate::validate(&PathBuf::from(runs), out.as_deref())?)
+    match usage::parse::<ValidateArgs>(words)? {
+        Ok(args) => Ok(validate::validate(&args.runs, args.out.as_deref())?),
+        Err(help) => Ok(help),
+    }
 }
 
 /// Separates flags of `serve` from loose words.
 fn sort(
+    tool: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let (_, rest) = load_known(words, CliMode::Vllm, env)?;
+    let (_, rest) = load_engine(words, CliMode::Vllm, env)?;
     if let Some(word) = rest.iter().find(|word| word.starts_with('-')) {
-        bail!("{word:?} is neither a flag of this command (see --help) nor of `vllm-sim serve`");
+        return Err(unknown(tool, word).into());
     }
     Ok((words.to_vec(), rest))
+}
+
+/// What is said of a flag that neither the tool nor `serve` has.
+pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
+    let typed = word.split('=').next().unwrap_or(word);
+    let typed = typed.trim_start_matches('-').replace('_', "-");
+    let hint = match nearest_flag(&typed, &shell::long_names(tool)) {
+        Some(name) => format!("; did you mean --{name}?"),
+        None => String::new(),
+    };
+    UsageError(format!(
+        "{word:?} is neither a flag of {tool} (see --help) nor of `vllm-sim serve`{hint}"
+    ))
+}
+
+/// What was typed somewhere, and is no secret.
+pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
+    let typed = flags().zip(&loaded.effective).filter(|(flag, value)| {
+        !flag.secret && !matches!(value.source, Source::Default | Source::Derived)
+    });
+    typed.map(|(flag, value)| (flag, &value.values[..]))
 }
 
 /// The engine that flags of `serve` describe. Without any step times it takes Dynamo's polynomial:
 /// virtual time that stands still tells nothing.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
-    let (mut loaded, _) = load_known(words, CliMode::Vllm, env)?;
+    let (mut loaded, _) = load_engine(words, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
     let timeless = engine.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
@@ -117,18 +138,19 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     if timeless {
         let mut words = words.to_vec();
         words.push("--latency-model=polynomial".to_owned());
-        (loaded, _) = load_known(&words, CliMode::Vllm, env)?;
+        (loaded, _) = load_engine(&words, CliMode::Vllm, env)?;
     }
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
-    let typed = loaded.effective.iter();
-    let typed = typed.filter(|flag| !matches!(flag.source, Source::Default | Source::Derived));
-    let about = typed.map(|flag| (format!("--{}", flag.name), flag.values.join(" ")));
+    let typed = typed(&loaded).map(|(flag, values)| {
+        let values = without_passwords(&values.join(" "));
+        (format!("--{}", flag.name), values)
+    });
     Ok(Deployment {
         engine: server::engine_spec(config)?,
         gpus: parallel.tensor * parallel.pipeline,
         seed: config.content.seed.unwrap_or(0),
-        about: about.collect(),
+        about: typed.collect(),
     })
 }
 
@@ -140,7 +162,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     }
     let (loaded, rest) = load_known(&words, CliMode::Vllm, env)?;
     if let Some(word) = rest.first() {
-        bail!("{word:?} is not known here; explain takes the flags of `vllm-sim serve`");
+        return Err(unknown("explain", word).into());
     }
     let (engine, setup) = server::modelled(&loaded.config)?;
     let utilization = loaded.config.engine.gpu_memory_utilization;

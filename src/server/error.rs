@@ -36,6 +36,9 @@ pub enum StartError {
         /// What is wrong with it.
         why: String,
     },
+    /// The weights leave no room for a KV cache.
+    #[error("engine: {0}")]
+    DoesNotFit(String),
     /// The engine cannot be built.
     #[error("engine: {0}")]
     Engine(String),

@@ -44,7 +44,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
     let shape = shape(config)?;
     let memory = memory(config, &shape, gpu);
     if memory.blocks == 0 && engine.num_blocks.is_none() && engine.kv_cache_memory_bytes.is_none() {
-        return Err(wrong(format!(
+        return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
             config.model.name,
             engine.parallel.tensor,

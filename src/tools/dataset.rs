@@ -12,9 +12,9 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
+use super::usage::{self, refuse};
 use vllm_sim_dataset::{Dataset, Generation, TABLE};
 use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 
@@ -103,28 +103,14 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Stri
         _ => (false, args),
     };
     if inspects {
-        return match InspectArgs::try_parse_from(args) {
+        return match usage::parse::<InspectArgs>(args)? {
             Ok(args) => inspect(&args.file, &args.table_name),
-            Err(error) => helped(error),
+            Err(help) => Ok(help),
         };
     }
-    match BuildArgs::try_parse_from(args) {
+    match usage::parse::<BuildArgs>(args)? {
         Ok(args) => build_from(args, env),
-        Err(error) => helped(error),
-    }
-}
-
-/// Help is an answer, everything else an error.
-fn helped(error: clap::Error) -> Result<String> {
-    match error.kind() {
-        ErrorKind::DisplayHelp => Ok(error.to_string()),
-        _ => {
-            let text = error.to_string();
-            bail!(
-                "{}",
-                text.strip_prefix("error: ").unwrap_or(&text).trim_end()
-            )
-        }
+        Err(help) => Ok(help),
     }
 }
 
@@ -133,7 +119,7 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
     let (input, origin) = match (&args.hf_repo, &args.local_path) {
         (Some(repo), _) => {
             let Some(file) = &args.input_file else {
-                bail!("--hf-repo is given but --input-file is not");
+                refuse!("--hf-repo is given but --input-file is not");
             };
             let origin = format!("https://huggingface.co/datasets/{repo}, file {file}");
             (fetch(repo, file, &hub)?, origin)
@@ -142,13 +128,13 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
             let input = match &args.input_file {
                 Some(file) => path.join(file),
                 None if path.is_file() => path.clone(),
-                None => bail!("--local-path is a folder but --input-file is not given"),
+                None => refuse!("--local-path is a folder but --input-file is not given"),
             };
             let name = input.file_name().unwrap_or_default().to_string_lossy();
             let origin = format!("file {name}");
             (input, origin)
         }
-        (None, None) => bail!("either --hf-repo or --local-path must be given"),
+        (None, None) => refuse!("either --hf-repo or --local-path must be given"),
     };
     let tokenizer = tokenizer(&args, hub)?;
     let built = build(

@@ -9,4 +9,5 @@ pub mod explain;
 pub mod record;
 pub mod replay;
 pub mod sweep;
+pub mod usage;
 pub mod validate;

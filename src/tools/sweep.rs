@@ -14,6 +14,8 @@ use vllm_sim_replay::report::Report;
 use super::replay::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools, split,
 };
+use super::usage::{UsageError, refuse};
+use crate::server::StartError;
 
 /// Most points of a grid, so that a slip of the pen cannot run for ever.
 const MOST_POINTS: usize = 10_000;
@@ -21,7 +23,7 @@ const MOST_POINTS: usize = 10_000;
 /// Play one workload against every combination of flags, and say which makes the most of its
 /// GPUs.
 ///
-/// Takes all flags of `vllm-sim replay` and of `vllm-sim serve`.
+/// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
@@ -54,17 +56,27 @@ struct GridPoint {
     /// The value of each axis.
     values: Vec<String>,
     args: Args,
-    pools: Pools,
+    /// Or why the model does not fit on the GPUs.
+    pools: Result<Pools, String>,
 }
 
 /// What came of it.
 struct PointResult {
     values: Vec<String>,
+    /// Or why nothing was played.
+    played: Result<Played, String>,
+}
+
+/// The report of a point, or why it was not played.
+type PlayedReport = Result<Report, String>;
+
+/// A point that was played.
+struct Played {
     gpus: f64,
     report: Report,
 }
 
-impl PointResult {
+impl Played {
     /// Good requests (all completed ones, without bounds) per second and GPU.
     fn per_gpu(&self) -> f64 {
         self.good() / self.gpus.max(1e-9)
@@ -104,6 +116,11 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         .into_iter()
         .map(|values| point(args, &axes, values, sort, deploy))
         .collect::<Result<Vec<_>>>()?;
+    if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
+        && points.iter().all(|point| point.pools.is_err())
+    {
+        bail!("no point of the grid fits: {why}");
+    }
     let played = play_all(&points, base.threads)?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if let Some(file) = &base.report.report_json {
@@ -125,10 +142,10 @@ fn axes(grid: &[String]) -> Result<Vec<GridAxis>> {
     let axes = grid.iter().map(|text| {
         let (name, values) = text
             .split_once('=')
-            .with_context(|| format!("--grid {text:?} must be NAME=VALUE,VALUE,…"))?;
+            .ok_or_else(|| UsageError(format!("--grid {text:?} must be NAME=VALUE,VALUE,…")))?;
         let values: Vec<String> = values.split(',').map(|v| v.trim().to_owned()).collect();
         if values.iter().any(String::is_empty) {
-            bail!("--grid {text:?} has an empty value");
+            refuse!("--grid {text:?} has an empty value");
         }
         let name = name.trim().trim_start_matches("--").replace('_', "-");
         Ok(GridAxis { name, values })
@@ -139,7 +156,7 @@ fn axes(grid: &[String]) -> Result<Vec<GridAxis>> {
         .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MOST_POINTS) {
         Some(_) => Ok(axes),
-        None => bail!("--grid: more than {MOST_POINTS} points"),
+        None => refuse!("--grid: more than {MOST_POINTS} points"),
     }
 }
 
@@ -171,19 +188,20 @@ fn point(
     let mut all = args.to_vec();
     let set = axes.iter().zip(&values);
     all.extend(set.map(|(axis, value)| format!("--{}={value}", axis.name)));
-    let place = || {
-        let set = axes.iter().zip(&values);
-        let set: Vec<String> = set
-            .map(|(axis, value)| format!("{}={value}", axis.name))
-            .collect();
-        set.join(" ")
-    };
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let place = || label(&names, &values);
     let parsed = split::<Args>(&all)?;
     let (flags, loose) = sort(&parsed.others).with_context(place)?;
     let Ok(args) = parsed.parse(&loose).with_context(place)? else {
-        bail!("--help is no flag of a grid");
+        refuse!("--help is no flag of a grid");
     };
-    let pools = pools(&args.pools, &flags, deploy).with_context(place)?;
+    let pools = match pools(&args.pools, &flags, deploy) {
+        Ok(pools) => Ok(pools),
+        Err(error) => match error.downcast_ref::<StartError>() {
+            Some(StartError::DoesNotFit(why)) => Err(why.clone()),
+            _ => return Err(error).with_context(place),
+        },
+    };
     Ok(GridPoint {
         values,
         args,
@@ -194,7 +212,7 @@ fn point(
 /// Plays all points, several at a time; the results are in the order of the points.
 fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
     let next = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<Report>>>> =
+    let results: Vec<Mutex<Option<Result<PlayedReport>>>> =
         points.iter().map(|_| Mutex::new(None)).collect();
     let work = || {
         while let Some(at) =
@@ -217,19 +235,25 @@ fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
         .map(|(point, result)| {
             let report = result.into_inner().ok().flatten();
             let report = report.context("a point was not played")??;
-            let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
             Ok(PointResult {
                 values: point.values.clone(),
-                gpus: report.number("gpu_hours") * 3600.0 / seconds,
-                report,
+                played: report.map(|report| {
+                    let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
+                    let gpus = report.number("gpu_hours") * 3600.0 / seconds;
+                    Played { gpus, report }
+                }),
             })
         })
         .collect()
 }
 
-fn play_one(point: &GridPoint) -> Result<Report> {
+fn play_one(point: &GridPoint) -> Result<PlayedReport> {
     let args = &point.args;
-    let block = point.pools.serving.engines[0].block_size();
+    let pools = match &point.pools {
+        Ok(pools) => pools,
+        Err(why) => return Ok(Err(why.clone())),
+    };
+    let block = pools.serving.engines[0].block_size();
     let (mut source, pace) = open(&args.workload, block)?;
     let quiet = ReportArgs {
         report_json: None,
@@ -237,13 +261,8 @@ fn play_one(point: &GridPoint) -> Result<Report> {
         html: None,
         ..args.report.clone()
     };
-    play(
-        &point.pools,
-        source.as_mut(),
-        pace,
-        limit(&args.workload)?,
-        &quiet,
-    )
+    let limit = limit(&args.workload)?;
+    play(pools, source.as_mut(), pace, limit, &quiet).map(Ok)
 }
 
 /// What is told of each point: title, key of the summary.
@@ -256,15 +275,18 @@ const COLUMNS: [(&str, &str); 6] = [
     ("out tok/s", "output_throughput_tok_s"),
 ];
 
-/// The greatest goodput per GPU.
-fn best(played: &[PointResult]) -> Option<usize> {
-    let by = |&(_, a): &(usize, &PointResult), &(_, b): &(usize, &PointResult)| {
+/// The greatest goodput per GPU; `None` when no point has any.
+fn best(points: &[PointResult]) -> Option<usize> {
+    let mut best = None;
+    let mut most = 0.0;
+    for (at, point) in points.iter().enumerate() {
+        let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
         // The first of several.
-        a.per_gpu()
-            .total_cmp(&b.per_gpu())
-            .then(std::cmp::Ordering::Greater)
-    };
-    played.iter().enumerate().max_by(by).map(|(at, _)| at)
+        if good > most {
+            (best, most) = (Some(at), good);
+        }
+    }
+    best
 }
 
 /// Cells of the table, with its head.
@@ -275,18 +297,44 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
     head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
     let rows = played.iter().map(|point| {
         let mut row = point.values.clone();
-        row.push(format!("{:.1}", point.gpus));
+        let Ok(played) = &point.played else {
+            row.resize(head.len(), "–".to_owned());
+            return row;
+        };
+        row.push(format!("{:.1}", played.gpus));
         row.extend(
             COLUMNS
                 .iter()
-                .map(|(_, key)| format!("{:.2}", point.report.number(key))),
+                .map(|(_, key)| format!("{:.2}", played.report.number(key))),
         );
-        row.push(format!("{:.3}", point.good()));
-        row.push(format!("{:.3}", point.per_gpu()));
+        row.push(format!("{:.3}", played.good()));
+        row.push(format!("{:.3}", played.per_gpu()));
         row
     });
     let rows = rows.collect();
     (head, rows)
+}
+
+/// What stands under the table: what the star means, or why there is none, and what was left out.
+fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
+    let mut notes = vec![match best(points) {
+        Some(_) => "* most good requests per second and GPU".to_owned(),
+        None => "no point has a good request, so none is the best".to_owned(),
+    }];
+    for point in points {
+        if let Err(why) = &point.played {
+            notes.push(format!("{}: {why}", label(names, &point.values)));
+        }
+    }
+    notes
+}
+
+fn label(names: &[&str], values: &[String]) -> String {
+    let flags = names.iter().zip(values);
+    let flags: Vec<String> = flags
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    flags.join(" ")
 }
 
 fn table(names: &[&str], played: &[PointResult]) -> String {
@@ -314,7 +362,7 @@ fn table(names: &[&str], played: &[PointResult]) -> String {
     for (at, row) in rows.iter().enumerate() {
         lines.push(line(row, if Some(at) == best { "  *" } else { "" }));
     }
-    lines.push("* most good requests per second and GPU".to_owned());
+    lines.extend(notes(names, played));
     lines.join("\n")
 }
 
@@ -324,13 +372,16 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
         let flags: Map<String, Value> = flags
             .map(|(name, value)| ((*name).to_owned(), json!(value)))
             .collect();
-        json!({
-            "flags": flags,
-            "gpus": point.gpus,
-            "goodput_rps": point.good(),
-            "goodput_per_gpu_rps": point.per_gpu(),
-            "summary": point.report.summary,
-        })
+        match &point.played {
+            Ok(played) => json!({
+                "flags": flags,
+                "gpus": played.gpus,
+                "goodput_rps": played.good(),
+                "goodput_per_gpu_rps": played.per_gpu(),
+                "summary": played.report.summary,
+            }),
+            Err(why) => json!({ "flags": flags, "error": why }),
+        }
     });
     json!({
         "grid": names,

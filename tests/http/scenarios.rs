@@ -345,3 +345,32 @@ async fn the_scenarios_that_come_along_can_be_played() {
     let line = "vllm_sim_scenario_phase{phase=\"normal\",scenario=\"overload\"} 1.0";
     assert!(sim.get("/metrics").await.text().contains(line));
 }
+
+#[tokio::test]
+async fn what_a_phase_puts_into_force_is_shown() {
+    let sim = Sim::llmd(&["--time-to-first-token", "1ms"]).await;
+    let scenario = "phases: [{name: a, requests: 1000000, set: {failure-injection-rate: 30, \
+                    latency-factor: 2}}]";
+    let begin = post("/admin/scenario", &[], scenario.as_bytes());
+    assert_eq!(sim.ask(begin).await.status, 200);
+    let shown = sim.get("/admin/config").await.json();
+    let of = |shown: &Value| {
+        let names = [
+            "failure-injection-rate",
+            "latency-factor",
+            "time-to-first-token",
+        ];
+        names.map(|name| shown[name].to_string())
+    };
+    assert_eq!(of(&shown), ["30", "2", "\"1ms\""]);
+    let shown = sim.get("/admin/config?rank=0").await.json();
+    assert_eq!(of(&shown), ["30", "2", "\"1ms\""]);
+    // What an operator sets lies below the phase, and is in force behind it.
+    let update = json!({"failure-injection-rate": 7, "time-to-first-token": "2ms"});
+    let shown = sim.post("/admin/config", &update).await.json();
+    assert_eq!(of(&shown), ["30", "2", "\"2ms\""]);
+    let delete = "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n";
+    assert_eq!(sim.ask(delete).await.status, 200);
+    let shown = sim.get("/admin/config").await.json();
+    assert_eq!(of(&shown), ["7", "1", "\"2ms\""]);
+}

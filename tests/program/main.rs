@@ -7,7 +7,9 @@
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
 //! - `dataset`, `record`: recorded replies
+//! - `log`: a log that cannot be written
 //! - `ship`: dashboards, alerts, manifests
+//! - `tool_usage`: wrong usage of every command
 //! - `wire`: recorded errors of vLLM
 
 mod architecture;
@@ -18,9 +20,11 @@ mod dataset;
 mod engine_dynamo;
 mod engine_validate;
 mod imports;
+mod log;
 mod online;
 mod record;
 mod replay_command;
 mod rust_tokens;
 mod ship;
+mod tool_usage;
 mod wire;

@@ -3,9 +3,9 @@
 
     image_root.py [--binary FILE]
 
-The stages `build` and `final` are read from the Dockerfile. The commands of `build` run in an overlay
+The stages `build` and `runtime` are read from the Dockerfile. The commands of `build` run in an overlay
 of this machine's root, which stands in for the Rust image; `--binary` takes a finished static program
-instead of compiling (minutes). What `final` copies lands in an empty root with the users file of
+instead of compiling (minutes). What `runtime` copies lands in an empty root with the users file of
 distroless, which is then mounted read-only. In it, as user 65532 without capabilities, every name of
 the program is called, and a server answers a chat. Needs root, or user namespaces.
 """
@@ -102,7 +102,7 @@ def build(work, binary):
 
 
 def assemble(work, out):
-    """What the final stage holds, beside what distroless brings."""
+    """What the images hold, beside what distroless brings."""
     root = work / "final"
     for name in ("etc", "tmp", "home/nonroot", "dev", "proc"):
         (root / name).mkdir(parents=True)
@@ -110,7 +110,7 @@ def assemble(work, out):
     (root / "etc/group").write_text("root:x:0:\nnonroot:x:65532:\n")
     # The runtime writes this one.
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    for word, rest in stages()["final"]:
+    for word, rest in stages()["runtime"]:
         if word == "COPY":
             assert rest == "--from=build /out/ /", rest
             shutil.copytree(out, root, symlinks=True, dirs_exist_ok=True)
@@ -206,7 +206,9 @@ def main():
             print("ok   the root is read-only")
         serves(root, ["/usr/local/bin/vllm-sim", "--model", "demo"], 8000, "demo")
         serves(root, ["/usr/local/bin/vllm", "serve", "demo", "--port", "8001"], 8001, "demo")
-        serves(root, ["/app/llm-d-inference-sim", "--model", "demo", "--port", "8002"], 8002, "demo")
+        entry = {name: json.loads(dict(found)["ENTRYPOINT"])[0] for name, found in stages().items() if name in ("final", "llm-d")}
+        assert entry == {"final": "/usr/local/bin/vllm-sim", "llm-d": "/app/llm-d-inference-sim"}, entry
+        serves(root, [entry["llm-d"], "--model", "demo", "--port", "8002"], 8002, "demo")
         serves(root, ["/usr/local/bin/python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "demo", "--port", "8003"], 8003, "demo")
         serves(root, ["/usr/local/bin/vllm-sim", "--model", "demo", "--port", "8005", "--self-signed-certs"], 8005, "demo")
         # Names are looked up by the resolver in the program.

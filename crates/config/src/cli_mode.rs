@@ -40,6 +40,8 @@ pub(super) enum Action {
     Config,
     Version,
     Help,
+    /// Say what `launch` takes.
+    LaunchHelp,
     Tool(&'static str),
 }
 
@@ -60,15 +62,37 @@ pub(super) struct Entry<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Chooses the mode by the program's name and the first word.
+/// Names the program to be, where a manifest for another image sets no command.
+const PROGRAM: &str = "VLLM_SIM_PROGRAM";
+/// The programs whose names mean something.
+const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
+
+/// The name that [`PROGRAM`] gives a program called by its own.
+///
+/// # Errors
+/// [`ConfigError::Value`] for a name that means nothing.
+pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<String>, ConfigError> {
+    match env(PROGRAM).filter(|name| !name.is_empty()) {
+        Some(name) if !PROGRAMS.contains(&name.as_str()) => Err(ConfigError::Value {
+            flag: PROGRAM.to_owned(),
+            value: name,
+            expected: format!("one of {}", PROGRAMS.join(", ")),
+            origin: "environment".to_owned(),
+        }),
+        name => Ok(name),
+    }
+}
+
+/// Chooses the mode by the program's name and the first word; `named` stands for `vllm-sim`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
-pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
+pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Entry<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
         [program, words @ ..] => (name_of(program), words),
     };
+    let program = named.filter(|_| program == "vllm-sim").unwrap_or(program);
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
     let entry = |action, cli_mode, words| Entry {
@@ -101,6 +125,20 @@ pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
             render: true,
             ..serve(rest)
         }),
+        ("launch", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
+            Ok(entry(Action::Version, None, &[]))
+        }
+        ("launch", [what, ..]) if matches!(what.as_str(), "-h" | "--help") => {
+            Ok(entry(Action::LaunchHelp, None, &[]))
+        }
+        ("launch", [what, ..]) => Err(ConfigError::Unknown {
+            what: "part of the API".to_owned(),
+            name: what.clone(),
+            nearest: Some("launch render".to_owned()),
+        }),
+        ("launch", []) => Err(ConfigError::Invalid(
+            "launch needs a part of the API: launch render".to_owned(),
+        )),
         // `python3 -m vllm.entrypoints.openai.api_server …`, with this program for python3.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
@@ -108,8 +146,15 @@ pub(super) fn enter(args: &[String]) -> Result<Entry<'_>, ConfigError> {
         }
         ("config", _) => Ok(entry(Action::Config, None, rest)),
         ("version", _) => Ok(entry(Action::Version, None, rest)),
+        ("help", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
+            Ok(entry(Action::Version, None, &[]))
+        }
+        ("help", [what, ..]) if what == "launch" => Ok(entry(Action::LaunchHelp, None, &[])),
+        ("help", [what, ..]) if what == "serve" => {
+            Ok(entry(Action::Help, Some(CliMode::Vllm), &[]))
+        }
         ("help", _) => Ok(entry(Action::Help, None, rest)),
-        ("-v", []) if called_vllm => Ok(entry(Action::Version, None, rest)),
+        ("-v" | "-V", []) if called_vllm => Ok(entry(Action::Version, None, rest)),
         (word, _) if word.starts_with('-') && called_vllm => Ok(serve(words)),
         (word, _) if word.starts_with('-') => Ok(entry(Action::Serve, None, words)),
         // llm-d-inference-sim ignores loose words.
@@ -136,7 +181,7 @@ mod tests {
 
     fn enter_words(line: &str) -> (Action, Option<CliMode>, Vec<String>) {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let entry = enter(&args).unwrap();
+        let entry = enter(&args, None).unwrap();
         (entry.action, entry.cli_mode, entry.words.to_vec())
     }
 
@@ -174,7 +219,7 @@ mod tests {
     #[test]
     fn an_unknown_command_is_told_its_nearest_neighbour() {
         let args = ["vllm-sim", "sevre", "x"].map(str::to_owned);
-        let error = enter(&args).unwrap_err().to_string();
+        let error = enter(&args, None).unwrap_err().to_string();
         assert_eq!(error, "unknown command sevre; did you mean serve?");
     }
 }

@@ -31,7 +31,8 @@ enum Known {
     Ignored(&'static str, Arity),
 }
 
-/// Reads `words`; with `keep_unknown` a flag that nobody knows is handed back, not refused.
+/// Reads `words`; with `keep_unknown` a flag that nobody knows is handed back, not refused, and no
+/// beginning of a name stands for it: it may be another command's.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
@@ -74,7 +75,7 @@ impl<'a> Reader<'a> {
                 self.at = self.words.len();
             }
             "-h" | "--help" => self.out.help = Some(String::new()),
-            "--version" => self.out.version = true,
+            "--version" | "-V" => self.out.version = true,
             _ => {
                 if let Some(topic) = word.strip_prefix("--help=") {
                     self.out.help = Some(topic.to_owned());
@@ -118,7 +119,9 @@ impl<'a> Reader<'a> {
             ));
             return self.take(known, name, None, Some(value));
         }
-        if let Some(known) = abbreviated(&base) {
+        if !self.keep_unknown
+            && let Some(known) = abbreviated(&base)
+        {
             self.out
                 .layer
                 .warnings
@@ -341,7 +344,7 @@ fn is_number(word: &str) -> bool {
 }
 
 /// Every long name there is.
-fn names() -> impl Iterator<Item = &'static str> {
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
     flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
         .chain(ignored::ignored_flags().map(|(name, _)| name))

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, ArgAction, Command};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::cli_mode::CliMode;
 use super::flag::{FlagSpec, Kind, Range};
@@ -15,6 +16,15 @@ vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and 
        vllm-sim serve MODEL [FLAGS]        serve, with vLLM's command line and defaults
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
        vllm-sim replay|bench|sweep|calibrate|validate|explain|dataset|record|completions|man …";
+
+/// What `vllm-sim launch --help` says.
+pub(super) const LAUNCH: &str = "\
+Serve a part of the API
+
+Usage: vllm-sim launch render [MODEL] [FLAGS]
+
+Commands:
+  render  Serve tokenising and rendering only; takes the flags of `vllm-sim serve`";
 
 const AFTER: &str = "\
 Both command lines take all flags. Flags may also stand in a YAML file (--config), or in the \
@@ -61,10 +71,20 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         .hide(flag.hidden)
         .help_heading(flag.group.title())
         .help(described(flag, cli_mode));
+    let one_of = |words: &'static [&'static str]| PossibleValuesParser::new(words);
     let arg = match flag.kind {
-        Kind::Switch => arg.num_args(0..=1).value_name("BOOL"),
+        Kind::Switch => {
+            let arg = arg.num_args(0..=1).value_name("BOOL");
+            arg.value_parser(one_of(&["true", "false"]))
+        }
         kind => arg.value_name(kind.placeholder()),
     };
+    let arg = match flag.kind {
+        Kind::Choice(words) => arg.value_parser(one_of(words)),
+        Kind::Path | Kind::Repeat => arg.value_hint(ValueHint::AnyPath),
+        _ => arg,
+    }
+    .hide_possible_values(true);
     // Names of two letters after one dash are ours to read; clap shows those of one.
     match flag.shorts.first().and_then(|short| short.parse().ok()) {
         Some::<char>(letter) => arg.short(letter),

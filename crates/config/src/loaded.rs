@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, Action, CliMode, Entry};
+use super::cli_mode::{self, Action, CliMode, Entry, TOOLS};
 use super::error::ConfigError;
 use super::flag::{FlagSpec, Kind};
 use super::flags::api::RENDER_ONLY;
@@ -64,14 +64,26 @@ pub struct Effective {
 /// # Errors
 /// [`ConfigError`], whose text is for the person who typed it; the exit code is 2.
 pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
-    let entry = cli_mode::enter(args)?;
+    let named = cli_mode::named(env)?;
+    let entry = cli_mode::enter(args, named.as_deref())?;
     if let Action::Tool(name) = entry.action {
+        let mut own = entry.words.iter().take_while(|word| *word != "--");
+        if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {
+            return Ok(Command::Version(version(&entry, &Layer::default(), env)));
+        }
         let args = entry.words.to_vec();
         return Ok(Command::Tool { name, args });
     }
     let cli_mode = entry.cli_mode.unwrap_or_default();
+    if entry.action == Action::LaunchHelp {
+        return Ok(Command::Help(help::LAUNCH.to_owned()));
+    }
     if entry.action == Action::Help {
         let topic = entry.words.first().map_or("", String::as_str);
+        if let Some(name) = TOOLS.into_iter().find(|name| *name == topic) {
+            let args = vec!["--help".to_owned()];
+            return Ok(Command::Tool { name, args });
+        }
         return Ok(Command::Help(help::help(cli_mode, topic)));
     }
     let read = command_line::read(entry.words, false)?;

@@ -39,7 +39,30 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
             let _ = write!(out, "\n# {}\n{lines}", group.title());
         }
     }
-    out
+    without_passwords(&out)
+}
+
+/// The text with `***` for what stands before the host of a URL: `scheme://user:password@host`, and
+/// `scheme://token@host` whole.
+pub fn without_passwords(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out.push_str(before);
+        let ends = |c: char| c.is_whitespace() || "/?#\"'`,<>\\".contains(c);
+        let authority = &after[..after.find(ends).unwrap_or(after.len())];
+        rest = after;
+        if let Some((user, _)) = authority.rsplit_once('@') {
+            rest = &after[user.len()..];
+            if let Some((name, _)) = user.split_once(':') {
+                out.push_str(name);
+                out.push(':');
+            }
+            out.push_str("***");
+        }
+    }
+    out + rest
 }
 
 fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static FlagSpec, &Effective)> {
@@ -111,6 +134,7 @@ pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
 }
 
 fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
+    let values: Vec<String> = values.iter().map(|text| without_passwords(text)).collect();
     let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     if flag.kind == Kind::List {
         let items = values.iter().flat_map(|text| match read(text) {

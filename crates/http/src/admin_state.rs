@@ -86,8 +86,8 @@ impl AdminState {
         });
     }
 
-    /// The settings of a rank, without those of the scenario; with no rank given those of the
-    /// server itself.
+    /// The settings in force on a rank, those of the scenario's phase among them; with no rank given
+    /// those of the server itself.
     pub(super) fn show(
         &self,
         controls: &Arc<ServerControls>,
@@ -100,7 +100,10 @@ impl AdminState {
             RankSelector::One(rank) => Some(&server.ranks[local_index(server, rank)?]),
         });
         match (found, rank) {
-            (Some(loaded), _) => Ok(loaded.to_json()),
+            (Some(loaded), _) => Ok(match self.phase_settings() {
+                Some(set) => loaded.tuned(&set)?.to_json(),
+                None => loaded.to_json(),
+            }),
             (None, RankSelector::One(rank)) => Err(no_rank(&servers, rank)),
             (None, RankSelector::All) => Err(AdminError::Fixed),
         }
@@ -200,6 +203,14 @@ impl AdminState {
             server.service.faults.run_scenario(None);
         }
         running
+    }
+
+    /// What the phase that is played lays over the settings.
+    fn phase_settings(&self) -> Option<Map<String, Value>> {
+        let active = self.scenario.lock();
+        let position = active.as_ref()?.run.position();
+        let (_, phase) = position.place()?;
+        Some(position.scenario().phases[phase].set.clone())
     }
 
     /// Where the scenario is.

@@ -88,12 +88,7 @@ fn table(config: &Config) -> Vec<Route> {
     if config.model.cli_mode == CliMode::Llmd {
         routes.push(("/query", "GET", get(transfer::query)));
     }
-    let server = &config.server;
-    if config.model.cli_mode == CliMode::Llmd
-        || server.dev_mode
-        || server.admin_key.is_some()
-        || server.dashboard_control
-    {
+    if is_administered(config) {
         routes.extend(administration());
     }
     if config.server.dev_mode {
@@ -235,6 +230,15 @@ fn documentation() -> Vec<Route> {
 }
 
 /// Routes of an operator.
+/// Whether there is `/admin/config`.
+pub(super) fn is_administered(config: &Config) -> bool {
+    let server = &config.server;
+    config.model.cli_mode == CliMode::Llmd
+        || server.dev_mode
+        || server.admin_key.is_some()
+        || server.dashboard_control
+}
+
 fn administration() -> Vec<Route> {
     let settings = get(admin::show).post(admin::change);
     let scenario = get(admin::scenario)

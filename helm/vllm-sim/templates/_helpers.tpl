@@ -38,8 +38,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* Whether the values are those of llm-d-inference-sim's chart, which name its image. */}}
+{{- define "vllm-sim.fromLlmd" -}}
+{{- if hasSuffix "llm-d/llm-d-inference-sim" .Values.image.repository }}true{{ end }}
+{{- end }}
+
+{{/* In place of llm-d's image stands the one of this chart. */}}
 {{- define "vllm-sim.image" -}}
-{{- if .Values.image.digest -}}
+{{- if include "vllm-sim.fromLlmd" . -}}
+ghcr.io/vllm-sim/vllm-sim:{{ .Chart.AppVersion }}
+{{- else if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
@@ -61,6 +69,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "vllm-sim.derived" -}}
 {{- $v := .Values -}}
 {{- $flags := dict -}}
+{{- if include "vllm-sim.fromLlmd" . }}{{ $_ := set $flags "compat" "llm-d" }}{{ end -}}
 {{- if gt (int $v.dataParallel.size) 1 -}}
   {{- $_ := set $flags "data-parallel-size" (int $v.dataParallel.size) -}}
   {{- if eq $v.dataParallel.mode "onePort" }}{{ $_ := set $flags "cli-mode" "vllm" }}{{ end -}}
@@ -186,6 +195,13 @@ httpGet:
     secretKeyRef:
       name: {{ . }}
       key: {{ $.Values.apiKey.key }}
+{{- end }}
+{{- with .Values.adminApiKey.existingSecret }}
+- name: VLLM_SIM_ADMIN_API_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.adminApiKey.key }}
 {{- end }}
 {{- with .Values.huggingFace.existingSecret }}
 - name: HF_TOKEN

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use clap::error::ErrorKind;
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 
 use super::{RecordConfig, Recorder, Summary, model_of};
+use crate::tools::usage;
 use vllm_sim_dataset::TABLE;
 use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
 
@@ -65,16 +65,9 @@ pub fn run(
     env: &dyn Fn(&str) -> Option<String>,
     ended: impl Future<Output = ()>,
 ) -> Result<String> {
-    let words = match Args::try_parse_from(words) {
+    let words = match usage::parse::<Args>(words)? {
         Ok(words) => words,
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(error.to_string()),
-        Err(error) => {
-            let text = error.to_string();
-            bail!(
-                "{}",
-                text.strip_prefix("error: ").unwrap_or(&text).trim_end()
-            )
-        }
+        Err(help) => return Ok(help),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

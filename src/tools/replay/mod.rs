@@ -22,6 +22,7 @@ use vllm_sim_replay::workload::Source;
 use vllm_sim_replay::{Pace, Settings, Totals};
 
 use super::dynamo_run;
+use super::usage::{UsageError, refuse};
 use options::{Mode, ReplayArgs};
 pub(super) use options::{PoolArgs, ReportArgs, WorkloadArgs, split};
 pub(super) use pools::{Pools, pools};
@@ -65,13 +66,22 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    if let Some(files) = &args.compare {
-        return compare(&files[0], &files[1]);
-    }
     let served = !args.online.target.is_empty();
+    for (flag, given) in [
+        ("--compare", args.compare.is_some()),
+        ("--dynamo-run", args.dynamo_run.is_some()),
+        ("--target", served),
+    ] {
+        if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
+            refuse!("{word}: no effect with {flag}, which simulates no worker of such flags");
+        }
+    }
+    if let Some(files) = &args.compare {
+        return compare(&files[0], &files[1], &args.report);
+    }
     match args.replay_mode {
-        Some(Mode::Online) if !served => bail!("--replay-mode online needs --target URL"),
-        Some(Mode::Offline) if served => bail!("--replay-mode offline excludes --target"),
+        Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
+        Some(Mode::Offline) if served => refuse!("--replay-mode offline excludes --target"),
         _ => {}
     }
     if served {
@@ -111,7 +121,7 @@ pub(super) fn play(
 ) -> Result<Report> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
-        bail!("--sample-interval-ms is {interval}, must be a number above 0");
+        refuse!("--sample-interval-ms is {interval}, must be a number above 0");
     }
     let settings = Settings {
         pool: pools.serving.clone(),
@@ -165,7 +175,8 @@ pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> R
 }
 
 fn rows(path: &Path) -> Result<Rows> {
-    let form = RowForm::of(path).map_err(|problem| anyhow::anyhow!("--per-request: {problem}"))?;
+    let form =
+        RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
     Rows::create(path, form).with_context(|| format!("--per-request: {}", path.display()))
 }
 
@@ -225,9 +236,7 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
-        let page = html::page(report, "vllm-sim replay", about);
-        let shown = file.display();
-        std::fs::write(file, page).with_context(|| format!("cannot write {shown}"))?;
+        write_page(file, &html::page(report, "vllm-sim replay", about))?;
     }
     if args.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);
@@ -235,7 +244,11 @@ fn write_report(
     Ok(report.table(wall))
 }
 
-fn compare(a: &Path, b: &Path) -> Result<String> {
+fn write_page(file: &Path, page: &str) -> Result<()> {
+    std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn compare(a: &Path, b: &Path, args: &ReportArgs) -> Result<String> {
     let read = |path: &Path| -> Result<Value> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {shown}"))?;
@@ -243,5 +256,10 @@ fn compare(a: &Path, b: &Path) -> Result<String> {
     };
     let name = |path: &Path| path.display().to_string();
     let (first, second) = (read(a)?, read(b)?);
-    report::compare(&first, &second, (&name(a), &name(b))).map_err(anyhow::Error::msg)
+    let compared = report::compare(&first, &second, (&name(a), &name(b)));
+    let compared = compared.map_err(anyhow::Error::msg)?;
+    if let Some(file) = &args.html {
+        write_page(file, &html::comparison(&compared))?;
+    }
+    Ok(compared.table())
 }

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -11,6 +11,7 @@ use vllm_sim_replay::report::{Report, RunFacts};
 
 use super::options::{ReportArgs, WorkloadArgs};
 use super::{sink, workload};
+use crate::tools::usage::refuse;
 
 /// Which API of a real server is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -26,7 +27,12 @@ pub(super) enum ApiName {
 #[command(next_help_heading = "Real servers")]
 pub(super) struct OnlineArgs {
     /// Send the workload over HTTP to these servers instead of simulated workers.
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        conflicts_with_all = ["PoolArgs", "dynamo_run"]
+    )]
     pub target: Vec<String>,
     /// Which API.
     #[arg(long, value_enum, default_value = "completions")]
@@ -62,8 +68,11 @@ pub(super) fn run(
     let limit = workload::limit(asked)?;
     let timeout = Duration::try_from_secs_f64(online.target_timeout)
         .ok()
-        .filter(|timeout| !timeout.is_zero())
-        .with_context(|| format!("--target-timeout is {}", online.target_timeout))?;
+        .filter(|timeout| !timeout.is_zero());
+    let Some(timeout) = timeout else {
+        let timeout = online.target_timeout;
+        refuse!("--target-timeout is {timeout}, must be a number of seconds above 0");
+    };
     let options = OnlineOptions {
         targets: online.target.clone(),
         api: match online.target_api {

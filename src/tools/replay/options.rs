@@ -1,18 +1,20 @@
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use clap::error::ErrorKind;
+use anyhow::{Context, Result};
+use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
 use super::online::OnlineArgs;
+use crate::tools::usage::{self, UsageError, refuse};
 use vllm_sim_replay::load::Format;
 use vllm_sim_replay::report::Slo;
 use vllm_sim_replay::synth::Lengths;
 
 /// Play a workload in virtual time against workers behind a router, and report.
 ///
-/// All flags of `vllm-sim serve` describe the engine of the workers (`--config`, `--model`,
-/// `--gpu`, `--max-num-seqs`, …).
+/// The flags of `vllm-sim serve` that describe one engine describe each worker (`--config`,
+/// `--model`, `--gpu`, `--max-num-seqs`, …); others are refused.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim replay",
@@ -29,10 +31,18 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Play a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs"])]
     pub dynamo_run: Option<PathBuf>,
-    /// Compare two JSON reports.
-    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    /// Compare two JSON reports; with --html also as a page.
+    #[arg(
+        long,
+        num_args = 2,
+        value_names = ["A", "B"],
+        conflicts_with_all = [
+            "PoolArgs", "WorkloadArgs", "OnlineArgs", "dynamo_run", "replay_mode",
+            "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
+        ]
+    )]
     pub compare: Option<Vec<PathBuf>>,
     /// In virtual time, or against the servers of --target [by whether there is a --target].
     #[arg(long, value_enum)]
@@ -59,7 +69,13 @@ pub(in crate::tools) struct WorkloadArgs {
     #[arg(value_name = "TRACE")]
     pub files: Vec<PathBuf>,
     /// What the files hold.
-    #[arg(long, visible_alias = "trace-format", default_value = "auto")]
+    #[arg(
+        long,
+        visible_alias = "trace-format",
+        default_value = "auto",
+        value_parser = FormatParser,
+        hide_possible_values = true
+    )]
     pub format: Format,
     /// Tokens that a hash id of a trace stands for.
     #[arg(long, default_value_t = 512)]
@@ -128,6 +144,29 @@ pub(in crate::tools) struct WorkloadArgs {
     /// Stop at this virtual time; what runs stays incomplete.
     #[arg(long)]
     pub max_sim_time_seconds: Option<f64>,
+}
+
+/// Reads the form of a trace, and tells completions its names.
+#[derive(Clone)]
+struct FormatParser;
+
+impl TypedValueParser for FormatParser {
+    type Value = Format;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Format, clap::Error> {
+        let read = |text: &str| text.parse::<Format>();
+        read.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = Format::NAMES.iter();
+        Some(Box::new(names.map(|(name, _)| PossibleValue::new(*name))))
+    }
 }
 
 /// How workers are chosen.
@@ -283,7 +322,7 @@ impl ReportArgs {
         ] {
             if value.is_some_and(|ms| !ms.is_finite() || ms <= 0.0) {
                 let value = value.unwrap_or_default();
-                bail!("{name} is {value}, must be a number above 0");
+                refuse!("{name} is {value}, must be a number above 0");
             }
         }
         Ok(Slo {
@@ -356,16 +395,7 @@ pub(in crate::tools) struct Parsed<T> {
 impl<T: Parser> Parsed<T> {
     /// The known words, with `loose` ones behind them; `Err(Some)` is a help text.
     pub(in crate::tools) fn parse(&self, loose: &[String]) -> Result<Result<T, String>> {
-        let words = self.known.iter().chain(loose);
-        match T::try_parse_from(words) {
-            Ok(words) => Ok(Ok(words)),
-            Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(Err(error.to_string())),
-            Err(error) => {
-                let text = error.to_string();
-                let text = text.strip_prefix("error: ").unwrap_or(&text);
-                bail!("{}", text.trim_end())
-            }
-        }
+        usage::parse(&[&self.known[..], loose].concat())
     }
 
     /// Whether help is asked for.
@@ -378,7 +408,8 @@ impl<T: Parser> Parsed<T> {
 pub(in crate::tools) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> {
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '[']) {
-        return serde_json::from_str(text).with_context(|| format!("{flag}: no JSON"));
+        return serde_json::from_str(text)
+            .map_err(|error| UsageError(format!("{flag}: no JSON: {error}")).into());
     }
     let file = std::fs::read_to_string(text).with_context(|| format!("{flag}: {text}"))?;
     match serde_json::from_str(&file) {

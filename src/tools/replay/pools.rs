@@ -1,10 +1,11 @@
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::tools::dynamo_run;
+use crate::tools::usage::{UsageError, refuse};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::{
@@ -42,9 +43,10 @@ pub(in crate::tools) fn pools(
             return Ok(None);
         };
         let value = json_or_file(flag, text)?;
-        let worker = dynamo_run::worker(&value, std::path::Path::new("."))?;
+        let worker = dynamo_run::worker(&value, std::path::Path::new("."));
+        let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
         if worker.ranks > 1 {
-            bail!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
+            refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
         }
         Ok(Some((worker.engine, worker.gpus, worker.transfer)))
     };
@@ -70,7 +72,7 @@ pub(in crate::tools) fn pools(
             let second = second.or(shared).unwrap_or(own);
             if first.0.block_size() != second.0.block_size() {
                 let (a, b) = (first.0.block_size(), second.0.block_size());
-                bail!("blocks of prefill workers have {a} tokens, of decode workers {b}");
+                refuse!("blocks of prefill workers have {a} tokens, of decode workers {b}");
             }
             let (before, after) = router.split();
             let gpus = (first.1, second.1);
@@ -135,7 +137,7 @@ fn different(
             Some(value) => {
                 let worker = dynamo_run::worker(value, std::path::Path::new("."))?;
                 if worker.ranks > 1 {
-                    bail!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
+                    refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
                 }
                 (worker.engine, worker.gpus)
             }
@@ -156,11 +158,11 @@ fn different(
         engines.extend(std::iter::repeat_n(engine, group.count as usize));
     }
     if engines.is_empty() {
-        bail!("--workers: {shown} lists no worker");
+        refuse!("--workers: {shown} lists no worker");
     }
     let sizes = engines.iter().map(EngineSpec::block_size);
     if sizes.clone().min() != sizes.max() {
-        bail!("--workers: all workers need the same --block-size");
+        refuse!("--workers: all workers need the same --block-size");
     }
     let mean = f64::from(gpus) / engines.len() as f64;
     Ok((engines, (mean.round() as u32).max(1)))
@@ -168,20 +170,24 @@ fn different(
 
 fn seconds(flag: &str, value: f64) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(value);
-    duration.map_err(|_| anyhow::anyhow!("{flag} is {value}, must be 0 or more"))
+    duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())
 }
 
 fn scaling(args: &PoolArgs) -> Result<Scaling> {
     let mut schedule = Vec::new();
     for step in args.scale.iter().flat_map(|plan| plan.split(',')) {
-        let wrong = || format!("--scale: {step:?} must be SECONDS=WORKERS");
-        let (at, workers) = step.split_once('=').with_context(wrong)?;
-        let at = Duration::try_from_secs_f64(at.trim().parse().with_context(wrong)?);
-        let workers: u32 = workers.trim().parse().with_context(wrong)?;
+        let read = || {
+            let (at, workers) = step.split_once('=')?;
+            let at = Duration::try_from_secs_f64(at.trim().parse().ok()?).ok()?;
+            Some((at, workers.trim().parse::<u32>().ok()?))
+        };
+        let Some((at, workers)) = read() else {
+            refuse!("--scale: {step:?} must be SECONDS=WORKERS");
+        };
         if workers == 0 {
-            bail!("--scale: {step:?}: at least one worker must stay");
+            refuse!("--scale: {step:?}: at least one worker must stay");
         }
-        schedule.push((SimTime::ZERO + at.with_context(wrong)?, workers));
+        schedule.push((SimTime::ZERO + at, workers));
     }
     schedule.sort_unstable();
     let rule = match args.autoscale_max {
@@ -195,21 +201,21 @@ fn scaling(args: &PoolArgs) -> Result<Scaling> {
                 ),
             ] {
                 if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
-                    bail!("{name} must be a number above 0");
+                    refuse!("{name} must be a number above 0");
                 }
             }
             let kv = args.autoscale_target_kv_usage;
             let queue = args.autoscale_target_queue;
             if kv.is_none() && queue.is_none() {
-                bail!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
+                refuse!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
             }
             if args.autoscale_min == 0 || max < args.autoscale_min {
                 let min = args.autoscale_min;
-                bail!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
+                refuse!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
             }
             let interval = seconds("--autoscale-interval", args.autoscale_interval)?;
             if interval.is_zero() {
-                bail!("--autoscale-interval is 0, must be above 0");
+                refuse!("--autoscale-interval is 0, must be above 0");
             }
             Some(ScaleRule {
                 min: args.autoscale_min,
@@ -232,7 +238,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
     };
     if !args.kv_event_lag_ms.is_finite() || args.kv_event_lag_ms < 0.0 {
         let lag = args.kv_event_lag_ms;
-        bail!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
+        refuse!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
     }
     let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
     Ok(match args.router {
@@ -241,7 +247,8 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
         RouterName::LeastLoaded => RouterConfig::LeastLoaded,
         RouterName::PowerOfTwo => RouterConfig::PowerOfTwo,
         RouterName::KvRouter => {
-            let read = dynamo_run::router(&config)?;
+            let read = dynamo_run::router(&config);
+            let read = read.map_err(|error| UsageError(format!("--router-config: {error:#}")))?;
             RouterConfig::Kv(KvConfig {
                 queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
                 policy: match args.router_queue_policy {
@@ -260,7 +267,9 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
                 event_lag,
                 ..ScorersConfig::default()
             };
-            let weights = config.as_object().context("--router-config: no object")?;
+            let Some(weights) = config.as_object() else {
+                refuse!("--router-config: no object");
+            };
             if !weights.is_empty() {
                 scorers.weights = weights
                     .iter()
@@ -274,7 +283,10 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
 
 fn number(name: &str, value: &Value) -> Result<f64> {
     let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
-    number.with_context(|| format!("--router-config: {name} is {value}, must be 0 or more"))
+    let Some(number) = number else {
+        refuse!("--router-config: {name} is {value}, must be 0 or more");
+    };
+    Ok(number)
 }
 
 fn scorer(name: &str) -> Result<Scorer> {
@@ -283,7 +295,7 @@ fn scorer(name: &str) -> Result<Scorer> {
         "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => Scorer::KvUsage,
         "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => Scorer::Prefix,
         "running-requests-size-scorer" | "running" => Scorer::Running,
-        _ => bail!(
+        _ => refuse!(
             "--router-config: {name:?} is not known, there are queue-scorer, \
              kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer"
         ),

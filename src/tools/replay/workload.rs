@@ -1,4 +1,4 @@
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Pace;
@@ -7,6 +7,7 @@ use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
 use vllm_sim_replay::workload::Source;
 
 use super::options::WorkloadArgs;
+use crate::tools::usage::{UsageError, refuse};
 
 /// The workload that the arguments describe, and how it is paced.
 pub(in crate::tools) fn open(
@@ -16,17 +17,17 @@ pub(in crate::tools) fn open(
     let arrivals = arrivals(args)?;
     if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
         let ratio = args.arrival_speedup_ratio;
-        bail!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
+        refuse!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
     }
     let mut pace = Pace {
         concurrency: args.replay_concurrency,
         speedup: args.arrival_speedup_ratio,
     };
     if pace.concurrency == Some(0) {
-        bail!("--replay-concurrency is 0, must be at least 1");
+        refuse!("--replay-concurrency is 0, must be at least 1");
     }
     if pace.concurrency.is_some() && args.request_rate.is_some() {
-        bail!("--replay-concurrency excludes --request-rate");
+        refuse!("--replay-concurrency excludes --request-rate");
     }
     // Dynamo's own examples give an interval besides, which a closed loop has no use for.
     let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
@@ -35,7 +36,7 @@ pub(in crate::tools) fn open(
         return Ok((source, pace));
     }
     if args.input_tokens.is_some() {
-        bail!("give either trace files or --input-tokens");
+        refuse!("give either trace files or --input-tokens");
     }
     let options = load::LoadOptions {
         format: args.format,
@@ -55,7 +56,7 @@ pub(in crate::tools) fn open(
     if pace.concurrency.is_none() && source.untimed() {
         pace.concurrency = source.concurrency().map(|n| n as usize);
         if pace.concurrency.is_none() {
-            bail!(
+            refuse!(
                 "the trace has no times: give --request-rate, --arrival-interval-ms or \
                  --replay-concurrency"
             );
@@ -66,9 +67,9 @@ pub(in crate::tools) fn open(
 
 fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
     let arrivals = match (args.request_rate, args.arrival_interval_ms) {
-        (None, None) if args.burstiness.is_some() => bail!("--burstiness needs --request-rate"),
+        (None, None) if args.burstiness.is_some() => refuse!("--burstiness needs --request-rate"),
         (None, None) => return Ok(None),
-        (Some(_), Some(_)) => bail!("give one of --request-rate and --arrival-interval-ms"),
+        (Some(_), Some(_)) => refuse!("give one of --request-rate and --arrival-interval-ms"),
         // The rate of `vllm bench serve` for «all at once».
         (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
         (Some(rate), None) => match args.burstiness {
@@ -78,7 +79,9 @@ fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
         (None, Some(0.0)) => Arrivals::Burst,
         (None, Some(ms)) => Arrivals::Interval(ms),
     };
-    let checked = arrivals.check().map_err(anyhow::Error::msg)?;
+    let checked = arrivals
+        .check()
+        .map_err(|text| UsageError(text.to_string()))?;
     Ok(Some(checked))
 }
 
@@ -87,25 +90,27 @@ fn synthetic(
     block: u32,
     arrivals: Option<Arrivals>,
 ) -> Result<Box<dyn Source>> {
-    let input = args.input_tokens.clone().context(
-        "what shall be played? Name trace files, or give --input-tokens and --request-count",
-    )?;
-    let count = args
-        .request_count
-        .context("--request-count is needed with --input-tokens")?;
+    let Some(input) = args.input_tokens.clone() else {
+        refuse!(
+            "what shall be played? Name trace files, or give --input-tokens and --request-count"
+        );
+    };
+    let Some(count) = args.request_count else {
+        refuse!("--request-count is needed with --input-tokens");
+    };
     let arrivals = match arrivals {
         Some(arrivals) => arrivals,
         None if args.replay_concurrency.is_some() => Arrivals::Burst,
-        None => bail!(
+        None => refuse!(
             "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all at \
              once)"
         ),
     };
     if args.turns_per_session.constant() == Some(0) {
-        bail!("--turns-per-session is 0, must be at least 1");
+        refuse!("--turns-per-session is 0, must be at least 1");
     }
     if input == Lengths::Constant(0) {
-        bail!("--input-tokens is 0, must be at least 1");
+        refuse!("--input-tokens is 0, must be at least 1");
     }
     let made = Synthetic {
         sessions: count,
@@ -135,7 +140,8 @@ pub(in crate::tools) fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
     };
     let duration = std::time::Duration::try_from_secs_f64(seconds);
     let duration = duration.ok().filter(|duration| !duration.is_zero());
-    let duration = duration
-        .with_context(|| format!("--max-sim-time-seconds is {seconds}, must be above 0"))?;
+    let Some(duration) = duration else {
+        refuse!("--max-sim-time-seconds is {seconds}, must be above 0");
+    };
     Ok(Some(SimTime::ZERO + duration))
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use vllm_sim_config::{FlagSpec, Kind, flags, ignored_flags};
+use vllm_sim_engine::latency::{GPUS, known_models};
 
 /// What a YAML value of this kind looks like.
 fn shape(kind: Kind) -> Value {
@@ -79,5 +80,39 @@ fn the_charts_schema_knows_every_flag() {
     assert!(
         page == new,
         "helm/vllm-sim/values.schema.json is old: run BLESS=1 cargo test"
+    );
+}
+
+/// Letters and digits only, without the makers' names, as `--gpu` compares.
+fn plain(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    lower.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+#[test]
+fn the_chart_knows_every_gpu_and_model() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/vllm-sim/files/known.yaml");
+    let mut text =
+        "# GPUs and models whose sizes the program knows; made by `cargo test`.\n".to_owned();
+    let gpus = GPUS.iter();
+    let gpus = gpus.flat_map(|gpu| std::iter::once(&gpu.name).chain(gpu.aliases));
+    let mut gpus: Vec<String> = gpus.map(|name| plain(name)).collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let mut models: Vec<String> = known_models().map(str::to_owned).collect();
+    models.sort_unstable();
+    for (key, names) in [("gpus", gpus), ("models", models)] {
+        text.push_str(&format!("{key}:\n"));
+        // Quoted: 4090 is a name.
+        names
+            .iter()
+            .for_each(|name| text.push_str(&format!("  - \"{name}\"\n")));
+    }
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == text,
+        "helm/vllm-sim/files/known.yaml is old: run BLESS=1 cargo test"
     );
 }

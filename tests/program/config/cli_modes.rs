@@ -113,6 +113,55 @@ fn the_programs_name_chooses_the_wire() {
 }
 
 #[test]
+fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
+    let load = |words: &[&str], name: &str| {
+        let args: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let environment = [("VLLM_SIM_PROGRAM", name)];
+        match load(&args, &env(&environment)) {
+            Ok(Command::Serve(loaded)) => Ok((loaded.config.model.compat, loaded.warnings)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    // The arguments of llm-d's manifests/deployment.yaml and disaggregation/vllm-sim-pd.yaml.
+    for words in [
+        &[
+            "vllm-sim",
+            "--model",
+            "Qwen/Qwen3.5-397B-A17B",
+            "--port",
+            "8000",
+            "--render-url",
+            "http://localhost:8082",
+        ][..],
+        &[
+            "vllm-sim",
+            "--v=4",
+            "--port=8000",
+            "--model=Qwen/Qwen2.5-0.5B-Instruct",
+            "--data-parallel-size=1",
+            "--prefill-time-per-token=200ms",
+            "--prefill-time-std-dev=3ms",
+            "--render-url=http://localhost:8082",
+        ],
+        &["/usr/local/bin/vllm-sim", "stray", "--model", "m"],
+    ] {
+        let (compat, _) = load(words, "llm-d-inference-sim").unwrap();
+        assert_eq!(compat, Compat::Llmd, "{words:?}");
+    }
+    let plain = load(&["vllm-sim", "--model", "m"], "").unwrap();
+    assert_eq!(plain.0, Compat::Vllm);
+    // A name that a manifest does call is stronger.
+    let called = load(&["vllm", "serve", "m"], "llm-d-inference-sim").unwrap();
+    assert_eq!(called.0, Compat::Vllm);
+    assert_eq!(
+        load(&["vllm-sim", "--model", "m"], "llm-d").unwrap_err(),
+        "VLLM_SIM_PROGRAM: \"llm-d\" is not one of vllm-sim, vllm, llm-d-inference-sim, \
+         dataset-tool (from environment)"
+    );
+}
+
+#[test]
 fn loose_words_are_ignored_as_llm_d_ignores_them() {
     let loaded = try_words(
         &["llm-d-inference-sim", "--model", "m", "left", "over"],

@@ -161,3 +161,38 @@ fn fake_metrics_are_changed_key_by_key() {
         .unwrap();
     assert_eq!(again.config.metrics.fake.unwrap()["running-requests"], 7);
 }
+
+#[test]
+fn passwords_in_urls_are_masked() {
+    let words = [
+        "vllm-sim",
+        "--model",
+        "m",
+        "--dataset-path",
+        "d.sqlite3",
+        "--dataset-url",
+        "https://bob:s3cret@data.example:8443/a@b",
+        "--otlp-traces-endpoint",
+        "http://t0ken@collector:4317",
+        "--kv-events-config",
+        r#"{"enable_kv_cache_events": true, "endpoint": "tcp://a:p4ss@host:1"}"#,
+    ];
+    let loaded = super::try_words(&words, &[]).unwrap();
+    let yaml = loaded.to_yaml();
+    let json = serde_json::Value::Object(loaded.to_json()).to_string();
+    for (text, kind) in [(yaml, "yaml"), (json, "json")] {
+        for shown in [
+            "https://bob:***@data.example:8443/a@b",
+            "http://***@collector:4317",
+            "tcp://a:***@host:1",
+        ] {
+            assert!(text.contains(shown), "{kind}, {shown}: {text}");
+        }
+        for hidden in ["s3cret", "t0ken", "p4ss"] {
+            assert!(!text.contains(hidden), "{kind}, {hidden}: {text}");
+        }
+    }
+    // The server itself gets the whole.
+    let url = loaded.config.content.dataset.unwrap().url.unwrap();
+    assert_eq!(url, "https://bob:s3cret@data.example:8443/a@b");
+}

@@ -5,6 +5,7 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+mod chart;
 mod links;
 
 use std::collections::BTreeSet;
@@ -177,9 +178,43 @@ async fn the_dashboard_acts_only_where_it_may() {
         let (_, _, page) = get(cli_mode, &["--dashboard-control"], "/dashboard").await;
         assert!(page.contains("data-control=\"true\""));
     }
+    // It asks for settings only where it gets them: a 404 would be counted on the page itself.
+    for (cli_mode, flags, asks) in [
+        (CliMode::Llmd, &[][..], true),
+        (CliMode::Vllm, &[], false),
+        (CliMode::Vllm, &["--dev-mode"], true),
+    ] {
+        let (_, _, page) = get(cli_mode, flags, "/dashboard").await;
+        assert!(
+            page.contains(&format!("data-config=\"{asks}\"")),
+            "{flags:?}"
+        );
+        let (status, _, _) = get(cli_mode, flags, "/admin/config").await;
+        assert_eq!(status == 200, asks, "{flags:?}");
+    }
     // Behind `serve` its switches bring the route that they call.
     let (status, _, _) = get(CliMode::Vllm, &[], "/admin/config").await;
     assert_eq!(status, 404);
     let (status, _, _) = get(CliMode::Vllm, &["--dashboard-control"], "/admin/config").await;
     assert_eq!(status, 200);
+}
+
+#[test]
+fn the_image_comes_up_as_the_program_that_it_replaces() {
+    let dockerfile = std::fs::read_to_string(repository("Dockerfile")).unwrap();
+    let stages: Vec<&str> = dockerfile.split("\nFROM ").collect();
+    let entry = |name: &str| {
+        let stage = stages.iter().find(|stage| {
+            let first = stage.lines().next().unwrap_or_default();
+            first.ends_with(&format!(" AS {name}"))
+        });
+        let lines = stage.unwrap().lines();
+        lines
+            .filter_map(|line| line.strip_prefix("ENTRYPOINT "))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(entry("llm-d"), ["[\"/app/llm-d-inference-sim\"]"]);
+    // The last stage is what `docker build` builds.
+    assert!(stages.last().unwrap().starts_with("runtime AS final\n"));
+    assert_eq!(entry("final"), ["[\"/usr/local/bin/vllm-sim\"]"]);
 }

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, header};
 
 use super::app::App;
+use super::routes;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -22,7 +23,8 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// `GET /dashboard`.
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let control = app.config.server.dashboard_control;
-    let mut response = Response::new(Body::from(page(control)));
+    let config = routes::is_administered(&app.config);
+    let mut response = Response::new(Body::from(page(control, config)));
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -34,9 +36,10 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     response
 }
 
-/// The page; `control` decides whether its switches act.
-fn page(control: bool) -> String {
+/// The page; `control` decides whether its switches act, `config` whether it asks for settings.
+fn page(control: bool, config: bool) -> String {
     PAGE.replace("{{control}}", if control { "true" } else { "false" })
+        .replace("{{config}}", if config { "true" } else { "false" })
         .replace("{{style}}", STYLE)
         .replace("{{script}}", SCRIPT)
 }
@@ -47,9 +50,9 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_loads_nothing() {
-        let page = page(true);
+        let page = page(true, false);
         assert!(!page.contains("{{"), "a placeholder is left");
-        assert!(page.contains("data-control=\"true\""));
+        assert!(page.contains("data-control=\"true\" data-config=\"false\""));
         let outside = ["http://", "https://", "src=", "@import", "url("];
         let page = page.replace("http://www.w3.org/2000/svg", "");
         for word in outside {

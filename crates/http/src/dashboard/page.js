@@ -52,6 +52,8 @@ function parse(text) {
     }
     const value = found[3] === "+Inf" ? Infinity : Number(found[3]);
     if (!families.has(found[1])) families.set(found[1], []);
+    // What this page asks for is nobody's traffic.
+    if (found[1] === "http_requests_total" && /^\/(dashboard|admin|metrics)/.test(labels.handler)) continue;
     families.get(found[1]).push({ labels, value });
   }
   return families;
@@ -241,7 +243,7 @@ function drawCounts(families) {
     finished_reason, whole(total(families, "vllm:request_success_total", { finished_reason })),
     short(rate("vllm:request_success_total", { finished_reason })),
   ]));
-  const routes = (families.get("http_requests_total") || []).filter(({ labels }) => !/^\/(dashboard|admin)/.test(labels.handler));
+  const routes = families.get("http_requests_total") || [];
   const name = ({ labels }) => `${labels.handler} ${labels.method} ${labels.status}`;
   routes.sort((a, b) => (name(a) < name(b) ? -1 : 1));
   rows("http", routes.map(({ labels, value }) => [
@@ -329,6 +331,8 @@ async function admin(options = {}) {
 }
 
 async function readConfig() {
+  // Without the key every look would be a 401.
+  if (!at("locked").hidden && !at("key").value) return;
   const answer = await admin();
   if (!answer.ok) return;
   config = await answer.json();
@@ -343,7 +347,8 @@ async function apply(event) {
     if (text !== typed(config[input.name])) update[input.name] = read(text, config[input.name]);
   }
   const types = [...at("types").querySelectorAll("input:checked")].map((box) => box.name);
-  update["failure-types"] = types.length === FAILURES.length ? [] : types;
+  const chosen = types.length === FAILURES.length ? [] : types;
+  if (typed(chosen) !== typed(config["failure-types"] ?? [])) update["failure-types"] = chosen;
   if (!types.length) {
     update["failure-types"] = [];
     update["failure-injection-rate"] = 0;
@@ -390,6 +395,9 @@ at("hold").addEventListener("click", () => {
 });
 drawCards();
 tick();
-readConfig().catch(() => {});
-at("key").addEventListener("change", () => readConfig().catch(() => {}));
-setInterval(() => { if (!held && !document.hidden) readConfig().catch(() => {}); }, 5000);
+// Without the route every look would be a 404, which this page would count as an error.
+if (document.body.dataset.config === "true") {
+  readConfig().catch(() => {});
+  at("key").addEventListener("change", () => readConfig().catch(() => {}));
+  setInterval(() => { if (!held && !document.hidden) readConfig().catch(() => {}); }, 5000);
+}

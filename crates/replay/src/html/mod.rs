@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::report::{Report, WorkerTrack};
+use super::report::{Comparison, Report, WorkerTrack};
 pub(crate) use chart::{Chart, ChartLine};
 
 /// Worker tracks that are drawn as lines of their own before they are summed up.
@@ -34,6 +34,26 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)]) -> String 
         }
         body.push_str("</table></section>");
     }
+    document(title, &body)
+}
+
+/// The page of two runs side by side.
+pub fn comparison(compared: &Comparison) -> String {
+    let title = "vllm-sim replay --compare";
+    let mut body = format!("<h1>{title}</h1><section><div class=\"wide\"><table><thead><tr>");
+    for cell in &compared.heads {
+        let _ = write!(body, "<th>{}</th>", escape(cell));
+    }
+    body.push_str("</tr></thead><tbody>");
+    for row in &compared.rows {
+        body.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let tag = if column == 0 { "th" } else { "td" };
+            let _ = write!(body, "<{tag}>{}</{tag}>", escape(cell));
+        }
+        body.push_str("</tr>");
+    }
+    body.push_str("</tbody></table></div></section>");
     document(title, &body)
 }
 

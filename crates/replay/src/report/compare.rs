@@ -35,11 +35,25 @@ const KEYS: [(&str, &str, bool); 24] = [
 /// Changes smaller than this share are neither better nor worse.
 const NOISE: f64 = 1e-3;
 
-/// A table of two reports (or only their summaries) with differences; `names` head the columns.
+/// Two reports side by side: cells, and what stands above them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    pub(crate) heads: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Comparison {
+    /// As a text.
+    pub fn table(&self) -> String {
+        grid("Comparison", &self.heads, &self.rows)
+    }
+}
+
+/// Two reports (or only their summaries) with differences; `names` head the columns.
 ///
 /// # Errors
 /// A sentence when one of them has no summary.
-pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<String, String> {
+pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
     let summary = |value: &'_ Value, name: &str| {
         let inner = value.get("summary").unwrap_or(value).clone();
         let known = KEYS.iter().any(|(_, key, _)| inner.get(key).is_some());
@@ -71,8 +85,9 @@ pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<String, Stri
             ])
         })
         .collect();
-    let heads = ["Metric", names.0, names.1, "Δ", "Δ %", ""].map(str::to_owned);
-    Ok(grid("Comparison", &heads, &rows))
+    let heads = ["Metric", names.0, names.1, "Δ", "Δ %", ""];
+    let heads = heads.map(str::to_owned).to_vec();
+    Ok(Comparison { heads, rows })
 }
 
 /// Small numbers need more places.

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::outcome::{Outcome, Sink, Status, WorkerSample};
 use super::samples::Samples;
 
-pub use compare::compare;
+pub use compare::{Comparison, compare};
 use record::ms;
 pub use record::{AdmissionRecord, KeptOutcome, RequestRecord};
 pub use rows::{RowForm, Rows};

@@ -28,13 +28,14 @@ const ROWS: [(&str, &str, bool); 8] = [
     ),
     ("Request Count (requests)", "completed_requests", true),
 ];
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("avg", "mean"),
     ("min", "min"),
     ("max", "max"),
     ("p99", "p99"),
     ("p90", "p90"),
     ("p75", "p75"),
+    ("p50", "median"),
     ("std", "std"),
 ];
 
@@ -73,7 +74,7 @@ pub(super) fn table(summary: &Map<String, Value>, wall: Option<Duration>) -> Str
         .chain(COLUMNS.iter().map(|(head, _)| *head))
         .map(str::to_owned)
         .collect();
-    let mut text = grid("NVIDIA AIPerf | LLM Metrics", &heads, &rows);
+    let mut text = grid("vllm-sim | LLM Metrics", &heads, &rows);
     let mut line = |label: &str, shown: String| {
         let _ = writeln!(text, "{label}: {shown}");
     };

@@ -245,7 +245,9 @@ fn two_reports_are_compared_line_by_line() {
     let mut other = report.clone();
     other["summary"]["mean_ttft_ms"] = json!(70.0);
     other["summary"]["request_throughput_rps"] = json!(22.222);
-    let table = compare(&report, &other, ("a.json", "b.json")).expect("are reports");
+    let table = compare(&report, &other, ("a.json", "b.json"))
+        .expect("are reports")
+        .table();
     let line = |start: &str| {
         let mut lines = table.lines().filter(|line| line.contains(start));
         let line = lines.next().expect(start);

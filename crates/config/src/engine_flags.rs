@@ -1,0 +1,114 @@
+//! Flags for tools that play engines without a server.
+
+use super::cli_mode::CliMode;
+use super::command_line;
+use super::error::ConfigError;
+use super::flag::FlagSpec;
+use super::flags::content::SEED;
+use super::flags::flags;
+use super::flags::model::{self, REPLICAS};
+use super::group::Group;
+use super::loaded::{Loaded, load_known};
+use super::nearest::closest;
+
+/// What says nothing of an engine's speed, though flags of its group do.
+const OF_SERVERS: [&str; 19] = [
+    "data-parallel-rank",
+    "data-parallel-start-rank",
+    "data-parallel-size-local",
+    "data-parallel-external-lb",
+    "data-parallel-hybrid-lb",
+    "data-parallel-multi-port-external-lb",
+    "data-parallel-supervisor-port",
+    "api-server-count",
+    "max-num-queued-reqs",
+    "max-num-queued-tokens",
+    "disaggregation-mode",
+    "is-prefill-worker",
+    "is-decode-worker",
+    "prefix-caching-hash-algo",
+    "hash-seed",
+    "global-cache-hit-threshold",
+    "kv-side-channel-host",
+    "kv-side-channel-port",
+    "mooncake-bootstrap-port",
+];
+
+/// As [`load_known`], for a tool that plays single engines: refuses what the command line says of
+/// servers, and several engines, wherever they are named.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] names the flags that have no effect, and all that [`load_known`]
+/// refuses.
+pub fn load_engine(
+    words: &[String],
+    cli_mode: CliMode,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Loaded, Vec<String>), ConfigError> {
+    let typed = command_line::read(words, true)?.layer;
+    let named = typed.settings.keys().copied();
+    let unused = named.filter(|name| !flags().any(|flag| flag.name == *name && of_engine(flag)));
+    let unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();
+    let unused = [unused, typed.ignored].concat();
+    if !unused.is_empty() {
+        return Err(ConfigError::Invalid(format!(
+            "{}: no effect here; of the flags of `vllm-sim serve` only those that describe one \
+             engine are taken",
+            unused.join(", ")
+        )));
+    }
+    let (loaded, rest) = load_known(words, cli_mode, env)?;
+    let engine = &loaded.config.engine;
+    let ranks = engine.parallel.data;
+    if engine.replicas > 1 {
+        return Err(several(&loaded, REPLICAS.name, engine.replicas));
+    }
+    // With experts spread over ranks it says how much of them a GPU holds.
+    if ranks > 1 && !engine.parallel.expert {
+        return Err(several(&loaded, "data-parallel-size", ranks));
+    }
+    Ok((loaded, rest))
+}
+
+/// Why several engines are refused.
+fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
+    let found = loaded.effective.iter().find(|flag| flag.name == name);
+    let origin = found.map_or_else(String::new, |flag| format!(" (from {})", flag.source));
+    ConfigError::Invalid(format!(
+        "--{name} is {value}{origin}, but must be 1 here: these flags describe one engine; \
+         `replay` and `sweep` take --num-workers"
+    ))
+}
+
+/// Whether a flag says how fast an engine is, or where that is written. [`load_engine`] judges the
+/// numbers of engines by their values.
+fn of_engine(flag: &FlagSpec) -> bool {
+    if OF_SERVERS.contains(&flag.name) {
+        return false;
+    }
+    match flag.group {
+        Group::Delays | Group::Scheduler | Group::Timing | Group::KvCache | Group::Parallel => true,
+        Group::General => {
+            let some = [model::CONFIG.name, model::STRICT_CONFIG.name, REPLICAS.name];
+            some.contains(&flag.name)
+        }
+        Group::Model => {
+            let some = [
+                model::MODEL.name,
+                model::MAX_MODEL_LEN.name,
+                model::REVISION.name,
+                model::QUANTIZATION.name,
+                model::DOWNLOAD_DIR.name,
+            ];
+            some.contains(&flag.name) || flag.name.starts_with("hf-")
+        }
+        _ => flag.name == SEED.name,
+    }
+}
+
+/// The flag of `vllm-sim serve` or of `more` that is most like `typed`, without dashes.
+pub fn nearest_flag(typed: &str, more: &[String]) -> Option<String> {
+    let all: Vec<&str> = command_line::names().collect();
+    let more = more.iter().map(String::as_str);
+    closest(typed, all.into_iter().chain(more)).map(str::to_owned)
+}

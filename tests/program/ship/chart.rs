@@ -1,0 +1,192 @@
+//! What the chart refuses, and what it says. Needs helm, which `.ci/tools` installs; without it there
+//! is nothing to see.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// helm, where there is one.
+fn helm() -> Option<PathBuf> {
+    let gate = std::env::var_os("HOME").map(PathBuf::from)?;
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&places)
+        .chain([gate.join(".cache/vllm-sim-gate/bin")])
+        .map(|folder| folder.join("helm"))
+        .find(|path| path.is_file())
+}
+
+/// The rendered chart, or what helm says against it; `None` without helm.
+fn template(values: &str) -> Option<Result<String, String>> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), values).unwrap();
+    let output = Command::new(helm()?)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["template", "check", "helm/vllm-sim", "-f"])
+        .arg(file.path())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Some(match output.status.success() {
+        true => Ok(text(output.stdout)),
+        false => Err(text(output.stderr)),
+    })
+}
+
+#[test]
+fn values_that_do_nothing_or_contradict_are_refused() {
+    for (values, told) in [
+        ("dataset: {enabled: true}", "dataset.enabled needs a source"),
+        (
+            "dataset: {existingClaim: c}",
+            "do nothing without dataset.enabled",
+        ),
+        (
+            "tls: {selfSigned: true, existingSecret: s}",
+            "tls.selfSigned and tls.existingSecret exclude each other",
+        ),
+        (
+            "tls: {clientCertificates: 2}",
+            "tls.clientCertificates needs tls.existingSecret",
+        ),
+        (
+            "{kserve: {enabled: true}, gateway: {httpRoute: {enabled: true}}}",
+            "gateway.httpRoute.enabled does nothing with kserve.enabled",
+        ),
+        (
+            "{kserve: {enabled: true}, extraArgs: [--a]}",
+            "extraArgs does nothing",
+        ),
+        (
+            "gateway: {httpRoute: {enabled: true}}",
+            "gateway.inferencePool.enabled is needed",
+        ),
+        ("config: {gpu: H1000}", "config.gpu \"H1000\" is not known"),
+        (
+            "config: {gpu: h100, model: demo}",
+            "sizes of config.model \"demo\"",
+        ),
+        ("config: {admin-api-key: k}", "adminApiKey.existingSecret"),
+        (
+            "config: {apiKey: [k]}",
+            "config.api-key would stand in a ConfigMap",
+        ),
+        ("config: {hfToken: k}", "huggingFace.existingSecret"),
+        (
+            "disaggregation: {prefill: {config: {api-key: k}}}",
+            "disaggregation.prefill.config.api-key",
+        ),
+        (
+            "{networkPolicy: {enabled: true}, kvEvents: {enabled: true, connectTo: 'tcp://l:1'}}",
+            "kvEvents.connectTo cannot be reached",
+        ),
+        (
+            "{command: [vllm], extraArgs: [--a]}",
+            "extraArgs does nothing with command",
+        ),
+        (
+            "service: {nodePort: 30000}",
+            "service.nodePort does nothing",
+        ),
+    ] {
+        let Some(rendered) = template(values) else {
+            return;
+        };
+        let error = rendered.expect_err(values);
+        assert!(error.contains(told), "{values}: {error}");
+    }
+    for values in [
+        "config: {gpu: h100, model: meta-llama/Llama-3.1-8B-Instruct}",
+        "config: {gpu: h100_sxm, model: Qwen/Qwen3-0.6B}",
+        "config: {gpu: NVIDIA L40S, model: /models/own}",
+        "config: {gpu: L4, model: own, latency-model: polynomial}",
+    ] {
+        let rendered = template(values).expect("helm was there");
+        assert!(rendered.is_ok(), "{values}: {rendered:?}");
+    }
+}
+
+/// The part of llm-d-inference-sim's `helm/llm-d-inference-sim/values.yaml` that names things.
+const LLMD_VALUES: &str = "\
+image: {repository: ghcr.io/llm-d/llm-d-inference-sim, pullPolicy: IfNotPresent, tag: dev}
+securityContext: {}
+podSecurityContext: {}
+service: {type: ClusterIP, port: 8001}
+vllmRender: {image: 'vllm/vllm-openai-cpu:v0.21.0', imagePullPolicy: IfNotPresent, port: 8082}
+config:
+  port: 8001
+  model: Qwen/Qwen2-0.5B
+  servedModelName: [model1, model2]
+  maxLoras: 2
+  loraModules: ['{\"name\":\"lora1\",\"path\":\"/path/to/lora1\"}']
+  mode: echo
+  timeToFirstToken: 500
+  seed: 100100100
+";
+
+#[test]
+fn llmds_values_deploy_this_program_and_the_notes_say_what_changes() {
+    let notes = "extraObjects: [{kind: Notes, apiVersion: v1, text: '{{ include \"vllm-sim.notes\" . | b64enc }}'}]";
+    let Some(rendered) = template(&format!("{LLMD_VALUES}{notes}")) else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    let images: Vec<&str> = rendered
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("image: "))
+        .collect();
+    assert_eq!(images[0], "ghcr.io/vllm-sim/vllm-sim:0.1.0");
+    assert!(
+        images.iter().all(|image| !image.contains("llm-d")),
+        "{images:?}"
+    );
+    assert!(rendered.contains("    compat: \"llm-d\"\n"), "{rendered}");
+    let said = rendered
+        .lines()
+        .find_map(|line| line.strip_prefix("text: "));
+    let said = base64(said.unwrap().trim_matches(['\'', '"']));
+    for part in [
+        "vllmRender has no effect",
+        "image.repository names llm-d's image. The pods get ghcr.io/vllm-sim/vllm-sim:0.1.0",
+        "nameOverride: llm-d-inference-sim keeps the label",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let kept = template(&format!(
+        "{LLMD_VALUES}nameOverride: llm-d-inference-sim\n{notes}"
+    ));
+    let kept = kept.expect("helm was there").unwrap();
+    assert!(kept.contains("      app.kubernetes.io/name: llm-d-inference-sim\n"));
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+    String::from_utf8(bytes.unwrap()).unwrap()
+}
+
+#[test]
+fn a_network_policy_admits_who_scrapes_and_who_routes() {
+    let values = "\
+networkPolicy: {enabled: true, gateways: [{namespaceSelector: {matchLabels: {team: proxies}}}]}
+monitoring: {serviceMonitor: {enabled: true}}
+gateway: {httpRoute: {enabled: true, backend: service, parentRefs: [{name: g, namespace: edge}]}}
+";
+    let Some(rendered) = template(values) else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    let policy = rendered
+        .split("---")
+        .find(|part| part.contains("kind: NetworkPolicy"));
+    let policy = policy.unwrap();
+    for part in [
+        "kubernetes.io/metadata.name: monitoring",
+        "kubernetes.io/metadata.name: edge",
+        "team: proxies",
+    ] {
+        assert!(policy.contains(part), "{part}: {policy}");
+    }
+    let secret = template("adminApiKey: {existingSecret: s}")
+        .unwrap()
+        .unwrap();
+    assert!(secret.contains("name: VLLM_SIM_ADMIN_API_KEY"), "{secret}");
+}

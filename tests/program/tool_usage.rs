@@ -1,0 +1,273 @@
+//! Wrong usage of every command: what is refused, what is suggested, and with which exit code.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+/// Exit code, standard output, standard error.
+fn run(dir: &Path, words: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let output = command
+        .current_dir(dir)
+        .args(words.split_whitespace())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+const WORK: &str = "--input-tokens 20 --output-tokens 4 --request-count 6 --arrival-interval-ms 0";
+
+#[test]
+fn flags_that_a_tool_does_not_use_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("dp.yaml"), "data-parallel-size: 4\n").unwrap();
+    std::fs::write(dir.path().join("port.yaml"), "model: m\nport: 8001\n").unwrap();
+    for (flags, told) in [
+        (
+            "--replicas 4",
+            "--replicas is 4 (from command line), but must be 1 here",
+        ),
+        (
+            "--data-parallel-size 4",
+            "--data-parallel-size is 4 (from command line)",
+        ),
+        (
+            "--config dp.yaml",
+            "--data-parallel-size is 4 (from file dp.yaml)",
+        ),
+        ("-dp 4", "--data-parallel-size is 4"),
+        ("--num-worker 4", "did you mean --num-workers?"),
+        ("--port 8000", "--port: no effect here"),
+        (
+            "--port 1 --trust-remote-code",
+            "--port, --trust-remote-code: no effect here",
+        ),
+        ("--is-decode-worker", "--is-decode-worker: no effect here"),
+    ] {
+        for tool in ["replay", "sweep --grid max-num-seqs=1,2"] {
+            let words = format!("{tool} {WORK} {flags}");
+            let (code, _, errors) = run(dir.path(), &words);
+            assert_eq!(code, 2, "{words}: {errors}");
+            assert!(errors.contains(told), "{words}: {errors}");
+        }
+        let words = format!("calibrate --data x.json --gpu H100 {flags}");
+        let (code, _, errors) = run(dir.path(), &words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        let words = format!("validate --runs . {flags}");
+        let (code, _, errors) = run(dir.path(), &words);
+        assert_eq!(code, 2, "{words}: {errors}");
+    }
+    // A file may be the server's own; experts over ranks say what one rank holds.
+    for flags in [
+        "--config port.yaml",
+        "--replicas 1",
+        "--data-parallel-size 2 --enable-expert-parallel",
+        "--num_workers 2 -tp 2",
+    ] {
+        let (code, _, errors) = run(dir.path(), &format!("replay {WORK} {flags}"));
+        assert_eq!(code, 0, "{flags}: {errors}");
+    }
+}
+
+#[test]
+fn modes_of_a_replay_refuse_what_the_others_use() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, told) in [
+        (
+            "--target http://127.0.0.1:9 --num-workers 2",
+            "cannot be used with",
+        ),
+        (
+            "--target http://127.0.0.1:9 -tp 2",
+            "-tp: no effect with --target",
+        ),
+        (
+            "--compare a.json b.json --report-json c.json",
+            "cannot be used with",
+        ),
+        (
+            "--compare a.json b.json --max-num-seqs 4",
+            "--max-num-seqs: no effect with --compare",
+        ),
+        ("--dynamo-run d --router random", "cannot be used with"),
+    ] {
+        let (code, _, errors) = run(dir.path(), &format!("replay {words}"));
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains(told), "{words}: {errors}");
+    }
+}
+
+#[test]
+fn help_and_version_work_behind_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, version, _) = run(dir.path(), "--version");
+    for command in [
+        "",
+        "serve",
+        "launch",
+        "launch render",
+        "config",
+        "config serve",
+        "version",
+        "help",
+        "replay",
+        "bench",
+        "calibrate",
+        "dataset",
+        "dataset build",
+        "dataset inspect",
+        "record",
+        "validate",
+        "explain",
+        "sweep",
+        "completions",
+        "man",
+    ] {
+        for word in ["--help", "-h"] {
+            let words = format!("{command} {word}");
+            let (code, help, errors) = run(dir.path(), &words);
+            assert_eq!((code, errors.as_str()), (0, ""), "{words}");
+            assert!(help.contains("Usage:"), "{words}: {help}");
+        }
+        for word in ["--version", "-V"] {
+            let words = format!("{command} {word}");
+            let (code, shown, errors) = run(dir.path(), &words);
+            assert_eq!((code, errors.as_str()), (0, ""), "{words}");
+            assert_eq!(shown, version, "{words}");
+        }
+    }
+    let (code, help, _) = run(dir.path(), "help replay");
+    assert_eq!((code, help.contains("--replay-concurrency")), (0, true));
+    let (_, help, _) = run(dir.path(), "launch --help");
+    assert!(help.contains("vllm-sim launch render [MODEL]"), "{help}");
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_names_the_nearest() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, told) in [
+        ("relpay", "did you mean replay?"),
+        ("launch", "launch needs a part of the API"),
+        ("launch rendre", "did you mean launch render?"),
+        ("serve m --prot 1", "did you mean --port?"),
+        (
+            "serve Qwen/Qwen3-8B --gpu h1000",
+            "--gpu \"h1000\" is not known",
+        ),
+        ("replay", "what shall be played"),
+        ("replay --nmu-workers 2", "did you mean --num-workers?"),
+        ("replay --scale 5:3", "--scale"),
+        (
+            "replay --input-tokens 9 --request-count 2 --router kv_ruoter",
+            "kv_router",
+        ),
+        ("bench", "--target URL is needed"),
+        ("sweep --grid x --input-tokens 9", "must be NAME=VALUE"),
+        ("sweep", "--grid"),
+        ("calibrate", "--data FILE"),
+        (
+            "calibrate --data x --hold-uot a",
+            "did you mean --hold-out?",
+        ),
+        ("calibrate --data x --threads 0", "--threads is"),
+        ("validate", "--runs"),
+        ("validate --runs . --otu x", "'--out'"),
+        ("explain m --gup h100", "did you mean --gpu?"),
+        ("record", "--upstream"),
+        ("record --upstraem http://x", "'--upstream'"),
+        ("dataset build --modle m", "'--model'"),
+        ("dataset inspect", "FILE"),
+        ("completions", "needs the name of a shell"),
+        ("completions bsah", "did you mean bash?"),
+        ("man nothing", "man takes the name of a command"),
+    ] {
+        let (code, _, errors) = run(dir.path(), words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains(told), "{words}: {errors}");
+        let named = errors.lines().any(|line| line.starts_with("error: "));
+        assert!(named, "{words}: {errors}");
+    }
+    // What is no matter of words exits with 1.
+    for words in [
+        "replay missing.jsonl",
+        "validate --runs missing",
+        "dataset inspect missing",
+    ] {
+        assert_eq!(run(dir.path(), words).0, 1, "{words}");
+    }
+}
+
+#[test]
+fn two_reports_are_compared_on_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let (code, table, errors) = run(
+            dir.path(),
+            &format!("replay {WORK} --report-json {name}.json"),
+        );
+        assert_eq!(code, 0, "{errors}");
+        assert!(table.contains("vllm-sim | LLM Metrics"), "{table}");
+        assert!(
+            table.contains("│     p50 │") || table.contains(" p50 "),
+            "{table}"
+        );
+    }
+    let (code, table, errors) = run(dir.path(), "replay --compare a.json b.json --html c.html");
+    assert_eq!(code, 0, "{errors}");
+    let page = std::fs::read_to_string(dir.path().join("c.html")).unwrap();
+    assert!(
+        page.contains("<th>TTFT p99 (ms)</th>") || page.contains("TTFT p99"),
+        "{page}"
+    );
+    assert!(table.contains("TTFT p99") && page.contains("<th>a.json</th>"));
+}
+
+#[test]
+fn a_sweep_stars_nothing_when_nothing_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = format!("sweep {WORK} --grid max-num-seqs=1,2 --slo-ttft-ms 0.0001");
+    let (code, table, errors) = run(dir.path(), &words);
+    assert_eq!(code, 0, "{errors}");
+    assert!(!table.contains('*'), "{table}");
+    assert!(
+        table.ends_with("no point has a good request, so none is the best\n"),
+        "{table}"
+    );
+    let (_, json, _) = run(dir.path(), &format!("{words} --report-json -"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["best"].is_null(), "{json}");
+}
+
+#[test]
+fn a_sweep_goes_past_a_point_that_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = format!(
+        "sweep {WORK} --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \
+         --grid tensor-parallel-size=1,4 --html s.html"
+    );
+    let (code, table, errors) = run(dir.path(), &words);
+    assert_eq!(code, 0, "{errors}");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[1].starts_with("1 ") && lines[1].contains('–'),
+        "{table}"
+    );
+    assert!(
+        lines[2].starts_with("4 ") && lines[2].ends_with('*'),
+        "{table}"
+    );
+    let why = "tensor-parallel-size=1: meta-llama/Llama-3.1-70B-Instruct does not fit on 1 x ";
+    assert!(lines[4].starts_with(why), "{table}");
+    let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
+    assert!(page.contains("does not fit on 1 x"), "{page}");
+    let none = words.replace("=1,4", "=1");
+    let (code, _, errors) = run(dir.path(), &none);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains("no point of the grid fits"), "{errors}");
+}
