@@ -248,6 +248,25 @@ async fn paths_are_read_leniently() {
     assert_eq!(answer.text(), "");
 }
 
+#[tokio::test]
+async fn whole_bounds_of_buckets_are_written_as_go_does() {
+    let bounds = async |sim: Sim| {
+        let page = sim.get("/metrics").await.text();
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("vllm:e2e_request_latency"));
+        let lines: Vec<_> = lines
+            .filter_map(|line| line.split("le=\"").nth(1))
+            .collect();
+        let bounds = lines.iter().filter_map(|rest| rest.split('"').next());
+        bounds.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let go = bounds(start(&[]).await).await;
+    assert_eq!(go[..6], ["0.3", "0.5", "0.8", "1", "1.5", "2"]);
+    let python = bounds(Sim::serve(&[]).await).await;
+    assert_eq!(python[..6], ["0.3", "0.5", "0.8", "1.0", "1.5", "2.0"]);
+}
+
 /// vLLM's own command line and wire do none of this.
 #[tokio::test]
 async fn without_the_mode_vllms_rules_hold() {

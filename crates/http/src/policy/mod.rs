@@ -17,11 +17,12 @@ pub(crate) use self::first_reader::{Api, FirstReader};
 use super::error;
 use super::openai::ids::{CallIds, call_ids, numbered, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
+use super::transfer::params::TransferParams;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
-    AdmitAt, CallLength, ContextCheck, ModelName, Policy as GenerationPolicy, ToolSchemas,
-    ValidateAt,
+    AdmitAt, CallLength, ContextCheck, HandOver, ModelName, Policy as GenerationPolicy,
+    ToolSchemas, ValidateAt,
 };
 use vllm_sim_tokenizer::plain_text;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -401,6 +402,20 @@ impl Policy {
     pub(crate) fn choose_tools(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
         if self.tool_turns == ToolTurns::OneCall {
             llmd_responses::choose(request, chat);
+        }
+    }
+}
+
+impl TransferOffer {
+    /// What an answer tells of `hand_over`; `connector` says what its connector does.
+    pub(crate) fn params(
+        self,
+        hand_over: &Arc<HandOver>,
+        connector: impl FnOnce() -> Option<TransferParams>,
+    ) -> Option<TransferParams> {
+        match self {
+            Self::Placeholders => Some(TransferParams::placeholders(hand_over.clone())),
+            Self::Connector => connector(),
         }
     }
 }

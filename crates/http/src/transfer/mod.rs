@@ -13,7 +13,6 @@ use super::app::App;
 use super::image_output;
 use super::openai::ids::uid;
 use super::openai::response_shape::ResponseShape;
-use super::policy::TransferOffer;
 use super::vllm::ok;
 use vllm_sim_config::{CliMode, Connector};
 use vllm_sim_engine::driver::KvSource;
@@ -67,13 +66,11 @@ pub(crate) fn terms(
     let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
     let engine = (app.engine_id.to_string(), app.config.clone());
     let generation = view.version >= Version::V033;
-    let sent = match app.policy.transfer_offer {
-        TransferOffer::Placeholders => Some(TransferParams::placeholders(hand_over.clone())),
-        TransferOffer::Connector => connector.and_then(|connector| {
-            let hand_over = hand_over.clone();
-            TransferParams::of(connector, engine, tokens, params, hand_over, generation)
-        }),
-    };
+    let sent = app.policy.transfer_offer.params(&hand_over, || {
+        let hand_over = hand_over.clone();
+        let connector = connector?;
+        TransferParams::of(connector, engine, tokens, params, hand_over, generation)
+    });
     view.kv_transfer_params = sent.map(Arc::new);
     match connector {
         None => Transfer::Local,

@@ -37,7 +37,7 @@ struct SourceEngine {
 
 impl TransferParams {
     /// llm-d-inference-sim's placeholders.
-    pub(super) fn placeholders(hand_over: Arc<HandOver>) -> Self {
+    pub(crate) fn placeholders(hand_over: Arc<HandOver>) -> Self {
         let answer = json!({
             "do_remote_decode": false,
             "do_remote_prefill": true,

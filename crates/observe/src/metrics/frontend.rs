@@ -131,7 +131,7 @@ impl OperationFamily {
         let each = names.iter().map(|name| {
             let labels = Labels::new([("operation", *name)]);
             OperationCells {
-                lines: histogram_lines(duration.name, &labels, OPERATION, multiprocess),
+                lines: histogram_lines(duration.name, &labels, (OPERATION, false), multiprocess),
                 labels: labels.render(),
                 created: CreatedAt::default(),
                 duration: Histogram::new(OPERATION),

@@ -167,7 +167,7 @@ impl HttpMetrics {
         let name = f::HTTP_DURATION.name;
         let series = DurationSeries {
             head: SeriesHead::new(&labels, (self.clock)()),
-            before: histogram_lines(name, &labels, buckets::HTTP, self.multiprocess),
+            before: histogram_lines(name, &labels, (buckets::HTTP, false), self.multiprocess),
             cell: cell.clone(),
         };
         self.series.lock().durations.push(series);

@@ -92,7 +92,8 @@ impl Metrics {
     /// All series that these settings ask for, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
         let created = (settings.clock)();
-        let mut page = PageBuilder::new(settings.multiprocess, created);
+        let llmd = settings.compat == Compat::Llmd;
+        let mut page = PageBuilder::new(settings.multiprocess, created).with_whole_bounds(llmd);
         if settings.runtime_series && !settings.multiprocess {
             page.live(FamilyGroup::Counter, Arc::new(PythonInfo));
             page.live(FamilyGroup::Gauge, Arc::new(ProcessInfo::new()));

@@ -162,6 +162,8 @@ pub(super) struct PageBuilder {
     created_at: Arc<Gauge>,
     /// Whether there are such families.
     created: bool,
+    /// Whether whole bounds of buckets are written as Go does (`1`), and not as Python (`1.0`).
+    whole_bounds: bool,
     resettable: Vec<Resettable>,
 }
 
@@ -172,8 +174,15 @@ impl PageBuilder {
             multiprocess,
             created_at: Arc::new(Gauge::new(now_unix)),
             created: !multiprocess,
+            whole_bounds: false,
             resettable: Vec::new(),
         }
+    }
+
+    /// Writes whole bounds of buckets as Go does.
+    pub(super) fn with_whole_bounds(mut self, whole: bool) -> Self {
+        self.whole_bounds = whole;
+        self
     }
 
     /// Families from here on have no `_created` beside them.
@@ -232,7 +241,10 @@ impl PageBuilder {
             self.resettable.push(Resettable::Observed(cell.clone()));
             segments.push(PageSegment::Histogram {
                 cell: cell.clone(),
-                before: histogram_lines(desc.name, labels, cell.bounds(), self.multiprocess),
+                before: {
+                    let bounds = (cell.bounds(), self.whole_bounds);
+                    histogram_lines(desc.name, labels, bounds, self.multiprocess)
+                },
                 sum_first: self.multiprocess,
             });
         }
@@ -312,15 +324,18 @@ pub(super) fn created_name(counter: &str) -> String {
     )
 }
 
-/// The text before each number of a histogram: buckets, count, sum; or sum, buckets, count.
+/// The text before each number of a histogram: buckets, count, sum; or sum, buckets, count. With
+/// the bounds goes whether whole ones are written as Go does.
 pub(super) fn histogram_lines(
     name: &str,
     labels: &Labels,
-    bounds: &[f64],
+    (bounds, whole): (&[f64], bool),
     sum_first: bool,
 ) -> Vec<String> {
     let buckets = bounds.iter().copied().chain([f64::INFINITY]).map(|le| {
-        let labels = labels.with("le", &float(le)).render();
+        let text = float(le);
+        let bound = text.strip_suffix(".0").filter(|_| whole);
+        let labels = labels.with("le", bound.unwrap_or(&text)).render();
         format!("{name}_bucket{labels} ")
     });
     let own = labels.render();
