@@ -9,9 +9,11 @@
 //! each deployment has a front end and a step scale of its own.
 
 mod case;
+mod error;
 mod fit;
 mod linear;
 mod machine;
+mod options;
 mod parameters;
 mod plan;
 mod text;
@@ -23,43 +25,15 @@ use serde_json::Value;
 use vllm_sim_engine::latency::{Coefficients, Setup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{self, BenchRun, Format};
-use vllm_sim_replay::workload::WorkloadError;
 
 use super::validate::ValidateError;
 use case::CalibrationCase;
 
+pub use error::CalibrateError;
 pub use fit::{Deployment, Fitted};
+pub use options::Options;
 pub use parameters::{Parameter, parameter_names};
 pub use text::yaml;
-
-/// Why nothing can be fitted.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrateError {
-    /// A result file cannot be read.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
-    /// A recorded run cannot be played.
-    #[error(transparent)]
-    Run(#[from] ValidateError),
-    /// Something else, in words.
-    #[error("{0}")]
-    Other(String),
-}
-
-/// How to fit.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Names of the numbers to fit; empty: those that the runs can tell.
-    pub fit: Vec<String>,
-    /// Most requests of a stage that are played; the measured means are taken to hold for them.
-    pub max_requests: Option<usize>,
-    /// Names (or beginnings of names) of runs that are judged and not fitted.
-    pub hold_out: Vec<String>,
-    /// Of runs of several deployments: the run whose deployment the profile is for.
-    pub profile_of: Option<String>,
-    /// Threads; 0: as many as there are cores. Results do not depend on it.
-    pub threads: usize,
-}
 
 /// Fits to results of load generators, all of one deployment.
 ///

@@ -12,14 +12,8 @@ use super::rust_tokens::tokens;
 /// Lines that a source file may have. A file this long holds a second idea.
 const MAX_LINES: usize = 600;
 
-/// Files that are longer; they may not grow.
-const LONGER: &[(&str, usize)] = &[];
-
 /// Files of one crate that may import each other in a circle.
 const MAX_CIRCLE: usize = 3;
-
-/// Crates with larger circles, and the size of the largest; none may grow.
-const LARGER_CIRCLES: &[(&str, usize)] = &[("", 5), ("crates/engine", 4)];
 
 /// Helpers that look until a condition holds, with a bound and a pause between two looks.
 const PAUSE_BETWEEN_LOOKS: &[&str] = &["tests/http/sim.rs", "tests/program/compat/mod.rs"];
@@ -34,7 +28,7 @@ fn no_source_file_is_too_long() {
         let text = fs::read_to_string(root().join(&path)).expect("sources are readable UTF-8");
         let lines = text.lines().count();
         let generated = text.lines().take(5).any(|line| line.contains("@generated"));
-        if !generated && lines > allowed(LONGER, &path, MAX_LINES) {
+        if !generated && lines > MAX_LINES {
             long.push(format!("{path}: {lines} lines"));
         }
     }
@@ -50,13 +44,16 @@ fn no_large_circle_of_files_imports_itself() {
     let mut large = Vec::new();
     for folder in crates() {
         let src = root().join(&folder).join("src");
-        let most = allowed(LARGER_CIRCLES, &folder, MAX_CIRCLE);
         let imports = Imports::read(&src, &rust_files(&src));
         let circles = imports.circles().into_iter();
-        large.extend(circles.filter(|circle| circle.len() > most).map(|circle| {
-            let (files, names) = (circle.len(), circle.join(", "));
-            format!("{folder}: {files} files, at most {most}: {names}")
-        }));
+        large.extend(
+            circles
+                .filter(|circle| circle.len() > MAX_CIRCLE)
+                .map(|circle| {
+                    let (files, names) = (circle.len(), circle.join(", "));
+                    format!("{folder}: {files} files, at most {MAX_CIRCLE}: {names}")
+                }),
+        );
     }
     assert!(
         large.is_empty(),
@@ -172,12 +169,6 @@ fn our_folders_count_only_at_the_start_of_a_path() {
     ]
     .map(|line| names_our_folder(line.as_bytes()));
     assert_eq!(found, [true, true, false, false]);
-}
-
-/// What a table says of a file or crate, or the rule.
-fn allowed(table: &[(&str, usize)], name: &str, rule: usize) -> usize {
-    let row = table.iter().find(|(known, _)| *known == name);
-    row.map_or(rule, |(_, most)| *most)
 }
 
 /// The folders of all crates, from the top of the repository; the program's own is empty.

@@ -4,6 +4,8 @@
 //! Every byte passes as it comes. Of chats and completions the prompt's tokens, the reply's and
 //! the instant of each are kept; llm-d-inference-sim reads the file too, without the instants.
 
+mod captured;
+mod error;
 mod exchange;
 mod proxy;
 mod store;
@@ -11,8 +13,6 @@ mod tee;
 mod tokens;
 mod words;
 
-use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,9 @@ use store::Store;
 use vllm_sim_replay::http_client::{Client, Connector, Endpoint, Trust, TrustError};
 use vllm_sim_tokenizer::Tokenizer;
 
+pub use error::RecordError;
 pub(in crate::tools) use exchange::Api;
+pub use store::Summary;
 pub(in crate::tools) use tokens::prompts;
 pub use words::{command, run};
 
@@ -59,55 +61,6 @@ pub struct RecordConfig {
     pub authority: Option<PathBuf>,
     /// Counts tokens, and names prompts as a server with the same tokenizer does.
     pub tokenizer: Arc<Tokenizer>,
-}
-
-/// Why nothing is recorded.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The address is none.
-    #[error("--upstream {url:?} is not like http://HOST:PORT or https://HOST: {why}")]
-    Upstream {
-        /// What was given.
-        url: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// The upstream did not say which model it has.
-    #[error("cannot ask {url} for its model: {why} (--model names it)")]
-    Model {
-        /// Where.
-        url: String,
-        /// What went wrong.
-        why: String,
-    },
-    /// The address is taken or not ours.
-    #[error("cannot listen on {address}: {why}")]
-    Listen {
-        /// Where.
-        address: String,
-        /// What the system says.
-        why: io::Error,
-    },
-    /// The file cannot be made or written.
-    #[error("cannot record into {}: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// The upstream's certificate cannot be checked.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-}
-
-/// What was recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Summary {
-    /// Replies in the file.
-    pub replies: u64,
-    /// Answers that are not, by the reason.
-    pub skipped: BTreeMap<String, u64>,
 }
 
 /// A running proxy.

@@ -11,9 +11,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use super::captured::Captured;
 use super::exchange::Api;
 use super::store::CaptureQueue;
-use super::tee::{Captured, Tee};
+use super::tee::Tee;
 use vllm_sim_replay::http_client::{Client, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;

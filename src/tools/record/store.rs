@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
+use super::captured::Captured;
+use super::error::RecordError;
 use super::exchange::{RecordedAnswer, RecordedChoice};
-use super::tee::Captured;
 use super::tokens::{self, ReplyTokens};
-use super::{RecordError, Summary};
 use vllm_sim_dataset::{Dataset, Generation, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
@@ -25,6 +25,15 @@ const WAITING: usize = 1024;
 const COMMIT: Duration = Duration::from_millis(200);
 /// Rows after which it is committed anyway.
 const BATCH: u32 = 256;
+
+/// What was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Replies in the file.
+    pub replies: u64,
+    /// Answers that are not, by the reason.
+    pub skipped: BTreeMap<String, u64>,
+}
 
 /// What became of the answers so far.
 #[derive(Debug, Default)]

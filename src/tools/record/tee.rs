@@ -2,29 +2,17 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use serde_json::Value;
 
-use super::exchange::Api;
+use super::captured::Captured;
 use super::proxy::Body;
 use super::store::CaptureQueue;
 use vllm_sim_replay::http_client::ResponseBody;
 
 /// Most bytes of an answer that are kept; a longer one passes and is not recorded.
 const LARGEST: usize = 64 << 20;
-
-/// A request and what came back for it.
-pub(super) struct Captured {
-    pub(super) api: Api,
-    pub(super) request: Value,
-    /// Whether the answer is server-sent events.
-    pub(super) streamed: bool,
-    /// Pieces of the answer, and when each came after the request was sent.
-    pub(super) chunks: Vec<(Duration, Bytes)>,
-}
 
 /// The body.
 pub(super) struct Tee {

@@ -1,8 +1,10 @@
 //! `vllm-sim replay`: a workload against workers behind a router, in virtual time.
 
+mod deploy;
 mod online;
 mod options;
 mod pools;
+mod sink;
 mod workload;
 
 use std::io::Write;
@@ -14,38 +16,19 @@ use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::html;
-use vllm_sim_replay::outcome::{Outcome, Sink, WorkerChange, WorkerSample};
-use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunFacts};
+use vllm_sim_replay::report::{self, Report};
 use vllm_sim_replay::workload::Source;
-use vllm_sim_replay::{Pace, Settings, Totals};
+use vllm_sim_replay::{Pace, Settings};
 
 use super::dynamo_run;
 use super::usage::{UsageError, refuse};
+pub use deploy::{Deploy, Deployment, Sort};
 use options::{Mode, ReplayArgs};
 pub(super) use options::{PoolArgs, ReportArgs, WorkloadArgs, split};
 pub(super) use pools::{Pools, pools};
+use sink::{facts, sink};
 pub(super) use workload::{limit, open};
-
-/// The engine that flags of `serve` describe.
-#[derive(Debug, Clone)]
-pub struct Deployment {
-    /// The engine of each worker.
-    pub engine: EngineSpec,
-    /// GPUs of a worker.
-    pub gpus: u32,
-    /// Seed of all draws.
-    pub seed: u64,
-    /// What a report says about it: names and values.
-    pub about: Vec<(String, String)>,
-}
-
-/// From flags of `serve` to an engine; refuses what it does not know.
-pub type Deploy<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
-
-/// Tells loose words from those that belong to flags of `serve`: (flags, loose).
-pub type Sort<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
 
 /// The command line as clap sees it.
 pub fn command() -> clap::Command {
@@ -140,80 +123,6 @@ pub(super) fn play(
         );
     }
     sink.finish(&facts(&settings, pools.gpus, &totals))
-}
-
-/// Who listens; `keep` records of requests, unless the arguments say no.
-fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
-    let options = report::ReportOptions {
-        slo: args.slo()?,
-        per_request: keep && !args.no_per_request,
-    };
-    Ok(ReportAndRows {
-        collector: Collector::new(options),
-        rows: args.per_request.as_deref().map(rows).transpose()?,
-    })
-}
-
-/// What the report has to know of a run.
-pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunFacts {
-    let scaling = &settings.pool.scaling;
-    let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
-    let seconds = totals.ended.as_secs_f64();
-    let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
-    RunFacts {
-        requests: totals.requests,
-        prefill_worker_seconds: match (fixed, prefill) {
-            (_, None) => 0.0,
-            (true, Some(workers)) => workers as f64 * seconds,
-            (false, Some(_)) => totals.prefill_worker_seconds,
-        },
-        decode_worker_seconds: (!fixed).then_some(totals.worker_seconds),
-        workers: settings.pool.engines.len() as u32,
-        gpus,
-        prefill_tokens: totals.prefill_tokens,
-    }
-}
-
-fn rows(path: &Path) -> Result<Rows> {
-    let form =
-        RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
-    Rows::create(path, form).with_context(|| format!("--per-request: {}", path.display()))
-}
-
-/// The report, and a file of rows if there is one.
-struct ReportAndRows {
-    collector: Collector,
-    rows: Option<Rows>,
-}
-
-impl ReportAndRows {
-    fn finish(self, facts: &RunFacts) -> Result<Report> {
-        if let Some(rows) = self.rows {
-            rows.finish().context("--per-request")?;
-        }
-        Ok(self.collector.finish(facts))
-    }
-}
-
-impl Sink for ReportAndRows {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        self.collector.request(outcome);
-        if let Some(rows) = &mut self.rows {
-            rows.request(outcome);
-        }
-    }
-
-    fn gaps(&mut self, nanos: u64, times: u64) {
-        self.collector.gaps(nanos, times);
-    }
-
-    fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
-        self.collector.worker(at, worker, prefill_pool, change);
-    }
-
-    fn sample(&mut self, sample: &WorkerSample) {
-        self.collector.sample(sample);
-    }
 }
 
 /// Writes what the arguments ask for; returns what is to be printed.

@@ -5,7 +5,6 @@ use anyhow::{Context, Result};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use super::online::OnlineArgs;
 use crate::tools::usage::{self, UsageError, refuse};
 use vllm_sim_replay::load::Format;
 use vllm_sim_replay::report::Slo;
@@ -310,6 +309,50 @@ pub(in crate::tools) struct ReportArgs {
     /// Longest time to its last token.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
+}
+
+/// Which API of a real server is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ApiName {
+    /// `/v1/completions`, prompts of token ids.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+}
+
+/// Real servers instead of simulated workers.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Real servers")]
+pub(super) struct OnlineArgs {
+    /// Send the workload over HTTP to these servers instead of simulated workers.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        conflicts_with_all = ["PoolArgs", "dynamo_run"]
+    )]
+    pub target: Vec<String>,
+    /// Which API.
+    #[arg(long, value_enum, default_value = "completions")]
+    pub target_api: ApiName,
+    /// Model to name; without it the first that the server lists.
+    #[arg(long)]
+    pub target_model: Option<String>,
+    /// Sent as a bearer token.
+    #[arg(long)]
+    pub target_api_key: Option<String>,
+    /// Certificates (PEM) to trust https targets by [those that browsers trust].
+    #[arg(long, value_name = "FILE", conflicts_with = "target_insecure")]
+    pub target_ca: Option<PathBuf>,
+    /// Believe any certificate of an https target.
+    #[arg(long, visible_alias = "insecure")]
+    pub target_insecure: bool,
+    /// Longest time of one request, seconds.
+    #[arg(long, default_value_t = 600.0)]
+    pub target_timeout: f64,
+    /// Most sessions in flight at all.
+    #[arg(long, default_value_t = 4096)]
+    pub target_max_in_flight: u32,
 }
 
 impl ReportArgs {

@@ -13,7 +13,7 @@ use vllm_sim_replay::{
     TransferTime,
 };
 
-use super::Deploy;
+use super::deploy::Deploy;
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 
 /// An engine, its GPUs, and how long prompts take from it to another pool.
@@ -106,7 +106,7 @@ pub(in crate::tools) fn pools(
 /// Workers of one kind in a file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Group {
+struct WorkerGroup {
     /// How many.
     #[serde(default = "one")]
     count: u32,
@@ -129,7 +129,7 @@ fn different(
 ) -> Result<(Vec<EngineSpec>, u32)> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;
-    let groups: Vec<Group> =
+    let groups: Vec<WorkerGroup> =
         serde_saphyr::from_str(&text).with_context(|| format!("--workers: {shown}"))?;
     let (mut engines, mut gpus) = (Vec::new(), 0);
     for group in &groups {

@@ -14,7 +14,7 @@
 mod adapters;
 mod bulk_decode;
 mod config;
-
+mod destinations;
 mod handoff;
 mod plan;
 mod seqs;
@@ -38,7 +38,7 @@ use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
 pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
-use handoff::Destinations;
+use destinations::Destinations;
 use seqs::{SeqState, Seqs, Slot};
 use step::Step;
 use waiting::WaitingQueue;

@@ -6,35 +6,12 @@
 //!
 //! Source: aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (destinations).
 
-use std::collections::VecDeque;
-
 use crate::SimTime;
 use crate::kv::BlockRequest;
 use crate::{Outbox, SeqId};
 
 use super::Vllm;
 use super::seqs::{SeqState, Slot};
-
-/// Sequences whose prompts come from elsewhere.
-#[derive(Debug, Default)]
-pub(super) struct Destinations {
-    /// Without blocks, in the order they were announced.
-    pending: VecDeque<Slot>,
-    /// That got their blocks since somebody asked.
-    reserved: Vec<(SeqId, u32)>,
-}
-
-impl Destinations {
-    /// Whether somebody waits for blocks; then no prompt is started here.
-    pub(super) fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// A sequence is gone.
-    pub(super) fn forget(&mut self, slot: Slot) {
-        self.pending.retain(|&other| other != slot);
-    }
-}
 
 impl Vllm {
     /// Whether a step runs. What is done to an engine waits for its end.
