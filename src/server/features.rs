@@ -13,7 +13,7 @@ struct Part {
     is_wanted: fn(&Config) -> bool,
 }
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     Part {
         feature: "download",
         built: cfg!(feature = "download"),
@@ -25,6 +25,12 @@ const PARTS: [Part; 6] = [
                 .as_ref()
                 .is_some_and(|d| d.url.is_some())
         },
+    },
+    Part {
+        feature: "download",
+        built: cfg!(feature = "download"),
+        flags: "--download-tokenizer",
+        is_wanted: |config| config.model.tokenizer.download,
     },
     Part {
         feature: "grpc",
@@ -67,5 +73,24 @@ pub(super) fn check(config: &Config) -> Result<(), StartError> {
             feature: part.feature,
         }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vllm_sim_config::{CliMode, Loaded};
+
+    #[test]
+    fn flags_ask_for_their_part() {
+        let asks = |args: &[&str]| -> Vec<&str> {
+            let loaded = Loaded::from_flags(CliMode::Vllm, args).expect("flags that are right");
+            let parts = PARTS.iter().filter(|part| (part.is_wanted)(&loaded.config));
+            parts.map(|part| part.flags).collect()
+        };
+        assert!(asks(&["m"]).is_empty());
+        let download = ["--download-tokenizer"];
+        assert_eq!(asks(&["m", "--download-tokenizer"]), download);
+        assert_eq!(asks(&["m", "--grpc-port", "50051"]), ["--grpc-port"]);
     }
 }
