@@ -13,7 +13,7 @@ use crate::tools::usage::{self, UsageError, refuse};
 use crate::tools::{dataset, record};
 use crate::tools::{explain, replay, sweep, validate};
 use vllm_sim_config::{
-    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, Source, TOOLS, flags, load_engine,
+    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, ValueSource, TOOLS, flags, load_engine,
     load_known, nearest_flag, without_passwords,
 };
 
@@ -119,7 +119,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
 /// What was typed somewhere, and is no secret.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
     let typed = flags().zip(&loaded.effective).filter(|(flag, value)| {
-        !flag.secret && !matches!(value.source, Source::Default | Source::Derived)
+        !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
     });
     typed.map(|(flag, value)| (flag, &value.values[..]))
 }

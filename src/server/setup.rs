@@ -9,17 +9,20 @@ use vllm_sim_engine::kv::{HashConfig, KvConfig};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, Settings};
 use vllm_sim_service::LiveSettings;
-use vllm_sim_tokenizer::{Hub, Source};
+use vllm_sim_tokenizer::{Hub, TokenizerLocation};
 
 /// Blocks of the KV cache when nothing says how many.
 const BLOCKS: u32 = 16_384;
 
 /// Where tokens come from. A name that is not on disk is not looked for on the network unless
 /// somebody asked.
-pub(super) fn tokenizer(config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Source {
+pub(super) fn tokenizer(
+    config: &Config,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> TokenizerLocation {
     let source = &config.model.tokenizer;
     if source.force_dummy {
-        return Source::Simulated;
+        return TokenizerLocation::Simulated;
     }
     let path = Path::new(&source.name);
     if path.exists() {
@@ -29,16 +32,16 @@ pub(super) fn tokenizer(config: &Config, env: &dyn Fn(&str) -> Option<String>) -
             path.to_owned()
         };
         return if file.exists() {
-            Source::Folder(path.to_owned())
+            TokenizerLocation::Folder(path.to_owned())
         } else {
-            Source::Simulated
+            TokenizerLocation::Simulated
         };
     }
     let mut hub = Hub::from_env(env);
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
-    Source::Hub {
+    TokenizerLocation::Hub {
         repo: source.name.clone(),
         revision,
         download: source.download,

@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser};
 
 use super::usage::{self, refuse};
 use vllm_sim_dataset::{Dataset, Generation, TABLE};
-use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
+use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
 pub use build::{Build, Built, build};
 
@@ -176,11 +176,11 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
 fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
     let path = Path::new(&args.model);
     let source = if args.force_dummy_tokenizer {
-        Source::Simulated
+        TokenizerLocation::Simulated
     } else if path.exists() {
-        Source::Folder(path.to_owned())
+        TokenizerLocation::Folder(path.to_owned())
     } else {
-        Source::Hub {
+        TokenizerLocation::Hub {
             repo: args.model.clone(),
             revision: None,
             download: true,

@@ -485,7 +485,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
             continue;
         }
         let (tokenizer, _) =
-            Tokenizer::open(&vllm_sim_tokenizer::Source::Folder(tiny.into())).unwrap();
+            Tokenizer::open(&vllm_sim_tokenizer::TokenizerLocation::Folder(tiny.into())).unwrap();
         assert_eq!(built[1].0, hash_tokens(&tokenizer.encode("deux", true)));
         let mut text = String::new();
         for (_, reply, micros) in &built[..2] {

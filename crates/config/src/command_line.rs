@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::flag::{FlagSpec, Kind};
 use super::flags::{self, flags};
 use super::ignored::{self, Arity};
-use super::layers::{Layer, Source};
+use super::layers::{Layer, ValueSource};
 use super::nearest::closest;
 
 /// What the words of a command line say.
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
                 let value = self.value(typed, inline)?;
                 self.out
                     .layer
-                    .set_key(flag, key, value, Source::CommandLine)
+                    .set_key(flag, key, value, ValueSource::CommandLine)
             }
             (Known::Ours(_), Some(key)) => self.unknown(&format!("--{typed}.{key}"), typed),
             (Known::Ours(flag), None) => {
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
                     Kind::List => self.list(inline),
                     _ => vec![self.value(typed, inline)?.to_owned()],
                 };
-                self.out.layer.set(flag, values, Source::CommandLine);
+                self.out.layer.set(flag, values, ValueSource::CommandLine);
                 Ok(())
             }
             (Known::Ignored(name, arity), _) => {
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
             Known::Ours(flag) => {
                 self.out
                     .layer
-                    .set(flag, vec!["false".to_owned()], Source::CommandLine);
+                    .set(flag, vec!["false".to_owned()], ValueSource::CommandLine);
             }
             Known::Ignored(name, _) => self.ignore(name),
         }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{engine, kv, model, server};
-use super::layers::{Layer, Source};
+use super::layers::{Layer, ValueSource};
 
 /// A key, and the flag it means.
 const KEYS: &[(&str, &FlagSpec)] = &[
@@ -293,7 +293,7 @@ impl Reader<'_> {
     fn set(&mut self, flag: &FlagSpec, value: &str) {
         // A later word replaces the default, lists too.
         self.layer.settings.shift_remove(flag.name);
-        let source = Source::File(self.path.to_owned());
+        let source = ValueSource::File(self.path.to_owned());
         self.layer.set(flag, vec![value.to_owned()], source);
     }
 

@@ -11,7 +11,7 @@ use super::flags::flags;
 
 /// Where a value was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// Nowhere.
     Default,
     /// Nowhere; it follows from another value.
@@ -26,7 +26,7 @@ pub enum Source {
     Operator,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -44,7 +44,7 @@ impl fmt::Display for Source {
 pub(super) struct Setting {
     /// One value, or any number for a list.
     pub(super) values: Vec<String>,
-    pub(super) source: Source,
+    pub(super) source: ValueSource,
 }
 
 /// Settings of one source, by flag name; what is not a setting is only counted.
@@ -58,7 +58,7 @@ pub(super) struct Layer {
 
 impl Layer {
     /// Sets a flag, or adds to a list that this layer has begun.
-    pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: Source) {
+    pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, Kind::List | Kind::Repeat) => {
                 begun.values.extend(values)
@@ -79,7 +79,7 @@ impl Layer {
         flag: &FlagSpec,
         path: &str,
         value: &str,
-        source: Source,
+        source: ValueSource,
     ) -> Result<(), ConfigError> {
         let whole = self.settings.get(flag.name).map(|s| s.values.concat());
         let mut object = match whole.as_deref() {
@@ -175,7 +175,7 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
                 Kind::List | Kind::Repeat if name == own => split(&text),
                 _ => vec![text],
             };
-            layer.set(flag, values, Source::Environment(name.to_owned()));
+            layer.set(flag, values, ValueSource::Environment(name.to_owned()));
             break;
         }
     }

@@ -55,7 +55,7 @@ pub use help::{clap_command, flags_markdown, help};
 pub use ignored::{Arity, ignored_flags};
 pub use kv_events::KvEvents;
 pub use kv_transfer::{Connector, KvTransfer, SideChannel};
-pub use layers::Source;
+pub use layers::ValueSource;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
 pub use lora::{Lora, LoraModule};
 pub use metrics::Metrics;

@@ -8,7 +8,7 @@ use super::flags::engine::EXTRA_ENGINE_ARGS;
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, flags};
-use super::layers::{self, Layer, Setting, Source};
+use super::layers::{self, Layer, Setting, ValueSource};
 use super::values::Values;
 use super::{Config, command_line, dynamo, help, show, yaml};
 use vllm_sim_engine::duration;
@@ -56,7 +56,7 @@ pub struct Effective {
     /// One value, any number for a list, none where there is no default.
     pub values: Vec<String>,
     /// Where it was typed.
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// Reads a command line, the program's name included, over environment and files.
@@ -96,7 +96,7 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     }
     place_loose(&entry, &read.loose, &mut typed)?;
     if entry.render {
-        preset(&mut typed, &RENDER_ONLY, "true", Source::CommandLine);
+        preset(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
     }
     let loaded = Loaded::over(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
@@ -133,14 +133,14 @@ pub fn load_known(
     let named =
         MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
-        preset(&mut typed, &MODEL, "model", Source::Derived);
+        preset(&mut typed, &MODEL, "model", ValueSource::Derived);
     }
     let loaded = Loaded::over(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
 }
 
 /// Sets a flag that nobody has set.
-fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: Source) {
+fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
     layer.settings.entry(flag.name).or_insert_with(|| Setting {
         values: vec![value.to_owned()],
         source,
@@ -155,7 +155,7 @@ fn place_loose(entry: &Entry<'_>, loose: &[String], typed: &mut Layer) -> Result
     {
         let setting = Setting {
             values: vec![model.clone()],
-            source: Source::CommandLine,
+            source: ValueSource::CommandLine,
         };
         typed.settings.insert(MODEL.name, setting);
         rest = others;
@@ -230,7 +230,7 @@ impl Loaded {
             settings.cover(dynamo::read(path)?);
         }
         if let Some(Compat::Llmd) = compat {
-            preset(&mut settings, &COMPAT, "llm-d", Source::Derived);
+            preset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
         }
         let named = mode_of(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
@@ -251,7 +251,7 @@ impl Loaded {
         for (name, value) in notes.derived {
             if let Some(entry) = effective.iter_mut().find(|entry| entry.name == name) {
                 entry.values = vec![value];
-                entry.source = Source::Derived;
+                entry.source = ValueSource::Derived;
             }
         }
         let mut warnings = settings.warnings.clone();
@@ -299,7 +299,7 @@ impl Loaded {
             } else {
                 updated_values(flag, value)
             };
-            let source = Source::Operator;
+            let source = ValueSource::Operator;
             settings
                 .settings
                 .insert(flag.name, Setting { values, source });

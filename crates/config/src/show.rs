@@ -8,7 +8,7 @@ use super::cli_mode::CliMode;
 use super::flag::{FlagSpec, Kind};
 use super::flags::{flags, model};
 use super::group::Group;
-use super::layers::Source;
+use super::layers::ValueSource;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::read::expanded;
 
@@ -72,7 +72,7 @@ fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static Flag
 }
 
 fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
-    let typed = !matches!(entry.source, Source::Default | Source::Derived);
+    let typed = !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
     if flag.secret {
         if typed {
             let _ = writeln!(out, "# {}: (not shown)  # {}", flag.name, entry.source);

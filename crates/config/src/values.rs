@@ -10,7 +10,7 @@ use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flag::{Flag, FlagSpec, FlagValue, Kind, Refused, Typed};
 use super::flags;
-use super::layers::{Layer, Setting, Source};
+use super::layers::{Layer, Setting, ValueSource};
 use super::nearest::closest;
 
 /// Every flag's values, defaults filled in, by name.
@@ -39,7 +39,7 @@ impl Values {
                     .map(str::to_owned)
                     .into_iter()
                     .collect(),
-                source: Source::Default,
+                source: ValueSource::Default,
             };
             let given = layer.settings.get(flag.name).cloned();
             (flag.name, given.unwrap_or_else(default))
@@ -53,13 +53,13 @@ impl Values {
 
     /// Whether anybody set it.
     pub(super) fn given(&self, flag: &FlagSpec) -> bool {
-        self.source(flag) != Source::Default
+        self.source(flag) != ValueSource::Default
     }
 
-    pub(super) fn source(&self, flag: &FlagSpec) -> Source {
+    pub(super) fn source(&self, flag: &FlagSpec) -> ValueSource {
         self.settings
             .get(flag.name)
-            .map_or(Source::Default, |s| s.source.clone())
+            .map_or(ValueSource::Default, |s| s.source.clone())
     }
 
     /// What was typed or is the default; lists as they stand.
@@ -199,7 +199,7 @@ impl Values {
             value: value.to_owned(),
             expected: expected.into(),
             // Where one key of several was typed is not known.
-            origin: Source::Default.to_string(),
+            origin: ValueSource::Default.to_string(),
         }
     }
 

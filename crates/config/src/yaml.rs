@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::flag::{FlagSpec, Kind};
 use super::flags;
 use super::ignored;
-use super::layers::{Layer, Source};
+use super::layers::{Layer, ValueSource};
 
 /// Reads a file.
 ///
@@ -56,7 +56,7 @@ fn set(
     path: &str,
     strict: bool,
 ) -> Result<(), ConfigError> {
-    let source = Source::File(path.to_owned());
+    let source = ValueSource::File(path.to_owned());
     let typed = key.trim_start_matches('-');
     let (base, below) = match typed.split_once('.') {
         Some((base, below)) => (base, Some(below)),

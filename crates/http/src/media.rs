@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::app::App;
 use vllm_sim_config::CliMode;
 use vllm_sim_service::generate::Mode;
-use vllm_sim_tokenizer::{Media, MediaItem, Modality, data_url_head, fnv1a, media_marker};
+use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a, media_marker};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::message::{Content, Message};
 
@@ -33,13 +33,13 @@ pub(crate) struct ConversationMedia {
 
 impl ConversationMedia {
     /// Where the items stand among the tokens of the finished prompt.
-    pub(crate) fn spread_over(self, tokens: usize) -> Vec<Media> {
+    pub(crate) fn spread_over(self, tokens: usize) -> Vec<MediaFeature> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
         let spans = (0..).map(|i: u32| i * span);
         let places = self.spread.into_iter().zip(spans);
         places
-            .map(|((modality, identifier), start)| Media {
+            .map(|((modality, identifier), start)| MediaFeature {
                 modality,
                 identifier: identifier.into(),
                 start,
@@ -259,7 +259,7 @@ fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
 }
 
 /// One list per modality of what `show` says of its items.
-fn by_modality(media: &[Media], show: impl Fn(&Media) -> Value) -> Value {
+fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) -> Value {
     let mut map = serde_json::Map::new();
     for item in media {
         let list = map.entry(item.modality.as_str()).or_insert(json!([]));
@@ -271,20 +271,20 @@ fn by_modality(media: &[Media], show: impl Fn(&Media) -> Value) -> Value {
 }
 
 /// Where the items of a prompt stand, by modality; null for text.
-pub(crate) fn placeholders(media: &[Media]) -> Value {
+pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
     }
-    let place = |item: &Media| json!({"offset": item.start, "length": item.len});
+    let place = |item: &MediaFeature| json!({"offset": item.start, "length": item.len});
     by_modality(media, place)
 }
 
 /// `features` of a rendered prompt: hashes and places by modality; null for text.
-pub(crate) fn features(media: &[Media]) -> Value {
+pub(crate) fn features(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
     }
-    let data = |item: &Media| json!(STANDARD.encode(&*item.identifier));
+    let data = |item: &MediaFeature| json!(STANDARD.encode(&*item.identifier));
     json!({
         "mm_hashes": by_modality(media, |item| json!(&*item.identifier)),
         "mm_placeholders": placeholders(media),
@@ -294,7 +294,7 @@ pub(crate) fn features(media: &[Media]) -> Value {
 }
 
 /// The items that the `features` of a generate request name, whose shape is checked.
-pub(crate) fn given(features: Option<&Value>) -> Vec<Media> {
+pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
     let mut out = Vec::new();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
         let list = |key: &str| {
@@ -312,7 +312,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<Media> {
             if let (Some(hash), Some(start), Some(len)) =
                 (hash.as_str(), number("offset"), number("length"))
             {
-                out.push(Media {
+                out.push(MediaFeature {
                     modality,
                     identifier: hash.into(),
                     start,
@@ -326,7 +326,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<Media> {
 }
 
 /// Tokens of media by modality as JSON, the way `usage` shows them; `None` for text.
-pub(crate) fn counts(media: &[Media]) -> Option<Arc<str>> {
+pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
     let mut map = serde_json::Map::new();
     for item in media {
         let tokens = map.entry(item.modality.as_str()).or_insert(json!(0));
@@ -337,7 +337,7 @@ pub(crate) fn counts(media: &[Media]) -> Option<Arc<str>> {
 
 /// What a server that only encodes media tells the one that uses them (llm-d's
 /// `--mm-encoder-only`), as JSON: where each item waits, by its name.
-pub(crate) fn encoded(app: &App, media: &[Media]) -> Option<Arc<str>> {
+pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
     if app.config.content.mode != Mode::Encoder {
         return None;
     }
@@ -355,7 +355,7 @@ pub(crate) fn encoded(app: &App, media: &[Media]) -> Option<Arc<str>> {
 }
 
 /// Keeps the items that are whole after `gone` tokens were cut from one side and `left` remain.
-pub(crate) fn cut(media: &mut Vec<Media>, gone: usize, left: usize, side: Option<&str>) {
+pub(crate) fn cut(media: &mut Vec<MediaFeature>, gone: usize, left: usize, side: Option<&str>) {
     if gone == 0 {
         return;
     }

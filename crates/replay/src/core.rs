@@ -25,7 +25,7 @@ use super::route::{RouteChoice, RouteRequest};
 use super::sessions::{DueTurn, Sessions};
 use super::settings::Settings;
 use super::worker::WorkerPhase;
-use super::workload::{Source, WorkloadError};
+use super::workload::{WorkloadError, WorkloadSource};
 use handoff::Handoffs;
 
 /// Steps that a worker's log may hold before it is looked through.
@@ -75,7 +75,7 @@ pub struct Totals {
 /// [`ReplayError`]; what was reported to the sink until then stays.
 pub fn run(
     settings: &Settings,
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
     sink: &mut dyn Sink,
 ) -> Result<Totals, ReplayError> {
     let mut core = Core::new(settings, source, sink)?;
@@ -126,7 +126,7 @@ struct Core<'a> {
 impl<'a> Core<'a> {
     fn new(
         settings: &'a Settings,
-        source: &'a mut dyn Source,
+        source: &'a mut dyn WorkloadSource,
         sink: &'a mut dyn Sink,
     ) -> Result<Self, ReplayError> {
         if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {

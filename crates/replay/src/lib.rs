@@ -3,10 +3,10 @@
 //! # Parts
 //!
 //! ```text
-//! Source (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
+//! WorkloadSource (trace file, synthetic) ──> core: sessions, router, workers ──> Sink (report, rows, page)
 //! ```
 //!
-//! The core asks the [`workload::Source`] for sessions as their time comes and reports
+//! The core asks the [`workload::WorkloadSource`] for sessions as their time comes and reports
 //! every request that ended to the [`outcome::Sink`], so that memory is bounded by what is in flight.
 
 pub mod html;

@@ -4,7 +4,7 @@ use std::collections::{BinaryHeap, HashMap};
 use vllm_sim_engine::SimTime;
 
 use super::content::{OutputRef, SessionContent};
-use super::workload::{Prompt, Session, Source, Turn, WorkloadError};
+use super::workload::{Prompt, Session, Turn, WorkloadError, WorkloadSource};
 
 /// How the workload is paced.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,7 +65,7 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 ///
 /// Turns leave in the order (time, number of the session, turn).
 pub(super) struct Sessions<'a> {
-    source: &'a mut dyn Source,
+    source: &'a mut dyn WorkloadSource,
     pace: Pace,
     /// The session after those that are open; in an open loop only.
     peeked: Option<Session>,
@@ -81,7 +81,10 @@ pub(super) struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    pub(super) fn new(source: &'a mut dyn Source, pace: Pace) -> Result<Self, WorkloadError> {
+    pub(super) fn new(
+        source: &'a mut dyn WorkloadSource,
+        pace: Pace,
+    ) -> Result<Self, WorkloadError> {
         let mut sessions = Self {
             source,
             pace,

@@ -95,7 +95,7 @@ pub struct Session {
 }
 
 /// Where sessions come from, in the order of their start.
-pub trait Source {
+pub trait WorkloadSource {
     /// The next one; `None` at the end.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ pub trait Source {
     }
 }
 
-impl<S: Source + ?Sized> Source for Box<S> {
+impl<S: WorkloadSource + ?Sized> WorkloadSource for Box<S> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         (**self).next()
     }

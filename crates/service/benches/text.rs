@@ -9,7 +9,7 @@ use std::time::Instant;
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{GenerateRequest, Stops};
 use vllm_sim_service::generate::{Generator, Mode};
-use vllm_sim_tokenizer::{ChatInput, Source, Tokenizer};
+use vllm_sim_tokenizer::{ChatInput, Tokenizer, TokenizerLocation};
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -47,7 +47,8 @@ fn generate_request(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
 fn main() {
     let full = std::env::args().any(|a| a == "--bench");
     let rounds = if full { 2_000 } else { 3 };
-    let (tokenizer, _) = Tokenizer::open(&Source::Folder(MODEL.into())).expect("the fixture");
+    let (tokenizer, _) =
+        Tokenizer::open(&TokenizerLocation::Folder(MODEL.into())).expect("the fixture");
     let simulated = Arc::new(Tokenizer::simulated());
     let tokenizer = Arc::new(tokenizer);
     let words = |n: usize| "The quick brown fox jumps over the lazy dog. ".repeat(n / 9);

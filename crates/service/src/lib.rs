@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault::AdmissionBound;
-use crate::generate::request::{Call, Form, GenerateRequest, Prompt, Target};
+use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{Generator, Reason, Script};
 use vllm_sim_engine::SimTime;
@@ -372,7 +372,7 @@ impl Service {
             .iter()
             .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
         key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
-        key = prompt.heard.map_or(key, |heard| mix(key, heard.key));
+        key = prompt.audio.map_or(key, |audio| mix(key, audio.key));
         if let Target::Lora { name, .. } = &job.target {
             key = name
                 .bytes()
@@ -392,9 +392,9 @@ impl Service {
             Role::Whole | Role::Decode => job.max_tokens.map_or(room, |max| max.min(room)).max(1),
         };
         let form = match &job.content {
-            Content::Text => Form::Text,
-            Content::Constrained(compiled) => Form::Exact(self.sample(compiled, key)?),
-            Content::Parsed(compiled) => Form::Parsed(self.sample(compiled, key)?),
+            Content::Text => OutputForm::Text,
+            Content::Constrained(compiled) => OutputForm::Exact(self.sample(compiled, key)?),
+            Content::Parsed(compiled) => OutputForm::Parsed(self.sample(compiled, key)?),
             Content::Tools {
                 tools,
                 choice,
@@ -406,17 +406,10 @@ impl Service {
                 if !parallel {
                     calls.truncate(1);
                 }
-                let calls = calls.into_iter();
-                let calls: Vec<_> = calls
-                    .map(|c| Call {
-                        name: c.name,
-                        arguments: c.arguments,
-                    })
-                    .collect();
                 if calls.is_empty() {
-                    Form::Text
+                    OutputForm::Text
                 } else {
-                    Form::Calls(calls)
+                    OutputForm::Calls(calls)
                 }
             }
         };
@@ -437,7 +430,7 @@ impl Service {
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
             hashes: self.generator.hashes(prompt),
-            length: prompt.heard.map(|heard| heard.tokens),
+            length: prompt.audio.map(|audio| audio.tokens),
         }))
     }
 
@@ -539,7 +532,7 @@ impl Service {
             media: prompt
                 .media
                 .iter()
-                .map(|item| kv::Media {
+                .map(|item| kv::MediaSpan {
                     identifier: item.identifier.clone(),
                     start: item.start,
                     len: item.len,

@@ -24,7 +24,9 @@ pub use chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError, plain_tex
 pub use detokenizer::{Detokenizer, Fragments};
 pub use error::TokenizerError;
 pub use hf::Hf;
-pub use media::{Media, MediaItem, MediaRule, MediaRules, Modality, data_url_head, media_marker};
+pub use media::{
+    MediaFeature, MediaItem, MediaRule, MediaRules, Modality, data_url_head, media_marker,
+};
 pub use simulated::{Simulated, fnv1a};
-pub use source::{Hub, Source};
+pub use source::{Hub, TokenizerLocation};
 pub use tokenizer::Tokenizer;

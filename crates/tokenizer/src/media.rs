@@ -40,7 +40,7 @@ impl Modality {
 
 /// An image, audio or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Media {
+pub struct MediaFeature {
     /// What it is.
     pub modality: Modality,
     /// Its content hash, or the name the client gave it.
@@ -216,7 +216,7 @@ impl Tokenizer {
         text: &str,
         add_special_tokens: bool,
         items: &[MediaItem],
-    ) -> (Vec<u32>, Vec<Media>) {
+    ) -> (Vec<u32>, Vec<MediaFeature>) {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
         let mut special = add_special_tokens;
@@ -227,7 +227,7 @@ impl Tokenizer {
                 .flatten();
             match item {
                 Some(item) => {
-                    media.push(Media {
+                    media.push(MediaFeature {
                         modality: item.modality,
                         identifier: item.identifier.clone(),
                         start: tokens.len() as u32,

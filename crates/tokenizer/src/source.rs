@@ -8,7 +8,7 @@ use crate::error::TokenizerError;
 
 /// Where a tokenizer comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum TokenizerLocation {
     /// No files: words and signs, see [`Simulated`](crate::Simulated).
     Simulated,
     /// A folder with a `tokenizer.json`, or that file itself.

@@ -15,8 +15,10 @@ fn golden(name: &str) -> Json {
 }
 
 fn tiny() -> Tokenizer {
-    let (tokenizer, why) =
-        Tokenizer::open(&Source::Folder(PathBuf::from(FIXTURES).join("tiny-llama"))).unwrap();
+    let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Folder(
+        PathBuf::from(FIXTURES).join("tiny-llama"),
+    ))
+    .unwrap();
     assert!(why.ends_with("tiny-llama, with a chat template"), "{why}");
     tokenizer
 }
@@ -209,7 +211,8 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 fn open(folder: &tempfile::TempDir) -> Result<Tokenizer, TokenizerError> {
-    Tokenizer::open(&Source::Folder(folder.path().into())).map(|(tokenizer, _)| tokenizer)
+    Tokenizer::open(&TokenizerLocation::Folder(folder.path().into()))
+        .map(|(tokenizer, _)| tokenizer)
 }
 
 #[test]
@@ -453,7 +456,7 @@ fn messages_of_a_wrong_form_are_refused() {
 
 #[test]
 fn the_simulated_tokenizer_needs_no_files() {
-    let (tokenizer, why) = Tokenizer::open(&Source::Simulated).unwrap();
+    let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
     assert_eq!(why, "simulated: words and signs");
     let messages = [json!({"role": "user", "content": "This is a test."})];
     let chat = ChatInput {

@@ -7,7 +7,7 @@ use crate::detokenizer::{Detokenizer, Fragments};
 use crate::error::TokenizerError;
 use crate::hf::Hf;
 use crate::simulated::{self, Simulated};
-use crate::source::{self, Source};
+use crate::source::{self, TokenizerLocation};
 
 /// A model's tokenizer.
 #[derive(Debug)]
@@ -24,13 +24,13 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the files are missing, broken, or cannot be downloaded.
-    pub fn open(source: &Source) -> Result<(Self, String), TokenizerError> {
+    pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
-            Source::Simulated => {
+            TokenizerLocation::Simulated => {
                 return Ok((Self::simulated(), "simulated: words and signs".to_owned()));
             }
-            Source::Folder(path) => source::in_folder(path)?,
-            Source::Hub {
+            TokenizerLocation::Folder(path) => source::in_folder(path)?,
+            TokenizerLocation::Hub {
                 repo,
                 revision,
                 download,

@@ -18,7 +18,7 @@ pub(super) struct Message {
 
 /// A conversation as files have it: ShareGPT's or OpenAI's.
 #[derive(Deserialize)]
-struct Item {
+struct Conversation {
     #[serde(alias = "conversation")]
     conversations: Option<Vec<Turn>>,
     messages: Option<Vec<Turn>>,
@@ -32,7 +32,7 @@ struct Turn {
     content: Option<Value>,
 }
 
-impl Item {
+impl Conversation {
     fn messages(self) -> Vec<Message> {
         let turns = self.conversations.or(self.messages).unwrap_or_default();
         turns.into_iter().map(Turn::message).collect()
@@ -84,7 +84,7 @@ pub(super) fn read(
     };
     let what = "neither ShareGPT conversations nor OpenAI messages";
     if first != b'[' {
-        for item in serde_json::Deserializer::from_reader(input).into_iter::<Item>() {
+        for item in serde_json::Deserializer::from_reader(input).into_iter::<Conversation>() {
             if each(item.context(what)?.messages())?.is_break() {
                 break;
             }
@@ -92,7 +92,7 @@ pub(super) fn read(
         return Ok(());
     }
     let mut outcome = Ok(ControlFlow::Continue(()));
-    let list = List {
+    let list = ConversationVisitor {
         each: &mut each,
         outcome: &mut outcome,
     };
@@ -104,12 +104,14 @@ pub(super) fn read(
     }
 }
 
-struct List<'e, F> {
+struct ConversationVisitor<'e, F> {
     each: &'e mut F,
     outcome: &'e mut Result<ControlFlow<()>>,
 }
 
-impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de> for List<'_, F> {
+impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de>
+    for ConversationVisitor<'_, F>
+{
     type Value = ();
 
     fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -117,7 +119,7 @@ impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de> for Li
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(item) = items.next_element::<Item>()? {
+        while let Some(item) = items.next_element::<Conversation>()? {
             *self.outcome = (self.each)(item.messages());
             if !matches!(self.outcome, Ok(ControlFlow::Continue(()))) {
                 break;

@@ -8,7 +8,7 @@ use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use vllm_sim_engine::sched::vllm::{Speculation, Victim, VllmConfig};
 use vllm_sim_replay::report::Slo;
-use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{KvConfig, RouterConfig, TransferTime};
 
 use super::error::DynamoError;
@@ -63,7 +63,10 @@ enum Role {
 }
 
 /// Reads what a run was called with, and opens its workload.
-pub(super) fn read(args: &Value, dir: &Path) -> Result<(Setup, Box<dyn Source>), DynamoError> {
+pub(super) fn read(
+    args: &Value,
+    dir: &Path,
+) -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError> {
     let mut kwargs = Args::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = pools(&mut kwargs, dir)?;
     let router = routing(&mut kwargs)?;

@@ -1,7 +1,7 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
 use vllm_sim_replay::report::{Collector, Report, ReportOptions, RunFacts};
-use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, PoolSpec, RouterConfig, Settings};
 
 use super::args::{Setup, Workers};
@@ -11,7 +11,7 @@ use super::error::DynamoError;
 pub(super) fn play(
     setup: &Setup,
     seed: u64,
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
 ) -> Result<Report, DynamoError> {
     let pool = |workers: &Workers, router: RouterConfig| {
         let worker = &workers.worker;

@@ -3,7 +3,7 @@
 
 use vllm_sim_replay::RouterConfig;
 use vllm_sim_replay::report::Report;
-use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::workload::WorkloadSource;
 
 use super::args::Setup;
 use super::error::DynamoError;
@@ -27,7 +27,7 @@ const KEYS: [&str; 6] = [
 
 /// Plays a run; `open` reads it, as often as it is asked.
 pub(super) fn play(
-    open: &dyn Fn() -> Result<(Setup, Box<dyn Source>), DynamoError>,
+    open: &dyn Fn() -> Result<(Setup, Box<dyn WorkloadSource>), DynamoError>,
 ) -> Result<Report, DynamoError> {
     let (setup, mut source) = open()?;
     let draws = matches!(setup.router, RouterConfig::Kv(_));

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
-use vllm_sim_replay::workload::{MAX_TOKENS, Session, Source, WorkloadError};
+use vllm_sim_replay::workload::{MAX_TOKENS, Session, WorkloadError, WorkloadSource};
 
 use super::error::DynamoError;
 use super::json_args::{Args, wrong};
@@ -20,7 +20,7 @@ pub(super) fn synthetic(
     kwargs: &mut Args,
     block: u32,
     closed: bool,
-) -> Result<Box<dyn Source>, DynamoError> {
+) -> Result<Box<dyn WorkloadSource>, DynamoError> {
     let mut length = |i: usize, key: &str, least: u64, most: u64| -> Result<u32, DynamoError> {
         let value = positional.get(i).cloned().or_else(|| kwargs.take(key));
         let n = value.as_ref().and_then(Value::as_u64);
@@ -75,7 +75,7 @@ pub(super) fn trace(
     kwargs: &mut Args,
     dir: &Path,
     closed: bool,
-) -> Result<Box<dyn Source>, DynamoError> {
+) -> Result<Box<dyn WorkloadSource>, DynamoError> {
     let files = positional
         .first()
         .cloned()
@@ -136,7 +136,7 @@ pub(super) fn trace(
 /// Sessions that are all in memory.
 struct Sessions(VecDeque<Session>);
 
-impl Source for Sessions {
+impl WorkloadSource for Sessions {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         Ok(self.0.pop_front())
     }

@@ -9,7 +9,7 @@ use clap::{CommandFactory, Parser};
 use super::{RecordConfig, Recorder, Summary, model_of};
 use crate::tools::usage;
 use vllm_sim_dataset::TABLE;
-use vllm_sim_tokenizer::{Hub, Source, Tokenizer};
+use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
 
 /// Record what an endpoint answers, and when, into a dataset: a proxy in front of it.
 ///
@@ -105,11 +105,11 @@ async fn start(words: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Reco
 fn tokenizer(words: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
     let path = Path::new(model);
     let source = if words.force_dummy_tokenizer {
-        Source::Simulated
+        TokenizerLocation::Simulated
     } else if path.exists() {
-        Source::Folder(path.to_owned())
+        TokenizerLocation::Folder(path.to_owned())
     } else {
-        Source::Hub {
+        TokenizerLocation::Hub {
             repo: model.to_owned(),
             revision: None,
             download: words.download_tokenizer,

@@ -18,7 +18,7 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::html;
 use vllm_sim_replay::report::{self, Report};
-use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
 use super::dynamo_run;
@@ -97,7 +97,7 @@ fn wall_clock() -> Instant {
 /// Plays a workload against pools.
 pub(super) fn play(
     pools: &Pools,
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
     pace: Pace,
     limit: Option<SimTime>,
     args: &ReportArgs,

@@ -4,7 +4,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Pace;
 use vllm_sim_replay::load;
 use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
-use vllm_sim_replay::workload::Source;
+use vllm_sim_replay::workload::WorkloadSource;
 
 use super::options::WorkloadArgs;
 use crate::tools::usage::{UsageError, refuse};
@@ -13,7 +13,7 @@ use crate::tools::usage::{UsageError, refuse};
 pub(in crate::tools) fn open(
     args: &WorkloadArgs,
     block_size: u32,
-) -> Result<(Box<dyn Source>, Pace)> {
+) -> Result<(Box<dyn WorkloadSource>, Pace)> {
     let arrivals = arrivals(args)?;
     if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
         let ratio = args.arrival_speedup_ratio;
@@ -89,7 +89,7 @@ fn synthetic(
     args: &WorkloadArgs,
     block: u32,
     arrivals: Option<Arrivals>,
-) -> Result<Box<dyn Source>> {
+) -> Result<Box<dyn WorkloadSource>> {
     let Some(input) = args.input_tokens.clone() else {
         refuse!(
             "what shall be played? Name trace files, or give --input-tokens and --request-count"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{Loaded, Source};
+use vllm_sim_config::{Loaded, ValueSource};
 
 use super::{shell, try_words};
 
@@ -72,9 +72,15 @@ fn effective_values_know_their_source() {
         let entry = loaded.effective.iter().find(|e| e.name == name).unwrap();
         (entry.values.concat(), entry.source.clone())
     };
-    assert_eq!(of("max-num-seqs"), ("9".to_owned(), Source::CommandLine));
-    assert_eq!(of("max-model-len"), ("32768".to_owned(), Source::Derived));
-    assert_eq!(of("block-size"), ("16".to_owned(), Source::Default));
+    assert_eq!(
+        of("max-num-seqs"),
+        ("9".to_owned(), ValueSource::CommandLine)
+    );
+    assert_eq!(
+        of("max-model-len"),
+        ("32768".to_owned(), ValueSource::Derived)
+    );
+    assert_eq!(of("block-size"), ("16".to_owned(), ValueSource::Default));
 }
 
 #[test]

@@ -114,7 +114,7 @@ pub struct Lora {
 
 /// An image, audio clip or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Media {
+pub struct MediaSpan {
     /// Its content hash.
     pub identifier: Arc<str>,
     /// Its first placeholder token.
@@ -133,7 +133,7 @@ pub struct Extras {
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,
     /// Media, in prompt order.
-    pub media: Vec<Media>,
+    pub media: Vec<MediaSpan>,
 }
 
 /// A whole hash: up to 32 bytes.

@@ -16,7 +16,7 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 
-pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, Media, UnknownHashAlgo};
+pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
 pub(crate) use lease::Leases;
 pub use pool::{BlockCounts, BlockPool, KvConfig};
 pub(crate) use pool::{BlockRequest, BlockTable};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{Extras, HashAlgo, HashConfig, Hasher, Lora, Media};
+use super::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
 use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
 fn hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> Hasher {
@@ -30,8 +30,8 @@ fn lora(name: &str, path: &str) -> Lora {
     }
 }
 
-fn media(identifier: &str, start: u32, len: u32) -> Media {
-    Media {
+fn media(identifier: &str, start: u32, len: u32) -> MediaSpan {
+    MediaSpan {
         identifier: identifier.into(),
         start,
         len,
@@ -394,7 +394,7 @@ fn v10_pictures() {
 
 #[test]
 fn llmd_blocks_are_rooted_in_the_model() {
-    let extras = |media: Vec<Media>| Extras {
+    let extras = |media: Vec<MediaSpan>| Extras {
         model: "my_model".into(),
         media,
         ..Extras::default()
@@ -414,9 +414,9 @@ fn llmd_blocks_are_rooted_in_the_model() {
         keys("42", 8, &plain),
         [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]
     );
-    let picture = extras(vec![media("abc", 2, 3)]);
+    let image = extras(vec![media("abc", 2, 3)]);
     assert_eq!(
-        keys("", 8, &picture),
+        keys("", 8, &image),
         [7_103_571_041_084_167_398, 911_194_152_905_941_944]
     );
 }

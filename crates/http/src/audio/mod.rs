@@ -35,7 +35,7 @@ use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
 use vllm_sim_service::{
     EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Refusal, Transfer, off_thread,
 };
-use vllm_sim_tokenizer::{Media, Modality};
+use vllm_sim_tokenizer::{MediaFeature, Modality};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
@@ -196,7 +196,7 @@ impl Speech<'_> {
         let start = special(app.service.generator.tokenizer(), "<|startoftranscript|>");
         let prompt = Prompt {
             tokens: vec![start],
-            heard: Some(AudioInput {
+            audio: Some(AudioInput {
                 key: self.key,
                 tokens: 1,
             }),
@@ -365,7 +365,7 @@ fn prompts(
         let mut media = Vec::new();
         if model.in_prompt {
             let audio_tokens = (clip.seconds * PROMPT_TOKENS_PER_SECOND).ceil() as usize;
-            media.push(Media {
+            media.push(MediaFeature {
                 modality: Modality::Audio,
                 identifier: format!("{key:016x}").into(),
                 start: tokens.len() as u32,
@@ -379,7 +379,7 @@ fn prompts(
             tokens,
             echo: request.prompt.as_str().into(),
             media,
-            heard: Some(AudioInput {
+            audio: Some(AudioInput {
                 key,
                 tokens: (clip.seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
             }),

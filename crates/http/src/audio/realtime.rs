@@ -379,7 +379,7 @@ impl Session {
         }
         let prompt = Prompt {
             tokens,
-            heard: Some(AudioInput {
+            audio: Some(AudioInput {
                 key,
                 tokens: (seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
             }),

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::workload::{Session, Source, WorkloadError};
+use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 /// Sessions that are all in memory.
@@ -51,7 +51,7 @@ impl LoadedSessions {
     }
 }
 
-impl Source for LoadedSessions {
+impl WorkloadSource for LoadedSessions {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         Ok(self.sessions.pop_front())
     }

@@ -23,7 +23,7 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-use super::workload::{Source, WorkloadError};
+use super::workload::{WorkloadError, WorkloadSource};
 use agentic::Sharing;
 use csv::CsvTable;
 
@@ -162,7 +162,10 @@ impl std::fmt::Debug for LoadOptions {
 /// # Errors
 /// [`WorkloadError`] names the file, the line and the field; for most formats of any line, before
 /// the first session is handed over.
-pub fn open(paths: &[PathBuf], options: &LoadOptions) -> Result<Box<dyn Source>, WorkloadError> {
+pub fn open(
+    paths: &[PathBuf],
+    options: &LoadOptions,
+) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let Some(first) = paths.first() else {
         return Err(bad("trace files", "none is named"));
     };
@@ -180,7 +183,7 @@ pub fn open(paths: &[PathBuf], options: &LoadOptions) -> Result<Box<dyn Source>,
         by_time,
         name_rows: options.name_rows,
     };
-    let source: Box<dyn Source> = match format {
+    let source: Box<dyn WorkloadSource> = match format {
         Format::Auto | Format::Mooncake => mooncake::open(paths, rules(false))?,
         Format::MooncakeDelta => mooncake::open(paths, rules(true))?,
         Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options.trace_block_size)?),
@@ -352,11 +355,11 @@ fn unknown(path: &Path) -> WorkloadError {
 
 /// The first sessions of a workload.
 struct Limited {
-    source: Box<dyn Source>,
+    source: Box<dyn WorkloadSource>,
     left: u64,
 }
 
-impl Source for Limited {
+impl WorkloadSource for Limited {
     fn next(&mut self) -> Result<Option<super::workload::Session>, WorkloadError> {
         if self.left == 0 {
             return Ok(None);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::lines::Lines;
 use super::loaded::{LoadedSessions, millis, nanos};
 use super::row::Row;
-use crate::workload::{MAX_TOKENS, Prompt, Session, Source, TokenRun, Turn, WorkloadError};
+use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
 /// How rows are to be read.
@@ -42,7 +42,7 @@ struct MooncakeRow {
 pub(super) fn open(
     paths: &[PathBuf],
     rules: MooncakeRules,
-) -> Result<Box<dyn Source>, WorkloadError> {
+) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let mut facts = TraceFacts::new();
     each(paths, rules, &mut |parsed, _| {
         facts.see(&parsed);
@@ -183,7 +183,7 @@ struct MooncakeStream {
     requests: u64,
 }
 
-impl Source for MooncakeStream {
+impl WorkloadSource for MooncakeStream {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         loop {
             let lines = match &mut self.lines {

@@ -17,21 +17,21 @@ use vllm_sim_random::mix;
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]
-struct Item {
+struct Conversation {
     id: Option<Value>,
     #[serde(alias = "conversation", alias = "messages")]
-    conversations: Option<Vec<Said>>,
+    conversations: Option<Vec<Message>>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct Message {
     #[serde(alias = "from")]
     role: String,
     #[serde(alias = "value")]
     content: Option<Value>,
 }
 
-impl Said {
+impl Message {
     fn text(&self) -> String {
         match &self.content {
             Some(Value::String(text)) => text.clone(),
@@ -65,7 +65,7 @@ pub(super) fn open(
             problem: format!("is no conversation of ShareGPT's or OpenAI's form: {error}"),
         };
         let mut reader = lines::open(path)?;
-        let mut each = |item: Item| {
+        let mut each = |item: Conversation| {
             sessions.extend(session(item, sessions.len() as u64, count));
             !full(&sessions)
         };
@@ -83,9 +83,10 @@ pub(super) fn open(
         };
         if first == Some(b'[') {
             let mut json = serde_json::Deserializer::from_reader(reader);
-            serde::Deserializer::deserialize_seq(&mut json, List(&mut each)).map_err(bad)?;
+            serde::Deserializer::deserialize_seq(&mut json, ConversationVisitor(&mut each))
+                .map_err(bad)?;
         } else {
-            let items = serde_json::Deserializer::from_reader(reader).into_iter::<Item>();
+            let items = serde_json::Deserializer::from_reader(reader).into_iter::<Conversation>();
             for item in items {
                 if !each(item.map_err(bad)?) {
                     break;
@@ -96,9 +97,9 @@ pub(super) fn open(
     Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
-struct List<'a>(&'a mut dyn FnMut(Item) -> bool);
+struct ConversationVisitor<'a>(&'a mut dyn FnMut(Conversation) -> bool);
 
-impl<'de> Visitor<'de> for List<'_> {
+impl<'de> Visitor<'de> for ConversationVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,7 +108,7 @@ impl<'de> Visitor<'de> for List<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let mut wanted = true;
-        while let Some(item) = items.next_element::<Item>()? {
+        while let Some(item) = items.next_element::<Conversation>()? {
             wanted = wanted && (self.0)(item);
         }
         Ok(())
@@ -115,7 +116,7 @@ impl<'de> Visitor<'de> for List<'_> {
 }
 
 /// `None` when nobody answers anything.
-fn session(item: Item, number: u64, count: &TokenCounter) -> Option<Session> {
+fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Session> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());
     let tokens = |text: &str| count(text).min(MAX_TOKENS as u32);

@@ -11,7 +11,7 @@ use super::options::{OnlineError, OnlineOptions, OnlineSummary};
 use super::prompt::{ChatHistory, PromptWriter};
 use super::target::Target;
 use crate::outcome::{Admission, Outcome, Sink, Status, WorkerSample};
-use crate::workload::{Dependency, Session, Source, Turn};
+use crate::workload::{Dependency, Session, Turn, WorkloadSource};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::wake_promptly;
 
@@ -119,7 +119,7 @@ impl Shared {
 }
 
 pub(super) async fn drive(
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64),

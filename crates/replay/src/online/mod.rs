@@ -10,7 +10,7 @@ mod prompt;
 mod target;
 
 use super::outcome::Sink;
-use super::workload::Source;
+use super::workload::WorkloadSource;
 
 pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary};
 
@@ -20,7 +20,7 @@ pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary};
 /// # Errors
 /// [`OnlineError`] when no request could be made. A request that fails is an outcome.
 pub fn run(
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64),

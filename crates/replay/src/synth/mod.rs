@@ -6,7 +6,7 @@
 mod arrivals;
 mod lengths;
 
-use crate::workload::{Prompt, Session, Source, TokenRun, Turn, WorkloadError};
+use crate::workload::{Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
@@ -167,7 +167,7 @@ impl SyntheticSource {
     }
 }
 
-impl Source for SyntheticSource {
+impl WorkloadSource for SyntheticSource {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         let i = self.made;
         if i == self.what.sessions {
@@ -240,7 +240,7 @@ pub struct Retimed<S> {
     starts: StartTimes,
 }
 
-impl<S: Source> Retimed<S> {
+impl<S: WorkloadSource> Retimed<S> {
     /// The sessions of `source`, in their order, at these times.
     pub fn new(source: S, arrivals: Arrivals, seed: u64) -> Self {
         Self {
@@ -250,7 +250,7 @@ impl<S: Source> Retimed<S> {
     }
 }
 
-impl<S: Source> Source for Retimed<S> {
+impl<S: WorkloadSource> WorkloadSource for Retimed<S> {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         let Some(mut session) = self.source.next()? else {
             return Ok(None);

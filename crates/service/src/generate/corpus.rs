@@ -4,7 +4,7 @@ use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
 /// A sentence of the corpus, as the start of a text or as its continuation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct CorpusSentence {
     pub(super) index: u32,
     pub(super) first: bool,
 }
@@ -40,10 +40,10 @@ impl Corpus {
         self.sentences.len()
     }
 
-    pub(super) fn fragments(&self, line: Line) -> &Fragments {
-        let index = line.index as usize;
+    pub(super) fn fragments(&self, at: CorpusSentence) -> &Fragments {
+        let index = at.index as usize;
         let sentence = self.sentences[index];
-        if line.first {
+        if at.first {
             self.first[index].get_or_init(|| self.tokenizer.fragments(sentence))
         } else {
             self.further[index].get_or_init(|| self.tokenizer.fragments(&format!(" {sentence}")))

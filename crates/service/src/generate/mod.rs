@@ -1,4 +1,4 @@
-//! What is said: a brief in, a finished [`Script`] out.
+//! What is said: a request in, a finished [`Script`] out.
 
 mod corpus;
 pub mod hermes;
@@ -18,9 +18,9 @@ pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{Channel, Cursor, Finish, Reason, Script, StopReason, Token};
 
-use crate::generate::request::{Form, GenerateRequest};
-use corpus::Line;
-use script::{Run, Source};
+use crate::generate::request::{GenerateRequest, OutputForm};
+use corpus::CorpusSentence;
+use script::{TokenRun, TokenSource};
 use vllm_sim_random::{Draw, Purpose, stream};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
@@ -45,7 +45,7 @@ const BANNING_BIAS: f64 = -50.0;
 /// Tokens of the shortest thought that a limit may cut, end marker included.
 const SHORTEST_THOUGHT: u32 = 12;
 
-/// Turns briefs into scripts.
+/// Turns requests into scripts.
 #[derive(Debug)]
 pub struct Generator {
     mode: Mode,
@@ -63,16 +63,16 @@ pub struct Generator {
 /// A script in the making.
 struct Draft {
     own: Vec<Fragments>,
-    runs: Vec<Run>,
+    runs: Vec<TokenRun>,
     len: u32,
     /// When its first tokens come, if that was recorded.
     times: Option<Arc<[Duration]>>,
 }
 
 impl Draft {
-    fn push(&mut self, source: Source, from: u32, to: u32, channel: Channel) {
+    fn push(&mut self, source: TokenSource, from: u32, to: u32, channel: Channel) {
         if to > from {
-            self.runs.push(Run {
+            self.runs.push(TokenRun {
                 source,
                 from,
                 to,
@@ -89,7 +89,7 @@ impl Draft {
             return;
         };
         self.own.push(fragments);
-        self.push(Source::Own(index), 0, tokens, channel);
+        self.push(TokenSource::Own(index), 0, tokens, channel);
     }
 }
 
@@ -130,41 +130,43 @@ impl Generator {
         &self.tokenizer
     }
 
-    /// Writes the script of a brief.
-    pub fn script(&self, brief: &GenerateRequest) -> Script {
-        let mut rng = stream(self.seed, brief.key, Purpose::Content);
+    /// Writes the script of a request.
+    pub fn script(&self, request: &GenerateRequest) -> Script {
+        let mut rng = stream(self.seed, request.key, Purpose::Content);
         let mut draft = Draft {
             own: Vec::new(),
             runs: Vec::new(),
             len: 0,
             times: None,
         };
-        let forced = self.forced(brief);
+        let forced = self.forced(request);
         let mut written = Vec::new();
-        let (reason, stop) = match (&brief.form, forced) {
-            (Form::Text, Some(forced)) => self.forced_tokens(brief, forced, &mut draft, &mut rng),
-            (Form::Text, None) => self.text(brief, &mut draft, &mut rng),
-            (Form::Exact(text), _) => {
-                let room = self.think(brief, &mut draft, &mut rng);
-                let whole = self.pieces(&[(text, Channel::Content)], room, &mut draft);
-                (self.end(whole, room, brief, &mut draft), None)
+        let (reason, stop) = match (&request.form, forced) {
+            (OutputForm::Text, Some(forced)) => {
+                self.forced_tokens(request, forced, &mut draft, &mut rng)
             }
-            (Form::Parsed(text), _) => {
-                let room = self.think(brief, &mut draft, &mut rng);
+            (OutputForm::Text, None) => self.text(request, &mut draft, &mut rng),
+            (OutputForm::Exact(text), _) => {
+                let room = self.think(request, &mut draft, &mut rng);
+                let whole = self.pieces(&[(text, Channel::Content)], room, &mut draft);
+                (self.end(whole, room, request, &mut draft), None)
+            }
+            (OutputForm::Parsed(text), _) => {
+                let room = self.think(request, &mut draft, &mut rng);
                 let (pieces, names) = hermes::pieces(text)
                     .unwrap_or_else(|| (vec![(text, Channel::Content)], Vec::new()));
                 written = names;
                 let whole = self.pieces(&pieces, room, &mut draft);
-                (self.end(whole, room, brief, &mut draft), None)
+                (self.end(whole, room, request, &mut draft), None)
             }
-            (Form::Calls(calls), _) => {
-                let room = self.think(brief, &mut draft, &mut rng);
+            (OutputForm::Calls(calls), _) => {
+                let room = self.think(request, &mut draft, &mut rng);
                 let whole = self.calls(calls, room, &mut draft);
-                (self.end(whole, room, brief, &mut draft), None)
+                (self.end(whole, room, request, &mut draft), None)
             }
         };
-        let calls = match &brief.form {
-            Form::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
+        let calls = match &request.form {
+            OutputForm::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
             _ => written,
         };
         let mut script = Script {
@@ -176,7 +178,7 @@ impl Generator {
             calls,
             times: draft.times,
         };
-        stop::apply(&mut script, &brief.stops, &self.tokenizer);
+        stop::apply(&mut script, &request.stops, &self.tokenizer);
         if self.mute {
             script.fall_silent();
         }
@@ -185,75 +187,78 @@ impl Generator {
 
     /// Ends a text of `whole` tokens that had `room`: by itself with the end-of-sequence token,
     /// or by the limit.
-    fn end(&self, whole: u32, room: u32, brief: &GenerateRequest, draft: &mut Draft) -> Reason {
+    fn end(&self, whole: u32, room: u32, request: &GenerateRequest, draft: &mut Draft) -> Reason {
         if whole >= room && !(whole == room && self.tokenizer.eos().is_none()) {
             return Reason::Length;
         }
         match self.tokenizer.eos() {
-            Some(eos) if draft.len < brief.limit => {
-                draft.push(Source::Silent(eos), 0, 1, Channel::Marker);
+            Some(eos) if draft.len < request.limit => {
+                draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
             }
             _ => {}
         }
         if draft.len == 0 {
-            draft.push(Source::Silent(0), 0, 1, Channel::Marker);
+            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
         }
         Reason::Stop
     }
 
     /// How many tokens a free text has, and whether it ends before its limit by itself.
-    fn length(&self, brief: &GenerateRequest, rng: &mut ChaCha8Rng) -> u32 {
-        if brief.stops.ignore_eos {
-            return brief.limit;
+    fn length(&self, request: &GenerateRequest, rng: &mut ChaCha8Rng) -> u32 {
+        if request.stops.ignore_eos {
+            return request.limit;
         }
-        if let Some(length) = brief.length {
+        if let Some(length) = request.length {
             // And the token that ends it.
-            return length.saturating_add(1).min(brief.limit);
+            return length.saturating_add(1).min(request.limit);
         }
-        let drawn = if brief.limited {
-            length::limited(brief.limit, rng)
+        let drawn = if request.limited {
+            length::limited(request.limit, rng)
         } else {
-            length::free(brief.limit, rng)
+            length::free(request.limit, rng)
         };
         // The token that ends a reply has no text; one more makes it say something.
-        drawn.max(2).max(brief.stops.min_tokens).min(brief.limit)
+        drawn
+            .max(2)
+            .max(request.stops.min_tokens)
+            .min(request.limit)
     }
 
     fn text(
         &self,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         match self.mode {
             Mode::Random => {}
-            Mode::Echo => return self.echo(brief, draft, rng),
+            Mode::Echo => return self.echo(request, draft, rng),
             Mode::Encoder => {
-                let wanted = if brief.limited { brief.limit } else { 1 };
+                let wanted = if request.limited { request.limit } else { 1 };
                 draft.push_own(self.tokenizer.fragments("!"), 1, Channel::Content);
                 for _ in 1..wanted {
-                    draft.push(Source::Own(0), 0, 1, Channel::Content);
+                    draft.push(TokenSource::Own(0), 0, 1, Channel::Content);
                 }
                 return (Reason::Length, None);
             }
         }
-        if let Some(reason) = self.recorded(brief, draft, rng) {
+        if let Some(reason) = self.recorded(request, draft, rng) {
             return (reason, None);
         }
         // One that ends by itself says something first.
-        let mut target = self.length(brief, rng).max(brief.limit.min(2));
-        if brief.reasoning.is_some() && brief.limit <= SHORTEST_THOUGHT {
+        let mut target = self.length(request, rng).max(request.limit.min(2));
+        if request.reasoning.is_some() && request.limit <= SHORTEST_THOUGHT {
             // No thought ends within so few tokens.
-            target = brief.limit;
+            target = request.limit;
         }
-        let full = target == brief.limit;
+        let full = target == request.limit;
         // A reply that ends by itself ends with a token without text.
         let eos = self.tokenizer.eos().filter(|_| !full);
         let words = target - u32::from(eos.is_some());
-        self.think_within(brief, words, draft, rng);
-        self.sentences(words, draft, rng, Channel::Content, brief);
+        self.think_within(request, words, draft, rng);
+        self.sentences(words, draft, rng, Channel::Content, request);
         if let Some(eos) = eos {
-            draft.push(Source::Silent(eos), 0, 1, Channel::Marker);
+            draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
         }
         (if full { Reason::Length } else { Reason::Stop }, None)
     }
@@ -261,14 +266,14 @@ impl Generator {
     /// The client's words: whole, or repeated to the limit when nothing may end it.
     fn echo(
         &self,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
-        let room = self.think(brief, draft, rng);
-        let fragments = match &brief.echo_ids {
+        let room = self.think(request, draft, rng);
+        let fragments = match &request.echo_ids {
             Some(ids) => listed(ids),
-            None => self.tokenizer.fragments(&brief.echo),
+            None => self.tokenizer.fragments(&request.echo),
         };
         let whole = fragments.ids.len() as u32;
         let room = if self.whole_echo {
@@ -277,29 +282,29 @@ impl Generator {
             room
         };
         draft.push_own(fragments, room, Channel::Content);
-        let least = if brief.stops.ignore_eos {
-            brief.limit
+        let least = if request.stops.ignore_eos {
+            request.limit
         } else {
-            brief.stops.min_tokens
+            request.stops.min_tokens
         };
-        if draft.len < least.min(brief.limit) {
-            let lacking = least.min(brief.limit) - draft.len;
-            self.sentences(draft.len + lacking, draft, rng, Channel::Content, brief);
-            let reason = if draft.len >= brief.limit {
+        if draft.len < least.min(request.limit) {
+            let lacking = least.min(request.limit) - draft.len;
+            self.sentences(draft.len + lacking, draft, rng, Channel::Content, request);
+            let reason = if draft.len >= request.limit {
                 Reason::Length
             } else {
                 Reason::Stop
             };
             return (reason, None);
         }
-        if brief.limited && draft.len >= brief.limit {
+        if request.limited && draft.len >= request.limit {
             return (Reason::Length, None);
         }
-        if brief.echo_ids.is_some() && draft.len > 0 {
+        if request.echo_ids.is_some() && draft.len > 0 {
             // Nothing is said but these ids.
             return (Reason::Stop, None);
         }
-        (self.end(whole, room, brief, draft), None)
+        (self.end(whole, room, request, draft), None)
     }
 
     /// Fills the draft with sentences until it has `until` tokens.
@@ -309,57 +314,59 @@ impl Generator {
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
         channel: Channel,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
     ) {
         let mut first = draft.runs.last().is_none_or(|run| run.channel != channel);
         let mut tries = 0;
         while draft.len < until {
             let index = rng.between(0, self.corpus.len() as u64 - 1) as u32;
-            let line = Line { index, first };
-            let fragments = self.corpus.fragments(line);
+            let sentence = CorpusSentence { index, first };
+            let fragments = self.corpus.fragments(sentence);
             tries += 1;
             // A short reply that starts inside a letter would say nothing.
             let mute = first && fragments.ends.first() == Some(&0);
-            if tries < 1000 && (mute || is_banned(fragments, brief)) {
+            if tries < 1000 && (mute || is_banned(fragments, request)) {
                 continue;
             }
             let tokens = (fragments.ids.len() as u32).min(until - draft.len);
             if tokens == 0 {
-                draft.push(Source::Silent(0), 0, 1, channel);
+                draft.push(TokenSource::Silent(0), 0, 1, channel);
                 continue;
             }
-            draft.push(Source::Line(line), 0, tokens, channel);
+            draft.push(TokenSource::Sentence(sentence), 0, tokens, channel);
             first = false;
         }
     }
 
     /// Reasoning before an answer of its own length; the tokens left for the answer.
-    fn think(&self, brief: &GenerateRequest, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
-        if let Some(share) = brief.reasoning {
-            let tokens = (length::free(brief.limit, rng) as f64 * share * 2.0) as u32;
-            self.reason(tokens.clamp(1, brief.limit), draft, rng, brief);
+    fn think(&self, request: &GenerateRequest, draft: &mut Draft, rng: &mut ChaCha8Rng) -> u32 {
+        if let Some(share) = request.reasoning {
+            let tokens = (length::free(request.limit, rng) as f64 * share * 2.0) as u32;
+            self.reason(tokens.clamp(1, request.limit), draft, rng, request);
         }
-        brief.limit.saturating_sub(draft.len)
+        request.limit.saturating_sub(draft.len)
     }
 
     /// Reasoning as a share of a text of `words` tokens.
     fn think_within(
         &self,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         words: u32,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) {
-        let Some(share) = brief.reasoning else { return };
+        let Some(share) = request.reasoning else {
+            return;
+        };
         let thought = (f64::from(words) * share) as u32;
         // A limit that cuts the reply cuts the shortest thought first.
-        let cut = words == brief.limit;
+        let cut = words == request.limit;
         let thought = if cut {
             thought.max(SHORTEST_THOUGHT.min(words))
         } else {
             thought
         };
-        self.reason(thought, draft, rng, brief);
+        self.reason(thought, draft, rng, request);
     }
 
     fn reason(
@@ -367,22 +374,22 @@ impl Generator {
         tokens: u32,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
     ) {
         if tokens == 0 {
             return;
         }
-        let whole = tokens < brief.limit;
+        let whole = tokens < request.limit;
         let words = if whole { tokens.max(2) - 1 } else { tokens };
-        self.sentences(words, draft, rng, Channel::Reasoning, brief);
+        self.sentences(words, draft, rng, Channel::Reasoning, request);
         if whole {
             let end = self.think_end.unwrap_or_default();
-            draft.push(Source::Silent(end), 0, 1, Channel::Marker);
+            draft.push(TokenSource::Silent(end), 0, 1, Channel::Marker);
         }
     }
 
     /// Calls in the format of Hermes models; the tokens of all of them.
-    fn calls(&self, calls: &[crate::generate::request::Call], room: u32, draft: &mut Draft) -> u32 {
+    fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut Draft) -> u32 {
         let mut whole = 0;
         let mut room = room;
         for (index, call) in calls.iter().enumerate() {
@@ -416,11 +423,11 @@ impl Generator {
     }
 
     /// The token that a decisive bias makes the only choice.
-    fn forced(&self, brief: &GenerateRequest) -> Option<Vec<u32>> {
-        if let Some(allowed) = brief.bias.allowed.as_ref().filter(|a| !a.is_empty()) {
+    fn forced(&self, request: &GenerateRequest) -> Option<Vec<u32>> {
+        if let Some(allowed) = request.bias.allowed.as_ref().filter(|a| !a.is_empty()) {
             return Some(allowed.clone());
         }
-        let strongest = brief
+        let strongest = request
             .bias
             .logits
             .iter()
@@ -432,12 +439,12 @@ impl Generator {
     /// Tokens drawn from a given set, until one of them ends the output.
     fn forced_tokens(
         &self,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         choices: Vec<u32>,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
-        let stops = &brief.stops;
+        let stops = &request.stops;
         let eos = self.tokenizer.eos().filter(|_| !stops.ignore_eos);
         let ends = |id: u32| {
             let secondary = !stops.ignore_eos && self.tokenizer.stop_ids().contains(&id);
@@ -447,7 +454,7 @@ impl Generator {
         let mut ids = Vec::new();
         let mut last = None;
         let draws = rng.between(0, choices.len() as u64 * 8);
-        while (ids.len() as u32) < brief.limit {
+        while (ids.len() as u32) < request.limit {
             let early = (ids.len() as u32) < stops.min_tokens;
             let over = lasting.is_empty() || ids.len() as u64 >= draws;
             if !early && over && !ending.is_empty() {
@@ -458,14 +465,14 @@ impl Generator {
             }
             if lasting.is_empty() {
                 self.sentences(
-                    stops.min_tokens.min(brief.limit),
+                    stops.min_tokens.min(request.limit),
                     draft,
                     rng,
                     Channel::Content,
-                    brief,
+                    request,
                 );
                 ids.clear();
-                if draft.len >= brief.limit {
+                if draft.len >= request.limit {
                     return (Reason::Length, None);
                 }
                 last = ending.first().copied();
@@ -473,16 +480,16 @@ impl Generator {
             }
             ids.push(lasting[rng.between(0, lasting.len() as u64 - 1) as usize]);
         }
-        let room = brief.limit - draft.len;
+        let room = request.limit - draft.len;
         draft.push_own(
-            self.visible(&ids, brief.skip_special_tokens),
+            self.visible(&ids, request.skip_special_tokens),
             room,
             Channel::Content,
         );
         let Some(last) = last else {
             return (Reason::Length, None);
         };
-        draft.push(Source::Silent(last), 0, 1, Channel::Marker);
+        draft.push(TokenSource::Silent(last), 0, 1, Channel::Marker);
         (
             Reason::Stop,
             (Some(last) != eos).then_some(StopReason::Token(last)),
@@ -524,8 +531,8 @@ fn listed(ids: &[u32]) -> Fragments {
 }
 
 /// Whether a sentence holds a word or a token that the client banned.
-fn is_banned(fragments: &Fragments, brief: &GenerateRequest) -> bool {
-    let bias = &brief.bias;
+fn is_banned(fragments: &Fragments, request: &GenerateRequest) -> bool {
+    let bias = &request.bias;
     bias.bad_words
         .iter()
         .any(|word| fragments.text.contains(word.trim()))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::script::{Channel, Reason, Source};
+use super::script::{Channel, Reason, TokenSource};
 use super::{Draft, Generator};
 use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{Dataset, Found, Generation, hash_conversation, hash_text, hash_tokens};
@@ -81,35 +81,35 @@ impl Generator {
     /// A reply from the dataset; `None`: it has none for this prompt.
     pub(super) fn recorded(
         &self,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> Option<Reason> {
         let recordings = self.recordings.as_ref()?;
-        let limit = brief.limit;
-        let ignore_eos = brief.stops.ignore_eos;
+        let limit = request.limit;
+        let ignore_eos = request.stops.ignore_eos;
         let reply = recordings
             .dataset
-            .reply(&brief.hashes, Some(limit), ignore_eos, rng);
+            .reply(&request.hashes, Some(limit), ignore_eos, rng);
         let mut found = reply?;
         if recordings.timing && found.matched && !found.times.is_empty() {
             draft.times = Some(std::mem::take(&mut found.times).into());
         }
-        if brief.reasoning.is_some() && found.reasoning == 0 && draft.times.is_none() {
-            self.think(brief, draft, rng);
+        if request.reasoning.is_some() && found.reasoning == 0 && draft.times.is_none() {
+            self.think(request, draft, rng);
         }
         let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
-        let ends = self.push_recorded(found, brief, draft);
+        let ends = self.push_recorded(found, request, draft);
         let least = if ignore_eos {
             limit
         } else {
-            brief.stops.min_tokens.min(limit)
+            request.stops.min_tokens.min(limit)
         };
         if draft.len < least {
-            self.sentences(least, draft, rng, Channel::Content, brief);
+            self.sentences(least, draft, rng, Channel::Content, request);
         }
         if draft.len == 0 {
-            draft.push(Source::Silent(0), 0, 1, Channel::Marker);
+            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
         }
         // One that had no more to say than the limit allows ends by itself only if it says so.
         if !cut && (draft.len < limit || (ends && least < limit)) {
@@ -121,7 +121,7 @@ impl Generator {
 
     /// Adds a recorded reply, as much of it as there is room for; whether it ends with the
     /// end-of-sequence token.
-    fn push_recorded(&self, found: Found, brief: &GenerateRequest, draft: &mut Draft) -> bool {
+    fn push_recorded(&self, found: Found, request: &GenerateRequest, draft: &mut Draft) -> bool {
         let Found {
             mut tokens,
             mut texts,
@@ -138,15 +138,15 @@ impl Generator {
         if ends {
             tokens.pop();
             texts.pop();
-            if brief.stops.ignore_eos || (tokens.len() as u32) < brief.stops.min_tokens {
+            if request.stops.ignore_eos || (tokens.len() as u32) < request.stops.min_tokens {
                 // It goes on instead.
-                self.push_texts(&tokens, &texts, reasoning, brief, draft);
+                self.push_texts(&tokens, &texts, reasoning, request, draft);
                 return false;
             }
         }
-        self.push_texts(&tokens, &texts, reasoning, brief, draft);
-        if let Some(eos) = eos.filter(|_| ends && draft.len < brief.limit) {
-            draft.push(Source::Silent(eos), 0, 1, Channel::Marker);
+        self.push_texts(&tokens, &texts, reasoning, request, draft);
+        if let Some(eos) = eos.filter(|_| ends && draft.len < request.limit) {
+            draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
         }
         ends
     }
@@ -156,11 +156,11 @@ impl Generator {
         tokens: &[u32],
         texts: &[String],
         reasoning: u32,
-        brief: &GenerateRequest,
+        request: &GenerateRequest,
         draft: &mut Draft,
     ) {
         // Without a reasoning parser the thought is part of the text, as it is with a model.
-        let thought = match brief.reasoning {
+        let thought = match request.reasoning {
             Some(_) => (reasoning as usize).min(tokens.len()),
             None => 0,
         };
@@ -173,7 +173,7 @@ impl Generator {
             (content..tokens.len(), Channel::Content),
         ];
         for (part, channel) in parts {
-            let room = brief.limit.saturating_sub(draft.len);
+            let room = request.limit.saturating_sub(draft.len);
             let fragments = fragments(&tokens[part.clone()], &texts[part]);
             draft.push_own(fragments, room, channel);
         }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::tools::ToolCall;
 use vllm_sim_engine::SimTime;
-use vllm_sim_tokenizer::Media;
+use vllm_sim_tokenizer::MediaFeature;
 
 /// What the model answers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,21 +29,21 @@ pub struct Prompt {
     pub echo: Arc<str>,
     /// The tokens that it answers with, where they are not those of the text.
     pub echo_ids: Option<Arc<[u32]>>,
-    /// Pictures, sounds and films among the tokens, in order.
-    pub media: Vec<Media>,
+    /// Images, audio clips and videos among the tokens, in order.
+    pub media: Vec<MediaFeature>,
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
     /// or there is no such dataset.
     pub text_hash: Option<[u8; 32]>,
-    /// What is heard, when the answer writes down a sound.
-    pub heard: Option<AudioInput>,
+    /// The audio that the answer transcribes.
+    pub audio: Option<AudioInput>,
 }
 
-/// A sound that is to be written down.
+/// An audio clip that is to be transcribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AudioInput {
-    /// Key of its content: what is the same sound gets the same text.
+    /// Key of its content: the same clip gets the same text.
     pub key: u64,
-    /// Tokens that it takes to write it down.
+    /// Tokens of its transcript.
     pub tokens: u32,
 }
 
@@ -74,7 +75,7 @@ pub struct Bias {
 
 /// What the output is made of.
 #[derive(Debug, Clone, Default)]
-pub enum Form {
+pub enum OutputForm {
     /// Free text.
     #[default]
     Text,
@@ -83,16 +84,7 @@ pub enum Form {
     /// This text exactly, in which a parser looks for calls as a Hermes model writes them.
     Parsed(Arc<str>),
     /// Calls of tools, with the raw text a model would write for them.
-    Calls(Vec<Call>),
-}
-
-/// One call of a tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// The tool.
-    pub name: String,
-    /// Arguments, JSON text.
-    pub arguments: String,
+    Calls(Vec<ToolCall>),
 }
 
 /// One sequence to generate.
@@ -113,7 +105,7 @@ pub struct GenerateRequest {
     /// What steers it.
     pub bias: Bias,
     /// What it is made of.
-    pub form: Form,
+    pub form: OutputForm,
     /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
     pub reasoning: Option<f64>,
     /// Whether special tokens show no text.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::corpus::{Corpus, Line};
+use super::corpus::{Corpus, CorpusSentence};
 use vllm_sim_tokenizer::Fragments;
 
 /// Which part of a message a token belongs to.
@@ -52,7 +52,7 @@ pub struct Finish {
 pub struct Script {
     pub(super) corpus: Arc<Corpus>,
     pub(super) own: Vec<Fragments>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<TokenRun>,
     pub(super) len: u32,
     /// How it ends.
     pub finish: Finish,
@@ -64,17 +64,17 @@ pub struct Script {
 
 /// Consecutive tokens of one source.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    pub(super) source: Source,
+pub(super) struct TokenRun {
+    pub(super) source: TokenSource,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) channel: Channel,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum TokenSource {
     /// A sentence of the corpus.
-    Line(Line),
+    Sentence(CorpusSentence),
     /// Text of this script alone.
     Own(u16),
     /// One token without text.
@@ -108,8 +108,8 @@ impl Script {
 
     /// Takes the text from its tokens.
     pub(super) fn fall_silent(&mut self) {
-        let silent = |token: Token<'_>| Run {
-            source: Source::Silent(token.id),
+        let silent = |token: Token<'_>| TokenRun {
+            source: TokenSource::Silent(token.id),
             from: 0,
             to: 1,
             channel: token.channel,
@@ -161,15 +161,15 @@ impl Script {
             }
             at.offset += 1;
             let fragments = match run.source {
-                Source::Silent(id) => {
+                TokenSource::Silent(id) => {
                     return Some(Token {
                         id,
                         text: "",
                         channel: run.channel,
                     });
                 }
-                Source::Line(line) => self.corpus.fragments(line),
-                Source::Own(own) => &self.own[own as usize],
+                TokenSource::Sentence(sentence) => self.corpus.fragments(sentence),
+                TokenSource::Own(own) => &self.own[own as usize],
             };
             let index = index as usize;
             let start = index

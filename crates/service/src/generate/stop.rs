@@ -3,7 +3,7 @@
 //! Source: vLLM 0.33 `v1/engine/detokenizer.py`: a match may span tokens, the first string of the
 //! list that matches wins, and `max(len) - 1` characters are held back while streaming.
 
-use super::script::{Channel, Cursor, Finish, Reason, Run, Script, Source, StopReason};
+use super::script::{Channel, Cursor, Finish, Reason, Script, StopReason, TokenRun, TokenSource};
 use crate::generate::request::Stops;
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
@@ -28,8 +28,8 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
     };
     let primary = tokenizer.eos() == Some(id) && !stops.ignore_eos;
     truncate(script, index);
-    script.runs.push(Run {
-        source: Source::Silent(id),
+    script.runs.push(TokenRun {
+        source: TokenSource::Silent(id),
         from: 0,
         to: 1,
         channel: Channel::Marker,
@@ -170,8 +170,8 @@ fn rebuild(
             .iter()
             .position(|c| *c != channel)
             .map_or(channels.len(), |n| from + n);
-        let source = Source::Own(own);
-        let run = Run {
+        let source = TokenSource::Own(own);
+        let run = TokenRun {
             source,
             from: from as u32,
             to: to as u32,
@@ -193,7 +193,7 @@ fn copy_runs(script: &mut Script, original: &Script, from: u32, to: u32) {
         let len = run.to - run.from;
         let (start, end) = (from.max(at), to.min(at + len));
         if start < end {
-            let part = Run {
+            let part = TokenRun {
                 from: run.from + start - at,
                 to: run.from + end - at,
                 ..*run

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format, LoadOptions};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Retimed, Synthetic};
-use vllm_sim_replay::workload::{Prompt, Session, Source};
+use vllm_sim_replay::workload::{Prompt, Session, WorkloadSource};
 
 /// A folder with one file.
 fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
@@ -20,7 +20,7 @@ fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-fn all(mut source: impl Source) -> Vec<Session> {
+fn all(mut source: impl WorkloadSource) -> Vec<Session> {
     let mut sessions = Vec::new();
     while let Some(session) = source.next().expect("is a session") {
         sessions.push(session);

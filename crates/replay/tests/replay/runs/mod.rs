@@ -18,7 +18,7 @@ use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status, WorkerChange};
 use vllm_sim_replay::synth::{Arrivals, Lengths, Synthetic};
 use vllm_sim_replay::workload::{
-    Dependency, Prompt, Session, Source, TokenRun, Turn, WorkloadError,
+    Dependency, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals, TransferTime,
@@ -151,7 +151,7 @@ fn chats(sessions: u64) -> Synthetic {
     }
 }
 
-fn play(settings: &Settings, mut source: impl Source) -> (Notes, Totals) {
+fn play(settings: &Settings, mut source: impl WorkloadSource) -> (Notes, Totals) {
     let mut notes = Notes::default();
     let totals = run(settings, &mut source, &mut notes).unwrap();
     (notes, totals)
@@ -236,7 +236,7 @@ fn turns_wait_for_the_turn_before_and_their_pause() {
 /// Sessions in a list.
 struct Listed(std::vec::IntoIter<Session>, bool);
 
-impl Source for Listed {
+impl WorkloadSource for Listed {
     fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
         Ok(self.0.next())
     }
