@@ -155,7 +155,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    // As behind `serve`, the first loose word names the model.
+    // As with `serve`, the first loose word names the model.
     let mut words = words.to_vec();
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.insert(0, "--model".to_owned());

@@ -317,7 +317,7 @@ async fn no_request_sees_a_mix_of_two_settings() {
 
 #[tokio::test]
 async fn the_scenarios_that_come_along_can_be_played() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/drills");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/scenarios");
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     let mut played = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

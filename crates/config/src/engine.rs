@@ -20,13 +20,13 @@ use super::values::Values;
 /// When replies say what they say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Engine {
-    /// Who decides which sequence runs [pool; behind `serve` vllm].
+    /// Who decides which sequence runs [pool; with `serve` vllm].
     pub scheduler: SchedulerKind,
-    /// Sequences that run at once [5; behind `serve` 256]; at least 1.
+    /// Sequences that run at once [5; with `serve` 256]; at least 1.
     pub max_num_seqs: u32,
-    /// Token budget of one step [8192; behind `serve` 2048].
+    /// Token budget of one step [8192; with `serve` 2048].
     pub max_num_batched_tokens: u32,
-    /// llm-d's bound of the queue [1000; behind `serve` none]: beyond it 429.
+    /// llm-d's bound of the queue [1000; with `serve` none]: beyond it 429.
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's bounds of the queue, in requests and in prompt tokens: beyond them 503.
     pub admission: Admission,

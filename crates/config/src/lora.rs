@@ -12,7 +12,7 @@ use super::values::Values;
 /// Adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lora {
-    /// Whether adapters exist at all [yes; behind `serve` with `--enable-lora`].
+    /// Whether adapters exist at all [yes; with `serve` only by `--enable-lora`].
     pub enabled: bool,
     /// Adapters that run at once (default 1); at least 1.
     pub max_loras: u32,
@@ -24,7 +24,7 @@ pub struct Lora {
     pub modules: Vec<LoraModule>,
     /// How long loading takes (default 0).
     pub load_time: Duration,
-    /// Whether `/v1/load_lora_adapter` exists [yes; behind `serve` by environment].
+    /// Whether `/v1/load_lora_adapter` exists [yes; with `serve` only by environment].
     pub runtime_updating: bool,
 }
 

@@ -10,7 +10,7 @@ use super::values::Values;
 /// What `/metrics` shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metrics {
-    /// Also the names of older releases and of llm-d [yes; behind `serve` no].
+    /// Also the names of older releases and of llm-d [yes; with `serve` no].
     pub legacy: bool,
     /// No `vllm:*` series at all (`--disable-log-stats`).
     pub disable_log_stats: bool,
@@ -18,7 +18,7 @@ pub struct Metrics {
     pub kv_cache: bool,
     /// Share of blocks those sample (default 0.01).
     pub kv_cache_sample: f64,
-    /// How often a line about each engine is logged behind `serve` (default 10 s); zero: never.
+    /// How often a line about each engine is logged with `serve` (default 10 s); zero: never.
     pub log_interval: Duration,
     /// FLOP counters (`--enable-mfu-metrics`).
     pub mfu: bool,

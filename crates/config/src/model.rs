@@ -18,7 +18,7 @@ pub struct Model {
     pub name: String,
     /// Names that requests may use; at least one, the first is shown in answers.
     pub served_names: Vec<String>,
-    /// Longest prompt plus output, in tokens [1024; behind `serve` config.json's, else 32768].
+    /// Longest prompt plus output, in tokens [1024; with `serve` config.json's, else 32768].
     pub max_model_len: u32,
     /// The model's `config.json`, when `name` is a folder that has one.
     pub hf_config: Option<Arc<Value>>,

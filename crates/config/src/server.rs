@@ -12,7 +12,7 @@ use vllm_sim_observe::otel::OtlpProtocol;
 pub struct Server {
     /// Address to listen on; `None`: all interfaces.
     pub host: Option<String>,
-    /// TCP port of the first rank (default 8000); 0 (only behind `serve`): any free one.
+    /// TCP port of the first rank (default 8000); 0 (only with `serve`): any free one.
     pub port: u16,
     /// Unix socket instead of host and port.
     pub uds: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Largest request body (default 64 MiB).
     pub max_request_body_bytes: usize,
-    /// How long requests in flight may go on after a signal [30 s; behind `serve` 0: abort].
+    /// How long requests in flight may go on after a signal [30 s; with `serve` 0: abort].
     pub shutdown_timeout: Duration,
     /// How long `/health/ready` says 503 after start (default 0).
     pub startup_duration: Duration,

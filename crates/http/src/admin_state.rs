@@ -168,7 +168,7 @@ impl AdminState {
             scenario = scenario.name,
             seed,
             phases = scenario.phases.len(),
-            "drill begins"
+            "scenario begins"
         );
         let run = Arc::new(ScenarioRun::begin(
             scenario,
@@ -359,7 +359,7 @@ impl PhaseSettings {
                     "phase begins"
                 );
             }
-            _ => tracing::info!(scenario, "drill is over"),
+            _ => tracing::info!(scenario, "scenario is over"),
         }
     }
 }

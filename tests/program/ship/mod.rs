@@ -192,7 +192,7 @@ async fn the_dashboard_acts_only_where_it_may() {
         let (status, _, _) = get(cli_mode, flags, "/admin/config").await;
         assert_eq!(status == 200, asks, "{flags:?}");
     }
-    // Behind `serve` its switches bring the route that they call.
+    // With `serve` its switches bring the route that they call.
     let (status, _, _) = get(CliMode::Vllm, &[], "/admin/config").await;
     assert_eq!(status, 404);
     let (status, _, _) = get(CliMode::Vllm, &["--dashboard-control"], "/admin/config").await;

@@ -11,7 +11,7 @@ use crate::read::JsonMap;
 const LIMIT: &str = "limits cannot be less than 1";
 
 flags! {
-    TASK: Option<Task> = Flag::choice("task", Api, words![("auto", None), ("generate", Some(Task::Generate)), ("embed", Some(Task::Embed)), ("embedding", Some(Task::Embed)), ("classify", Some(Task::Classify)), ("score", Some(Task::Score)), ("reward", Some(Task::Reward)), ("transcription", Some(Task::Transcription)), ("realtime", Some(Task::Realtime)), ("draft", Some(Task::Generate))], "Which family of routes exists [all; behind `serve` generate].")
+    TASK: Option<Task> = Flag::choice("task", Api, words![("auto", None), ("generate", Some(Task::Generate)), ("embed", Some(Task::Embed)), ("embedding", Some(Task::Embed)), ("classify", Some(Task::Classify)), ("score", Some(Task::Score)), ("reward", Some(Task::Reward)), ("transcription", Some(Task::Transcription)), ("realtime", Some(Task::Realtime)), ("draft", Some(Task::Generate))], "Which family of routes exists [all; with `serve` generate].")
         .or("auto");
     RUNNER: Runner = Flag::choice("runner", Api, words![("auto", Runner::Auto), ("generate", Runner::Generate), ("pooling", Runner::Pooling), ("draft", Runner::Auto)], "vLLM's newer spelling: `pooling` serves embeddings.")
         .or("auto");

@@ -11,7 +11,7 @@ use vllm_sim_service::generate::Mode;
 flags! {
     MODE: Mode = Flag::choice("mode", Content, words![("random", Mode::Random), ("echo", Mode::Echo)], "Replies are built-in sentences (or the dataset's), or the prompt.")
         .or("random");
-    SEED: Option<i64> = Flag::new("seed", Content, "Root of every random choice [the clock at start; behind `serve` 0].")
+    SEED: Option<i64> = Flag::new("seed", Content, "Root of every random choice [the clock at start; with `serve` 0].")
         .by_mode("", "0");
     ECHO_CUT: bool = Flag::new("echo-cut", Content, "Cut an echo to the token limit [with --compat llm-d it is left whole].")
         .or("true");
@@ -38,7 +38,7 @@ flags! {
         .refusal("time to generate image standard deviation cannot be negative");
     MM_ENCODER_ONLY: bool = Flag::new("mm-encoder-only", Content, "Only the multimodal encoder.")
         .or("false");
-    MM_TOKENS_PER_ITEM: Option<JsonMap> = Flag::new("mm-tokens-per-item", Content, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', pictures also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'.");
+    MM_TOKENS_PER_ITEM: Option<JsonMap> = Flag::new("mm-tokens-per-item", Content, "The model takes media; tokens of an item of each modality: '{\"image\": 576, \"audio\": 250, \"video\": 2048}', images also by area: '{\"image\": {\"patch\": 28, \"least\": 4, \"most\": 16384, \"unknown\": 576}}'.");
     MAX_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("max-tool-call-integer-param", Tools, "Greatest integer argument.")
         .or("100");
     MIN_TOOL_CALL_INTEGER_PARAM: i64 = Flag::new("min-tool-call-integer-param", Tools, "Least integer argument.")

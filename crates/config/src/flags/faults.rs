@@ -22,7 +22,7 @@ flags! {
     LATENCY_FACTOR: f64 = Flag::new("latency-factor", Failures, "Everything takes so many times as long: delays and step times; below 1 it is faster.")
         .or("1").live(Scope::Server)
         .within(1e-6, 1e6, "latency factor must be more than 0 and at most 1000000");
-    SCENARIO: Option<PathBuf> = Flag::new("scenario", Failures, "YAML file of failures and slow-downs over time: a drill.");
-    ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer key that /admin and /fake_metrics ask for. Behind `serve` they exist with it, or with --dev-mode.")
+    SCENARIO: Option<PathBuf> = Flag::new("scenario", Failures, "YAML file of a scenario: failures and slow-downs over time.");
+    ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer key that /admin and /fake_metrics ask for. With `serve`, they exist with it, or with --dev-mode.")
         .secret();
 }

@@ -8,7 +8,7 @@ use vllm_sim_engine::kv::HashAlgo;
 flags! {
     ENABLE_KVCACHE: bool = Flag::new("enable-kvcache", KvCache, "llm-d's switch: find blocks again and publish events about them.")
         .or("false");
-    KV_CACHE_SIZE: Option<u32> = Flag::new("kv-cache-size", KvCache, "Blocks of the KV cache [behind `serve`: what GPU and model leave].")
+    KV_CACHE_SIZE: Option<u32> = Flag::new("kv-cache-size", KvCache, "Blocks of the KV cache [with `serve`: what GPU and model leave].")
         .by_mode("1024", "").range(0, MANY, "KV cache size cannot be negative");
     NUM_GPU_BLOCKS_OVERRIDE: Option<u32> = Flag::new("num-gpu-blocks-override", KvCache, "The same in vLLM's words; wins.")
         .range(1, MANY, "num-gpu-blocks-override cannot be less than 1");
@@ -17,7 +17,7 @@ flags! {
     BLOCK_SIZE: u32 = Flag::new("block-size", KvCache, "Tokens per block.")
         .or("16").also(&["sglang-page-size"])
         .range(1, 65_536, "block-size must be between 1 and 65536");
-    ENABLE_PREFIX_CACHING: Option<bool> = Flag::new("enable-prefix-caching", KvCache, "Find full blocks again [as enable-kvcache; behind `serve` yes].")
+    ENABLE_PREFIX_CACHING: Option<bool> = Flag::new("enable-prefix-caching", KvCache, "Find full blocks again [as enable-kvcache; with `serve` yes].")
         .by_mode("", "true");
     PREFIX_CACHING_HASH_ALGO: HashAlgo = Flag::choice("prefix-caching-hash-algo", KvCache, words![("sha256", HashAlgo::Sha256), ("sha256_cbor", HashAlgo::Sha256Cbor), ("xxhash", HashAlgo::Xxhash), ("xxhash_cbor", HashAlgo::XxhashCbor), ("fnv64_cbor", HashAlgo::LlmdFnv)], "How blocks are named [sha256; with llm-d's events fnv64_cbor].");
     HASH_SEED: Option<String> = Flag::new("hash-seed", KvCache, "Seed of block names.")

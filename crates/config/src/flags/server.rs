@@ -11,7 +11,7 @@ use vllm_sim_observe::otel::OtlpProtocol;
 
 flags! {
     HOST: Option<String> = Flag::new("host", Server, "Address to listen on [all interfaces].");
-    PORT: u16 = Flag::new("port", Server, "Port of the first rank. Behind `serve` 0 means any free one.")
+    PORT: u16 = Flag::new("port", Server, "Port of the first rank. With `serve`, 0 means any free one.")
         .or("8000").range_by_mode((1, 65_535), (0, 65_535), "invalid port: 1 to 65535 are allowed");
     UDS: Option<PathBuf> = Flag::new("uds", Server, "Listen on this Unix socket instead of host and port.");
     ROOT_PATH: Option<String> = Flag::new("root-path", Server, "Prefix under which every route exists too.");

@@ -222,7 +222,7 @@ function drawLora(families) {
   }));
 }
 
-/** What was done to clients, and the drill that does it. */
+/** What was done to clients, and the scenario that does it. */
 function drawFaults(families) {
   const playing = (families.get("vllm_sim_scenario_phase") || [])[0];
   const counts = new Map();
@@ -230,9 +230,9 @@ function drawFaults(families) {
     counts.set(labels.kind, (counts.get(labels.kind) || 0) + value);
   }
   const facts = [];
-  if (playing) facts.push("Drill: ", element("b", playing.labels.scenario), ", phase ", element("b", playing.labels.phase));
+  if (playing) facts.push("Scenario: ", element("b", playing.labels.scenario), ", phase ", element("b", playing.labels.phase));
   else if (!counts.size) facts.push("None.");
-  at("drill").replaceChildren(...facts);
+  at("scenario").replaceChildren(...facts);
   at("faulty").hidden = !counts.size;
   rows("faults", [...counts].map(([kind, count]) => [kind, whole(count), short(rate("vllm_sim_faults_total", { kind }))]));
 }

@@ -50,7 +50,7 @@ impl ScenarioPosition {
         &self.scenario
     }
 
-    /// Round and phase; `None`: the drill is over.
+    /// Round and phase; `None`: the scenario is over.
     pub fn place(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
@@ -118,7 +118,7 @@ pub enum PhaseChange {
     Again,
 }
 
-/// Told of every change of phase, in order: round and phase, or that the drill is over.
+/// Told of every change of phase, in order: round and phase, or that the scenario is over.
 pub type OnPhaseChange = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
 /// A scenario that is being played: all who ask see the same phase.
@@ -144,7 +144,7 @@ impl ScenarioRun {
         position.due()
     }
 
-    /// A request arrives: `decide` sees its arrival while the phase cannot change. `None`: the drill
+    /// A request arrives: `decide` sees its arrival while the phase cannot change. `None`: the scenario
     /// is over.
     pub fn arrive<T>(
         &self,
