@@ -249,7 +249,7 @@ pub(in crate::tools) struct PoolArgs {
     /// kv_router: 0 takes the least cost, more draws.
     #[arg(long)]
     pub router_temperature: Option<f64>,
-    /// How late the router hears of cached blocks, milliseconds.
+    /// How late the router learns of cached blocks, milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub kv_event_lag_ms: f64,
     /// Seconds until a new worker serves.
