@@ -56,7 +56,7 @@ const REASONS: [&str; 5] = [
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] in upstream's words.
-pub fn check_fake_metrics(
+fn check_fake_metrics(
     mut object: Map<String, Value>,
     mut warn: impl FnMut(String),
 ) -> Result<Value, ConfigError> {

@@ -3,7 +3,7 @@
 //! **Source:** vLLM 0.33 `vllm/tool_parsers/__init__.py` and `vllm/reasoning/__init__.py`.
 
 /// What `--tool-call-parser` may be.
-pub const TOOL_PARSERS: [&str; 58] = [
+pub(super) const TOOL_PARSERS: [&str; 58] = [
     "apertus",
     "beam",
     "cohere_command3",
@@ -65,7 +65,7 @@ pub const TOOL_PARSERS: [&str; 58] = [
 ];
 
 /// What `--reasoning-parser` may be.
-pub const REASONING_PARSERS: [&str; 42] = [
+pub(super) const REASONING_PARSERS: [&str; 42] = [
     "beam",
     "cohere_command3",
     "cohere_command4",

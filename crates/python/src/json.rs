@@ -10,21 +10,14 @@ use crate::repr::repr_float;
 /// colon. Numbers are spelled as serde_json spells them.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
-    push(&mut out, value, escape_ascii);
+    push(&mut out, value);
     out
 }
 
-/// The same with `ensure_ascii=False`.
-pub fn dumps_unicode(value: &Value) -> String {
-    let mut out = String::with_capacity(128);
-    push(&mut out, value, escape);
-    out
-}
-
-fn push(out: &mut String, value: &Value, escape: fn(&mut String, &str)) {
+fn push(out: &mut String, value: &Value) {
     let string = |out: &mut String, text: &str| {
         out.push('"');
-        escape(out, text);
+        escape_ascii(out, text);
         out.push('"');
     };
     match value {
@@ -33,7 +26,7 @@ fn push(out: &mut String, value: &Value, escape: fn(&mut String, &str)) {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                push(out, item, escape);
+                push(out, item);
             }
             out.push(']');
         }
@@ -43,7 +36,7 @@ fn push(out: &mut String, value: &Value, escape: fn(&mut String, &str)) {
                 out.push_str(if index > 0 { ", " } else { "" });
                 string(out, key);
                 out.push_str(": ");
-                push(out, item, escape);
+                push(out, item);
             }
             out.push('}');
         }
@@ -119,10 +112,6 @@ mod tests {
         assert_eq!(
             dumps(&value),
             r#"{"a": [1, 2.5, "\u00e9\"\ud83d\ude00\u007f\u0001\n"], "b": {}, "c": null, "d": [true]}"#
-        );
-        assert_eq!(
-            dumps_unicode(&value),
-            "{\"a\": [1, 2.5, \"é\\\"😀\u{7f}\\u0001\\n\"], \"b\": {}, \"c\": null, \"d\": [true]}"
         );
     }
 

@@ -117,7 +117,7 @@ pub enum ServeError {
 
 impl ServeError {
     /// Whether vLLM finds it only after a stream's headers are out.
-    pub fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
             Self::TooManySequences { .. } => false,

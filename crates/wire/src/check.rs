@@ -30,7 +30,7 @@ pub fn body<T: Wire>(value: &Value) -> Result<T, Fault> {
 ///
 /// # Errors
 /// As [`body`].
-pub fn body_within<T: Wire>(value: &Value, bounds: &RequestBounds) -> Result<T, Fault> {
+pub(crate) fn body_within<T: Wire>(value: &Value, bounds: &RequestBounds) -> Result<T, Fault> {
     let checked = checked_within(&T::SCHEMA, value, bounds)?;
     T::read(&checked).ok_or_else(unread)
 }

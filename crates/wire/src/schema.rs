@@ -91,7 +91,7 @@ pub struct Length {
 }
 
 /// Any length.
-pub const ANY_LENGTH: Length = Length {
+pub(crate) const ANY_LENGTH: Length = Length {
     min: 0,
     max: usize::MAX,
 };
@@ -104,7 +104,7 @@ pub const INT: Schema = Schema::Int(NumberBounds {
 });
 
 /// `int` of 64 bits.
-pub const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
+pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
 /// `float`.
 pub const FLOAT: Schema = Schema::Float(NumberBounds {
@@ -114,10 +114,10 @@ pub const FLOAT: Schema = Schema::Float(NumberBounds {
 });
 
 /// `str`.
-pub const STR: Schema = Schema::Str(ANY_LENGTH);
+pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
 /// `int` from `ge` to `le`.
-pub const fn int_within(ge: i128, le: i128) -> Schema {
+pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
         le: Some(le),
@@ -126,7 +126,7 @@ pub const fn int_within(ge: i128, le: i128) -> Schema {
 }
 
 /// `int` of at least `ge`.
-pub const fn int_from(ge: i128) -> Schema {
+pub(crate) const fn int_from(ge: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: Some(ge),
         le: None,
@@ -135,7 +135,7 @@ pub const fn int_from(ge: i128) -> Schema {
 }
 
 /// `int` of more than `gt`.
-pub const fn int_above(gt: i128) -> Schema {
+pub(crate) const fn int_above(gt: i128) -> Schema {
     Schema::Int(NumberBounds {
         ge: None,
         le: None,
@@ -144,7 +144,7 @@ pub const fn int_above(gt: i128) -> Schema {
 }
 
 /// `float` from `ge` to `le`.
-pub const fn float_within(ge: f64, le: f64) -> Schema {
+pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
     Schema::Float(NumberBounds {
         ge: Some(ge),
         le: Some(le),
@@ -183,7 +183,7 @@ pub struct Model {
 }
 
 /// A validator over the raw object: may change it or refuse the request.
-pub type BeforeValidator = fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
+pub(crate) type BeforeValidator = fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
 
 /// A validator over the checked object.
 #[derive(Debug, Clone, Copy)]
@@ -239,7 +239,7 @@ impl From<Fault> for ValidatorError {
 
 impl Model {
     /// A `TypedDict`.
-    pub const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
+    pub(crate) const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
             kind: ClassKind::TypedDict,

@@ -145,7 +145,7 @@ impl EngineMetrics {
     /// A sequence made its first token, `ttft_s` after it arrived at the server. Of its prompt,
     /// `cached_local` tokens were in this engine's cache and `cached_external` came from
     /// another's. The token itself is counted by [`Self::on_tokens`].
-    pub fn on_first_token(
+    pub(crate) fn on_first_token(
         &self,
         ttft_s: f64,
         prompt_tokens: u32,
@@ -176,7 +176,7 @@ impl EngineMetrics {
 
     /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
     /// engine's prefix cache and through a connector.
-    pub fn on_scheduled(&self, queries: u32, hits: u32, ext_queries: u32, ext_hits: u32) {
+    pub(crate) fn on_scheduled(&self, queries: u32, hits: u32, ext_queries: u32, ext_hits: u32) {
         let c = &self.cells;
         c.prefix_queries.add(u64::from(queries));
         c.prefix_hits.add(u64::from(hits));
@@ -189,7 +189,7 @@ impl EngineMetrics {
     }
 
     /// A running sequence went back to waiting.
-    pub fn on_preempted(&self) {
+    pub(crate) fn on_preempted(&self) {
         self.cells.preemptions.add(1);
     }
 
@@ -200,7 +200,7 @@ impl EngineMetrics {
     }
 
     /// A sequence ended with a reason; each choice of a request is one.
-    pub fn on_finished(&self, f: &FinishedRequest) {
+    pub(crate) fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
         c.success[reason].add(1);
@@ -229,7 +229,7 @@ impl EngineMetrics {
     }
 
     /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
-    pub fn on_request_done(&self, n: u32, longest_output: u32) {
+    pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
         self.cells.params_n.observe(f64::from(n));
         self.cells
             .max_generation_tokens
@@ -268,7 +268,7 @@ impl EngineMetrics {
 
     /// A sampled block was taken for other content: how long it held the old, how long it had
     /// been idle, the times between its last accesses; seconds.
-    pub fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
+    pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
         self.cells.block_lifetime.observe(lifetime_s);
         self.cells.block_idle.observe(idle_s);
         for gap in reuse_gaps_s {
@@ -277,7 +277,7 @@ impl EngineMetrics {
     }
 
     /// Estimated work of one step on each GPU (`--enable-mfu-metrics`).
-    pub fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
+    pub(crate) fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
         let work = [flops, read_bytes, write_bytes];
         for (cell, n) in self.cells.work.iter().zip(work) {
             cell.add(n);

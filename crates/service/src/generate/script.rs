@@ -126,7 +126,7 @@ impl Script {
     }
 
     /// Positions of the first token of each call but the first one, markers included.
-    pub fn further_calls(&self) -> Box<[u32]> {
+    pub(crate) fn further_calls(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
         for run in &self.runs {

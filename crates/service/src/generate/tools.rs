@@ -133,7 +133,7 @@ pub enum ToolError {
 ///
 /// # Errors
 /// [`ToolError`], for a tool that is called or, with `strict_whitelist`, for any.
-pub fn plan_calls(
+pub(crate) fn plan_calls(
     tools: &[ToolDef],
     choice: &ToolChoice,
     settings: &ToolSettings,
@@ -199,7 +199,7 @@ fn call(
 ///
 /// # Errors
 /// [`ToolError::Schema`] for the first that are not.
-pub fn check_tools(tools: &[ToolDef], cache: &SchemaCache) -> Result<(), ToolError> {
+pub(crate) fn check_tools(tools: &[ToolDef], cache: &SchemaCache) -> Result<(), ToolError> {
     for tool in tools {
         let parameters = tool.parameters.as_ref().filter(|p| !p.is_null());
         if let Some(Err(source)) = parameters.map(|parameters| cache.schema(parameters)) {
@@ -230,7 +230,7 @@ fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
 ///
 /// # Errors
 /// A sentence that names the keyword at fault and where it stands.
-pub fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
+pub(crate) fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
     whitelist::check(parameters)
 }
 

@@ -68,7 +68,7 @@ impl ChatTemplates {
     }
 
     /// The source of the default template.
-    pub fn default_source(&self) -> Option<&str> {
+    pub(crate) fn default_source(&self) -> Option<&str> {
         self.lazy(DEFAULT).map(LazyTemplate::source)
     }
 

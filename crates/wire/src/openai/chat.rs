@@ -21,7 +21,7 @@ use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// How hard a reasoning model should think.
-pub const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
+pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
     "none", "minimal", "low", "medium", "high", "xhigh", "max",
 ]));
 

@@ -250,30 +250,30 @@ impl Wire for ExtraArgs {
 }
 
 /// `logit_bias`: token ids as text, and their bias.
-pub type LogitBias = IndexMap<String, f64>;
+pub(crate) type LogitBias = IndexMap<String, f64>;
 
 /// `truncate_prompt_tokens`: -1 for all that fits.
-pub const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
+pub(crate) const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
 
 /// At least 1, when given.
-pub const POSITIVE: Schema = Schema::Nullable(&int_from(1));
+pub(crate) const POSITIVE: Schema = Schema::Nullable(&int_from(1));
 
 /// `cache_salt`; tighter limits are checked before.
-pub const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
+pub(crate) const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
 
 /// `"tensors"` or `"none"`.
-pub const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
+pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
 
 /// `"left"` or `"right"`.
-pub const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
+pub(crate) const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
 /// `top_logprobs`, where null means 0.
-pub const TOP_LOGPROBS: Schema =
+pub(crate) const TOP_LOGPROBS: Schema =
     Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
 /// `thinking_token_budget`: null, -1 for no limit, or a limit; other numbers and types are
 /// refused before the schema is asked.
-pub const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
+pub(crate) const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
 
 fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
     match Py::of(value) {

@@ -18,7 +18,7 @@ use crate::schema::{
 };
 
 /// What an answer consists of.
-pub const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
+pub(crate) const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
 
 const TOKEN_IDS: Schema = Schema::After(
     no_negative_ids,
