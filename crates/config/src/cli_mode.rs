@@ -47,7 +47,7 @@ pub(super) enum Action {
 
 /// A command line taken apart.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry<'a> {
+pub(super) struct Invocation<'a> {
     pub(super) action: Action,
     /// `None`: the configuration may say.
     pub(super) cli_mode: Option<CliMode>,
@@ -87,7 +87,7 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
-pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Entry<'a>, ConfigError> {
+pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Invocation<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
         [program, words @ ..] => (name_of(program), words),
@@ -95,7 +95,7 @@ pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Entry
     let program = named.filter(|_| program == "vllm-sim").unwrap_or(program);
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
-    let entry = |action, cli_mode, words| Entry {
+    let entry = |action, cli_mode, words| Invocation {
         action,
         cli_mode,
         compat,
@@ -121,7 +121,7 @@ pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Entry
     }
     match (first.as_str(), rest) {
         ("serve", _) => Ok(serve(rest)),
-        ("launch", [what, rest @ ..]) if what == "render" => Ok(Entry {
+        ("launch", [what, rest @ ..]) if what == "render" => Ok(Invocation {
             render: true,
             ..serve(rest)
         }),

@@ -5,7 +5,7 @@
 //! `--flag.key value`, lists up to the next flag.
 
 use super::error::ConfigError;
-use super::flag::{FlagSpec, Kind};
+use super::flag::{FlagKind, FlagSpec};
 use super::flags::{self, flags};
 use super::ignored::{self, Arity};
 use super::layers::{Layer, ValueSource};
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         inline: Option<&'a str>,
     ) -> Result<(), ConfigError> {
         match (known, key) {
-            (Known::Ours(flag), Some(key)) if flag.kind == Kind::Json => {
+            (Known::Ours(flag), Some(key)) if flag.kind == FlagKind::Json => {
                 let value = self.value(typed, inline)?;
                 self.out
                     .layer
@@ -167,8 +167,8 @@ impl<'a> Reader<'a> {
             (Known::Ours(_), Some(key)) => self.unknown(&format!("--{typed}.{key}"), typed),
             (Known::Ours(flag), None) => {
                 let values = match flag.kind {
-                    Kind::Switch => vec![self.switch(typed, inline)],
-                    Kind::List => self.list(inline),
+                    FlagKind::Switch => vec![self.switch(typed, inline)],
+                    FlagKind::List => self.list(inline),
                     _ => vec![self.value(typed, inline)?.to_owned()],
                 };
                 self.out.layer.set(flag, values, ValueSource::CommandLine);
@@ -300,7 +300,7 @@ fn find_short(name: &str) -> Option<Known> {
 
 fn is_switch(known: Known) -> bool {
     match known {
-        Known::Ours(flag) => flag.kind == Kind::Switch,
+        Known::Ours(flag) => flag.kind == FlagKind::Switch,
         Known::Ignored(_, arity) => arity == Arity::Switch,
     }
 }

@@ -7,7 +7,7 @@ use super::flag::FlagSpec;
 use super::flags::content::SEED;
 use super::flags::flags;
 use super::flags::model::{self, REPLICAS};
-use super::group::Group;
+use super::group::FlagGroup;
 use super::loaded::{Loaded, load_known};
 use super::nearest::closest;
 
@@ -87,12 +87,12 @@ fn of_engine(flag: &FlagSpec) -> bool {
         return false;
     }
     match flag.group {
-        Group::Delays | Group::Scheduler | Group::Timing | Group::KvCache | Group::Parallel => true,
-        Group::General => {
+        FlagGroup::Delays | FlagGroup::Scheduler | FlagGroup::Timing | FlagGroup::KvCache | FlagGroup::Parallel => true,
+        FlagGroup::General => {
             let some = [model::CONFIG.name, model::STRICT_CONFIG.name, REPLICAS.name];
             some.contains(&flag.name)
         }
-        Group::Model => {
+        FlagGroup::Model => {
             let some = [
                 model::MODEL.name,
                 model::MAX_MODEL_LEN.name,

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::cli_mode::CliMode;
-use super::group::Group;
+use super::group::FlagGroup;
 
 /// The greatest number of things.
 pub(crate) const MANY: i64 = u32::MAX as i64;
@@ -29,9 +29,9 @@ pub struct FlagSpec {
     /// Names after one dash (`tp` for `-tp`).
     pub shorts: &'static [&'static str],
     /// Heading it stands under.
-    pub group: Group,
+    pub group: FlagGroup,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: FlagKind,
     /// Default of llm-d's command line and of vLLM's; empty: none.
     pub defaults: (&'static str, &'static str),
     /// Bounds of llm-d's command line and of vLLM's.
@@ -52,7 +52,7 @@ pub struct FlagSpec {
 
 /// What a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagKind {
     /// `--x`, `--x=false`, `--x false`, `--no-x`.
     Switch,
     /// A whole number.
@@ -79,7 +79,7 @@ pub enum Kind {
     Json,
 }
 
-impl Kind {
+impl FlagKind {
     /// What stands for the value in help texts.
     pub fn placeholder(self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ pub(crate) struct ChoiceWords<T: 'static> {
 /// A type that the values of a flag can be read as.
 pub(crate) trait FlagValue: Sized {
     /// What such a flag takes.
-    const KIND: Kind;
+    const KIND: FlagKind;
 
     /// Reads what was typed, or the default.
     fn read(typed: &Typed<'_>) -> Result<Self, Refused>;
@@ -147,7 +147,7 @@ pub(crate) enum Refused {
 
 impl<T: FlagValue> Flag<T> {
     /// A visible flag without default, bounds, aliases or variables.
-    pub(crate) const fn new(name: &'static str, group: Group, help: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str, group: FlagGroup, help: &'static str) -> Self {
         Self {
             spec: FlagSpec::new(name, group, T::KIND, help),
             meanings: &[],
@@ -159,12 +159,12 @@ impl<T> Flag<T> {
     /// As [`Self::new`], one of a few words.
     pub(crate) const fn choice(
         name: &'static str,
-        group: Group,
+        group: FlagGroup,
         words: ChoiceWords<T>,
         help: &'static str,
     ) -> Self {
         Self {
-            spec: FlagSpec::new(name, group, Kind::Choice(words.names), help),
+            spec: FlagSpec::new(name, group, FlagKind::Choice(words.names), help),
             meanings: words.meanings,
         }
     }
@@ -218,13 +218,13 @@ impl<T> Flag<T> {
 
     /// A bare number of a duration is seconds.
     pub(crate) const fn seconds(mut self) -> Self {
-        self.spec.kind = Kind::Seconds;
+        self.spec.kind = FlagKind::Seconds;
         self
     }
 
     /// A whole number may end in vLLM's `k`, `K`, `m`, ….
     pub(crate) const fn suffixed(mut self) -> Self {
-        self.spec.kind = Kind::Count;
+        self.spec.kind = FlagKind::Count;
         self
     }
 
@@ -278,7 +278,7 @@ impl<T> Deref for Flag<T> {
 }
 
 impl FlagSpec {
-    const fn new(name: &'static str, group: Group, kind: Kind, help: &'static str) -> Self {
+    const fn new(name: &'static str, group: FlagGroup, kind: FlagKind, help: &'static str) -> Self {
         Self {
             name,
             aliases: &[],
@@ -332,7 +332,7 @@ impl FlagSpec {
     /// The words of a choice.
     pub(crate) fn words(&self) -> &'static [&'static str] {
         match self.kind {
-            Kind::Choice(words) => words,
+            FlagKind::Choice(words) => words,
             _ => &[],
         }
     }

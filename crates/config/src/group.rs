@@ -1,6 +1,6 @@
 /// Headings of the help text, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
+pub enum FlagGroup {
     /// Which model is imitated.
     Model,
     /// Sockets and headers.
@@ -37,7 +37,7 @@ pub enum Group {
     General,
 }
 
-impl Group {
+impl FlagGroup {
     /// All of them, in order.
     pub const ALL: [Self; 17] = [
         Self::General,

@@ -6,9 +6,9 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::cli_mode::CliMode;
-use super::flag::{FlagSpec, Kind, Range};
+use super::flag::{FlagKind, FlagSpec, Range};
 use super::flags::{self, flags};
-use super::group::Group;
+use super::group::FlagGroup;
 use super::ignored;
 
 const USAGE: &str = "\
@@ -73,15 +73,15 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         .help(described(flag, cli_mode));
     let one_of = |words: &'static [&'static str]| PossibleValuesParser::new(words);
     let arg = match flag.kind {
-        Kind::Switch => {
+        FlagKind::Switch => {
             let arg = arg.num_args(0..=1).value_name("BOOL");
             arg.value_parser(one_of(&["true", "false"]))
         }
         kind => arg.value_name(kind.placeholder()),
     };
     let arg = match flag.kind {
-        Kind::Choice(words) => arg.value_parser(one_of(words)),
-        Kind::Path | Kind::Repeat => arg.value_hint(ValueHint::AnyPath),
+        FlagKind::Choice(words) => arg.value_parser(one_of(words)),
+        FlagKind::Path | FlagKind::Repeat => arg.value_hint(ValueHint::AnyPath),
         _ => arg,
     }
     .hide_possible_values(true);
@@ -94,7 +94,7 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
 
 fn described(flag: &FlagSpec, cli_mode: CliMode) -> String {
     let mut text = flag.help.to_owned();
-    if let Kind::Choice(words) = flag.kind {
+    if let FlagKind::Choice(words) = flag.kind {
         let _ = write!(text, " ({})", words.join(", "));
     }
     if let Some(default) = flag.default(cli_mode).filter(|d| *d != "false") {
@@ -119,7 +119,7 @@ pub fn flags_markdown() -> String {
          The command line wins over the environment, that over the file. \
          Where two defaults are given, the second is that of `vllm-sim serve`.\n",
     );
-    for group in Group::ALL {
+    for group in FlagGroup::ALL {
         let _ = write!(
             out,
             "\n## {}\n\n| Flag | Takes | Default | What it does |\n|---|---|---|---|\n",
@@ -165,21 +165,21 @@ fn names(flag: &FlagSpec) -> String {
 
 fn takes(flag: &FlagSpec) -> String {
     let what = match flag.kind {
-        Kind::Switch => "switch".to_owned(),
-        Kind::Int => "whole number".to_owned(),
-        Kind::Count => "whole number, `32k`, `32K`".to_owned(),
-        Kind::Float => "number".to_owned(),
-        Kind::Duration => "duration; bare: ms".to_owned(),
-        Kind::Seconds => "duration; bare: s".to_owned(),
-        Kind::Text => "text".to_owned(),
-        Kind::Path | Kind::Repeat => "path".to_owned(),
-        Kind::Choice(words) => words
+        FlagKind::Switch => "switch".to_owned(),
+        FlagKind::Int => "whole number".to_owned(),
+        FlagKind::Count => "whole number, `32k`, `32K`".to_owned(),
+        FlagKind::Float => "number".to_owned(),
+        FlagKind::Duration => "duration; bare: ms".to_owned(),
+        FlagKind::Seconds => "duration; bare: s".to_owned(),
+        FlagKind::Text => "text".to_owned(),
+        FlagKind::Path | FlagKind::Repeat => "path".to_owned(),
+        FlagKind::Choice(words) => words
             .iter()
             .map(|word| format!("`{word}`"))
             .collect::<Vec<_>>()
             .join(" "),
-        Kind::List => "list".to_owned(),
-        Kind::Json => "JSON".to_owned(),
+        FlagKind::List => "list".to_owned(),
+        FlagKind::Json => "JSON".to_owned(),
     };
     match flag.ranges.map(|(llmd, vllm)| (bounds(llmd), bounds(vllm))) {
         None => what,

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
-use super::flag::{FlagSpec, Kind};
+use super::flag::{FlagKind, FlagSpec};
 use super::flags::flags;
 
 /// Where a value was typed.
@@ -60,7 +60,7 @@ impl Layer {
     /// Sets a flag, or adds to a list that this layer has begun.
     pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
         match self.settings.get_mut(flag.name) {
-            Some(begun) if matches!(flag.kind, Kind::List | Kind::Repeat) => {
+            Some(begun) if matches!(flag.kind, FlagKind::List | FlagKind::Repeat) => {
                 begun.values.extend(values)
             }
             _ => {
@@ -172,7 +172,7 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
                 continue;
             }
             let values = match flag.kind {
-                Kind::List | Kind::Repeat if name == own => split(&text),
+                FlagKind::List | FlagKind::Repeat if name == own => split(&text),
                 _ => vec![text],
             };
             layer.set(flag, values, ValueSource::Environment(name.to_owned()));

@@ -1,8 +1,8 @@
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, Action, CliMode, Entry, TOOLS};
+use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
 use super::error::ConfigError;
-use super::flag::{FlagSpec, Kind};
+use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::EXTRA_ENGINE_ARGS;
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
@@ -148,7 +148,11 @@ fn preset(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) 
 }
 
 /// The model of `serve MODEL`; other loose words are llm-d's to ignore and vLLM's to refuse.
-fn place_loose(entry: &Entry<'_>, loose: &[String], typed: &mut Layer) -> Result<(), ConfigError> {
+fn place_loose(
+    entry: &Invocation<'_>,
+    loose: &[String],
+    typed: &mut Layer,
+) -> Result<(), ConfigError> {
     let mut rest = loose;
     if entry.takes_model
         && let Some((model, others)) = loose.split_first()
@@ -176,7 +180,7 @@ fn place_loose(entry: &Entry<'_>, loose: &[String], typed: &mut Layer) -> Result
 }
 
 /// `vllm --version` prints the release alone; KServe reads the last word of the last line.
-fn version(entry: &Entry<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
+fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
     let mut settings = layers::environment(env);
     settings.cover(typed.clone());
     let release = settings
@@ -330,10 +334,10 @@ impl Loaded {
 /// A value of the admin API as it would be typed.
 fn updated_values(flag: &FlagSpec, value: &Value) -> Vec<String> {
     match (flag.kind, value) {
-        (Kind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
+        (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
             vec![format!("{nanos}ns")]
         }
-        (Kind::List, Value::Array(items)) => items.iter().map(text).collect(),
+        (FlagKind::List, Value::Array(items)) => items.iter().map(text).collect(),
         (_, value) => vec![text(value)],
     }
 }
@@ -354,8 +358,8 @@ fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
 /// A duration as Go writes it, whatever it was typed as.
 pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
-        Kind::Seconds => 1_000_000_000,
-        Kind::Duration => 1_000_000,
+        FlagKind::Seconds => 1_000_000_000,
+        FlagKind::Duration => 1_000_000,
         _ => return None,
     };
     let typed = duration::parse(typed, unit).ok()?;

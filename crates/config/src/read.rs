@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flag::{FlagValue, Kind, Range, Refused, Typed};
+use super::flag::{FlagKind, FlagValue, Range, Refused, Typed};
 use vllm_sim_engine::duration;
 
 /// The members of a JSON object.
@@ -44,7 +44,7 @@ impl<'a> Typed<'a> {
 
     /// A whole number, whatever the flag's bounds.
     pub(crate) fn whole(&self) -> Result<Option<i64>, Refused> {
-        if self.spec.kind == Kind::Count {
+        if self.spec.kind == FlagKind::Count {
             return self.count();
         }
         self.text().map(whole).transpose()
@@ -109,7 +109,7 @@ impl<'a> Typed<'a> {
     /// A duration with its sign; a bare number counts in the flag's unit.
     pub(crate) fn duration(&self) -> Result<duration::Typed, Refused> {
         let (unit, unit_name) = match self.spec.kind {
-            Kind::Seconds => (1_000_000_000, "seconds"),
+            FlagKind::Seconds => (1_000_000_000, "seconds"),
             _ => (1_000_000, "milliseconds"),
         };
         let text = self.values.last().map_or("0", String::as_str);
@@ -134,7 +134,7 @@ fn whole(text: &str) -> Result<i64, Refused> {
 }
 
 impl FlagValue for bool {
-    const KIND: Kind = Kind::Switch;
+    const KIND: FlagKind = FlagKind::Switch;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(typed.switch()?.unwrap_or(false))
@@ -142,7 +142,7 @@ impl FlagValue for bool {
 }
 
 impl FlagValue for Option<bool> {
-    const KIND: Kind = Kind::Switch;
+    const KIND: FlagKind = FlagKind::Switch;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         typed.switch()
@@ -152,7 +152,7 @@ impl FlagValue for Option<bool> {
 macro_rules! whole_numbers {
     ($($int:ty),*) => {$(
         impl FlagValue for $int {
-            const KIND: Kind = Kind::Int;
+            const KIND: FlagKind = FlagKind::Int;
 
             fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
                 Option::<$int>::read(typed)?.ok_or_else(|| unreadable("", WHOLE))
@@ -160,7 +160,7 @@ macro_rules! whole_numbers {
         }
 
         impl FlagValue for Option<$int> {
-            const KIND: Kind = Kind::Int;
+            const KIND: FlagKind = FlagKind::Int;
 
             fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
                 let fit = |n| <$int>::try_from(n).map_err(|_| Refused::OutOfBounds);
@@ -173,7 +173,7 @@ macro_rules! whole_numbers {
 whole_numbers!(u8, u16, u32, u64, usize, i64);
 
 impl FlagValue for f64 {
-    const KIND: Kind = Kind::Float;
+    const KIND: FlagKind = FlagKind::Float;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         typed.number()?.ok_or_else(|| unreadable("", NUMBER))
@@ -181,7 +181,7 @@ impl FlagValue for f64 {
 }
 
 impl FlagValue for Option<f64> {
-    const KIND: Kind = Kind::Float;
+    const KIND: FlagKind = FlagKind::Float;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         typed.number()
@@ -189,7 +189,7 @@ impl FlagValue for Option<f64> {
 }
 
 impl FlagValue for Duration {
-    const KIND: Kind = Kind::Duration;
+    const KIND: FlagKind = FlagKind::Duration;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Option::<Self>::read(typed)?.ok_or(Refused::OutOfBounds)
@@ -198,7 +198,7 @@ impl FlagValue for Duration {
 
 /// `None`: it is negative.
 impl FlagValue for Option<Duration> {
-    const KIND: Kind = Kind::Duration;
+    const KIND: FlagKind = FlagKind::Duration;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(typed.duration()?.positive())
@@ -207,7 +207,7 @@ impl FlagValue for Option<Duration> {
 
 /// The default stands for an empty text.
 impl FlagValue for String {
-    const KIND: Kind = Kind::Text;
+    const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         let default = || typed.spec.default(typed.cli_mode).unwrap_or_default();
@@ -216,7 +216,7 @@ impl FlagValue for String {
 }
 
 impl FlagValue for Option<String> {
-    const KIND: Kind = Kind::Text;
+    const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(typed.text().map(str::to_owned))
@@ -224,7 +224,7 @@ impl FlagValue for Option<String> {
 }
 
 impl FlagValue for Option<PathBuf> {
-    const KIND: Kind = Kind::Path;
+    const KIND: FlagKind = FlagKind::Path;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(typed.text().map(PathBuf::from))
@@ -232,7 +232,7 @@ impl FlagValue for Option<PathBuf> {
 }
 
 impl FlagValue for Vec<PathBuf> {
-    const KIND: Kind = Kind::Repeat;
+    const KIND: FlagKind = FlagKind::Repeat;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(typed.values.iter().map(PathBuf::from).collect())
@@ -241,7 +241,7 @@ impl FlagValue for Vec<PathBuf> {
 
 /// A value that is a JSON array stands for its elements.
 impl FlagValue for Vec<String> {
-    const KIND: Kind = Kind::List;
+    const KIND: FlagKind = FlagKind::List;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         Ok(expanded(typed.values))
@@ -249,7 +249,7 @@ impl FlagValue for Vec<String> {
 }
 
 impl FlagValue for Option<JsonMap> {
-    const KIND: Kind = Kind::Json;
+    const KIND: FlagKind = FlagKind::Json;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
         let Some(text) = typed.text() else {

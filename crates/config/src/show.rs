@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::flag::{FlagSpec, Kind};
+use super::flag::{FlagKind, FlagSpec};
 use super::flags::{flags, model};
-use super::group::Group;
+use super::group::FlagGroup;
 use super::layers::ValueSource;
 use super::loaded::{Effective, Loaded, shown_duration};
 use super::read::expanded;
@@ -26,9 +26,9 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
         "# Configuration of vllm-sim: `vllm-sim --config FILE` takes it back.\n\
          # Values that nobody chose are comments; they depend on `cli-mode`.\n",
     );
-    for group in Group::ALL {
+    for group in FlagGroup::ALL {
         let mut lines = String::new();
-        if group == Group::General {
+        if group == FlagGroup::General {
             // Whose defaults apply comes first, since all others depend on it.
             let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
         }
@@ -65,7 +65,10 @@ pub fn without_passwords(text: &str) -> String {
     out + rest
 }
 
-fn entries(loaded: &Loaded, group: Group) -> impl Iterator<Item = (&'static FlagSpec, &Effective)> {
+fn entries(
+    loaded: &Loaded,
+    group: FlagGroup,
+) -> impl Iterator<Item = (&'static FlagSpec, &Effective)> {
     flags().zip(&loaded.effective).filter(move |(flag, _)| {
         flag.group == group && flag.name != model::CLI_MODE.name && flag.name != model::CONFIG.name
     })
@@ -79,19 +82,19 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
         }
         return;
     }
-    if entry.values.is_empty() && !(typed && flag.kind == Kind::List) {
+    if entry.values.is_empty() && !(typed && flag.kind == FlagKind::List) {
         return;
     }
     let value = match flag.kind {
-        Kind::List => {
+        FlagKind::List => {
             let items: Vec<String> = expanded(&entry.values)
                 .iter()
                 .map(|item| scalar(item))
                 .collect();
             format!("[{}]", items.join(", "))
         }
-        Kind::Json => entry.values.concat(),
-        Kind::Text | Kind::Path | Kind::Choice(_) => scalar(&entry.values.concat()),
+        FlagKind::Json => entry.values.concat(),
+        FlagKind::Text | FlagKind::Path | FlagKind::Choice(_) => scalar(&entry.values.concat()),
         _ => plain(&entry.values.concat()),
     };
     let mark = if typed { "" } else { "# " };
@@ -136,7 +139,7 @@ pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
 fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
     let values: Vec<String> = values.iter().map(|text| without_passwords(text)).collect();
     let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
-    if flag.kind == Kind::List {
+    if flag.kind == FlagKind::List {
         let items = values.iter().flat_map(|text| match read(text) {
             Value::Array(items) => items,
             other => vec![other],
@@ -147,8 +150,8 @@ fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
         return Value::Null;
     };
     match flag.kind {
-        Kind::Text | Kind::Path | Kind::Choice(_) => text.as_str().into(),
-        Kind::Duration | Kind::Seconds => {
+        FlagKind::Text | FlagKind::Path | FlagKind::Choice(_) => text.as_str().into(),
+        FlagKind::Duration | FlagKind::Seconds => {
             shown_duration(flag, text).map_or(Value::Null, Value::from)
         }
         _ if text == "none" => Value::Null,

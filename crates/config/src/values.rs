@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
-use super::flag::{Flag, FlagSpec, FlagValue, Kind, Refused, Typed};
+use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, Refused, Typed};
 use super::flags;
 use super::layers::{Layer, Setting, ValueSource};
 use super::nearest::closest;
@@ -79,7 +79,7 @@ impl Values {
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
         let typed = self.typed(flag);
         let value = T::read(&typed).map_err(|refused| self.refused(flag, refused))?;
-        if flag.kind == Kind::Duration
+        if flag.kind == FlagKind::Duration
             && self.given(flag)
             && typed.duration().is_ok_and(|read| read.bare)
         {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::command_line;
 use super::error::ConfigError;
-use super::flag::{FlagSpec, Kind};
+use super::flag::{FlagKind, FlagSpec};
 use super::flags;
 use super::ignored;
 use super::layers::{Layer, ValueSource};
@@ -65,7 +65,7 @@ fn set(
     let base = base.replace('_', "-");
     if let Some(flag) = flags::long(&base).or_else(|| flags::short(&base)) {
         return match below {
-            Some(below) if flag.kind == Kind::Json => {
+            Some(below) if flag.kind == FlagKind::Json => {
                 layer.set_key(flag, below, &text(value), source)
             }
             Some(_) => unknown(layer, key, &base, path, strict),
@@ -82,7 +82,7 @@ fn set(
         return Ok(());
     }
     if let Some(flag) = base.strip_prefix("no-").and_then(flags::long)
-        && flag.kind == Kind::Switch
+        && flag.kind == FlagKind::Switch
     {
         let off = matches!(value, Value::Bool(true) | Value::Null) || text(value) == "true";
         layer.set(flag, vec![(!off).to_string()], source);
@@ -118,14 +118,14 @@ fn unknown(
 fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,
-        (Kind::List, Value::Array(items)) => Some(
+        (FlagKind::List, Value::Array(items)) => Some(
             items
                 .iter()
                 .map(text)
                 .filter(|item| !item.is_empty())
                 .collect(),
         ),
-        (Kind::List, Value::String(item)) if item.is_empty() => Some(Vec::new()),
+        (FlagKind::List, Value::String(item)) if item.is_empty() => Some(Vec::new()),
         (_, value) => Some(vec![text(value)]),
     }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 /// A recorded reply, cut to the limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct RecordedReply {
     /// Token ids; empty when the file has none ([`Generation::Texts`](crate::Generation::Texts)): encode the texts.
     pub tokens: Vec<u32>,
     /// The text of each token.

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::hash::Hash;
 use super::index::{self, Index};
-use super::reply::{Found, Summary};
+use super::reply::{RecordedReply, Summary};
 use super::row::{self, Generation, Recorded};
 
 /// An open dataset. Look-ups take a lock for as long as SQLite needs to read one row.
@@ -61,7 +61,7 @@ impl Dataset {
         limit: Option<u32>,
         ignore_eos: bool,
         rng: &mut impl Rng,
-    ) -> Option<Found> {
+    ) -> Option<RecordedReply> {
         let most = limit.unwrap_or(u32::MAX);
         let exact = ignore_eos && limit.is_some();
         let same = self.index.same(hashes);
@@ -86,7 +86,7 @@ impl Dataset {
         tokens.truncate(most as usize);
         texts.truncate(most as usize);
         times.truncate(most as usize);
-        Some(Found {
+        Some(RecordedReply {
             reasoning: reasoning.min(texts.len() as u32),
             tokens,
             texts,

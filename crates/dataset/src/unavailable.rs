@@ -6,7 +6,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::error::DatasetError;
 use super::hash::Hash;
-use super::reply::Found;
+use super::reply::RecordedReply;
 use super::row::Generation;
 
 /// An open dataset, which a build without the feature `sqlite` cannot have.
@@ -54,7 +54,7 @@ impl Dataset {
         _limit: Option<u32>,
         _ignore_eos: bool,
         _rng: &mut impl Rng,
-    ) -> Option<Found> {
+    ) -> Option<RecordedReply> {
         match *self {}
     }
 }

@@ -39,13 +39,13 @@ pub enum Asset {
 /// Whether the engines work.
 #[derive(Debug, Default)]
 pub struct Control {
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     /// Whether new work is refused; read by every request.
     refuses: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ControlState {
     paused: Option<Halt>,
     /// What is missing while asleep; empty when awake.
     missing: BTreeSet<Asset>,
@@ -53,7 +53,7 @@ struct State {
     deep: bool,
 }
 
-impl State {
+impl ControlState {
     fn halts(&self) -> bool {
         self.paused.is_some() || self.deep && !self.missing.is_empty()
     }
@@ -75,7 +75,7 @@ impl Control {
         self.state.lock().halts()
     }
 
-    fn settle(&self, service: &Service, change: impl FnOnce(&mut State)) {
+    fn settle(&self, service: &Service, change: impl FnOnce(&mut ControlState)) {
         let mut state = self.state.lock();
         change(&mut state);
         let refuses = matches!(state.paused, Some(Halt::Abort | Halt::Wait));

@@ -3,24 +3,26 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{FlagSpec, Kind, flags, ignored_flags};
+use vllm_sim_config::{FlagSpec, FlagKind, flags, ignored_flags};
 use vllm_sim_engine::latency::{GPUS, known_models};
 
 /// What a YAML value of this kind looks like.
-fn shape(kind: Kind) -> Value {
+fn shape(kind: FlagKind) -> Value {
     let number = "^(auto|none|-?[0-9]+(\\.[0-9]+)?[kKmMgGtT]?)$";
     let duration = "^([0-9]*\\.?[0-9]+(ns|us|µs|μs|ms|s|m|h)?)+$";
     match kind {
-        Kind::Switch => json!({ "enum": [true, false, "true", "false"] }),
-        Kind::Int | Kind::Count => json!({ "type": ["integer", "string"], "pattern": number }),
-        Kind::Float => json!({ "type": ["number", "string"], "pattern": number }),
-        Kind::Duration | Kind::Seconds => {
+        FlagKind::Switch => json!({ "enum": [true, false, "true", "false"] }),
+        FlagKind::Int | FlagKind::Count => {
+            json!({ "type": ["integer", "string"], "pattern": number })
+        }
+        FlagKind::Float => json!({ "type": ["number", "string"], "pattern": number }),
+        FlagKind::Duration | FlagKind::Seconds => {
             json!({ "type": ["number", "string"], "minimum": 0, "pattern": duration })
         }
-        Kind::Text | Kind::Path => json!({ "type": ["string", "number"] }),
-        Kind::Choice(words) => json!({ "enum": words }),
-        Kind::List | Kind::Repeat => json!({ "type": ["array", "string", "number"] }),
-        Kind::Json => json!({ "type": ["object", "array", "string"] }),
+        FlagKind::Text | FlagKind::Path => json!({ "type": ["string", "number"] }),
+        FlagKind::Choice(words) => json!({ "enum": words }),
+        FlagKind::List | FlagKind::Repeat => json!({ "type": ["array", "string", "number"] }),
+        FlagKind::Json => json!({ "type": ["object", "array", "string"] }),
     }
 }
 
@@ -51,7 +53,7 @@ fn definition() -> Value {
         let reference = json!({ "$ref": format!("#/definitions/flags/properties/{}", flag.name) });
         for name in std::iter::once(&flag.name).chain(flag.aliases) {
             let mut spellings = vec![(*name).to_owned(), camel_case(name)];
-            if flag.kind == Kind::Switch {
+            if flag.kind == FlagKind::Switch {
                 spellings.push(format!("no-{name}"));
             }
             for spelling in spellings {

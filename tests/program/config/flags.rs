@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vllm_sim_config::{Arity, CliMode, Group, Kind, flags, flags_markdown, help, ignored_flags};
+use vllm_sim_config::{
+    Arity, CliMode, FlagGroup, FlagKind, flags, flags_markdown, help, ignored_flags,
+};
 
 use super::try_words;
 
@@ -37,12 +39,12 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
             flag.name
         );
         assert!(flag.help.len() < 200, "{} says too much", flag.name);
-        if flag.kind == Kind::Switch && flag.name != "enable-prefix-caching" {
+        if flag.kind == FlagKind::Switch && flag.name != "enable-prefix-caching" {
             assert!(flag.default(CliMode::Llmd).is_some(), "{}", flag.name);
         }
     }
     assert!(
-        Group::ALL
+        FlagGroup::ALL
             .iter()
             .all(|group| flags().any(|flag| flag.group == *group))
     );
@@ -68,9 +70,9 @@ fn every_flag_of_vllm_serve_is_known() {
         let takes = rest.split(' ').next().unwrap();
         let ours = flags().find(|flag| flag.name == name || flag.aliases.contains(&name));
         let known = match (ours.map(|flag| flag.kind), takes) {
-            (Some(Kind::Switch), "switch") => true,
-            (Some(Kind::List), "list" | "value") => true,
-            (Some(kind), "value") => kind != Kind::Switch,
+            (Some(FlagKind::Switch), "switch") => true,
+            (Some(FlagKind::List), "list" | "value") => true,
+            (Some(kind), "value") => kind != FlagKind::Switch,
             (Some(_), _) => false,
             (None, takes) => ignored_flags().any(|(known, arity)| {
                 known == name
@@ -114,9 +116,9 @@ fn ignored_flags_are_named_once_whatever_they_take() {
 fn every_flag_can_be_set_by_its_variable() {
     for flag in flags() {
         let good = match flag.kind {
-            Kind::Duration | Kind::Seconds => "soon",
-            Kind::Int | Kind::Count | Kind::Float | Kind::Json => "?",
-            Kind::Switch | Kind::Choice(_) => "??",
+            FlagKind::Duration | FlagKind::Seconds => "soon",
+            FlagKind::Int | FlagKind::Count | FlagKind::Float | FlagKind::Json => "?",
+            FlagKind::Switch | FlagKind::Choice(_) => "??",
             _ => continue,
         };
         let name = flag.env_name();

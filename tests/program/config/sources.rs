@@ -2,7 +2,7 @@
 //! names, its environment variable. The same values are taken, and refused in the same words: the
 //! flag, what was given, what is allowed, and where it came from.
 
-use vllm_sim_config::{CliMode, FlagSpec, Kind, flags};
+use vllm_sim_config::{CliMode, FlagKind, FlagSpec, flags};
 
 use super::try_words;
 
@@ -64,8 +64,8 @@ fn good(flag: &FlagSpec) -> Option<String> {
         return Some(default.to_owned());
     }
     match flag.kind {
-        Kind::Switch => Some("true".to_owned()),
-        Kind::Choice(words) => words.first().map(|word| (*word).to_owned()),
+        FlagKind::Switch => Some("true".to_owned()),
+        FlagKind::Choice(words) => words.first().map(|word| (*word).to_owned()),
         _ => None,
     }
 }
@@ -94,14 +94,14 @@ fn every_flag_takes_its_default_from_every_source() {
 }
 
 /// Values that no flag of a kind takes, whatever else is set.
-fn bad(kind: Kind) -> &'static [&'static str] {
+fn bad(kind: FlagKind) -> &'static [&'static str] {
     match kind {
-        Kind::Switch | Kind::Choice(_) => &["perhaps!", "2"],
-        Kind::Duration | Kind::Seconds => &["soon!", "1 day", "1.2.3s"],
-        Kind::Int | Kind::Count => &["many!", "1.2.3", "0x10", "1e"],
-        Kind::Float => &["many!", "1.2.3", "0x10", "nan"],
-        Kind::Json => &["{many", "[1"],
-        Kind::Text | Kind::Path | Kind::List | Kind::Repeat => &[],
+        FlagKind::Switch | FlagKind::Choice(_) => &["perhaps!", "2"],
+        FlagKind::Duration | FlagKind::Seconds => &["soon!", "1 day", "1.2.3s"],
+        FlagKind::Int | FlagKind::Count => &["many!", "1.2.3", "0x10", "1e"],
+        FlagKind::Float => &["many!", "1.2.3", "0x10", "nan"],
+        FlagKind::Json => &["{many", "[1"],
+        FlagKind::Text | FlagKind::Path | FlagKind::List | FlagKind::Repeat => &[],
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::choices::{Fingerprint, Runner, Task};
 use crate::flag::{Flag, MANY};
-use crate::group::Group::{Api, Lora};
+use crate::group::FlagGroup::{Api, Lora};
 use crate::read::JsonMap;
 
 const LIMIT: &str = "limits cannot be less than 1";

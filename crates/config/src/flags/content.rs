@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::flag::{Flag, Scope};
-use crate::group::Group::{Content, Tools};
+use crate::group::FlagGroup::{Content, Tools};
 use crate::read::JsonMap;
 use vllm_sim_service::generate::Mode;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::choices::{LatencyKind, SchedulerKind};
 use crate::flag::{Flag, MANY, Scope};
-use crate::group::Group::{Delays, Parallel, Scheduler, Timing};
+use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
 use vllm_sim_engine::Calculator;
 use vllm_sim_engine::sched::sglang::SchedulePolicy;

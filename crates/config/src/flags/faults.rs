@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::flag::{Flag, Scope};
-use crate::group::Group::{Failures, Server};
+use crate::group::FlagGroup::{Failures, Server};
 
 flags! {
     FAILURE_INJECTION_RATE: u8 = Flag::new("failure-injection-rate", Failures, "Percentage of requests that fail.")

@@ -1,7 +1,7 @@
 //! Blocks, and events about them.
 
 use crate::flag::{Flag, MANY};
-use crate::group::Group::{KvCache, KvEvents};
+use crate::group::FlagGroup::{KvCache, KvEvents};
 use crate::read::JsonMap;
 use vllm_sim_engine::kv::HashAlgo;
 

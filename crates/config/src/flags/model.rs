@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::cli_mode::CliMode;
 use crate::flag::Flag;
-use crate::group::Group::{General, Model};
+use crate::group::FlagGroup::{General, Model};
 use crate::read::JsonMap;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;

@@ -11,7 +11,9 @@ use rand_chacha::ChaCha8Rng;
 use super::script::{Channel, Reason, TokenSource};
 use super::{Draft, Generator};
 use crate::generate::request::{GenerateRequest, Prompt};
-use vllm_sim_dataset::{Dataset, Found, Generation, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_dataset::{
+    Dataset, Generation, RecordedReply, hash_conversation, hash_text, hash_tokens,
+};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
 /// Recorded replies, and what is taken from them.
@@ -121,8 +123,13 @@ impl Generator {
 
     /// Adds a recorded reply, as much of it as there is room for; whether it ends with the
     /// end-of-sequence token.
-    fn push_recorded(&self, found: Found, request: &GenerateRequest, draft: &mut Draft) -> bool {
-        let Found {
+    fn push_recorded(
+        &self,
+        found: RecordedReply,
+        request: &GenerateRequest,
+        draft: &mut Draft,
+    ) -> bool {
+        let RecordedReply {
             mut tokens,
             mut texts,
             reasoning,
