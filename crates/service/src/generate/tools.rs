@@ -195,23 +195,6 @@ fn call(
     })
 }
 
-/// Checks that every tool's parameters are a schema, without making a call.
-///
-/// # Errors
-/// [`ToolError::Schema`] for the first that are not.
-pub(crate) fn check_tools(tools: &[ToolDef], cache: &SchemaCache) -> Result<(), ToolError> {
-    for tool in tools {
-        let parameters = tool.parameters.as_ref().filter(|p| !p.is_null());
-        if let Some(Err(source)) = parameters.map(|parameters| cache.schema(parameters)) {
-            return Err(ToolError::Schema {
-                tool: tool.name.clone(),
-                source,
-            });
-        }
-    }
-    Ok(())
-}
-
 fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
     for tool in tools {
         let none = json!({});

@@ -216,8 +216,6 @@ fn bad_parameters_name_the_tool() {
         error.expect_err("a bad schema").to_string(),
         "tool 'f': Grammar error: Invalid type: objekt"
     );
-    assert!(check_tools(&tools, &cache).is_err());
-    assert!(check_tools(&weather(), &cache).is_ok());
 }
 
 #[test]
