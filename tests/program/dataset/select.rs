@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use vllm_sim_dataset::{Dataset, Found, TABLE, hash_text, hash_tokens};
+use vllm_sim_dataset::{Dataset, RecordedReply, TABLE, hash_text, hash_tokens};
 use vllm_sim_random::{Purpose, stream};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
@@ -20,7 +20,7 @@ fn replies(
         .map(|request| {
             let mut rng = stream(1, request, Purpose::Content);
             let found = dataset.reply(&hashes, limit, ignore_eos, &mut rng).unwrap();
-            let Found {
+            let RecordedReply {
                 tokens,
                 texts,
                 cut,
@@ -136,7 +136,7 @@ fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
             &mut rng,
         )
     };
-    let found = Found {
+    let found = RecordedReply {
         tokens: Vec::new(),
         texts: vec!["It ".into(), "is".into()],
         cut: true,

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vllm_sim::tools::dataset::run;
-use vllm_sim_dataset::{Dataset, Found, TABLE, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_dataset::{Dataset, RecordedReply, TABLE, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_tokenizer::Tokenizer;
 
@@ -39,7 +39,7 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
     (folder, said)
 }
 
-fn reply(folder: &Path, hash: [u8; 32]) -> Option<Found> {
+fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
     let dataset = Dataset::open(&folder.join("out/d.sqlite3"), TABLE, false).unwrap();
     let found = dataset.reply(&[hash], None, false, &mut stream(1, 1, Purpose::Content));
     found.filter(|found| found.matched)
