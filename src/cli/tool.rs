@@ -13,8 +13,8 @@ use crate::tools::usage::{self, UsageError, refuse};
 use crate::tools::{dataset, record};
 use crate::tools::{explain, replay, sweep, validate};
 use vllm_sim_config::{
-    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, ValueSource, TOOLS, flags, load_engine,
-    load_known, nearest_flag, without_passwords,
+    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
+    load_engine, load_known, nearest_flag, without_passwords,
 };
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.

@@ -87,7 +87,10 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
-pub(super) fn enter<'a>(args: &'a [String], named: Option<&str>) -> Result<Invocation<'a>, ConfigError> {
+pub(super) fn enter<'a>(
+    args: &'a [String],
+    named: Option<&str>,
+) -> Result<Invocation<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
         [program, words @ ..] => (name_of(program), words),

@@ -87,7 +87,11 @@ fn of_engine(flag: &FlagSpec) -> bool {
         return false;
     }
     match flag.group {
-        FlagGroup::Delays | FlagGroup::Scheduler | FlagGroup::Timing | FlagGroup::KvCache | FlagGroup::Parallel => true,
+        FlagGroup::Delays
+        | FlagGroup::Scheduler
+        | FlagGroup::Timing
+        | FlagGroup::KvCache
+        | FlagGroup::Parallel => true,
         FlagGroup::General => {
             let some = [model::CONFIG.name, model::STRICT_CONFIG.name, REPLICAS.name];
             some.contains(&flag.name)

@@ -22,7 +22,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
 use super::dynamo_run;
-use super::usage::{UsageError, refuse};
+use super::usage::refuse;
 pub use deploy::{Deploy, Deployment, Sort};
 use options::{Mode, ReplayArgs};
 pub(super) use options::{PoolArgs, ReportArgs, WorkloadArgs, split};

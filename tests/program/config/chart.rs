@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{FlagSpec, FlagKind, flags, ignored_flags};
+use vllm_sim_config::{FlagKind, FlagSpec, flags, ignored_flags};
 use vllm_sim_engine::latency::{GPUS, known_models};
 
 /// What a YAML value of this kind looks like.
