@@ -183,7 +183,8 @@ pub struct Model {
 }
 
 /// A validator over the raw object: may change it or refuse the request.
-pub(crate) type BeforeValidator = fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
+pub(crate) type BeforeValidator =
+    fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
 
 /// A validator over the checked object.
 #[derive(Debug, Clone, Copy)]

@@ -183,10 +183,7 @@ fn a_later_run_goes_on_too_unless_the_file_has_changed() {
 fn errors_are_words() {
     let (bytes, _, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Says("404 Not Found")]);
-    assert_eq!(
-        site.error(&path, None),
-        "the server says 404 Not Found"
-    );
+    assert_eq!(site.error(&path, None), "the server says 404 Not Found");
     let site = Site::start(bytes.clone(), &[Does::Breaks(10); 5]);
     let why = site.error(&path, None);
     assert!(
