@@ -1,16 +1,18 @@
 //! From arguments to an exit code. Only this module prints.
 
 mod calibrate;
+mod log;
 mod shell;
+mod signals;
 mod tool;
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 use crate::server::{Fleet, StartError};
 use crate::tools::usage::UsageError;
-use vllm_sim_config::{Command, Config, ConfigError, Loaded, LogFormat, LogLevel};
+use log::start_log;
+use signals::Signals;
+use vllm_sim_config::{Command, ConfigError, Loaded};
 
 /// Wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
@@ -138,68 +140,4 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         () = fleet.shutdown() => ExitCode::SUCCESS,
         () = signals.next() => ExitCode::from(FAILED),
     }
-}
-
-/// SIGINT and SIGTERM, listened to from the start: one that comes early is not lost.
-struct Signals(Option<(Signal, Signal)>);
-
-impl Signals {
-    fn new() -> Self {
-        let terminate = signal(SignalKind::terminate());
-        let interrupt = signal(SignalKind::interrupt());
-        // Without handlers a signal ends the process anyway.
-        Self(terminate.ok().zip(interrupt.ok()))
-    }
-
-    /// Waits for the next one.
-    async fn next(&mut self) {
-        let Some((terminate, interrupt)) = &mut self.0 else {
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    }
-}
-
-/// The log of a command that has no flags for it.
-fn start_plain_log() {
-    let _ = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
-        .try_init();
-}
-
-/// Waits for SIGINT or SIGTERM.
-#[cfg(feature = "sqlite")]
-async fn signalled() {
-    Signals::new().next().await;
-}
-
-fn start_log(config: &Config) {
-    let log = &config.server.log;
-    let level = match log.level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    };
-    // A line that cannot be written (a full disk, a reader that is gone) is lost: to complain of it
-    // on the same standard error would panic in whoever wrote the line, such as a request.
-    let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
-            "warn,vllm_sim={level}"
-        )));
-    // A second start in one process (tests) keeps the first log.
-    let _ = match log.format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
-    };
 }

@@ -198,11 +198,11 @@ mod tests {
 
     #[test]
     fn completions_know_the_words_of_every_choice() {
-        use vllm_sim_config::{Kind, flags};
+        use vllm_sim_config::{FlagKind, flags};
         use vllm_sim_replay::load::Format;
         let script = completions(&["zsh".to_owned()]).unwrap();
         let choices = flags().filter_map(|flag| match flag.kind {
-            Kind::Choice(words) => Some((flag.name, words.join(" "))),
+            FlagKind::Choice(words) => Some((flag.name, words.join(" "))),
             _ => None,
         });
         let formats = Format::NAMES.map(|(name, _)| name).join(" ");

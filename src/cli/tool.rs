@@ -50,20 +50,20 @@ pub(super) fn run(
             )
         }
         "replay" | "bench" => {
-            super::start_plain_log();
+            super::log::start_plain_log();
             let sort = |words: &[String]| sort(name, words, env);
             replay::run(words, &sort, &|words| deploy(words, env))
         }
         "sweep" => {
-            super::start_plain_log();
+            super::log::start_plain_log();
             let sort = |words: &[String]| sort(name, words, env);
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
         "explain" => run_explain(words, env),
         #[cfg(feature = "sqlite")]
         "record" => {
-            super::start_plain_log();
-            record::run(words, env, super::signalled())
+            super::log::start_plain_log();
+            record::run(words, env, super::signals::signalled())
         }
         "completions" => shell::completions(words),
         "man" => shell::man(words),

@@ -414,7 +414,7 @@ impl Service {
             }
         };
         let limit = match (&form, self.settings.role) {
-            (Form::Calls(_), Role::Whole | Role::Decode) if job.whole_calls => room,
+            (OutputForm::Calls(_), Role::Whole | Role::Decode) if job.whole_calls => room,
             _ => limit,
         };
         Ok(self.generator.script(&GenerateRequest {
