@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::error::{StartError, wrong};
 use super::observers::EngineObservers;
 use super::{setup, timing};
-use vllm_sim_config::{Config, SchedulerKind};
+use vllm_sim_config::{Compat, Config, SchedulerKind};
 use vllm_sim_engine::Scheduler;
 use vllm_sim_engine::driver::{LiveEngine, Observers, TimerTuning};
 use vllm_sim_engine::latency::{Setup, Speed};
@@ -55,6 +55,7 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
             lora_load: config.lora.load_time,
             kv: setup::kv(config),
             caches_whole_prompts: engine.enable_kvcache,
+            prompt_blocks_only: config.model.compat == Compat::Llmd,
             lease: setup::lease(config),
         })));
     }

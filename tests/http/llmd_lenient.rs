@@ -171,6 +171,31 @@ async fn an_echo_keeps_the_ids_of_its_prompt() {
     assert_eq!(answer["usage"]["completion_tokens"], 3);
 }
 
+/// What is generated takes no room in the cache and is not found there.
+#[tokio::test]
+async fn only_blocks_of_prompts_are_cached() {
+    let cache = [
+        "--mode",
+        "echo",
+        "--enable-kvcache",
+        "--kv-cache-size",
+        "64",
+        "--block-size",
+        "8",
+    ];
+    let sim = start(&cache).await;
+    let ids: Vec<u32> = (100..109).collect();
+    let cached = async |ids: &[u32]| {
+        let answer = post(&sim, TEXT, &json!({"model": "m", "prompt": ids})).await;
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    assert_eq!(cached(&ids).await, 0);
+    // The first answer, an echo, continued the prompt with itself.
+    let both = [ids.as_slice(), &ids].concat();
+    assert_eq!(cached(&both).await, 8);
+    assert_eq!(cached(&both).await, 16);
+}
+
 #[tokio::test]
 async fn an_echo_of_a_message_has_its_images_and_calls() {
     let sim = start(&["--mode", "echo"]).await;

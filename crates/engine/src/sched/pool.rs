@@ -124,10 +124,14 @@ impl Pool {
                 self.refuse(now, id, cached, out);
                 return None;
             }
+            let beyond = match self.config.prompt_blocks_only {
+                true => seq.prompt % blocks.config().block_size.max(1),
+                false => 0,
+            };
             let need = BlockRequest {
                 prefix: cached,
-                tokens: seq.prompt,
-                cache: seq.prompt,
+                tokens: seq.prompt - beyond,
+                cache: seq.prompt - beyond,
                 ..BlockRequest::default()
             };
             if !blocks.allocate(&mut table, plan, &need, &mut |event| {
@@ -231,6 +235,9 @@ impl Pool {
         let Some(blocks) = &mut self.blocks else {
             return;
         };
+        if self.config.prompt_blocks_only {
+            return;
+        }
         let tokens = running.seq.prompt + running.released;
         // The last token's own cache entry is written by the step that follows it.
         let need = BlockRequest {

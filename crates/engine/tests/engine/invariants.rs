@@ -447,6 +447,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
                 events: true,
             }),
             caches_whole_prompts: block_size % 2 == 0,
+            prompt_blocks_only: block_size % 3 == 0,
             lease: Some(ms(20)),
         }
     })

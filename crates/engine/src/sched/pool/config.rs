@@ -22,6 +22,8 @@ pub struct PoolConfig {
     pub kv: Option<KvConfig>,
     /// A prompt may be cached to its last token (llm-d); otherwise that one is always computed.
     pub caches_whole_prompts: bool,
+    /// Whether only the full blocks of prompts take room in the cache (llm-d-inference-sim).
+    pub prompt_blocks_only: bool,
     /// How long blocks are kept for another engine that decodes; `None`: not at all.
     pub lease: Option<Duration>,
 }
@@ -37,6 +39,7 @@ impl Default for PoolConfig {
             lora_load: Duration::ZERO,
             kv: None,
             caches_whole_prompts: false,
+            prompt_blocks_only: false,
             lease: None,
         }
     }
