@@ -347,7 +347,7 @@ impl Pool {
         let hands_over = running.seq.transfer == Transfer::RemoteDecode && end == End::Finished;
         if let Some(blocks) = &mut self.blocks {
             match self.config.lease {
-                Some(term) if hands_over => {
+                Some(term) if hands_over && !running.table.is_empty() => {
                     let (id, table) = (running.seq.id, std::mem::take(&mut running.table));
                     let blocks = self.leases.hold(now, term, id, table);
                     out.push_back((now, Event::Leased { id, blocks }));
