@@ -162,8 +162,9 @@ fn the_table_has_the_rows_that_users_know() {
     });
     let table = report.table(None);
     for line in [
-        "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │  50.00 │  50.00 │  50.00 │  50.00 │ 15.00 │",
-        "│ Request Count (requests)                           │  2.00 │   N/A │    N/A │    N/A │    N/A │    N/A │   N/A │",
+        "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │  50.00 │  50.00 │  50.00 │  50.00 │ 50.00 │ 15.00 │",
+        "                                                  vllm-sim | LLM Metrics\n",
+        "│ Request Count (requests)                           │  2.00 │   N/A │    N/A │    N/A │    N/A │    N/A │   N/A │   N/A │",
         "Prefix cache reused ratio: 0.2500",
         "Goodput (requests/sec): 11.11",
         "Rejected requests: 1",
