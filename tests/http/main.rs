@@ -4,12 +4,14 @@
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
 //! - `audio`: speech to text
+//! - `content`: what decides of the text: forced tools, budgets, seeds, stop rules within parts
 //! - `custom_tools`: tools that take free text
 //! - `derender`: replies from tokens
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `llmd`, `llmd_lenient`: what llm-d says, and what it takes, with `--compat llm-d`
+//! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
@@ -37,6 +39,7 @@
 
 mod audio;
 mod compat_protocols;
+mod content;
 mod custom_tools;
 mod derender;
 mod endpoints;
@@ -51,6 +54,7 @@ mod hostile;
 mod life;
 mod llmd;
 mod llmd_lenient;
+mod logprobs;
 mod media;
 mod ops;
 mod otel;

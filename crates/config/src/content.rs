@@ -68,7 +68,7 @@ impl Content {
             },
             seed: v.get(&content::SEED)?.map(|seed| seed as u64),
             seed_given: v.given(&content::SEED),
-            tools: tools(v)?,
+            tools: tools(v, compat)?,
             skip_tool_validation: v.get(&content::SKIP_TOOL_VALIDATION)?,
             echo_cut: echo_cut(v, compat)?,
             dataset: dataset(v, mode)?,
@@ -154,7 +154,7 @@ fn dataset(v: &Values, mode: Mode) -> Result<Option<Dataset>, ConfigError> {
     }))
 }
 
-fn tools(v: &Values) -> Result<ToolSettings, ConfigError> {
+fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
     let integer = (
         v.get(&content::MIN_TOOL_CALL_INTEGER_PARAM)?,
         v.get(&content::MAX_TOOL_CALL_INTEGER_PARAM)?,
@@ -196,6 +196,7 @@ fn tools(v: &Values) -> Result<ToolSettings, ConfigError> {
             .get(&content::OBJECT_TOOL_CALL_NOT_REQUIRED_FIELD_PROBABILITY)?,
         extra_call_probability: v.get(&content::TOOL_CALL_EXTRA_CALL_PROBABILITY)?,
         strict_whitelist: v.get(&content::STRICT_TOOL_VALIDATION)?,
+        repeats_named: compat == Compat::Llmd,
         ..ToolSettings::default()
     })
 }

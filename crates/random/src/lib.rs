@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
-    /// How long a reply is and what it says.
+    /// What a reply says.
     Content = 1,
     /// Delays of the engine.
     Latency = 2,
@@ -27,6 +27,8 @@ pub enum Purpose {
     Routing = 7,
     /// Ids that must repeat under a fixed seed.
     Id = 8,
+    /// How long a reply is.
+    Length = 9,
 }
 
 /// The random stream of (seed, request, purpose): ChaCha8, the same on every platform.

@@ -33,7 +33,8 @@ pub(super) fn content(
 ) -> Result<Content, Refusal> {
     let outputs = params.structured_outputs.as_ref();
     let asked = request.constraint.clone();
-    if let Some(constraint) = asked.or_else(|| outputs.and_then(structured)) {
+    let asked = asked.or_else(|| outputs.and_then(structured));
+    if let Some(constraint) = asked.filter(|_| !tools_win(request)) {
         let compiled = compile(&constraint).map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
             true => Content::Parsed(Arc::new(compiled)),
@@ -55,6 +56,25 @@ pub(super) fn content(
         choice: offered.choice.clone(),
         parallel: offered.parallel,
     })
+}
+
+/// Whether the constraint that the tool parser needs takes the place of the request's own: a tool
+/// must be called, or one that may be is bound by its schema.
+///
+/// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
+/// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
+fn tools_win(request: &GenerationRequest<'_>) -> bool {
+    let Some(offered) = &request.tools else {
+        return false;
+    };
+    match offered.choice {
+        ToolChoice::Required | ToolChoice::Named(_) => true,
+        ToolChoice::Auto => {
+            let strict = |tool: &ToolDef| tool.strict == Some(true);
+            request.parses_calls && offered.tools.iter().any(strict)
+        }
+        ToolChoice::None => false,
+    }
 }
 
 /// The constraint of `structured_outputs`; exactly one kind is given.

@@ -27,7 +27,8 @@ pub struct Job {
     pub limited: bool,
     /// Seed of the request itself.
     pub seed: Option<i64>,
-    /// Whether equal requests are to give equal answers (temperature 0 or a seed).
+    /// Whether only the likeliest token is ever taken (temperature 0 or `top_k` 1), so that equal
+    /// requests give equal answers whatever their seed.
     pub greedy: bool,
     /// How a sequence may end.
     pub stops: Stops,
@@ -39,6 +40,8 @@ pub struct Job {
     pub whole_calls: bool,
     /// Share of reasoning before the content.
     pub reasoning: Option<f64>,
+    /// Most tokens of reasoning before the one that ends it.
+    pub thinking_budget: Option<u32>,
     /// Whether special tokens show no text.
     pub skip_special_tokens: bool,
     /// Lower runs first under the priority policy.
@@ -83,7 +86,7 @@ impl Job {
             max_tokens: params.max_tokens.map(small),
             limited: params.max_tokens.is_some(),
             seed: params.seed.map(|seed| seed as i64),
-            greedy: params.temperature < GREEDY,
+            greedy: params.temperature < GREEDY || params.top_k == 1,
             stops: Stops {
                 strings: params
                     .stop
@@ -109,6 +112,7 @@ impl Job {
             content: Content::Text,
             whole_calls: false,
             reasoning: None,
+            thinking_budget: params.thinking_token_budget.map(small),
             skip_special_tokens: params.skip_special_tokens,
             priority: 0,
             rank: None,

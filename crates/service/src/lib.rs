@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::fault::AdmissionBound;
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
-use crate::generate::{Generator, Reason, Script};
+use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
@@ -325,10 +325,14 @@ impl Service {
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
         for prompt in &job.prompts {
-            let key = self.key(job, prompt, arrival);
+            let context = prompt.tokens.iter().copied();
+            let context = context.fold(CONTEXT_START, context_after);
+            let key = self.key(job, prompt, context, arrival);
             for choice in 0..job.n {
-                let key = mix(key, u64::from(choice));
-                let script = self.script(job, prompt, key)?;
+                // The likeliest answer is the same in every choice.
+                let key = mix(key, if job.greedy { 0 } else { u64::from(choice) });
+                let mut script = self.script(job, prompt, key)?;
+                script.prompt = context;
                 let mut submission = self.submission(job, prompt, key, &script, parent.clone());
                 let settings = job.settings.as_ref();
                 submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());
@@ -364,23 +368,21 @@ impl Service {
         ))
     }
 
-    /// Key of the random streams of a prompt: its content and the request's seed, and the number
-    /// of its arrival unless the answer is to repeat.
-    fn key(&self, job: &Job, prompt: &Prompt, arrival: u64) -> u64 {
-        let mut key = prompt
-            .tokens
-            .iter()
-            .fold(0x5eed, |key, token| mix(key, u64::from(*token)));
-        key = mix(key, job.max_tokens.map_or(u64::MAX, u64::from));
-        key = prompt.audio.map_or(key, |audio| mix(key, audio.key));
+    /// Key of the random streams of a prompt: its content and, unless only the likeliest token is
+    /// ever taken, the request's seed, or the number of its arrival when the answer is not to
+    /// repeat. How long an answer may be is no part of it: more tokens go on with the same text.
+    fn key(&self, job: &Job, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
+        let audio = prompt.audio;
+        let mut key = audio.map_or(context, |audio| mix(context, audio.key));
         if let Target::Lora { name, .. } = &job.target {
             key = name
                 .bytes()
                 .fold(key, |key, byte| mix(key, u64::from(byte)));
         }
         match job.seed {
+            _ if job.greedy => key,
             Some(seed) => mix(key, seed as u64),
-            None if self.settings.repeatable || job.greedy => key,
+            None if self.settings.repeatable => key,
             None => mix(key, arrival),
         }
     }
@@ -427,6 +429,7 @@ impl Service {
             bias: job.bias.clone(),
             form,
             reasoning: job.reasoning,
+            thinking_budget: job.thinking_budget,
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,
             hashes: self.generator.hashes(prompt),

@@ -223,7 +223,12 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
     let (tokens, mut media) = off_thread(size, encode).await?;
     let whole = tokens.len();
     let side = request.truncation_side.as_deref();
-    let tokens = prepare::truncate(app, tokens, request.truncate_prompt_tokens, side);
+    let cut = prepare::Truncation {
+        keep: request.truncate_prompt_tokens,
+        side,
+        special,
+    };
+    let tokens = cut.apply(app, tokens);
     media::cut(&mut media, whole - tokens.len(), tokens.len(), side);
     app.policy.generation.fits(&tokens, true)?;
     if !found.spread.is_empty() {
@@ -272,7 +277,7 @@ fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
 /// What the shape of the answer depends on.
 fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
     let prompt = &ready.prompts[0];
-    let mut view = prepare::view(app, &request.into(), &ready.id, &ready.target);
+    let mut view = prepare::view(app, &request.into(), ready);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());

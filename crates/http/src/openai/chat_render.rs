@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{LogprobStyle, chat_entry, prompt};
+use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::image_output::GREY_PIXEL;
 use crate::json;
@@ -48,6 +48,7 @@ impl ChatView {
         Some(LogprobStyle {
             top,
             as_ids: self.view.tokens_as_ids,
+            distribution: self.view.distribution,
         })
     }
 
@@ -67,7 +68,9 @@ impl ChatView {
         view.usage(&mut out, Counts::of(reply), true);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
-            (Some(top), Some(ids)) => prompt(&mut out, &view.tokenizer, ids, top),
+            (Some(top), Some(ids)) => {
+                prompt(&mut out, &view.tokenizer, ids, top, view.distribution);
+            }
             _ => out.push_str("null"),
         }
         self.prompt_members(&mut out);
@@ -148,12 +151,14 @@ impl ChatView {
         match self.style().filter(|_| !hidden) {
             Some(style) => {
                 out.push_str("{\"content\":[");
-                for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
-                    if at > 0 {
+                let script = &choice.script;
+                for (position, token) in script.tokens().take(released as usize).enumerate() {
+                    if position > 0 {
                         out.push(',');
                     }
-                    let before = || choice.script.before(at);
-                    chat_entry(out, &self.view.tokenizer, &token, &before, at, style);
+                    at(script, position, |place| {
+                        chat_entry(out, &self.view.tokenizer, &token, place, style);
+                    });
                 }
                 out.push_str("]}");
             }
@@ -358,7 +363,7 @@ impl ChatStream {
         let mut delta = Delta::default();
         let style = self.chat.style();
         let from = choice.sent - step.tokens;
-        for at in 0..step.tokens {
+        for index in 0..step.tokens {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
@@ -382,15 +387,10 @@ impl ChatStream {
                     ","
                 };
                 delta.logprobs.push_str(separator);
-                let position = (from + at) as usize;
-                chat_entry(
-                    &mut delta.logprobs,
-                    &self.chat.view.tokenizer,
-                    &token,
-                    &|| choice.script.before(position),
-                    position,
-                    style,
-                );
+                let tokenizer = &self.chat.view.tokenizer;
+                at(&choice.script, (from + index) as usize, |place| {
+                    chat_entry(&mut delta.logprobs, tokenizer, &token, place, style);
+                });
             }
             if self.chat.view.return_token_ids {
                 delta.ids.push(token.id);

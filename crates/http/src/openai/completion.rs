@@ -159,9 +159,12 @@ pub(crate) async fn prompts(
                 }
             }
         };
-        let side = request.truncation_side.as_deref();
-        let keep = request.truncate_prompt_tokens;
-        let tokens = prepare::truncate(app, prompt.tokens, keep, side);
+        let cut = prepare::Truncation {
+            keep: request.truncate_prompt_tokens,
+            side: request.truncation_side.as_deref(),
+            special: request.add_special_tokens && matches!(asked, Asked::Text(_)),
+        };
+        let tokens = cut.apply(app, prompt.tokens);
         app.policy
             .generation
             .fits(&tokens, matches!(asked, Asked::Text(_)))?;
@@ -171,7 +174,7 @@ pub(crate) async fn prompts(
 }
 
 fn view(app: &App, request: &CompletionRequest, ready: &Prepared) -> CompletionView {
-    let mut view = prepare::view(app, &request.into(), &ready.id, &ready.target);
+    let mut view = prepare::view(app, &request.into(), ready);
     view.weights = request
         .return_weight_versions
         .then(|| app.weight_version.load_full());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{CONTEXT, CompletionLogprobs, LogprobStyle, prompt};
+use super::logprobs::{CompletionLogprobs, LogprobStyle, at, each_of_prompt, prompt};
 use super::response_shape::{Counts, ResponseShape, end_of};
 use crate::json;
 use crate::stream::{ChoiceStep, Render};
@@ -53,6 +53,7 @@ impl CompletionView {
         Some(LogprobStyle {
             top,
             as_ids: self.view.tokens_as_ids,
+            distribution: self.view.distribution,
         })
     }
 
@@ -105,9 +106,11 @@ impl CompletionView {
             Some(style) => {
                 let mut lists = CompletionLogprobs::default();
                 self.echo_logprobs(&mut lists, choice, style);
-                for (at, token) in choice.script.tokens().take(released as usize).enumerate() {
-                    let before = || choice.script.before(at);
-                    lists.push(&self.view.tokenizer, token.id, &before, Some(at), style);
+                let script = &choice.script;
+                for (position, token) in script.tokens().take(released as usize).enumerate() {
+                    at(script, position, |place| {
+                        lists.push(&self.view.tokenizer, token.id, place, false, style);
+                    });
                 }
                 lists.write(out);
             }
@@ -127,7 +130,10 @@ impl CompletionView {
         out.push_str(",\"prompt_logprobs\":");
         let echo_top = self.view.logprobs.filter(|_| self.echo);
         match (self.prompt_logprobs.or(echo_top), self.prompt(choice)) {
-            (Some(top), Some(shown)) => prompt(out, &self.view.tokenizer, &shown.ids, top),
+            (Some(top), Some(shown)) => {
+                let (view, ids) = (&self.view, &shown.ids);
+                prompt(out, &view.tokenizer, ids, top, view.distribution);
+            }
             _ => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_ids\":");
@@ -144,11 +150,13 @@ impl CompletionView {
         let Some(shown) = self.prompt(choice).filter(|_| self.echo) else {
             return;
         };
-        for (at, id) in shown.ids.iter().enumerate() {
-            let before = || shown.ids[at.saturating_sub(CONTEXT)..at].to_vec();
-            let position = (at > 0).then_some(at);
-            lists.push(&self.view.tokenizer, *id, &before, position, style);
-        }
+        let style = LogprobStyle {
+            distribution: style.distribution.of_prompt(),
+            ..style
+        };
+        each_of_prompt(&shown.ids, |id, place| {
+            lists.push(&self.view.tokenizer, id, place, place.position == 0, style);
+        });
     }
 }
 
@@ -272,13 +280,10 @@ impl Render for CompletionStream {
                 ids.push(token.id);
             }
             if let (Some(lists), Some(style)) = (&mut lists, style) {
-                lists.push(
-                    &self.completion.view.tokenizer,
-                    token.id,
-                    &|| choice.script.before(position),
-                    Some(position),
-                    style,
-                );
+                let tokenizer = &self.completion.view.tokenizer;
+                at(&choice.script, position, |place| {
+                    lists.push(tokenizer, token.id, place, false, style);
+                });
             }
         }
         if let Some(lists) = &lists {

@@ -1,11 +1,9 @@
-//! Log probabilities, made up but stable: a function of position and token.
-//!
-//! The chosen token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less
-//! (llm-d-inference-sim `logprobs.go`); shapes and order are vLLM 0.33's.
+//! Log probabilities, made up but stable; shapes and order are vLLM 0.33's.
 
+use super::zipf::Zipf;
 use crate::json;
-use vllm_sim_random::{Draw, Purpose, stream};
-use vllm_sim_service::generate::Token;
+use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// How tokens are shown.
@@ -15,60 +13,152 @@ pub(crate) struct LogprobStyle {
     pub(crate) top: u32,
     /// `token_id:N` instead of text.
     pub(crate) as_ids: bool,
+    pub(crate) distribution: Distribution,
+}
+
+/// Where the values come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Distribution {
+    /// llm-d-inference-sim's `logprobs.go`: the chosen token has −1.0 − 0.1 × (position mod 3), the
+    /// j-th alternative 0.5 × j less.
+    ByPosition,
+    /// A Zipf law over the vocabulary whose order and steepness depend on what stands before. A
+    /// token's rank is drawn from it, flatter or steeper by the temperature; the values are those
+    /// before the temperature, as vLLM's `raw_logprobs` are.
+    ByRank { seed: u64, temperature: f64 },
+}
+
+impl Distribution {
+    /// For tokens that nobody drew.
+    pub(crate) fn of_prompt(self) -> Self {
+        match self {
+            Self::ByPosition => self,
+            Self::ByRank { seed, .. } => Self::ByRank {
+                seed,
+                temperature: 1.0,
+            },
+        }
+    }
 }
 
 /// One entry of a position.
 pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprob: f64,
+    /// From 1, the likeliest.
+    pub(crate) rank: u32,
     pub(crate) text: String,
 }
 
 /// The last tokens before a position; asked for when a token is a part of a character.
 pub(crate) type Before<'a> = &'a dyn Fn() -> Vec<u32>;
 
-/// How many of them matter.
+/// Where a token stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) position: usize,
+    /// Stands for what is before it.
+    pub(crate) context: u64,
+    pub(crate) before: Before<'a>,
+}
+
+/// How many tokens before it matter to a token's text.
 pub(crate) const CONTEXT: usize = 4;
 
-/// The chosen token and `top - 1` others (only the chosen one for `top` 0), best first.
+/// Does something with the place of a token of a reply.
+pub(crate) fn at<R>(script: &Script, position: usize, then: impl FnOnce(Place<'_>) -> R) -> R {
+    then(Place {
+        position,
+        context: script.context(position),
+        before: &|| script.before(position),
+    })
+}
+
+/// Does something with each token of a prompt and its place.
+pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>)) {
+    let mut context = CONTEXT_START;
+    for (position, id) in tokens.iter().enumerate() {
+        let before = || tokens[position.saturating_sub(CONTEXT)..position].to_vec();
+        then(
+            *id,
+            Place {
+                position,
+                context,
+                before: &before,
+            },
+        );
+        context = context_after(context, *id);
+    }
+}
+
+/// The chosen token and `style.top - 1` others (only the chosen one for 0): the chosen one first,
+/// then the likeliest.
 pub(crate) fn entries(
     tokenizer: &Tokenizer,
     id: u32,
-    before: Before<'_>,
-    position: usize,
-    top: u32,
-    as_ids: bool,
+    place: Place<'_>,
+    style: LogprobStyle,
 ) -> Vec<TokenLogprob> {
-    let show = |id: u32| {
-        if as_ids {
-            format!("token_id:{id}")
-        } else {
-            text(tokenizer, id, before)
+    let top = style.top.min(tokenizer.vocab_size().max(2)).max(1) as usize;
+    let values = match style.distribution {
+        Distribution::ByPosition => by_position(tokenizer, id, place.position, top),
+        Distribution::ByRank { seed, temperature } => {
+            by_rank(tokenizer, id, mix(seed, place.context), temperature, top)
         }
     };
-    let chosen = chosen(position);
-    let mut entries = vec![TokenLogprob {
+    let show = |(id, logprob, rank): (u32, f64, u32)| TokenLogprob {
         id,
-        logprob: chosen,
-        text: show(id),
-    }];
+        // 32-bit floats widened, as vLLM sends them; the floor is its -9999.
+        logprob: f64::from(logprob.max(-9999.0) as f32),
+        rank,
+        text: match style.as_ids {
+            true => format!("token_id:{id}"),
+            false => text(tokenizer, id, place.before),
+        },
+    };
+    values.into_iter().map(show).collect()
+}
+
+/// Ids, values and ranks.
+fn by_position(
+    tokenizer: &Tokenizer,
+    id: u32,
+    position: usize,
+    top: usize,
+) -> Vec<(u32, f64, u32)> {
     let vocabulary = u64::from(tokenizer.vocab_size().max(2));
     let mut rng = stream(u64::from(id), position as u64, Purpose::Logprobs);
-    let top = u64::from(top).min(vocabulary);
+    let mut seen = std::collections::BTreeSet::from([id]);
+    let mut values = vec![(id, chosen(position), 1)];
     for rank in 1..top {
         let mut other = rng.between(0, vocabulary - 1) as u32;
-        while entries.iter().any(|e| e.id == other) {
+        while !seen.insert(other) {
             other = (u64::from(other) + 1).rem_euclid(vocabulary) as u32;
         }
-        // 32-bit floats widened, as vLLM sends them; the floor is its -9999.
-        let logprob = f64::from((chosen - 0.5 * rank as f64).max(-9999.0) as f32);
-        entries.push(TokenLogprob {
-            id: other,
-            logprob,
-            text: show(other),
-        });
+        values.push((other, chosen(position) - 0.5 * rank as f64, rank as u32 + 1));
     }
-    entries
+    values
+}
+
+/// Ids, values and ranks.
+fn by_rank(
+    tokenizer: &Tokenizer,
+    id: u32,
+    context: u64,
+    temperature: f64,
+    top: usize,
+) -> Vec<(u32, f64, u32)> {
+    let law = Zipf::new(context, tokenizer.vocab_size().max(2));
+    let own = law.drawn(mix(context, u64::from(id)), temperature);
+    let others = (1..).filter(|rank| *rank != own).map(|rank| {
+        // The place of the chosen token in the order of the vocabulary is another's.
+        let other = law.token(rank);
+        let other = if other == id { law.token(own) } else { other };
+        (other, law.logprob(rank), rank)
+    });
+    std::iter::once((id, law.logprob(own), own))
+        .chain(others.take(top - 1))
+        .collect()
 }
 
 /// The text of a token. One that is a part of a character has the text of all that it completes
@@ -98,7 +188,7 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String
     String::new()
 }
 
-/// Log probability of the token at a position.
+/// llm-d's log probability of the token at a position.
 pub(crate) fn chosen(position: usize) -> f64 {
     f64::from((-1.0 - 0.1 * (position % 3) as f64) as f32)
 }
@@ -108,13 +198,11 @@ pub(super) fn chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
     token: &Token<'_>,
-    before: Before<'_>,
-    position: usize,
+    place: Place<'_>,
     style: LogprobStyle,
 ) {
-    let (top, as_ids) = (style.top, style.as_ids);
-    let entries = entries(tokenizer, token.id, before, position, top, as_ids);
-    let real = text(tokenizer, token.id, before);
+    let entries = entries(tokenizer, token.id, place, style);
+    let real = text(tokenizer, token.id, place.before);
     entry(out, &entries[0], real.as_bytes());
     out.push_str(",\"top_logprobs\":[");
     let shown = if style.top == 0 { 0 } else { entries.len() };
@@ -162,13 +250,13 @@ impl CompletionLogprobs {
         self.offset
     }
 
-    /// Adds a position; `position` `None` is the first token of an echoed prompt, which has none.
+    /// Adds a position. The `first` token of an echoed prompt has no log probability.
     pub(super) fn push(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
-        before: Before<'_>,
-        position: Option<usize>,
+        place: Place<'_>,
+        first: bool,
         style: LogprobStyle,
     ) {
         if self.count > 0 {
@@ -183,33 +271,26 @@ impl CompletionLogprobs {
         }
         self.count += 1;
         json::int(&mut self.offsets, self.offset);
-        let entries = entries(
-            tokenizer,
-            id,
-            before,
-            position.unwrap_or(0),
-            style.top + 1,
-            style.as_ids,
-        );
+        let top = style.top.saturating_add(1);
+        let entries = entries(tokenizer, id, place, LogprobStyle { top, ..style });
         json::string(&mut self.tokens, &entries[0].text);
         self.offset += entries[0].text.chars().count();
-        if position.is_none() {
+        if first {
             self.values.push_str("null");
             self.tops.push_str("null");
             return;
         }
         json::float(&mut self.values, entries[0].logprob);
         self.tops.push('{');
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
         for other in &entries {
             // The map is keyed by text, so equal texts collapse.
-            if seen.contains(&other.text.as_str()) {
+            if !seen.insert(other.text.as_str()) {
                 continue;
             }
-            if !seen.is_empty() {
+            if seen.len() > 1 {
                 self.tops.push(',');
             }
-            seen.push(&other.text);
             json::string(&mut self.tops, &other.text);
             self.tops.push(':');
             json::float(&mut self.tops, other.logprob);
@@ -239,21 +320,27 @@ impl CompletionLogprobs {
 }
 
 /// Appends `prompt_logprobs`: `null` for the first token, then maps from token id.
-pub(crate) fn prompt(out: &mut String, tokenizer: &Tokenizer, tokens: &[u32], top: u32) {
+pub(crate) fn prompt(
+    out: &mut String,
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    top: u32,
+    distribution: Distribution,
+) {
+    let style = LogprobStyle {
+        top: top.saturating_add(1),
+        as_ids: false,
+        distribution: distribution.of_prompt(),
+    };
     out.push('[');
-    for (position, id) in tokens.iter().enumerate() {
-        if position > 0 {
-            out.push(',');
-        }
-        if position == 0 {
+    each_of_prompt(tokens, |id, place| {
+        if place.position == 0 {
             out.push_str("null");
-            continue;
+            return;
         }
-        out.push('{');
-        let before = || tokens[position.saturating_sub(CONTEXT)..position].to_vec();
-        let entries = entries(tokenizer, *id, &before, position, top + 1, false);
-        for (rank, entry) in entries.iter().enumerate() {
-            if rank > 0 {
+        out.push_str(",{");
+        for (index, entry) in entries(tokenizer, id, place, style).iter().enumerate() {
+            if index > 0 {
                 out.push(',');
             }
             out.push('"');
@@ -261,12 +348,12 @@ pub(crate) fn prompt(out: &mut String, tokenizer: &Tokenizer, tokens: &[u32], to
             out.push_str("\":{\"logprob\":");
             json::float(out, entry.logprob);
             out.push_str(",\"rank\":");
-            json::int(out, rank + 1);
+            json::int(out, entry.rank);
             out.push_str(",\"decoded_token\":");
             json::string(out, &entry.text);
             out.push('}');
         }
         out.push('}');
-    }
+    });
     out.push(']');
 }

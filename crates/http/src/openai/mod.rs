@@ -12,3 +12,4 @@ pub(super) mod models;
 pub(super) mod prepare;
 pub(super) mod response_shape;
 pub(super) mod responses;
+mod zipf;

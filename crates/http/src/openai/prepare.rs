@@ -1,12 +1,11 @@
 //! What chat and completions do alike around the engine's work.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
 pub(crate) use super::ids::{request_id, uid};
+use super::logprobs::Distribution;
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
@@ -14,10 +13,9 @@ use crate::request_head::RequestHead;
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::CliMode;
-use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
-use vllm_sim_service::{Reply, ToolRequest};
-use vllm_sim_tokenizer::{ContentFormat, TemplateError};
+use vllm_sim_service::{Prepared, Reply, ToolRequest};
+use vllm_sim_tokenizer::{ContentFormat, TemplateError, Tokenizer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
@@ -119,25 +117,58 @@ pub(crate) fn messages(
     Ok((shown, found.unwrap_or_default()))
 }
 
-/// Keeps as many tokens of a prompt as the request allows: −1 leaves one for the answer.
-pub(crate) fn truncate(
-    app: &App,
-    mut tokens: Vec<u32>,
-    keep: Option<i64>,
-    side: Option<&str>,
-) -> Vec<u32> {
-    let Some(keep) = keep else { return tokens };
-    let most = app.config.model.max_model_len as usize;
-    let keep = usize::try_from(keep).unwrap_or(most.saturating_sub(1));
-    if tokens.len() > keep {
-        // The tokenizer's own side is the left one unless the request says otherwise.
-        if side == Some("right") {
-            tokens.truncate(keep);
-        } else {
-            tokens.drain(..tokens.len() - keep);
+/// How a prompt is cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Truncation<'r> {
+    /// Tokens that are kept: −1 leaves one for the answer, `None` keeps all.
+    pub(crate) keep: Option<i64>,
+    /// The side that is cut: the tokenizer's own, the left one, unless the request says otherwise.
+    pub(crate) side: Option<&'r str>,
+    /// Whether the tokenizer put special tokens around the text. They stay: a text is cut before
+    /// it gets them.
+    pub(crate) special: bool,
+}
+
+impl Truncation<'_> {
+    /// Keeps as many tokens of a prompt as the request allows.
+    pub(crate) fn apply(self, app: &App, mut tokens: Vec<u32>) -> Vec<u32> {
+        let most = app.config.model.max_model_len as usize;
+        let keep = match self.keep {
+            Some(keep) => usize::try_from(keep).unwrap_or(most.saturating_sub(1)),
+            None => return tokens,
+        };
+        if tokens.len() <= keep {
+            return tokens;
         }
+        let (before, behind) = match self.special {
+            true => special_around(app.service.generator.tokenizer(), &tokens),
+            false => (0, 0),
+        };
+        // Fewer tokens than special ones: these alone cannot be kept.
+        let (before, behind) = match keep >= before + behind {
+            true => (before, behind),
+            false => (0, 0),
+        };
+        let cut = tokens.len() - keep;
+        if self.side == Some("right") {
+            let end = tokens.len() - behind;
+            tokens.drain(end - cut..end);
+        } else {
+            tokens.drain(before..before + cut);
+        }
+        tokens
     }
-    tokens
+}
+
+/// How many special tokens stand before and behind a text.
+fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
+    let special = tokenizer.encode("", true);
+    let fits = |at: &usize| {
+        let (before, behind) = special.split_at(*at);
+        tokens.starts_with(before) && tokens.ends_with(behind)
+    };
+    let at = (0..=special.len()).rev().find(fits);
+    at.map_or((0, 0), |at| (at, special.len() - at))
 }
 
 /// Most log probabilities per position: −1 is the whole vocabulary.
@@ -222,14 +253,15 @@ pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
 }
 
 /// What the shape of both answers depends on.
-pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> ResponseShape {
+pub(crate) fn view(app: &App, shape: &Shape, ready: &Prepared) -> ResponseShape {
+    let params = &ready.params;
     let api = &app.config.api;
     let include = shape.usage || api.force_include_usage;
     let continuous = shape.continuous_usage || api.force_include_usage;
     ResponseShape {
-        id: id.clone(),
+        id: ready.id.clone(),
         created: unix_now() as u64,
-        model: app.service.models.shown(target),
+        model: app.service.models.shown(&ready.target),
         version: app.version,
         fingerprint: app.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),
@@ -238,6 +270,16 @@ pub(crate) fn view(app: &App, shape: &Shape, id: &Arc<str>, target: &Target) -> 
         prompt_details: api.enable_prompt_tokens_details || app.policy.prompt_details,
         reasoning_details: api.reasoning_parser.is_some(),
         logprobs: None,
+        distribution: match app.policy.logprobs_by_position {
+            true => Distribution::ByPosition,
+            false => Distribution::ByRank {
+                seed: app.service.settings().seed,
+                temperature: match params.top_k {
+                    1 => 0.0,
+                    _ => params.temperature,
+                },
+            },
+        },
         tokens_as_ids: shape
             .tokens_as_ids
             .unwrap_or(api.return_tokens_as_token_ids),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::logprobs::{self, Distribution, LogprobStyle, TokenLogprob};
 use crate::json;
 use crate::transfer::params::TransferParams;
 use vllm_sim_engine::End;
@@ -28,6 +29,8 @@ pub(crate) struct ResponseShape {
     /// `completion_tokens_details` in usage.
     pub(crate) reasoning_details: bool,
     pub(crate) logprobs: Option<u32>,
+    /// Where their values come from.
+    pub(crate) distribution: Distribution,
     pub(crate) tokens_as_ids: bool,
     pub(crate) return_token_ids: bool,
     /// Whether the reply carries timings.
@@ -40,6 +43,26 @@ pub(crate) struct ResponseShape {
     pub(crate) weights: Option<Arc<String>>,
     /// Why an answer ends whose prompt another server decodes, where that has a word of its own.
     pub(crate) prefill_reason: Option<&'static str>,
+}
+
+impl ResponseShape {
+    /// Log probabilities at a position of a choice.
+    pub(crate) fn logprobs_at(
+        &self,
+        choice: &Choice,
+        position: usize,
+        id: u32,
+        top: u32,
+    ) -> Vec<TokenLogprob> {
+        let style = LogprobStyle {
+            top,
+            as_ids: self.tokens_as_ids,
+            distribution: self.distribution,
+        };
+        logprobs::at(&choice.script, position, |place| {
+            logprobs::entries(&self.tokenizer, id, place, style)
+        })
+    }
 }
 
 /// Tokens of a reply so far.

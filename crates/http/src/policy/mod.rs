@@ -85,6 +85,8 @@ pub(crate) struct Policy {
     pub(crate) answers: AnswerForm,
     /// Whether usage says how much of the prompt was cached, whatever the flags say.
     pub(crate) prompt_details: bool,
+    /// Whether a log probability says no more than where its token stands.
+    pub(crate) logprobs_by_position: bool,
     /// What the render routes show.
     pub(crate) rendered: RenderedForm,
     /// How adapters are loaded, engines sent to sleep and settings shown.
@@ -224,6 +226,7 @@ impl Policy {
             tool_turns: ToolTurns::AsAsked,
             answers: AnswerForm::Full,
             prompt_details: false,
+            logprobs_by_position: false,
             rendered: RenderedForm::Request,
             operations: OperationForm::Checked,
         }
@@ -271,6 +274,7 @@ impl Policy {
             tool_turns: ToolTurns::OneCall,
             answers: AnswerForm::Short,
             prompt_details: true,
+            logprobs_by_position: true,
             rendered: RenderedForm::Tokens,
             operations: OperationForm::Lenient,
         }

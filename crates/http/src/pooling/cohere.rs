@@ -25,12 +25,15 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let texts: Vec<String> = given.unwrap_or_else(mixed);
     let _guard = enter(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
-    let unit = app.config.model.cli_mode == CliMode::Vllm;
+    let hashed = app.config.model.cli_mode == CliMode::Vllm;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
     let vectors: Vec<Vec<f32>> = inputs
         .iter()
-        .map(|tokens| vector::embed(tokens, length, unit))
+        .map(|tokens| match hashed {
+            true => vector::hashed(tokens, length, true),
+            false => vector::embed(tokens, length),
+        })
         .collect();
     let float = vec!["float".to_owned()];
     let mut embeddings = Map::new();

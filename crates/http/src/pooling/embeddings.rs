@@ -83,10 +83,14 @@ async fn answer(
     } else {
         vector::dimensions(app, request.dimensions)?
     };
-    let unit = app.config.model.cli_mode == CliMode::Vllm && request.use_activation != Some(false);
+    let hashed = app.config.model.cli_mode == CliMode::Vllm && !classes;
+    let unit = request.use_activation != Some(false);
     let vectors: Vec<Vec<f32>> = inputs
         .iter()
-        .map(|tokens| vector::embed(tokens, length, unit && !classes))
+        .map(|tokens| match hashed {
+            true => vector::hashed(tokens, length, unit),
+            false => vector::embed(tokens, length),
+        })
         .collect();
     let read = inputs.iter().map(Vec::len).sum();
     let id = id(route.prefix, headers, request.request_id.as_deref());

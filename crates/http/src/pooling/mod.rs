@@ -62,7 +62,7 @@ async fn tokens(
             let special = request.add_special_tokens.unwrap_or(true);
             for prompt in prompts {
                 let (ids, text) = encoded(app, prompt, special).await;
-                inputs.push(fitted(app, request, ids, text)?);
+                inputs.push(fitted(app, request, ids, text, text && special)?);
             }
         }
         PoolingInput::Chat(messages) => inputs.push(chat(app, request, body, messages).await?),
@@ -122,7 +122,8 @@ async fn chat(
     chat.messages = messages.to_vec();
     chat.validate_early(&app.policy.generation.limits)?;
     let prompt = chat::prompt(app, &chat).await?;
-    fitted(app, request, prompt.tokens, true)
+    let special = request.add_special_tokens.unwrap_or(false);
+    fitted(app, request, prompt.tokens, true, special)
 }
 
 /// Tokens as far as they are kept, when they fit.
@@ -131,11 +132,17 @@ fn fitted(
     request: &PoolingRequest,
     ids: Vec<u32>,
     text: bool,
+    special: bool,
 ) -> Result<Vec<u32>, Fault> {
     let keep = request
         .truncate_prompt_tokens
         .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    let ids = prepare::truncate(app, ids, keep, request.truncation_side.as_deref());
+    let cut = prepare::Truncation {
+        keep,
+        side: request.truncation_side.as_deref(),
+        special,
+    };
+    let ids = cut.apply(app, ids);
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }

@@ -1,6 +1,6 @@
 //! Vectors and scores from tokens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::app::App;
 use vllm_sim_random::mix;
@@ -8,8 +8,8 @@ use vllm_sim_wire::fault::Fault;
 
 /// Component i of T tokens t: `2·(t[i] mod 1024)/1024 − 1`, beyond T `2·(t[i mod T] mod 256)/256 − 1`.
 ///
-/// Source: llm-d-inference-sim `pkg/api/embeddings.go`. vLLM's vectors have length one.
-pub(super) fn embed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
+/// Source: llm-d-inference-sim `pkg/api/embeddings.go`.
+pub(super) fn embed(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let component = |i: usize| {
         let (token, modulus) = match tokens.get(i) {
             Some(token) => (*token, 1024),
@@ -20,12 +20,32 @@ pub(super) fn embed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
         };
         2.0 * (token % modulus) as f32 / modulus as f32 - 1.0
     };
-    let mut vector: Vec<f32> = (0..dimensions).map(component).collect();
-    if unit {
-        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-        if length > 0.0 {
-            vector.iter_mut().for_each(|x| *x /= length);
+    (0..dimensions).map(component).collect()
+}
+
+/// Components that each token has a part in.
+const PARTS: u64 = 64;
+
+/// A vector whose cosine with another grows with the tokens that both texts have: made up, and
+/// enough for a search to find something. Each token adds or takes one at places that its number
+/// decides, and a repeated one little more than once. vLLM's vectors have length one (`unit`).
+pub(super) fn hashed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
+    let mut counts = BTreeMap::new();
+    for token in tokens {
+        *counts.entry(*token).or_insert(0u32) += 1;
+    }
+    let mut vector = vec![0f32; dimensions];
+    for (token, count) in counts {
+        let weight = 1.0 + (count as f32).ln();
+        for part in 0..PARTS {
+            let place = mix(u64::from(token), part);
+            let sign = if place >> 63 == 0 { weight } else { -weight };
+            vector[(place % dimensions.max(1) as u64) as usize] += sign;
         }
+    }
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    if unit && length > 0.0 {
+        vector.iter_mut().for_each(|x| *x /= length);
     }
     vector
 }
@@ -105,7 +125,7 @@ mod tests {
 
     #[test]
     fn components_beyond_the_tokens_wrap_around_with_another_modulus() {
-        let vector = embed(&[531, 1024 + 111], 4, false);
+        let vector = embed(&[531, 1024 + 111], 4);
         let expected = [
             2.0 * 531.0 / 1024.0 - 1.0,
             2.0 * 111.0 / 1024.0 - 1.0,
@@ -116,10 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn unit_vectors_have_length_one() {
-        let vector = embed(&[1, 2, 3], 16, true);
-        let length: f32 = vector.iter().map(|x| x * x).sum();
-        assert!((length - 1.0).abs() < 1e-5);
+    fn the_cosine_grows_with_the_tokens_in_common() {
+        let cosine = |a: &[u32], b: &[u32]| -> f32 {
+            let (a, b) = (hashed(a, 384, true), hashed(b, 384, true));
+            a.iter().zip(&b).map(|(a, b)| a * b).sum()
+        };
+        let text: Vec<u32> = (0..20).collect();
+        let shared = |n: u32| -> Vec<u32> { (0..n).chain(1000..1020 - n).collect() };
+        let cosines: Vec<f32> = [0, 5, 10, 15, 20]
+            .map(|n| cosine(&text, &shared(n)))
+            .to_vec();
+        assert!(cosines.is_sorted(), "{cosines:?}");
+        assert!((cosines[4] - 1.0).abs() < 1e-5 && cosines[0].abs() < 0.2);
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Protocol for TokensIn<'_> {
             return_token_ids: request.return_token_ids.unwrap_or(false),
             tokens_as_ids: None,
         };
-        let mut view = prepare::view(app, &shape, &ready.id, &ready.target);
+        let mut view = prepare::view(app, &shape, ready);
         view.logprobs = ready.params.logprobs.map(|top| prepare::top(app, top));
         let remote = transfer_params(request);
         let transfer = transfer::terms(app, &mut view, remote, &ready.prompts);

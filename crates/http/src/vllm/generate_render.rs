@@ -88,7 +88,10 @@ impl GenerateView {
         view.usage(out, Counts::of(reply), false);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
-            Some(top) => logprobs::prompt(out, &view.tokenizer, &self.prompt, top),
+            Some(top) => {
+                let (tokenizer, distribution) = (&view.tokenizer, view.distribution);
+                logprobs::prompt(out, tokenizer, &self.prompt, top, distribution);
+            }
             None => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
@@ -184,29 +187,34 @@ impl GenerateView {
         }
         out.push_str(",\"logprobs\":");
         match self.view.logprobs {
-            Some(top) => self.logprobs(out, piece, top),
+            Some(top) => self.logprobs(out, choice, piece, top),
             None => out.push_str("null"),
         }
         out.push('}');
     }
 
-    fn logprobs(&self, out: &mut String, piece: &Piece, top: u32) {
+    fn logprobs(&self, out: &mut String, choice: &Choice, piece: &Piece, top: u32) {
+        let style = logprobs::LogprobStyle {
+            top,
+            as_ids: true,
+            distribution: self.view.distribution,
+        };
         out.push_str("{\"content\":[");
         for (at, id) in piece.ids.iter().enumerate() {
             if at > 0 {
                 out.push(',');
             }
-            let position = piece.from + at;
-            let entries =
-                logprobs::entries(&self.view.tokenizer, *id, &Vec::new, position, top, true);
-            entry(out, &entries[0], 1);
+            let entries = logprobs::at(&choice.script, piece.from + at, |place| {
+                logprobs::entries(&self.view.tokenizer, *id, place, style)
+            });
+            entry(out, &entries[0]);
             out.push_str(",\"top_logprobs\":[");
             let shown = if top == 0 { 0 } else { entries.len() };
-            for (rank, other) in entries.iter().take(shown).enumerate() {
-                if rank > 0 {
+            for (index, other) in entries.iter().take(shown).enumerate() {
+                if index > 0 {
                     out.push(',');
                 }
-                entry(out, other, rank + 1);
+                entry(out, other);
                 out.push('}');
             }
             out.push_str("]}");
@@ -215,13 +223,13 @@ impl GenerateView {
     }
 }
 
-fn entry(out: &mut String, entry: &logprobs::TokenLogprob, rank: usize) {
+fn entry(out: &mut String, entry: &logprobs::TokenLogprob) {
     out.push_str("{\"token_id\":");
     json::int(out, entry.id);
     out.push_str(",\"logprob\":");
     json::float(out, entry.logprob);
     out.push_str(",\"rank\":");
-    json::int(out, rank);
+    json::int(out, entry.rank);
 }
 
 impl Piece {

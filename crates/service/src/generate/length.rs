@@ -9,13 +9,14 @@ const WIDTH: u32 = 20;
 /// Length of a reply without a maximum: mean and standard deviation.
 const FREE: (f64, f64) = (40.0, 20.0);
 
-/// Tokens of a reply that may have at most `max`, set by the client.
+/// Below this maximum the buckets would be empty.
+const SMALLEST: u32 = 7;
+
+/// Tokens of a reply that may have at most `max`, set by the client. The same draws give a larger
+/// maximum no shorter reply.
 pub(super) fn limited(max: u32, rng: &mut impl Draw) -> u32 {
-    if max <= 1 {
-        return max;
-    }
-    if max <= 6 {
-        return rng.between(1, max.into()) as u32;
+    if max < SMALLEST {
+        return limited(SMALLEST, rng).min(max);
     }
     let mut drawn = rng.unit();
     for (bucket, share) in SHARES.iter().enumerate() {
@@ -66,6 +67,16 @@ mod tests {
             let drawn: Vec<_> = (0..2000).map(|_| limited(max, &mut rng)).collect();
             assert!(drawn.iter().all(|n| (1..=max).contains(n)), "{max}");
             assert!(drawn.contains(&max), "{max}");
+        }
+    }
+
+    #[test]
+    fn a_larger_maximum_makes_no_reply_shorter() {
+        for key in 0..500 {
+            let lengths: Vec<_> = (1..=300)
+                .map(|max| limited(max, &mut stream(1, key, Purpose::Length)))
+                .collect();
+            assert!(lengths.is_sorted(), "{key}: {lengths:?}");
         }
     }
 

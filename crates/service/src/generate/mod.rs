@@ -16,7 +16,9 @@ use rand_chacha::ChaCha8Rng;
 
 pub use corpus::Corpus;
 pub use recorded::Recordings;
-pub use script::{Channel, Cursor, Finish, Reason, Script, StopReason, Token};
+pub use script::{
+    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Token, context_after,
+};
 
 use crate::generate::request::{GenerateRequest, OutputForm};
 use corpus::CorpusSentence;
@@ -177,8 +179,9 @@ impl Generator {
             finish: Finish { reason, stop },
             calls,
             times: draft.times,
+            prompt: CONTEXT_START,
         };
-        stop::apply(&mut script, &request.stops, &self.tokenizer);
+        stop::apply(&mut script, request, &self.tokenizer);
         if self.mute {
             script.fall_silent();
         }
@@ -204,7 +207,7 @@ impl Generator {
     }
 
     /// How many tokens a free text has, and whether it ends before its limit by itself.
-    fn length(&self, request: &GenerateRequest, rng: &mut ChaCha8Rng) -> u32 {
+    fn length(&self, request: &GenerateRequest) -> u32 {
         if request.stops.ignore_eos {
             return request.limit;
         }
@@ -212,6 +215,8 @@ impl Generator {
             // And the token that ends it.
             return length.saturating_add(1).min(request.limit);
         }
+        // A stream of its own: the same words are said whatever the limit.
+        let rng = &mut stream(self.seed, request.key, Purpose::Length);
         let drawn = if request.limited {
             length::limited(request.limit, rng)
         } else {
@@ -246,7 +251,7 @@ impl Generator {
             return (reason, None);
         }
         // One that ends by itself says something first.
-        let mut target = self.length(request, rng).max(request.limit.min(2));
+        let mut target = self.length(request).max(request.limit.min(2));
         if request.reasoning.is_some() && request.limit <= SHORTEST_THOUGHT {
             // No thought ends within so few tokens.
             target = request.limit;
@@ -369,6 +374,8 @@ impl Generator {
         self.reason(thought, draft, rng, request);
     }
 
+    /// A thought of `tokens`, the one that ends it included, unless the limit or the client's
+    /// budget cuts it; the budget counts the words alone.
     fn reason(
         &self,
         tokens: u32,
@@ -379,8 +386,11 @@ impl Generator {
         if tokens == 0 {
             return;
         }
-        let whole = tokens < request.limit;
-        let words = if whole { tokens.max(2) - 1 } else { tokens };
+        let cut = tokens >= request.limit;
+        let words = if cut { tokens } else { tokens.max(2) - 1 };
+        let budget = request.thinking_budget.unwrap_or(u32::MAX);
+        let whole = !cut || budget < words;
+        let words = words.min(budget);
         self.sentences(words, draft, rng, Channel::Reasoning, request);
         if whole {
             let end = self.think_end.unwrap_or_default();

@@ -108,6 +108,8 @@ pub struct GenerateRequest {
     pub form: OutputForm,
     /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
     pub reasoning: Option<f64>,
+    /// Most tokens of reasoning before the one that ends it.
+    pub thinking_budget: Option<u32>,
     /// Whether special tokens show no text.
     pub skip_special_tokens: bool,
     /// When the request arrived.

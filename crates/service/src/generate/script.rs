@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::corpus::{Corpus, CorpusSentence};
+use vllm_sim_random::mix;
 use vllm_sim_tokenizer::Fragments;
 
 /// Which part of a message a token belongs to.
@@ -60,6 +61,16 @@ pub struct Script {
     pub calls: Vec<String>,
     /// When its first tokens come, from the start of the sequence, if that was recorded.
     pub times: Option<Arc<[Duration]>>,
+    /// Stands for the tokens of the prompt: [`context_after`] each of them.
+    pub prompt: u64,
+}
+
+/// What stands for no tokens at all.
+pub const CONTEXT_START: u64 = 0x5eed;
+
+/// What stands for the tokens of `context` and the one behind them.
+pub fn context_after(context: u64, token: u32) -> u64 {
+    mix(context, u64::from(token))
 }
 
 /// Consecutive tokens of one source.
@@ -187,8 +198,34 @@ impl Script {
     /// The last tokens before a position, at most four.
     pub fn before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
-        let last = self.tokens().skip(from).take(position - from);
-        last.map(|token| token.id).collect()
+        let mut cursor = self.cursor(from as u32);
+        let last = std::iter::from_fn(|| self.next(&mut cursor));
+        last.take(position - from).map(|token| token.id).collect()
+    }
+
+    /// Stands for what is before a position: the prompt and the last tokens.
+    pub fn context(&self, position: usize) -> u64 {
+        let last = self.before(position).into_iter();
+        last.fold(self.prompt, context_after)
+    }
+
+    /// A cursor that stands before the token at `position`.
+    fn cursor(&self, position: u32) -> Cursor {
+        let mut left = position;
+        for (index, run) in self.runs.iter().enumerate() {
+            let len = run.to - run.from;
+            if left < len {
+                return Cursor {
+                    run: index as u32,
+                    offset: left,
+                };
+            }
+            left -= len;
+        }
+        Cursor {
+            run: self.runs.len() as u32,
+            offset: 0,
+        }
     }
 
     /// All tokens in order.

@@ -3,15 +3,31 @@
 //! Source: vLLM 0.33 `v1/engine/detokenizer.py`: a match may span tokens, the first string of the
 //! list that matches wins, and `max(len) - 1` characters are held back while streaming.
 
-use super::script::{Channel, Cursor, Finish, Reason, Script, StopReason, TokenRun, TokenSource};
-use crate::generate::request::Stops;
+use super::script::{
+    Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
+};
+use crate::generate::request::{GenerateRequest, Stops};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
+/// What ends a thought, as far as stop strings see it; no client does.
+const THINK_END: &str = "</think>";
+
 /// Cuts a script at its first stop condition and shows its text the way a stream does.
-pub(super) fn apply(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
+pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
+    let stops = &request.stops;
     cut_at_token(script, stops, tokenizer);
+    if stops.include {
+        show_last(script, tokenizer, request.skip_special_tokens);
+    }
     if stops.strings.iter().any(|s| !s.is_empty()) {
         cut_at_string(script, stops);
+    }
+    if script.finish.stop.is_some() {
+        let begun = script.runs.iter().filter_map(|run| match run.channel {
+            Channel::Call(call) => Some(usize::from(call) + 1),
+            _ => None,
+        });
+        script.calls.truncate(begun.max().unwrap_or(0));
     }
 }
 
@@ -42,6 +58,38 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
     };
 }
 
+/// Gives the token that ended the script its text.
+fn show_last(script: &mut Script, tokenizer: &Tokenizer, skip_special: bool) {
+    let [.., before, last] = script.runs.as_slice() else {
+        return;
+    };
+    let (TokenSource::Silent(id), channel) = (last.source, before.channel) else {
+        return;
+    };
+    let ended = match script.finish.stop {
+        Some(StopReason::Token(stop)) => stop == id,
+        Some(StopReason::Text(_)) => false,
+        None => script.finish.reason == Reason::Stop && tokenizer.eos() == Some(id),
+    };
+    let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
+        return;
+    };
+    let context = script.before(script.len.saturating_sub(1) as usize);
+    let text = tokenizer.detokenizer_after(&context, skip_special).push(id);
+    if text.is_empty() {
+        return;
+    }
+    script.own.push(Fragments {
+        ids: vec![id],
+        ends: vec![text.len() as u32],
+        text,
+    });
+    if let Some(last) = script.runs.last_mut() {
+        last.source = TokenSource::Own(own);
+        last.channel = channel;
+    }
+}
+
 /// Keeps the first `tokens` tokens.
 fn truncate(script: &mut Script, tokens: u32) {
     let mut left = tokens;
@@ -54,63 +102,95 @@ fn truncate(script: &mut Script, tokens: u32) {
     script.len = tokens.min(script.len);
 }
 
+/// A script as the stop strings see it: one text, markers of tools and thoughts included.
+#[derive(Default)]
+struct Seen {
+    text: String,
+    ids: Vec<u32>,
+    /// Where each token's text ends.
+    ends: Vec<usize>,
+    channels: Vec<Channel>,
+}
+
+impl Seen {
+    fn push(&mut self, token: &Token<'_>) {
+        let thought = self.channels.last() == Some(&Channel::Reasoning);
+        let ends_it = token.channel == Channel::Marker && token.text.is_empty() && thought;
+        self.text
+            .push_str(if ends_it { THINK_END } else { token.text });
+        self.ids.push(token.id);
+        self.ends.push(self.text.len());
+        self.channels.push(token.channel);
+    }
+
+    /// Keeps back what may turn out to begin a stop string: each token of a piece of content shows
+    /// `held` characters less, and its last one all of it. What is held back until the end leaves
+    /// with the token that ends it.
+    fn hold_back(&mut self, held: usize) {
+        let last = self.channels.len().saturating_sub(1);
+        let mut from = 0;
+        while from < self.channels.len() {
+            let channel = self.channels[from];
+            let same = |c: &Channel| *c == channel;
+            let to = from + self.channels[from..].iter().take_while(|c| same(c)).count();
+            if channel == Channel::Content {
+                let silent = |c: &Channel| *c == Channel::Marker;
+                let final_piece =
+                    self.ends[to - 1] == self.text.len() && self.channels[to..].iter().all(silent);
+                let shows_all = if final_piece { last } else { to - 1 };
+                let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
+                for end in &mut self.ends[from..shows_all] {
+                    *end = hold_back(&self.text, *end, held).max(start);
+                }
+                let shown = shows_all
+                    .checked_sub(1)
+                    .map_or(0, |before| self.ends[before]);
+                if shown < self.ends[shows_all] {
+                    self.channels[shows_all] = Channel::Content;
+                }
+            }
+            from = to;
+        }
+    }
+}
+
 fn cut_at_string(script: &mut Script, stops: &Stops) {
-    let held = stops
-        .strings
-        .iter()
-        .map(|s| s.chars().count())
-        .max()
-        .unwrap_or(0)
-        .saturating_sub(1);
-    let held = if stops.include { 0 } else { held };
-    let mut text = String::new();
-    let (mut ids, mut ends, mut channels) = (Vec::new(), Vec::new(), Vec::new());
+    let longest = stops.strings.iter().map(|s| s.chars().count()).max();
+    let held = match stops.include {
+        true => 0,
+        false => longest.unwrap_or(0).saturating_sub(1),
+    };
+    let mut seen = Seen::default();
     let mut matched = None;
     let mut cursor = Cursor::default();
     while let Some(token) = script.next(&mut cursor) {
-        let before = text.len();
-        if token.channel == Channel::Content {
-            text.push_str(token.text);
-        }
-        ids.push(token.id);
-        channels.push(token.channel);
-        ends.push(text.len());
-        if token.channel == Channel::Content && ids.len() as u32 > stops.min_tokens {
-            matched = find(&text, before, &stops.strings);
+        let before = seen.text.len();
+        seen.push(&token);
+        if seen.text.len() > before && seen.ids.len() as u32 > stops.min_tokens {
+            matched = find(&seen.text, before, &stops.strings);
             if matched.is_some() {
                 break;
             }
         }
     }
-    if channels
-        .iter()
-        .any(|c| !matches!(c, Channel::Content | Channel::Marker))
-        && matched.is_none()
-    {
+    let plain = |c: &Channel| matches!(c, Channel::Content | Channel::Marker);
+    if !seen.channels.iter().all(plain) && matched.is_none() {
         return;
     }
     if let Some((at, which)) = matched {
         let stop = &stops.strings[which];
-        text.truncate(if stops.include { at + stop.len() } else { at });
+        let end = if stops.include { at + stop.len() } else { at };
+        seen.text.truncate(end);
+        seen.ends
+            .iter_mut()
+            .for_each(|shown| *shown = (*shown).min(end));
         script.finish = Finish {
             reason: Reason::Stop,
             stop: Some(StopReason::Text(stop.clone())),
         };
     }
-    let last = ends.len().saturating_sub(1);
-    for (index, end) in ends.iter_mut().enumerate() {
-        *end = if index == last {
-            text.len()
-        } else {
-            hold_back(&text, *end, held)
-        };
-    }
-    // What is held back until the end leaves with the token that ends it.
-    let shown = last.checked_sub(1).map_or(0, |before| ends[before]);
-    if shown < text.len() && channels[last] == Channel::Marker {
-        channels[last] = Channel::Content;
-    }
-    rebuild(script, ids, &channels, ends, text);
+    seen.hold_back(held);
+    rebuild(script, seen);
 }
 
 /// The first stop string of the list that ends within what was just added.
@@ -149,57 +229,26 @@ fn floor(text: &str, mut at: usize) -> usize {
 }
 
 /// Replaces the runs by one text of the script's own, cut into runs of one channel.
-fn rebuild(
-    script: &mut Script,
-    ids: Vec<u32>,
-    channels: &[Channel],
-    ends: Vec<usize>,
-    text: String,
-) {
-    script.len = ids.len() as u32;
-    let others: Vec<bool> = channels.iter().map(|c| *c == Channel::Content).collect();
-    let reasoning = (!others.iter().all(|c| *c)).then(|| script.clone());
+fn rebuild(script: &mut Script, seen: Seen) {
+    let Ok(own) = u16::try_from(script.own.len()) else {
+        return;
+    };
+    script.len = seen.ids.len() as u32;
     script.runs.clear();
-    let own = script.own.len() as u16;
-    let ends = ends.into_iter().map(|end| end as u32).collect();
-    script.own.push(Fragments { ids, text, ends });
     let mut from = 0;
-    while from < channels.len() {
-        let channel = channels[from];
-        let to = channels[from..]
-            .iter()
-            .position(|c| *c != channel)
-            .map_or(channels.len(), |n| from + n);
-        let source = TokenSource::Own(own);
-        let run = TokenRun {
-            source,
-            from: from as u32,
-            to: to as u32,
-            channel,
-        };
-        if channel == Channel::Content || channel == Channel::Marker {
-            script.runs.push(run);
-        } else if let Some(original) = &reasoning {
-            copy_runs(script, original, from as u32, to as u32);
-        }
+    for same in seen.channels.chunk_by(|a, b| a == b) {
+        let to = from + same.len() as u32;
+        script.runs.push(TokenRun {
+            source: TokenSource::Own(own),
+            from,
+            to,
+            channel: same[0],
+        });
         from = to;
     }
-}
-
-/// Appends tokens `from..to` of `original` as they were.
-fn copy_runs(script: &mut Script, original: &Script, from: u32, to: u32) {
-    let mut at = 0;
-    for run in &original.runs {
-        let len = run.to - run.from;
-        let (start, end) = (from.max(at), to.min(at + len));
-        if start < end {
-            let part = TokenRun {
-                from: run.from + start - at,
-                to: run.from + end - at,
-                ..*run
-            };
-            script.runs.push(part);
-        }
-        at += len;
-    }
+    script.own.push(Fragments {
+        ids: seen.ids,
+        text: seen.text,
+        ends: seen.ends.into_iter().map(|end| end as u32).collect(),
+    });
 }

@@ -277,7 +277,8 @@ impl<'t> TemplateSyntax<'t> {
                 }
             }
             for name in found {
-                if !holders.contains(&name) {
+                // More names for the same thing than any template has: each costs a pass.
+                if holders.len() < HOLDERS && !holders.contains(&name) {
                     holders.push(name);
                 }
             }
@@ -353,6 +354,9 @@ impl<'t> AttributePath<'t> {
         }
     }
 }
+
+/// Names of the conversation, or of parts of it, that are followed.
+const HOLDERS: usize = 64;
 
 /// The arguments of a call; `tokens` starts with the opening parenthesis.
 fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::bounds::PART;
+use super::counting;
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
 /// The method that a slice turns into.
@@ -15,7 +17,8 @@ pub(super) const SLICE: &str = "__slice__";
 /// * slices become calls of [`SLICE`], because minijinja's own differ from Python's for negative
 ///   steps;
 /// * what `~` joins goes through the `string` filter, because minijinja prints `none` and `true`;
-/// * escapes in string literals are spelled so that minijinja reads what Python reads.
+/// * escapes in string literals are spelled so that minijinja reads what Python reads;
+/// * what may grow goes through filters that count it ([`super::bounds`]).
 ///
 /// A template that is not well formed is left alone: minijinja will say what is wrong with it.
 pub(super) fn rewrite(source: &str) -> String {
@@ -25,8 +28,9 @@ pub(super) fn rewrite(source: &str) -> String {
     };
     let mut out = String::with_capacity(source.len() + source.len() / 16);
     let mut copied = 0;
-    for tag in &tags {
-        for (span, text) in edits(tag) {
+    let mut counted = counting::edits(&tags);
+    for (tag, counted) in tags.iter().zip(&mut counted) {
+        for (span, text) in edits(tag, std::mem::take(counted)) {
             out.push_str(&source[copied..span.start]);
             out.push_str(&text);
             copied = span.end;
@@ -36,8 +40,11 @@ pub(super) fn rewrite(source: &str) -> String {
     out
 }
 
-/// What to replace in one tag, in order.
-fn edits(tag: &JinjaTag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
+/// A place in the source, and what is to stand there.
+pub(super) type Edit = (std::ops::Range<usize>, String);
+
+/// What to replace in one tag, in order; `counted` encloses whole expressions.
+fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     let mut edits = Vec::new();
     let slices = slices(&tag.tokens);
     for (index, token) in tag.tokens.iter().enumerate() {
@@ -63,66 +70,114 @@ fn edits(tag: &JinjaTag<'_>) -> Vec<(std::ops::Range<usize>, String)> {
             SliceToken::None => {}
         }
     }
-    for operand in joined(tag) {
-        let (first, last) = (&tag.tokens[operand.start], &tag.tokens[operand.end - 1]);
-        edits.push((first.span.start..first.span.start, "(".to_owned()));
-        edits.push((last.span.end..last.span.end, ")|string".to_owned()));
+    // The tighter an operator binds, the further in its brackets are.
+    for (operands, filter) in [
+        (products(tag), PART),
+        (joined(tag), "string"),
+        (summed(tag), PART),
+    ] {
+        for operand in operands {
+            edits.extend(enclosed(&tag.tokens[operand.start..operand.end], filter));
+        }
     }
+    edits.extend(counted);
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     edits
 }
 
-/// The operands of `~`, as ranges of tokens; plain string literals are left out.
+/// Brackets around an expression, and a filter behind them.
+pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
+    let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
+        return Vec::new();
+    };
+    let (start, end) = (first.span.start, last.span.end);
+    vec![
+        (start..start, "(".to_owned()),
+        (end..end, format!(")|{filter}")),
+    ]
+}
+
+/// The operands of `~`, as ranges of tokens; plain texts are left out.
 fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
-    let tokens = &tag.tokens;
-    let mut operands = BTreeSet::new();
-    for (tilde, _) in tokens
-        .iter()
-        .enumerate()
-        .filter(|(_, token)| token.is_op("~"))
-    {
-        // The keyword of a statement is no operand.
-        let least = usize::from(tag.statement);
-        let mut depth = 0usize;
-        let mut start = tilde;
-        while start > least {
-            match tokens[start - 1].text {
-                ")" | "]" | "}" => depth += 1,
-                "(" | "[" | "{" if depth == 0 => break,
-                "(" | "[" | "{" => depth -= 1,
-                _ if depth == 0 && ends_operand(tokens, start - 1) => break,
-                _ => {}
-            }
-            start -= 1;
+    let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_op("~"));
+    let both = tildes.flat_map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index);
+        [before(tag, at, ends), behind(tag, at, ends)]
+    });
+    both.filter(|operand| !operand.is_plain(tag)).collect()
+}
+
+/// The operands of a `+` between two values; plain texts and numbers are left out.
+fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let both = binary(tag, "+").flat_map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_op("~");
+        [before(tag, at, ends), behind(tag, at, ends)]
+    });
+    both.filter(|operand| !operand.is_plain(tag) && !operand.is_number(tag))
+        .collect()
+}
+
+/// The products up to each `*`.
+fn products(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let products = binary(tag, "*").map(|at| {
+        let ends = |index: usize| ends_operand(&tag.tokens, index);
+        let factor = |index: usize| {
+            ["*", "/", "//", "%"].contains(&tag.tokens[index].text)
+                && tag.tokens[index].kind == TokenKind::Other
+        };
+        Operand {
+            start: before(tag, at, ends).start,
+            end: behind(tag, at, |index| ends(index) || factor(index)).end,
         }
-        let mut end = tilde + 1;
-        while end < tokens.len() {
-            match tokens[end].text {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" if depth == 0 => break,
-                ")" | "]" | "}" => depth -= 1,
-                _ if depth == 0 && ends_operand(tokens, end) => break,
-                _ => {}
-            }
-            end += 1;
+    });
+    products.collect()
+}
+
+/// Where an operator stands between two values.
+fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize> + 't {
+    let between = |at: &usize| {
+        let value = at.checked_sub(1).map(|before| &tag.tokens[before]);
+        value.is_some_and(|value| ends_value(value, &KEYWORDS))
+    };
+    (0..tag.tokens.len())
+        .filter(|at| tag.tokens[*at].is_op(op))
+        .filter(between)
+}
+
+/// The operand before the operator at `at`.
+fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+    // The keyword of a statement is no operand.
+    let least = usize::from(tag.statement);
+    let mut depth = 0usize;
+    let mut start = at;
+    while start > least {
+        match tag.tokens[start - 1].text {
+            ")" | "]" | "}" => depth += 1,
+            "(" | "[" | "{" if depth == 0 => break,
+            "(" | "[" | "{" => depth -= 1,
+            _ if depth == 0 && ends(start - 1) => break,
+            _ => {}
         }
-        for operand in [
-            Operand { start, end: tilde },
-            Operand {
-                start: tilde + 1,
-                end,
-            },
-        ] {
-            match &tokens[operand.start..operand.end] {
-                [] => {}
-                [only] if only.kind == TokenKind::Str => {}
-                _ => {
-                    operands.insert(operand);
-                }
-            }
-        }
+        start -= 1;
     }
-    operands
+    Operand { start, end: at }
+}
+
+/// The operand behind the operator at `at`.
+fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+    let mut depth = 0usize;
+    let mut end = at + 1;
+    while end < tag.tokens.len() {
+        match tag.tokens[end].text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" if depth == 0 => break,
+            ")" | "]" | "}" => depth -= 1,
+            _ if depth == 0 && ends(end) => break,
+            _ => {}
+        }
+        end += 1;
+    }
+    Operand { start: at + 1, end }
 }
 
 /// A range of tokens.
@@ -132,9 +187,25 @@ struct Operand {
     end: usize,
 }
 
+impl Operand {
+    /// Whether it is nothing, or a plain text.
+    fn is_plain(&self, tag: &JinjaTag<'_>) -> bool {
+        let tokens = &tag.tokens[self.start..self.end];
+        tokens.is_empty() || matches!(tokens, [only] if only.kind == TokenKind::Str)
+    }
+
+    /// Whether it is a number.
+    fn is_number(&self, tag: &JinjaTag<'_>) -> bool {
+        let digit = |c: char| c.is_ascii_digit();
+        matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
+    }
+}
+
+/// Words that are no values.
+const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
+
 /// Whether the token at `index` binds less than `~` does.
 fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
-    const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
     let token = &tokens[index];
     let before = index.checked_sub(1).map(|before| &tokens[before]);
     match token.kind {
@@ -307,11 +378,11 @@ mod tests {
             ),
             (
                 "{% set x = -a ~ b - c %}",
-                "{% set x = (-a)|string ~ (b)|string - c %}",
+                "{% set x = ((-a)|string ~ (b)|string - c)|__kept__ %}",
             ),
             (
                 "{{ 1 + a * 2 ~ -b|f(g ~ 1)[0] }}",
-                "{{ 1 + (a * 2)|string ~ (-b|f((g)|string ~ (1)|string)[0])|string }}",
+                "{{ 1 + (((a * 2)|__part__)|string ~ (-b|f((g)|string ~ (1)|string)[0])|string)|__part__ }}",
             ),
             (
                 "{{ f(k=a ~ b, c) if a is not none ~ d else e }}",

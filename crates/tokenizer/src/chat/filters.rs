@@ -1,11 +1,12 @@
 //! Filters, tests and functions of Jinja2 and transformers where minijinja's differ or are absent.
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use time::OffsetDateTime;
 use vllm_sim_python::is_blank;
 
 use super::args::Args;
+use super::bounds;
 use super::json::tojson;
 use super::methods::{self, lines};
 use super::python::{list, pair, str_of};
@@ -26,9 +27,10 @@ pub(super) fn local_time() -> OffsetDateTime {
 
 /// Gives an environment what transformers gives its templates.
 pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
+    bounds::add(env);
     env.set_unknown_method_callback(methods::call);
     env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| str_of(value));
+    env.add_filter("string", text);
     env.add_filter("trim", trim);
     env.add_filter("join", join);
     env.add_filter("length", length);
@@ -49,7 +51,7 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     });
     env.add_filter(
         "center",
-        |state: &minijinja::State<'_, '_>, value: &Value, width: Option<Value>| {
+        |state: &State<'_, '_>, value: &Value, width: Option<Value>| {
             let width = width.unwrap_or(Value::from(80));
             methods::call(state, &Value::from(str_of(value)), "center", &[width])
         },
@@ -95,13 +97,18 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     });
 }
 
+fn text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
+    bounds::spend_all(state, value)?;
+    Ok(str_of(value))
+}
+
 fn trim(value: &Value, chars: Option<&str>) -> String {
     let text = str_of(value);
     text.trim_matches(|c| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
         .to_owned()
 }
 
-fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn join(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let separator = args
         .get(0, "d")?
@@ -114,10 +121,12 @@ fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let mut parts = Vec::new();
     if !value.is_undefined() {
         for item in value.try_iter()? {
-            parts.push(match &attribute {
-                Some(attribute) => str_of(&member(&item, attribute)?),
-                None => str_of(&item),
-            });
+            let item = match &attribute {
+                Some(attribute) => member(&item, attribute)?,
+                None => item,
+            };
+            bounds::spend(state, separator.len() as u64)?;
+            parts.push(text(state, &item)?);
         }
     }
     Ok(parts.join(&separator))
@@ -155,7 +164,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn replace(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let missing = || invalid("replace needs an old and a new text");
     let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
@@ -167,7 +176,8 @@ fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         .int(2, "count")?
         .and_then(|count| usize::try_from(count).ok());
     args.finish()?;
-    let text = str_of(value);
+    let text = text(state, value)?;
+    bounds::spend_replacing(state, &text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),
@@ -330,7 +340,7 @@ fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 }
 
 /// Source: `jinja2/filters.py`, `do_indent`.
-fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn indent(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let width = args.get(0, "width")?.unwrap_or(Value::from(4));
     let (first, blank) = (args.flag(1, "first")?, args.flag(2, "blank")?);
@@ -343,7 +353,8 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 .min(1 << 16),
         ),
     };
-    let text = str_of(value) + "\n";
+    let text = text(state, value)? + "\n";
+    bounds::spend(state, (lines(&text, false).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
     for (index, line) in lines(&text, false).enumerate() {
         if index > 0 {

@@ -3,13 +3,16 @@
 //! Source: `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 use vllm_sim_python::json;
 
 use super::args::Args;
+use super::bounds;
 
 /// How deep a value may nest. JSON that came over the wire nests less than this.
 const DEPTH: usize = 500;
+/// Bytes of what is written around each element.
+const LONGEST: usize = 256;
 
 /// The arguments of `json.dumps` that templates may set.
 #[derive(Debug)]
@@ -22,7 +25,12 @@ struct Style {
 }
 
 /// The `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)` filter.
-pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+pub(super) fn tojson(
+    state: &State<'_, '_>,
+    value: &Value,
+    args: Rest<Value>,
+) -> Result<String, Error> {
+    bounds::spend_all(state, value)?;
     let args = Args::new(&args)?;
     let style = Style::new(
         args.flag(0, "ensure_ascii")?,
@@ -45,6 +53,7 @@ impl Style {
     ) -> Result<Self, Error> {
         let indent = match indent {
             Some(indent) => Some(match indent.as_str() {
+                Some(text) if text.len() > LONGEST => return Err(invalid("indent is too long")),
                 Some(text) => text.to_owned(),
                 // Python multiplies a blank by the number, so a negative one gives none.
                 None => " ".repeat(i64::try_from(indent)?.clamp(0, 64).try_into().unwrap_or(0)),
@@ -54,6 +63,9 @@ impl Style {
         let (item_separator, key_separator) = match separators {
             Some(pair) => {
                 let parts: Vec<String> = pair.try_iter()?.map(|part| part.to_string()).collect();
+                if parts.iter().any(|part| part.len() > LONGEST) {
+                    return Err(invalid("separators are too long"));
+                }
                 match <[String; 2]>::try_from(parts) {
                     Ok([item, key]) => (item, key),
                     Err(_) => return Err(invalid("separators must be a pair of strings")),

@@ -5,6 +5,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 use vllm_sim_python::is_blank;
 
 use super::args::Args;
+use super::bounds;
 use super::dialect::SLICE;
 use super::python::{list, pair, str_of};
 
@@ -24,6 +25,7 @@ pub(super) fn call(
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
+            bounds::spend_method(state, text, method, args)?;
             match on_str(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {

@@ -1,8 +1,10 @@
 //! A conversation → the text that a model reads.
 
 mod args;
+mod bounds;
 mod content_format;
 mod conversation;
+mod counting;
 mod dialect;
 mod error;
 mod filters;

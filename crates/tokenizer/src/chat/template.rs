@@ -8,6 +8,7 @@ use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, escape_formatter};
 use parking_lot::RwLock;
 
+use super::bounds;
 use super::content_format::ContentFormat;
 use super::dialect;
 use super::error::TemplateError;
@@ -36,6 +37,7 @@ pub(super) struct CompiledTemplate {
 impl CompiledTemplate {
     /// Compiles `source`; `clock` is what `strftime_now` asks.
     pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
+        bounds::check_source(source)?;
         let mut env = Environment::new();
         env.set_trim_blocks(true);
         env.set_lstrip_blocks(true);
@@ -44,7 +46,10 @@ impl CompiledTemplate {
         env.set_fuel(Some(FUEL));
         env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Invalid => escape_formatter(out, state, value),
-            _ => Ok(write_str(out, value)?),
+            _ => {
+                bounds::spend_all(state, value)?;
+                Ok(write_str(out, value)?)
+            }
         });
         filters::add(&mut env, clock);
         env.add_template_owned(NAME, dialect::rewrite(source))

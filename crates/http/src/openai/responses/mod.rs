@@ -301,7 +301,7 @@ impl Protocol for Responses<'_> {
             return_token_ids: false,
             tokens_as_ids: None,
         };
-        let mut view = prepare::view(app, &shape, &ready.id, &ready.target);
+        let mut view = prepare::view(app, &shape, ready);
         let remote = request.kv_transfer_params.as_ref();
         let transfer = transfer::terms(app, &mut view, remote, &ready.prompts);
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::custom;
 use super::ids::Ids;
-use crate::openai::logprobs::entries;
 use crate::openai::response_shape::{Counts, ResponseShape, end_of};
 use vllm_sim_engine::End;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
@@ -267,14 +266,7 @@ impl Frame {
         tokens
             .enumerate()
             .map(|(at, token)| {
-                let shown = entries(
-                    &view.tokenizer,
-                    token.id,
-                    &|| choice.script.before(at),
-                    at,
-                    top,
-                    view.tokens_as_ids,
-                );
+                let shown = view.logprobs_at(choice, at, token.id, top);
                 let bytes = |text: &str| json!(text.as_bytes());
                 let tops: Vec<Value> = shown
                     .iter()

@@ -9,7 +9,6 @@ use super::custom;
 use super::object::{Frame, status, text_part};
 use super::store::StoreSlot;
 use crate::json;
-use crate::openai::logprobs::entries;
 use crate::stream::{ChoiceStep, Render};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::Channel;
@@ -238,7 +237,7 @@ impl ResponseStream {
         let tokens = group.tokens.iter();
         tokens
             .map(|(at, id)| {
-                let shown = entries(&view.tokenizer, *id, &|| choice.script.before(*at), *at, top, view.tokens_as_ids);
+                let shown = view.logprobs_at(choice, *at, *id, top);
                 let entry = |e: &crate::openai::logprobs::TokenLogprob| json!({"token": e.text, "logprob": e.logprob});
                 let tops: Vec<Value> = shown.iter().take(top as usize).map(entry).collect();
                 let first = &shown[0];

@@ -81,12 +81,16 @@ fn the_number_of_calls_follows_llm_d() {
 }
 
 #[test]
-fn a_forced_tool_is_the_only_one_called() {
+fn a_forced_tool_is_called_once_and_no_other() {
     let forced = ToolChoice::Named("get_time".to_owned());
+    let llmd = ToolSettings {
+        repeats_named: true,
+        ..ToolSettings::default()
+    };
+    assert_eq!(counts(&forced, &ToolSettings::default()), [1].into());
+    assert_eq!(counts(&forced, &llmd), [1, 2].into());
     for seed in 0..50 {
-        let calls = plan(&forced, &ToolSettings::default(), seed);
-        assert!(!calls.is_empty());
-        for call in calls {
+        for call in plan(&forced, &llmd, seed) {
             assert_eq!(call.name, "get_time");
             assert!([r#"{"tz": "UTC"}"#, r#"{"tz": "CET"}"#].contains(&&*call.arguments));
         }

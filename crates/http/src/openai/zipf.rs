@@ -1,0 +1,126 @@
+//! Zipf's law over a vocabulary: the token of rank r has a probability that falls as r^-s.
+
+use vllm_sim_random::mix;
+
+/// Ranks whose share is summed one by one; that of the others is an integral.
+const SUMMED: u32 = 64;
+/// The exponent: of a context that leaves much open, and how much more the others have.
+const EXPONENT: (f64, f64) = (1.2, 1.3);
+
+/// The law of one context.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Zipf {
+    context: u64,
+    vocabulary: u32,
+    exponent: f64,
+    /// Logarithm of what makes the probabilities add up to one.
+    norm: f64,
+    /// Steps from one rank's token to the next: no divisor in common with the vocabulary, so that
+    /// each token has one rank.
+    stride: u64,
+}
+
+impl Zipf {
+    pub(super) fn new(context: u64, vocabulary: u32) -> Self {
+        let exponent = EXPONENT.0 + EXPONENT.1 * unit(mix(context, 1));
+        let mut stride = 1 + mix(context, 2) % u64::from(vocabulary);
+        while gcd(stride, vocabulary.into()) != 1 {
+            stride += 1;
+        }
+        Self {
+            context,
+            vocabulary,
+            exponent,
+            norm: sum(exponent, vocabulary).ln(),
+            stride,
+        }
+    }
+
+    /// The log probability of a rank.
+    pub(super) fn logprob(&self, rank: u32) -> f64 {
+        -self.exponent * f64::from(rank).ln() - self.norm
+    }
+
+    /// The token that has a rank.
+    pub(super) fn token(&self, rank: u32) -> u32 {
+        let start = self.context % u64::from(self.vocabulary);
+        let steps = self.stride * u64::from(rank) % u64::from(self.vocabulary);
+        ((start + steps) % u64::from(self.vocabulary)) as u32
+    }
+
+    /// The rank that `chance` draws at a temperature.
+    pub(super) fn drawn(&self, chance: u64, temperature: f64) -> u32 {
+        // Steeper than this only the first is left.
+        let exponent = self.exponent / temperature.max(0.01);
+        let mut left = unit(chance) * sum(exponent, self.vocabulary);
+        for rank in 1..=self.vocabulary.min(SUMMED) {
+            left -= f64::from(rank).powf(-exponent);
+            if left < 0.0 {
+                return rank;
+            }
+        }
+        let start = f64::from(SUMMED) + 0.5;
+        let rest = 1.0 - exponent;
+        let rank = if rest.abs() < 1e-9 {
+            start * left.exp()
+        } else {
+            let base = start.powf(rest) + rest * left;
+            base.max(f64::MIN_POSITIVE).powf(1.0 / rest)
+        };
+        (rank.round() as u32).clamp(1, self.vocabulary)
+    }
+}
+
+/// Sum of r^-s over the ranks of a vocabulary.
+fn sum(exponent: f64, vocabulary: u32) -> f64 {
+    let summed = vocabulary.min(SUMMED);
+    let first: f64 = (1..=summed)
+        .map(|rank| f64::from(rank).powf(-exponent))
+        .sum();
+    let (from, to) = (f64::from(summed) + 0.5, f64::from(vocabulary) + 0.5);
+    let rest = 1.0 - exponent;
+    if rest.abs() < 1e-9 {
+        return first + (to / from).ln();
+    }
+    first + (to.powf(rest) - from.powf(rest)) / rest
+}
+
+/// A number in `[0, 1)`.
+fn unit(word: u64) -> f64 {
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_add_up_to_one_and_each_token_has_one_rank() {
+        for (context, vocabulary) in [(1, 2), (2, 50), (3, 4096), (4, 128_256)] {
+            let law = Zipf::new(context, vocabulary);
+            let sum: f64 = (1..=vocabulary).map(|rank| law.logprob(rank).exp()).sum();
+            assert!((sum - 1.0).abs() < 1e-4, "{vocabulary}: {sum}");
+            let mut tokens: Vec<u32> = (1..=vocabulary).map(|rank| law.token(rank)).collect();
+            tokens.sort_unstable();
+            assert!(tokens.into_iter().eq(0..vocabulary));
+        }
+    }
+
+    #[test]
+    fn ranks_are_drawn_by_their_probability_and_the_temperature() {
+        let law = Zipf::new(7, 1000);
+        let firsts = |temperature: f64| {
+            let drawn = (0..10_000).map(|n| law.drawn(mix(n, 9), temperature));
+            drawn.filter(|rank| *rank == 1).count() as f64 / 10_000.0
+        };
+        assert!((firsts(1.0) - law.logprob(1).exp()).abs() < 0.02);
+        assert_eq!(firsts(0.0), 1.0);
+        assert!(firsts(2.0) < firsts(1.0) && firsts(1.0) < firsts(0.5));
+        let ranks = (0..10_000).map(|n| law.drawn(mix(n, 3), 100.0));
+        assert!(ranks.max().unwrap() > 900);
+    }
+}

@@ -1,0 +1,538 @@
+//! What a template may cost, whoever wrote it: bounds of its source, looked at before it is
+//! compiled, and of the work of one rendering, counted while it is rendered.
+//!
+//! A request may bring a template (`--trust-request-chat-template`), and minijinja recurses for
+//! each level of an expression and of a value. Its fuel counts instructions, each of which may copy
+//! any amount of text, so that the bytes are counted here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use minijinja::functions::Function;
+use minijinja::value::{FunctionArgs, FunctionResult, Object, Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::error::TemplateError;
+use super::lexer::{JinjaTag, TokenKind, tags};
+
+/// Bytes of a source.
+const SOURCE: usize = 1 << 20;
+/// Bytes of a source that is not well formed; the parser only says what is wrong with it.
+const BROKEN_SOURCE: usize = 2048;
+/// Operators on the way to any part of an expression.
+const OPERATORS: usize = 300;
+/// Templates and macros within each other.
+const CALLS: usize = 100;
+/// `elif` branches of one `if`.
+const BRANCHES: usize = 150;
+/// Statements that load another template. There is none, and a template does not load itself.
+const LOADING: [&str; 4] = ["include", "import", "from", "extends"];
+/// Bytes that one rendering may read, write and keep.
+const WORK: u64 = 96 << 20;
+/// Levels of a value that is kept under a name.
+const LEVELS: usize = 500;
+/// Characters that a field of a format may be padded to.
+const WIDEST: usize = 1 << 16;
+/// What each element of a list costs, in bytes.
+const ELEMENT: u64 = 64;
+
+/// The filter that counts a part of an expression.
+pub(super) const PART: &str = "__part__";
+/// The filter that counts what is kept under a name.
+pub(super) const KEPT: &str = "__kept__";
+/// The filter that counts the text of a loop's body, once for each of its elements.
+pub(super) const LOOPED: &str = "__looped__";
+
+/// Refuses a source that is too large or too deep.
+///
+/// # Errors
+/// [`TemplateError::Rejected`].
+pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
+    let refuse = |what: &str, most: usize| {
+        let text = format!("the chat template is too large: {what}, the most is {most}");
+        Err(TemplateError::Rejected(text))
+    };
+    if source.len() > SOURCE {
+        return refuse(&format!("{} bytes", source.len()), SOURCE);
+    }
+    let Some(tags) = tags(source) else {
+        if source.len() > BROKEN_SOURCE {
+            let text = "the chat template is not well formed: a tag or a bracket is not closed";
+            return Err(TemplateError::Rejected(text.to_owned()));
+        }
+        return Ok(());
+    };
+    let depth = tags.iter().map(operators).max().unwrap_or(0);
+    if depth > OPERATORS {
+        return refuse(&format!("{depth} operators in one expression"), OPERATORS);
+    }
+    let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
+    let mut words = tags.iter().filter(|tag| tag.statement).map(first);
+    if let Some(word) = words.find(|word| LOADING.contains(&word.as_str())) {
+        let text = format!("no loader for this environment specified: `{word}` finds no template");
+        return Err(TemplateError::Rejected(text));
+    }
+    let branches = branches(&tags);
+    if branches > BRANCHES {
+        return refuse(&format!("{branches} branches of one `if`"), BRANCHES);
+    }
+    Ok(())
+}
+
+/// The most operators above one part of the expressions of a tag; commas start anew.
+fn operators(tag: &JinjaTag<'_>) -> usize {
+    const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
+    // Operators of each open bracket's present element, and those of all brackets around it.
+    let (mut own, mut around, mut most) = (0, Vec::new(), 0);
+    let mut outside = 0;
+    for token in &tag.tokens {
+        match (token.kind, token.text) {
+            (TokenKind::Str, _) => {}
+            (TokenKind::Name, word) => own += usize::from(WORDS.contains(&word)),
+            (TokenKind::Other, "(" | "[" | "{") => {
+                own += 1;
+                outside += own;
+                around.push(own);
+                own = 0;
+            }
+            (TokenKind::Other, ")" | "]" | "}") => {
+                own = around.pop().unwrap_or(0);
+                outside -= own;
+            }
+            (TokenKind::Other, ",") => own = 0,
+            (TokenKind::Other, text) => {
+                own += usize::from(!text.starts_with(|c: char| c.is_ascii_digit()));
+            }
+        }
+        most = most.max(outside + own);
+    }
+    most
+}
+
+/// The most `elif` branches of one `if`.
+fn branches(tags: &[JinjaTag<'_>]) -> usize {
+    let (mut open, mut most) = (Vec::new(), 0);
+    for tag in tags.iter().filter(|tag| tag.statement) {
+        match tag.tokens.first().map(|token| token.text) {
+            Some("if") => open.push(0),
+            Some("elif") => {
+                if let Some(count) = open.last_mut() {
+                    *count += 1;
+                    most = most.max(*count);
+                }
+            }
+            Some("endif") => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    most
+}
+
+/// Bytes that a rendering has read, written and kept.
+#[derive(Debug, Default)]
+struct Work(AtomicU64);
+
+impl Object for Work {}
+
+/// Counts the work of `bytes`.
+///
+/// # Errors
+/// When it is more than one rendering may do.
+pub(super) fn spend(state: &State<'_, '_>, bytes: u64) -> Result<(), Error> {
+    let work = state.get_or_set_temp_object("__work__", Work::default);
+    let before = work.0.fetch_add(bytes, Ordering::Relaxed);
+    if before.saturating_add(bytes) > WORK {
+        return Err(refused(format!(
+            "the chat template does too much: it reads and writes more than {WORK} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Counts the work of writing a value with all that is in it.
+///
+/// # Errors
+/// As [`spend`], and for one that is nested too deeply.
+pub(super) fn spend_all(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    explore(state, value, 0)
+}
+
+fn explore(state: &State<'_, '_>, value: &Value, level: usize) -> Result<(), Error> {
+    spend(state, size(value))?;
+    if value.as_str().is_some() || !is_container(value) {
+        return Ok(());
+    }
+    if level == LEVELS {
+        return Err(refused(format!(
+            "the chat template nests a value more than {LEVELS} levels deep"
+        )));
+    }
+    let pairs = value.as_object().filter(|_| value.kind() == ValueKind::Map);
+    if let Some(pairs) = pairs.and_then(|object| object.try_iter_pairs()) {
+        for (key, value) in pairs {
+            explore(state, &key, level + 1)?;
+            explore(state, &value, level + 1)?;
+        }
+        return Ok(());
+    }
+    for item in value.try_iter().into_iter().flatten() {
+        explore(state, &item, level + 1)?;
+    }
+    Ok(())
+}
+
+fn is_container(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
+    )
+}
+
+/// Bytes of a value itself, whatever its elements hold.
+fn size(value: &Value) -> u64 {
+    match value.as_str() {
+        Some(text) => text.len() as u64,
+        None if is_container(value) => ELEMENT.saturating_mul(1 + value.len().unwrap_or(0) as u64),
+        None => ELEMENT,
+    }
+}
+
+/// Counts the work of a method of a text, and of what its arguments make of it.
+///
+/// # Errors
+/// As [`spend`], and for a width that is too large.
+pub(super) fn spend_method(
+    state: &State<'_, '_>,
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Result<(), Error> {
+    let length = text.len() as u64;
+    match method {
+        "split" | "rsplit" | "splitlines" => spend(state, length.saturating_mul(ELEMENT)),
+        "join" => {
+            for item in args
+                .first()
+                .and_then(|items| items.try_iter().ok())
+                .into_iter()
+                .flatten()
+            {
+                spend(state, length)?;
+                spend_all(state, &item)?;
+            }
+            Ok(())
+        }
+        "replace" => {
+            let part = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
+            spend_replacing(state, text, part(0), part(1))
+        }
+        "center" | "ljust" | "rjust" | "zfill" => {
+            let width = args.first().and_then(Value::as_usize).unwrap_or(0);
+            spend(state, length.saturating_add(width as u64))
+        }
+        "format" => spend_formatting(state, text, args, '{'),
+        _ => spend(state, length.saturating_mul(3)),
+    }
+}
+
+/// Counts the work of putting `new` for every `old`.
+///
+/// # Errors
+/// As [`spend`].
+pub(super) fn spend_replacing(
+    state: &State<'_, '_>,
+    text: &str,
+    old: &str,
+    new: &str,
+) -> Result<(), Error> {
+    let places = text.matches(old).count() as u64;
+    let grown = places.saturating_mul(new.len() as u64);
+    spend(state, grown.saturating_add(text.len() as u64))
+}
+
+/// Counts the work of filling in a text whose fields begin with `open`: each may be as wide as the
+/// widest of them and hold the largest of the arguments.
+fn spend_formatting(
+    state: &State<'_, '_>,
+    text: &str,
+    args: &[Value],
+    open: char,
+) -> Result<(), Error> {
+    let specs = || text.split(open).skip(1);
+    let widths = specs().flat_map(|spec| {
+        let end = spec.find(|c: char| c.is_alphabetic() || c == '}');
+        spec[..end.unwrap_or(spec.len())].split(|c: char| !c.is_ascii_digit())
+    });
+    // A width may be an argument too.
+    let given = args
+        .iter()
+        .filter(|_| text.contains(['*', ':']))
+        .filter_map(Value::as_usize);
+    let widest = widths
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse().unwrap_or(usize::MAX))
+        .chain(given)
+        .max()
+        .unwrap_or(0);
+    if widest > WIDEST {
+        return Err(refused(format!(
+            "the chat template formats to a width of {widest}, the most is {WIDEST}"
+        )));
+    }
+    let largest = args.iter().map(size).max().unwrap_or(0);
+    for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
+        spend_all(state, arg)?;
+    }
+    let fields = specs().count() as u64;
+    let each = largest.saturating_mul(3).saturating_add(widest as u64);
+    spend(
+        state,
+        fields
+            .saturating_mul(each)
+            .saturating_add(text.len() as u64),
+    )
+}
+
+/// Adds the filters that count.
+pub(super) fn add(env: &mut Environment<'_>) {
+    env.set_recursion_limit(CALLS);
+    env.add_filter(PART, |state: &State<'_, '_>, value: Value| {
+        spend(state, size(&value)).map(|()| value)
+    });
+    env.add_filter(KEPT, |state: &State<'_, '_>, value: Value| {
+        spend_all(state, &value).map(|()| value)
+    });
+    env.add_filter(LOOPED, |state: &State<'_, '_>, value: Value, body: u64| {
+        let rounds = value.len().unwrap_or(0) as u64;
+        spend(state, rounds.saturating_mul(body)).map(|()| value)
+    });
+    counted(
+        env,
+        "upper",
+        "minijinja_upper",
+        3,
+        minijinja::filters::upper,
+    );
+    counted(
+        env,
+        "lower",
+        "minijinja_lower",
+        3,
+        minijinja::filters::lower,
+    );
+    counted(
+        env,
+        "title",
+        "minijinja_title",
+        3,
+        minijinja::filters::title,
+    );
+    counted(
+        env,
+        "capitalize",
+        "minijinja_capitalize",
+        3,
+        minijinja::filters::capitalize,
+    );
+    counted(
+        env,
+        "escape",
+        "minijinja_escape",
+        6,
+        minijinja::filters::escape,
+    );
+    counted(env, "e", "minijinja_e", 6, minijinja::filters::escape);
+    counted(
+        env,
+        "list",
+        "minijinja_list",
+        ELEMENT,
+        minijinja::filters::list,
+    );
+    counted(
+        env,
+        "lines",
+        "minijinja_lines",
+        ELEMENT,
+        minijinja::filters::lines,
+    );
+    counted(
+        env,
+        "reverse",
+        "minijinja_reverse",
+        2,
+        minijinja::filters::reverse,
+    );
+    counted(env, "sort", "minijinja_sort", 1, minijinja::filters::sort);
+    counted(
+        env,
+        "unique",
+        "minijinja_unique",
+        1,
+        minijinja::filters::unique,
+    );
+    counted(
+        env,
+        "batch",
+        "minijinja_batch",
+        1,
+        minijinja::filters::batch,
+    );
+    counted(
+        env,
+        "slice",
+        "minijinja_slice",
+        1,
+        minijinja::filters::slice,
+    );
+    env.add_filter("minijinja_format", minijinja::filters::format);
+    env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
+        if let [text, args @ ..] = args.as_slice() {
+            spend_formatting(state, text.as_str().unwrap_or_default(), args, '%')?;
+        }
+        state.apply_filter("minijinja_format", &args)
+    });
+}
+
+/// A filter of minijinja that is counted by `factor` times the size of its value, and by its counts.
+fn counted<F, Rv, Args>(
+    env: &mut Environment<'_>,
+    name: &'static str,
+    hidden: &'static str,
+    factor: u64,
+    filter: F,
+) where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    env.add_filter(hidden, filter);
+    env.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
+        if let [value, args @ ..] = args.as_slice() {
+            let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
+            let counts = counts.fold(0u64, u64::saturating_add);
+            let work = size(value).saturating_mul(factor);
+            spend(state, work.saturating_add(counts.saturating_mul(ELEMENT)))?;
+        }
+        state.apply_filter(hidden, &args)
+    });
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::filters::local_time;
+    use super::super::template::CompiledTemplate;
+
+    fn render(source: &str) -> Result<String, String> {
+        CompiledTemplate::new(source, local_time)
+            .and_then(|template| template.render(Default::default()))
+            .map_err(|error| error.to_string())
+    }
+
+    fn refused(source: &str, reason: &str) {
+        let shown: String = source.chars().take(120).collect();
+        match render(source) {
+            Ok(text) => panic!("{shown}: {} bytes", text.len()),
+            Err(error) => assert!(error.contains(reason), "{shown}: {error}"),
+        }
+    }
+
+    #[test]
+    fn deep_and_large_sources_are_refused() {
+        let deep = |part: &str, n: usize| part.repeat(n);
+        for source in [
+            format!("{{{{ a{} }}}}", deep(".a", 100_000)),
+            format!("{{{{ a{} }}}}", deep("|upper", 100_000)),
+            format!("{{{{ a{} }}}}", deep("()", 100_000)),
+            format!("{{{{ a{} }}}}", deep(" + a", 100_000)),
+            format!("{{{{ {}a }}}}", deep("not ", 100_000)),
+            format!("{{{{ a{} }}}}", deep(" if a else a", 50_000)),
+            format!("{{% if a %}}{}{{% endif %}}", deep("{% elif a %}", 50_000)),
+            "x".repeat(2 << 20),
+        ] {
+            refused(&source, "too large");
+        }
+        refused(&format!("{{{{ a{}", deep(".a", 100_000)), "not well formed");
+        refused(
+            &format!("{{{{ {}{} }}}}", deep("[", 200), deep("]", 200)),
+            "recursion",
+        );
+        refused(&deep("{% if a %}", 10_000), "recursion");
+        refused("{% include 'chat_template' %}", "no loader");
+        refused(
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "recursion",
+        );
+    }
+
+    #[test]
+    fn growing_values_are_refused() {
+        let twice = |body: &str| {
+            format!(
+                "{{% set ns = namespace(s='ab', l=[1]) %}}{{% for i in range(100) %}}{body}\
+                 {{% endfor %}}"
+            )
+        };
+        for source in [
+            twice("{% set ns.s = ns.s ~ ns.s %}"),
+            twice("{% set ns.s = ns.s + ns.s %}"),
+            twice("{% set ns.s = ns.s * 2 %}"),
+            twice("{% set ns.s = [ns.s, ns.s]|join %}"),
+            twice("{% set ns.s = ''.join([ns.s, ns.s]) %}"),
+            twice("{% set ns.s = ns.s|replace('a', 'aa') %}"),
+            twice("{% set ns.s = ns.s.replace('a', 'aa') %}"),
+            twice("{% set ns.s = '%s%s'|format(ns.s, ns.s) %}"),
+            twice("{% set ns.s = '{0}{0}'.format(ns.s) %}"),
+            twice("{% set ns.l = ns.l + ns.l %}"),
+            twice("{% set ns.l = [ns.l, ns.l] %}"),
+            twice("{% set ns.s = ns.l %}{% set ns.l = [ns.s, ns.s, ns.l] %}"),
+            twice("{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = t %}"),
+            format!(
+                "{{% set t %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}",
+                "text ".repeat(10_000)
+            ),
+            format!(
+                "{{% for i in [1] recursive %}}{{{{ loop(range(100000)) }}}}{}{{% endfor %}}",
+                "text ".repeat(10_000)
+            ),
+            "{% for i in range(100000) %}{{ 'x' * 100000 }}{% endfor %}".to_owned(),
+            "{{ [1]|batch(1000000000000, 2) }}".to_owned(),
+            "{{ [1]|slice(1000000000000, 2) }}".to_owned(),
+        ] {
+            refused(&source, "too much");
+        }
+        refused(
+            "{% set ns = namespace(l=[1]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}\
+             {% endfor %}",
+            "levels deep",
+        );
+    }
+
+    #[test]
+    fn giant_widths_are_refused() {
+        for source in [
+            "{{ '%999999999d'|format(1) }}",
+            "{{ '%.999999999f'|format(1.5) }}",
+            "{{ '{:>999999999}'.format('x') }}",
+            "{{ '{:999999999999999999999}'.format(1) }}",
+        ] {
+            refused(source, "width");
+        }
+        for (source, text) in [
+            ("{{ '%5d|%s'|format(1, 'a') }}", "    1|a"),
+            ("{{ '{:>3}'.format('x') }}", "  x"),
+            ("{{ 2 * 3 + 1 }}{{ 'a' * 3 + 'b' }}{{ -2 * 3 }}", "7aaab-6"),
+            (
+                "{{ (1 + 2) ~ 3 }}{{ [1] + [2] }}{{ 'x'|upper }}",
+                "33[1, 2]X",
+            ),
+        ] {
+            assert_eq!(render(source).as_deref(), Ok(text), "{source}");
+        }
+    }
+}
