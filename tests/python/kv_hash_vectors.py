@@ -81,7 +81,7 @@ def vllm(case, tokens):
 
 
 def llmd(case, tokens):
-    size, seed = case["block_size"], case["seed"] or ""
+    size, seed, salt = case["block_size"], case["seed"] or "", salt_of(case["salt"])
     if case["algo"] == "llm-d-fnv":
         def digest(data):
             return fnv1a(data)
@@ -92,8 +92,11 @@ def llmd(case, tokens):
             return sha(data)[24:]
         parent = digest(cbor(seed))
     for start in range(0, len(tokens) - size + 1, size):
-        media = overlaps(case, start, start + size) if case["algo"] == "llm-d-fnv" else []
-        extra = [{"Hash": i} for i, _ in media] or None
+        names = []
+        if case["algo"] == "llm-d-fnv":
+            names = [i for i, _ in overlaps(case, start, start + size)]
+            names += [salt] if salt and start == 0 else []
+        extra = [{"Hash": name} for name in names] or None
         parent = digest(cbor([number(parent), tokens[start : start + size], extra]))
         yield parent
 

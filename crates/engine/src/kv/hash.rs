@@ -450,21 +450,24 @@ fn cbor_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], b
     }
 }
 
-/// llm-d's form: the parent is a number, and only media count as extra keys.
+/// llm-d's form: the parent is a number, and the adapter counts in the root alone. A cache salt is
+/// hashed as llm-d's router hashes it, which takes it for one more media item.
+/// Source: llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
 fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
-    let media = extra_keys.iter().filter_map(|extra| match extra {
+    let hashed = extra_keys.iter().filter_map(|extra| match *extra {
         BlockExtraKey::Media(identifier, _) => Some(identifier),
-        _ => None,
+        BlockExtraKey::Salt(salt) => Some(salt),
+        BlockExtraKey::Lora(_) => None,
     });
     let mut cbor = Cbor(buf);
     cbor.array(3);
     cbor.unsigned(parent.key());
     cbor.tokens(tokens);
-    match media.clone().count() {
+    match hashed.clone().count() {
         0 => cbor.null(),
         n => {
             cbor.array(n);
-            for identifier in media {
+            for identifier in hashed {
                 cbor.map(1);
                 cbor.text("Hash");
                 cbor.text(identifier);

@@ -419,6 +419,12 @@ fn llmd_blocks_are_rooted_in_the_model() {
         keys("", 8, &image),
         [7_103_571_041_084_167_398, 911_194_152_905_941_944]
     );
+    // The router that recomputes names from events cannot tell a salt from a media item.
+    let salted = Extras {
+        salt: Some("abc".into()),
+        ..extras(vec![])
+    };
+    assert_eq!(keys("", 8, &salted), keys("", 8, &picture));
 }
 
 #[test]

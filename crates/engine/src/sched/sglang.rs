@@ -166,6 +166,25 @@ impl Sglang {
         self.pass = Some(pass);
     }
 
+    /// Ends the pass that runs if nobody is left in it: the next one must not wait for it.
+    fn end_abandoned(&mut self, now: SimTime) {
+        if let Some(pass) = &mut self.pass
+            && pass.slots.iter().all(|&slot| self.seqs[slot].dead)
+        {
+            pass.end = pass.end.min(now);
+        }
+    }
+
+    /// Gives the pass that runs the end that it would have had under the present settings.
+    fn retime(&mut self, now: SimTime) {
+        let config = &self.config;
+        if let Some(pass) = &mut self.pass {
+            let computing = config.latency.step(&pass.batch, config.speed);
+            pass.end = (pass.begun + computing).max(now);
+        }
+        self.end_abandoned(now);
+    }
+
     fn finish_pass(&mut self, out: &mut Outbox) {
         let Some(mut pass) = self.pass.take() else {
             return;
@@ -342,6 +361,7 @@ impl Scheduler for Sglang {
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
         if let Some(slot) = self.seqs.find(id) {
             self.stop(slot, End::Aborted, now, out);
+            self.end_abandoned(now);
             self.wake(now);
         }
     }
@@ -391,6 +411,7 @@ impl Scheduler for Sglang {
                 for slot in self.seqs.living() {
                     self.stop(slot, End::Cancelled, now, out);
                 }
+                self.end_abandoned(now);
             }
             Command::ResetPrefixCache(reset) => {
                 if reset == Reset::WhenIdle && self.radix.available() < self.config.num_pages {
@@ -408,13 +429,22 @@ impl Scheduler for Sglang {
             }
             Command::Caching(on) => self.config.enable_prefix_caching = on,
             Command::Release(id) => return self.release_source(now, id, out),
-            Command::Delays(delays) => return self.config.latency.delay(&delays),
+            Command::Delays(delays) => {
+                let taken = self.config.latency.delay(&delays);
+                if taken {
+                    self.retime(now);
+                }
+                return taken;
+            }
             Command::Bounds { running, waiting } => {
                 self.config.max_num_seqs = running.max(1);
                 self.config.max_waiting = waiting.map(|n| n as usize);
                 self.wake(now);
             }
-            Command::Speed(speed) => self.config.speed.all = speed,
+            Command::Speed(speed) => {
+                self.config.speed.all = speed;
+                self.retime(now);
+            }
         }
         true
     }

@@ -173,7 +173,29 @@ impl Vllm {
     fn start(&self, step: &mut Step, now: SimTime) {
         let computing = self.config.latency.step(&step.batch, self.config.speed);
         step.begun = now;
-        step.end = now + step.loading + computing;
+        step.end = match step.is_abandoned(&self.seqs) {
+            true => now,
+            false => now + step.loading + computing,
+        };
+    }
+
+    /// Ends the step that runs if nobody is left in it: the next one must not wait for it.
+    fn end_abandoned(&mut self, now: SimTime) {
+        if let Some(step) = self.flight.front_mut()
+            && step.is_abandoned(&self.seqs)
+        {
+            step.end = step.end.min(now);
+        }
+    }
+
+    /// Gives the step that runs the end that it would have had under the present settings.
+    fn retime(&mut self, now: SimTime) {
+        if let Some(mut step) = self.flight.pop_front() {
+            let begun = step.begun;
+            self.start(&mut step, begun);
+            step.end = step.end.max(now);
+            self.flight.push_front(step);
+        }
     }
 
     /// A step without sequences: what it did to the blocks is reported after what the steps in flight
@@ -417,6 +439,7 @@ impl Scheduler for Vllm {
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
         if let Some(slot) = self.seqs.find(id) {
             self.stop(slot, End::Aborted, now, out);
+            self.end_abandoned(now);
             self.wake(now);
         }
     }
@@ -481,6 +504,7 @@ impl Scheduler for Vllm {
                 for slot in self.seqs.living() {
                     self.stop(slot, End::Cancelled, now, out);
                 }
+                self.end_abandoned(now);
             }
             Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
             Command::Caching(on) => self.pool.set_caching(on),
@@ -495,14 +519,21 @@ impl Scheduler for Vllm {
                 if !delays.kv_transfer_per_token.is_zero() {
                     self.config.fetch.1 = delays.kv_transfer_per_token;
                 }
-                return self.config.latency.delay(&delays);
+                let taken = self.config.latency.delay(&delays);
+                if taken {
+                    self.retime(now);
+                }
+                return taken;
             }
             Command::Bounds { running, waiting } => {
                 self.config.max_num_seqs = running.max(1);
                 self.config.max_waiting = waiting.map(|n| n as usize);
                 self.wake(now);
             }
-            Command::Speed(speed) => self.config.speed.all = speed,
+            Command::Speed(speed) => {
+                self.config.speed.all = speed;
+                self.retime(now);
+            }
         }
         true
     }

@@ -32,6 +32,9 @@ enum Input {
     Release(u64),
     CancelAll,
     Bounds(u32, Option<u32>),
+    /// Of a first token, in ms.
+    Delay(u64),
+    Speed(f64),
 }
 
 #[derive(Debug, Clone)]
@@ -45,6 +48,15 @@ struct Request {
     transfer: Transfer,
     tail_ms: u64,
     planned: bool,
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn first_delay(ms: u64) -> Delays {
+    Delays {
+        ttft: (Duration::from_millis(ms), Duration::ZERO),
+        ..Delays::default()
+    }
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -91,6 +103,8 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         1 => Just(Input::CancelAll),
         1 => (1..6u32, proptest::option::of(0..9u32))
             .prop_map(|(running, waiting)| Input::Bounds(running, waiting)),
+        2 => prop_oneof![0..6u64, Just(HOUR_MS)].prop_map(Input::Delay),
+        1 => prop_oneof![Just(1.0), Just(0.25), Just(4.0)].prop_map(Input::Speed),
     ];
     proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
         let mut at = 0;
@@ -205,6 +219,13 @@ fn play(
                     let (running, waiting) = (*running, *waiting);
                     engine.command(now, Command::Bounds { running, waiting }, &mut out);
                 }
+                Input::Delay(first) => {
+                    let delays = Arc::new(first_delay(*first));
+                    engine.command(now, Command::Delays(delays), &mut out);
+                }
+                Input::Speed(speed) => {
+                    engine.command(now, Command::Speed(*speed), &mut out);
+                }
             }
         }
         let stats = engine.stats();
@@ -311,6 +332,58 @@ fn check(
     Ok(())
 }
 
+/// Whoever is left gives up; then delays are taken back, and a new request is answered at once.
+fn answers_when_all_have_left(
+    engine: &mut dyn Scheduler,
+    inputs: &[(u64, Input)],
+) -> Result<(), TestCaseError> {
+    let mut out = Outbox::new();
+    let mut submitted = 0;
+    let mut now = SimTime::ZERO;
+    for (at, input) in inputs {
+        now = SimTime::from_millis(*at);
+        while engine.next_wakeup().is_some_and(|due| due <= now) {
+            engine.advance(now, &mut out);
+        }
+        match input {
+            Input::Submit(request) => {
+                let _full = engine.submit(now, sequence(submitted, request, 16), &mut out);
+                submitted += 1;
+            }
+            Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+            Input::Delay(first) => {
+                engine.command(
+                    now,
+                    Command::Delays(Arc::new(first_delay(*first))),
+                    &mut out,
+                );
+            }
+            Input::Speed(speed) => {
+                engine.command(now, Command::Speed(*speed), &mut out);
+            }
+            _ => {}
+        }
+    }
+    for id in 0..submitted {
+        engine.abort(now, SeqId(id), &mut out);
+    }
+    let none = Arc::new(first_delay(0));
+    engine.command(now, Command::Delays(none), &mut out);
+    let stats = engine.stats();
+    prop_assert_eq!((stats.running, stats.waiting, stats.deferred), (0, 0, 0));
+    out.clear();
+    let fresh = Sequence::new(SeqId(submitted), 5, 1);
+    prop_assert_eq!(engine.submit(now, fresh, &mut out), Ok(()));
+    while engine.next_wakeup().is_some_and(|due| due <= now) {
+        engine.advance(now, &mut out);
+    }
+    let end = End::Finished;
+    let id = SeqId(submitted);
+    let ended = out.contains(&(now, Event::Ended { id, end }));
+    prop_assert!(ended, "{:?}", out);
+    Ok(())
+}
+
 /// All of it, twice: the same inputs give the same log (6).
 fn hold(
     make: impl Fn() -> Box<dyn Scheduler>,
@@ -325,10 +398,13 @@ fn hold(
 }
 
 fn latency() -> impl Strategy<Value = LatencyModel> {
-    (0..6u64, 0..3u64).prop_map(|(prefill, decode)| LatencyModel::Constant {
+    let constant = (0..6u64, 0..3u64).prop_map(|(prefill, decode)| LatencyModel::Constant {
         prefill: Duration::from_millis(prefill),
         decode: Duration::from_millis(decode),
-    })
+    });
+    let delays = prop_oneof![3 => 0..6u64, 1 => Just(HOUR_MS)];
+    let delays = delays.prop_map(|ms| LatencyModel::Delays(Box::new(first_delay(ms))));
+    prop_oneof![2 => constant, 1 => delays]
 }
 
 fn vllm() -> impl Strategy<Value = VllmConfig> {
@@ -472,6 +548,26 @@ proptest! {
     fn sglang_holds_the_invariants(config in sglang(), inputs in inputs()) {
         let block = config.page_size;
         hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs)?;
+    }
+
+    /// Whatever the delays were, an engine that everybody has left does not keep the next waiting.
+    #[test]
+    fn nobody_waits_for_those_who_left(
+        inputs in inputs(),
+        r#async in any::<bool>(),
+        first in prop_oneof![Just(0u64), Just(5), Just(HOUR_MS)],
+    ) {
+        let latency = LatencyModel::Delays(Box::new(first_delay(first)));
+        let vllm = VllmConfig {
+            latency: latency.clone(),
+            async_scheduling: r#async,
+            ..VllmConfig::default()
+        };
+        let sglang = SglangConfig { latency, ..SglangConfig::default() };
+        let pool = PoolConfig { delays: first_delay(first), ..PoolConfig::default() };
+        answers_when_all_have_left(&mut Vllm::new(vllm).unwrap(), &inputs)?;
+        answers_when_all_have_left(&mut Sglang::new(sglang).unwrap(), &inputs)?;
+        answers_when_all_have_left(&mut Pool::new(pool), &inputs)?;
     }
 
     /// Invariant 4, which needs a look inside.

@@ -5,7 +5,7 @@ use crate::latency::Batch;
 use crate::{Event, SeqId};
 
 use super::config::Recompute;
-use super::seqs::Slot;
+use super::seqs::{SeqState, Seqs, Slot};
 
 /// A sequence of a step, and what comes out for it at the end.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +79,12 @@ impl Step {
     /// Whether nobody takes part.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.bulk_decodes == 0
+    }
+
+    /// Whether all that took part are over.
+    pub(super) fn is_abandoned(&self, seqs: &Seqs) -> bool {
+        let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
+        self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
     pub(super) fn push(

@@ -14,10 +14,7 @@ fn an_abort_frees_at_once_what_a_step_in_flight_still_computes() {
         (5, Abort(1)),
         (6, Abort(9)),
     ];
-    assert_eq!(
-        play(config, inputs),
-        "0: s1 | 5: Aborted1 | 10: s2 | 20: t2 e2"
-    );
+    assert_eq!(play(config, inputs), "0: s1 | 5: Aborted1 s2 | 15: t2 e2");
 }
 
 #[test]
@@ -33,8 +30,26 @@ fn a_slot_in_flight_is_not_given_to_the_next() {
     ];
     assert_eq!(
         play(config, inputs),
-        "0: s1 | 5: Aborted1 | 10: s2 | 21: t2 | 22: t2 e2"
+        "0: s1 | 5: Aborted1 s2 | 15: t2 | 16: t2 e2"
     );
+}
+
+#[test]
+fn new_delays_reach_the_step_in_flight() {
+    let first = |ms| crate::Delays {
+        ttft: (Duration::from_millis(ms), Duration::ZERO),
+        ..crate::Delays::default()
+    };
+    let log = |ms| {
+        let config = VllmConfig {
+            latency: LatencyModel::Delays(Box::new(first(3_600_000))),
+            ..config()
+        };
+        let change = Input::Command(Command::Delays(Arc::new(first(ms))));
+        play(config, vec![(0, Submit(seq(1, 40, 1))), (5, change)])
+    };
+    assert_eq!(log(8), "0: s1 | 8: t1 e1");
+    assert_eq!(log(0), "0: s1 | 5: t1 e1");
 }
 
 #[test]
