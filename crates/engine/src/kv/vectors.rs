@@ -424,7 +424,10 @@ fn llmd_blocks_are_rooted_in_the_model() {
         salt: Some("abc".into()),
         ..extras(vec![])
     };
-    assert_eq!(keys("", 8, &salted), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
+    assert_eq!(
+        keys("", 8, &salted),
+        [7_103_571_041_084_167_398, 911_194_152_905_941_944]
+    );
 }
 
 #[test]
