@@ -24,7 +24,7 @@ pub enum HashFormat {
 }
 
 /// The payload of one message; events that do not concern the KV cache are passed over.
-pub(crate) fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
+pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
         push_event(event, encoding.hashes, &mut shown);
@@ -38,7 +38,7 @@ pub(crate) fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encod
 }
 
 /// Whether an event concerns the KV cache.
-pub(crate) const fn is_kv(event: &Event) -> bool {
+pub const fn is_kv(event: &Event) -> bool {
     matches!(
         event,
         Event::Stored { .. } | Event::Removed { .. } | Event::Cleared
