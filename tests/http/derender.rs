@@ -264,3 +264,30 @@ async fn stop_tokens_and_strings_end_the_text() {
         "{shorter}"
     );
 }
+
+/// 0.33 says which weights sampled a choice.
+#[tokio::test]
+async fn version_0_32_knows_no_weight_versions() {
+    for (version, shown) in [("0.32.0", false), ("0.33.0", true)] {
+        let sim = Sim::serve(&["--enable-scale-out", "--vllm-version", version]).await;
+        let reply = json!({"request_id": "r1", "choices": [{"index": 0, "token_ids": [39, 72]}]});
+        let chunk = json!({"stream": true, "generate_chunk": reply});
+        for (path, body) in [
+            (CHAT, json!({"generate_response": reply})),
+            (COMPLETION, json!({"generate_responses": [reply]})),
+            (CHAT, chunk.clone()),
+            (COMPLETION, chunk),
+        ] {
+            let answer = sim.post(path, &body).await.json();
+            let choices = answer
+                .get("choices")
+                .or_else(|| answer["chunk"].get("choices"));
+            let choice = &choices.unwrap_or_else(|| panic!("{answer}"))[0];
+            assert_eq!(
+                choice.get("weight_versions").is_some(),
+                shown,
+                "{path} {answer}"
+            );
+        }
+    }
+}

@@ -358,3 +358,25 @@ async fn slow_clients_hold_up_nobody() {
     drop(half);
     is_sound(&sim).await;
 }
+
+/// A status that comes before an answer is none.
+#[tokio::test]
+async fn an_asked_for_status_is_one_that_can_be_sent() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({"prompt": "Hi", "max_tokens": 1});
+    for (asked, status, words) in [
+        ("101", 400, "must be an integer from 200 to 999"),
+        ("100", 400, "must be an integer from 200 to 999"),
+        ("1000", 400, "must be an integer from 200 to 999"),
+        ("often", 400, "must be an integer"),
+        ("200", 200, "(code 200)"),
+        ("999", 999, "(code 999)"),
+    ] {
+        let header = format!("x-return-error: {asked}");
+        let answer = sim.post_with(COMPLETION, &[&header], &body).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert_eq!(answer.status, status, "{asked}: {message}");
+        assert!(message.contains(words), "{asked}: {message}");
+    }
+    is_sound(&sim).await;
+}

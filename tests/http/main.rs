@@ -4,6 +4,7 @@
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
 //! - `audio`: speech to text
+//! - `bounds`: what multiplies the cost of a request
 //! - `content`: what decides of the text: forced tools, budgets, seeds, stop rules within parts
 //! - `custom_tools`: tools that take free text
 //! - `derender`: replies from tokens
@@ -38,6 +39,7 @@
 )]
 
 mod audio;
+mod bounds;
 mod compat_protocols;
 mod content;
 mod custom_tools;

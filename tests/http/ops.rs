@@ -156,6 +156,33 @@ async fn aborted_requests_end_with_what_they_have() {
     sim.server.shutdown().await;
 }
 
+/// vLLM says how many ids were named, or how many sequences and parallel requests it tracked.
+#[tokio::test]
+async fn aborted_requests_are_counted_as_vllm_tracks_them() {
+    let sim = vllm(&["--dev-mode", "--inter-token-latency", "10s"]).await;
+    let named = post(
+        &sim,
+        "/abort_requests",
+        json!({"request_ids": ["a", "b", "a"]}),
+    )
+    .await;
+    assert_eq!(named.1, r#"{"status":"aborted","aborted":3}"#);
+    let nothing = poke(&sim, "/abort_requests").await.1;
+    assert_eq!(nothing, r#"{"status":"aborted","aborted":0}"#);
+    let mut body = completion(50);
+    body["n"] = 3.into();
+    let asked = post(&sim, "/v1/completions", body);
+    let aborted = async {
+        while sim.server.app().service().in_flight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        poke(&sim, "/abort_requests").await.1
+    };
+    let (_, aborted) = tokio::join!(asked, aborted);
+    assert_eq!(aborted, r#"{"status":"aborted","aborted":4}"#);
+    sim.server.shutdown().await;
+}
+
 #[tokio::test]
 async fn the_simulator_loads_adapters_from_anywhere() {
     let sim = plain(&[]).await;
@@ -516,4 +543,61 @@ async fn replies_name_the_weights_that_made_them() {
         assert_eq!(reply["choices"][0]["weight_versions"], Value::Null);
     }
     sim.server.shutdown().await;
+}
+
+/// A page on another origin reaches a local server through the reader's browser.
+#[tokio::test]
+async fn a_page_of_another_origin_changes_nothing() {
+    let routes = [
+        "/admin/config",
+        "/admin/scenario",
+        "/fake_metrics",
+        "/sleep",
+        "/wake_up",
+        "/pause",
+        "/reset_prefix_cache",
+        "/abort_requests",
+        "/update_weight_version",
+        "/v1/load_lora_adapter",
+        "/scale_elastic_ep",
+    ];
+    let flags = [
+        "--dev-mode",
+        "--admin-api-key",
+        "k",
+        "--enable-lora",
+        "--allow-runtime-lora-updating",
+    ];
+    let sim = Sim::serve(&flags).await;
+    let key = "authorization: Bearer k";
+    let body = json!({"time-to-first-token": "1s"});
+    for path in routes {
+        for page in ["origin: https://evil.example", "sec-fetch-site: cross-site"] {
+            let answer = sim.post_with(path, &[key, page], &body).await;
+            assert_eq!(answer.status, 403, "{path} {page}: {}", answer.text());
+            let message = answer.json()["error"]["message"].to_string();
+            assert!(message.contains("--allowed-origins"), "{message}");
+        }
+        // The dashboard's own page, and programs.
+        for own in [
+            &["origin: http://sim"][..],
+            &["sec-fetch-site: same-origin"],
+            &[],
+        ] {
+            let headers = [&[key], own].concat();
+            let answer = sim.post_with(path, &headers, &body).await;
+            assert_ne!(answer.status, 403, "{path} {own:?}: {}", answer.text());
+        }
+        sim.poke("/resume").await;
+    }
+    let read = "GET /admin/config HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer k\r\norigin: https://evil.example\r\n\r\n";
+    assert_eq!(sim.ask(read).await.status, 200);
+    // A named origin is trusted; `*`, vLLM's default, names none.
+    let origins = r#"["https://grafana.example"]"#;
+    let sim = Sim::serve(&["--dev-mode", "--allowed-origins", origins]).await;
+    let named = ["origin: https://grafana.example"];
+    assert_eq!(
+        sim.post_with("/pause", &named, &json!({})).await.status,
+        200
+    );
 }

@@ -17,6 +17,8 @@ mod fake;
 mod faults;
 mod flag;
 mod flags;
+#[cfg(test)]
+mod fuzz;
 mod group;
 mod help;
 mod ignored;

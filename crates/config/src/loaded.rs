@@ -14,6 +14,14 @@ use super::{Config, command_line, dynamo, help, show, yaml};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
+/// llm-d's flag for the service that tokenises.
+const RENDER_URL: &str = "--render-url";
+/// What it means here.
+const NOT_RENDERED: &str = "is not asked for tokens: they come from this server's own tokenizer. \
+    Token ids, and with them block hashes and KV events, are the render service's only if \
+    --tokenizer (or --model) names the same tokenizer files; with --force-dummy-tokenizer or a \
+    simulated tokenizer they never are.";
+
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
@@ -261,6 +269,9 @@ impl Loaded {
         let mut warnings = settings.warnings.clone();
         warnings.extend(notes.warnings);
         let ignored = settings.ignored.clone();
+        if ignored.iter().any(|flag| flag == RENDER_URL) {
+            warnings.push(format!("{RENDER_URL} {NOT_RENDERED}"));
+        }
         Ok(Self {
             config,
             ignored,

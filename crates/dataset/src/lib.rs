@@ -8,6 +8,8 @@
 #[cfg(feature = "download")]
 mod download;
 mod error;
+#[cfg(all(test, feature = "sqlite"))]
+mod fuzz;
 mod hash;
 #[cfg(feature = "sqlite")]
 mod index;

@@ -91,6 +91,7 @@ pub(super) fn request<'r>(
         constraint: sampling.constraint.and_then(constraint),
         tools: None,
         parses_calls: false,
+        echo: false,
         reasoning: None,
         priority: 0,
         rank: metadata.rank,

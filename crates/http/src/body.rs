@@ -1,35 +1,73 @@
-//! Request bodies: bounded, JSON, in vLLM's words when they are not.
+//! Request bodies: bounded in size and time, JSON, in vLLM's words when they are not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::App;
 use super::request_head::RequestHead;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
+/// How long a body may take whatever its size.
+const BODY_GRACE: Duration = Duration::from_secs(60);
+
+/// Bytes each second that a body needs on average after that: less than any line in use has.
+const MIN_BYTES_PER_SECOND: u32 = 512;
+
 /// Reads a body up to the server's limit.
 ///
 /// # Errors
-/// 413 beyond the limit; 400 when the client breaks off.
+/// 413 beyond the limit; 408 when it trickles; 400 when the client breaks off.
 pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
-    let limit = app.config.server.max_request_body_bytes;
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!(
-                "request body is larger than {limit} bytes; raise --max-request-body-size-mb to allow it"
-            );
-            Err(Fault::new(413, ErrorType::TooLarge, message))
+    bounded(body, app.config.server.max_request_body_bytes).await
+}
+
+async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
+    let started = Instant::now();
+    let mut body = Limited::new(body, limit);
+    let mut whole = Vec::new();
+    loop {
+        let time = Duration::from_secs(whole.len() as u64) / MIN_BYTES_PER_SECOND;
+        let frame = match timeout_at(started + BODY_GRACE + time, body.frame()).await {
+            Err(_) => return Err(trickled(whole.len())),
+            Ok(None) => return Ok(whole.into()),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) if error.is::<LengthLimitError>() => {
+                let message = format!(
+                    "request body is larger than {limit} bytes; raise --max-request-body-size-mb to allow it"
+                );
+                return Err(Fault::new(413, ErrorType::TooLarge, message));
+            }
+            Ok(Some(Err(error))) => {
+                let message = format!("cannot read the request body: {error}");
+                return Err(Fault::bad_request(message));
+            }
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        // Most bodies come as one frame, which stays where it is.
+        if whole.is_empty() && body.is_end_stream() {
+            return Ok(data);
         }
-        Err(error) => Err(Fault::bad_request(format!(
-            "cannot read the request body: {error}"
-        ))),
+        whole.extend_from_slice(&data);
     }
+}
+
+/// The refusal of a body of which only so many bytes came.
+fn trickled(bytes: usize) -> Fault {
+    let grace = BODY_GRACE.as_secs();
+    let message = format!(
+        "the request body comes too slowly: {bytes} bytes so far, and after {grace} seconds it has \
+         to come at {MIN_BYTES_PER_SECOND} bytes per second or more on average"
+    );
+    Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
 }
 
 /// A request's head and its whole body, for routes that read bodies in ways of their own.
@@ -88,5 +126,49 @@ impl FromRequest<Arc<App>> for Posted {
             .map_err(|fault| app.policy.first_reader.unread(fault))?,
             head: received.head,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A body of pieces, each so long after the one before.
+    fn slow(pieces: usize, bytes: usize, apart: Duration) -> Body {
+        Body::from_stream(stream::unfold(0, move |piece| async move {
+            if piece == pieces {
+                return None;
+            }
+            let sent = tokio::time::timeout(apart, std::future::pending::<()>()).await;
+            let piece_bytes = Bytes::from(vec![b'x'; bytes]);
+            sent.err()
+                .map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trickled_body_meets_a_limit_and_a_slow_one_does_not() {
+        let started = Instant::now();
+        let answer = bounded(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
+        let words = "the request body comes too slowly: 6 bytes so far, and after 60 seconds it \
+                     has to come at 512 bytes per second or more on average";
+        let fault = answer.map(|body| body.len()).unwrap_err();
+        assert_eq!((fault.status, fault.message.as_str()), (408, words));
+        assert_eq!(started.elapsed().as_secs(), 60);
+        // Ten minutes at 2 KiB each second.
+        let honest = bounded(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
+        assert_eq!(honest.map(|body| body.len()), Ok(1_228_800));
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_the_limit_is_refused_by_its_size() {
+        let answer = bounded(Body::from(vec![0; 11]), 10).await;
+        assert_eq!(answer.map_err(|fault| fault.status), Err(413));
+        let answer = bounded(slow(3, 5, Duration::ZERO), 10).await;
+        assert_eq!(answer.map_err(|fault| fault.status), Err(413));
     }
 }

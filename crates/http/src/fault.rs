@@ -111,9 +111,9 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
     let asked = head.headers.get("x-return-error");
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
-        let code: Option<u16> = text.trim().parse().ok().filter(|c| (100..1000).contains(c));
-        return Err(match code {
-            Some(code) => {
+        return Err(match text.trim().parse::<i128>() {
+            Ok(code) if (200..1000).contains(&code) => {
+                let code = code as u16;
                 count("return_error");
                 Fault::new(
                     code,
@@ -121,7 +121,11 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
                     format!("Simulated error triggered by X-Return-Error header (code {code})"),
                 )
             }
-            None => Fault::bad_request(format!(
+            // 1xx comes before an answer and is none: nothing could follow it.
+            Ok(_) => Fault::bad_request(format!(
+                "Invalid X-Return-Error header value {text:?}: must be an integer from 200 to 999"
+            )),
+            Err(_) => Fault::bad_request(format!(
                 "Invalid X-Return-Error header value {text:?}: must be an integer"
             )),
         });

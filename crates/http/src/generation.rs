@@ -106,6 +106,7 @@ pub(crate) fn headless<'r>(app: &App, id: Arc<str>) -> GenerationRequest<'r> {
         constraint: None,
         tools: None,
         parses_calls: false,
+        echo: false,
         reasoning: None,
         priority: 0,
         rank: None,

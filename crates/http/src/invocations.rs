@@ -17,6 +17,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> Answer {
     // The media type is checked first here, the JSON after.
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;
+    vllm_sim_wire::body::bounded(&received.bytes)?;
     let value =
         python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.policy.generation.defaults.bounds) {

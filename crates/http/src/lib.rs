@@ -39,6 +39,7 @@ mod request_head;
 mod request_log;
 mod route_index;
 mod routes;
+mod same_origin;
 mod server_controls;
 mod stream;
 mod tokenize;

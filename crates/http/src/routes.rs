@@ -6,6 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::routing::{MethodRouter, any, delete, get, post};
 
 use super::app::App;
@@ -14,7 +15,8 @@ use super::pooling::{embeddings, score};
 use super::route_index::{ADAPTER, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
-    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, tokenize, transfer, vllm,
+    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, same_origin, tokenize,
+    transfer, vllm,
 };
 use vllm_sim_config::{CliMode, Config, Task};
 use vllm_sim_service::generate::Mode;
@@ -58,6 +60,19 @@ fn table(config: &Config) -> Vec<Route> {
     if !config.server.disable_fastapi_docs {
         routes.extend(documentation());
     }
+    if config.api.enable_tokenizer_info_endpoint {
+        routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
+    }
+    if config.model.cli_mode == CliMode::Llmd {
+        routes.push(("/query", "GET", get(transfer::query)));
+    }
+    routes.extend(operation(config));
+    routes
+}
+
+/// Routes that change the server, not for pages of other origins.
+fn operation(config: &Config) -> Vec<Route> {
+    let mut routes = Vec::new();
     if config.lora.runtime_updating {
         routes.extend([
             ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
@@ -78,15 +93,9 @@ fn table(config: &Config) -> Vec<Route> {
             ("/fault_tolerance/status", "GET", get(recovery::status)),
         ]);
     }
-    if config.api.enable_tokenizer_info_endpoint {
-        routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
-    }
     // llm-d's sleep routes are always there.
     if config.server.dev_mode || config.model.cli_mode == CliMode::Llmd {
         routes.extend(sleeping());
-    }
-    if config.model.cli_mode == CliMode::Llmd {
-        routes.push(("/query", "GET", get(transfer::query)));
     }
     if is_administered(config) {
         routes.extend(administration());
@@ -97,7 +106,20 @@ fn table(config: &Config) -> Vec<Route> {
     } else if config.api.tokens_only {
         routes.push(("/abort_requests", "POST", post(vllm::control::abort_named)));
     }
-    routes
+    if !config.api.render_only && generates(config) {
+        let scale = post(vllm::info::scale_elastic_ep);
+        routes.push(("/scale_elastic_ep", "POST", scale));
+    }
+    let origins = Arc::new(config.server.cors.origins.clone());
+    let guarded = routes.into_iter().map(|(path, allow, handler)| {
+        let origins = origins.clone();
+        let guard = from_fn(move |request: Request, next: Next| {
+            let origins = origins.clone();
+            async move { same_origin::guard(&origins, request, next).await }
+        });
+        (path, allow, handler.layer(guard))
+    });
+    guarded.collect()
 }
 
 /// Whether chat and completions exist.
@@ -120,11 +142,6 @@ fn generation() -> Vec<Route> {
         (RESPONSE, "GET", get(responses::retrieve)),
         (RESPONSE_CANCEL, "POST", post(responses::cancel)),
         ("/generative_scoring", "POST", post(vllm::scoring::create)),
-        (
-            "/scale_elastic_ep",
-            "POST",
-            post(vllm::info::scale_elastic_ep),
-        ),
         (
             "/is_scaling_elastic_ep",
             "POST",

@@ -3,7 +3,8 @@
 //! Paused by `abort` or `wait`, new work is refused; paused by `keep`, or asleep, it queues.
 //! Source: vLLM `v1/engine/async_llm.py`, `v1/engine/core.py`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -160,19 +161,33 @@ impl Service {
         !self.control.is_asleep()
     }
 
-    /// Ends the requests of these ids, all of them for `None`; how many there were.
+    /// Ends the requests of these ids, all of them for `None`; how many vLLM says there were: the
+    /// ids named, or all sequences and, of requests for several choices, one more for each prompt.
+    ///
+    /// Source: vLLM `entrypoints/rl/online/api_router.py`, `abort_requests`.
     pub fn abort(&self, ids: Option<&[String]>) -> usize {
-        let found = Mutex::new(BTreeSet::new());
+        let named: Option<BTreeSet<&str>> = ids.map(|ids| ids.iter().map(String::as_str).collect());
+        // Sequences per request for several choices, and how many choices those are.
+        let parents = Mutex::new(BTreeMap::new());
+        let mut sequences = 0;
         for rank in self.ranks() {
-            rank.cancel_where(|request| {
-                let hit = ids.is_none_or(|ids| ids.iter().any(|id| **id == *request.id));
-                if hit {
-                    found.lock().insert(request.id.clone());
+            sequences += rank.cancel_where(|request| {
+                if named
+                    .as_ref()
+                    .is_some_and(|ids| !ids.contains(&*request.id))
+                {
+                    return false;
                 }
-                hit
+                if let Some(parent) = request.parent.as_ref().filter(|parent| parent.n > 1) {
+                    let key = Arc::as_ptr(parent) as usize;
+                    parents.lock().entry(key).or_insert((0_usize, parent.n)).0 += 1;
+                }
+                true
             });
         }
-        found.into_inner().len()
+        let prompts = |(sequences, n): &(usize, u32)| sequences.div_ceil(*n as usize);
+        let parents: usize = parents.into_inner().values().map(prompts).sum();
+        ids.map_or(sequences + parents, <[String]>::len)
     }
 
     /// Forgets the prefix cache; `false` when blocks are in use that `running` does not make

@@ -62,10 +62,23 @@ pub struct Job {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Temperature and `top_p`, for the span of the request.
     pub sampling: (f64, f64),
+    /// What the answer shows besides its text.
+    pub shown: Shown,
     /// When the request arrived.
     pub arrived: SimTime,
     /// The settings in force when it arrived; `None`: those of the start.
     pub settings: Option<Arc<LiveSettings>>,
+}
+
+/// What an answer shows besides its text; its size follows from it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Whether every choice repeats its prompt.
+    pub prompt: bool,
+    /// Log probabilities besides each token's own; -1 for the whole vocabulary.
+    pub logprobs: Option<i64>,
+    /// The same for the prompt, once.
+    pub prompt_logprobs: Option<i64>,
 }
 
 impl Job {
@@ -124,6 +137,11 @@ impl Job {
             tail: Duration::ZERO,
             trace: None,
             sampling: (params.temperature, params.top_p),
+            shown: Shown {
+                prompt: false,
+                logprobs: params.logprobs.map(|top| top as i64),
+                prompt_logprobs: params.prompt_logprobs.map(|top| top as i64),
+            },
             arrived,
             settings: None,
         }

@@ -8,6 +8,8 @@ mod embed;
 pub mod fault;
 mod fault_control;
 mod fault_injector;
+#[cfg(test)]
+mod fuzz;
 pub mod generate;
 mod hand_over;
 mod job;
@@ -17,6 +19,7 @@ mod off_thread;
 mod policy;
 mod refusal;
 mod reply;
+mod reply_size;
 mod request_faults;
 pub mod scenario;
 mod serve;
@@ -28,6 +31,7 @@ use crate::fault::AdmissionBound;
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
+use reply_size::ReplySize;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
@@ -46,7 +50,7 @@ pub use embed::embedding;
 pub use fault_control::{FaultControl, LiveSettings};
 pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use hand_over::HandOver;
-pub use job::{Content, Job, Transfer};
+pub use job::{Content, Job, Shown, Transfer};
 pub use models::{Adapter, LoadError, Models};
 pub use off_thread::off_thread;
 pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
@@ -107,6 +111,14 @@ pub enum ServeError {
         /// What was asked for.
         asked: u64,
     },
+    /// More text than one answer may hold.
+    #[error(
+        "The answer would take more than {most} MiB. Ask for fewer or shorter choices, or for fewer log probabilities."
+    )]
+    AnswerTooLarge {
+        /// The most, in MiB.
+        most: u64,
+    },
     /// The constraint has no text that satisfies it.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
@@ -120,7 +132,7 @@ impl ServeError {
     pub(crate) fn is_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
-            Self::TooManySequences { .. } => false,
+            Self::TooManySequences { .. } | Self::AnswerTooLarge { .. } => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -322,6 +334,7 @@ impl Service {
             open: sequences.into(),
             longest: AtomicU32::new(0),
         });
+        let mut size = ReplySize::of(job, self.generator.tokenizer().vocab_size())?;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
         for prompt in &job.prompts {
@@ -333,6 +346,7 @@ impl Service {
                 let key = mix(key, if job.greedy { 0 } else { u64::from(choice) });
                 let mut script = self.script(job, prompt, key)?;
                 script.prompt = context;
+                size = size.with(script.len())?;
                 let mut submission = self.submission(job, prompt, key, &script, parent.clone());
                 let settings = job.settings.as_ref();
                 submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::content::{ToolRequest, content};
 use super::policy::{AdmitAt, CallLength, Policy, ToolSchemas, ValidateAt};
 use super::{
-    Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Transfer, off_thread,
+    Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Shown, Transfer,
+    off_thread,
 };
 use crate::generate::request::{Prompt, Target};
 use vllm_sim_engine::SimTime;
@@ -46,6 +47,8 @@ pub struct GenerationRequest<'r> {
     pub tools: Option<ToolRequest>,
     /// Whether a parser looks for calls in a text under a constraint.
     pub parses_calls: bool,
+    /// Whether every choice repeats its prompt.
+    pub echo: bool,
     /// Share of reasoning before the content.
     pub reasoning: Option<f64>,
     /// Lower runs first under the priority policy.
@@ -213,6 +216,10 @@ impl Service {
             hit_threshold: request.hit_threshold,
             skip_cache_read: own.skip_cache_read || request.skip_cache_read,
             tail,
+            shown: Shown {
+                prompt: request.echo,
+                ..own.shown
+            },
             trace: request.trace,
             settings: request.faults.map(|faults| faults.settings.clone()),
             ..own

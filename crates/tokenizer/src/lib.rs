@@ -5,6 +5,8 @@ mod detokenizer;
 #[cfg(feature = "download")]
 mod download;
 mod error;
+#[cfg(test)]
+mod fuzz;
 #[cfg(feature = "hf")]
 mod hf;
 #[cfg(not(feature = "hf"))]

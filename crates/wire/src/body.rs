@@ -8,6 +8,46 @@ use vllm_sim_python::{self as python, JsonError};
 
 use super::fault::{ErrorType, Fault};
 
+/// Most values of a body: a tree of them takes many times the bytes that spell them.
+const MAX_VALUES: usize = 4 << 20;
+
+/// Reads JSON as Python does, if it has no more values than anybody sends.
+///
+/// # Errors
+/// 413 for more, else vLLM's 400 for what is not JSON.
+pub fn loads(body: &[u8]) -> Result<Value, Fault> {
+    bounded(body)?;
+    Ok(python::loads(body)?)
+}
+
+/// Refuses a body of too many values.
+///
+/// # Errors
+/// 413 that names the bound.
+pub fn bounded(body: &[u8]) -> Result<(), Fault> {
+    // A value behind the first takes a separator and a character.
+    if body.len() <= 2 * MAX_VALUES || values(body) <= MAX_VALUES {
+        return Ok(());
+    }
+    let message = format!("the request body holds more than {MAX_VALUES} JSON values");
+    Err(Fault::new(413, ErrorType::TooLarge, message))
+}
+
+/// Values in a text, about: what follows a bracket or a comma outside strings.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (1, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' | b',' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
 /// Reads the body of a route that takes JSON; an empty one reads as null.
 ///
 /// Broken JSON is reported before a wrong media type, but only where the media type is some
@@ -20,7 +60,7 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     let value = if body.is_empty() || !is_some_json(content_type) {
         Value::Null
     } else {
-        python::loads(body)?
+        loads(body)?
     };
     media_type(Some(content_type))?;
     Ok(value)
@@ -36,7 +76,7 @@ pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>
         return Ok(None);
     }
     let value = if is_some_json(content_type.unwrap_or_default()) {
-        python::loads(body)?
+        loads(body)?
     } else {
         // Bytes that the class then refuses, being no mapping.
         Value::String(String::from_utf8_lossy(body).into_owned())
@@ -129,6 +169,18 @@ mod tests {
         );
         assert!(text(Some("application/x+json"), "{").is_err_and(|m| m.contains("json_invalid")));
     }
+
+    #[test]
+    fn the_values_of_a_body_are_bounded_and_its_text_is_not() {
+        let text = format!("\"{}\\\"{}\"", ",[".repeat(MAX_VALUES), ",".repeat(9));
+        assert_eq!(bounded(text.as_bytes()), Ok(()));
+        let list = |count| format!("[{}1]", "1,".repeat(count - 1));
+        assert_eq!(bounded(list(MAX_VALUES - 1).as_bytes()), Ok(()));
+        let fault = bounded(list(MAX_VALUES + 1).as_bytes()).unwrap_err();
+        let words = "the request body holds more than 4194304 JSON values";
+        assert_eq!((fault.status, fault.message.as_str()), (413, words));
+    }
+
     #[test]
     fn what_python_cannot_read_at_all_has_its_own_answer() {
         assert_eq!(

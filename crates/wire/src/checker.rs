@@ -202,6 +202,9 @@ impl<'a> Checker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         for (i, element) in items.iter().enumerate() {
+            if errors.is_full() {
+                break;
+            }
             self.path.push(LocItem::Index(i));
             let outcome = self.check(item, element);
             self.path.pop();
@@ -276,6 +279,9 @@ impl<'a> Checker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         for (name, element) in map {
+            if errors.is_full() {
+                break;
+            }
             if !matches!(key, Schema::Str(_)) {
                 let text = Value::from(name.as_str());
                 self.path
@@ -504,6 +510,9 @@ impl<'a> Checker<'a> {
         }
         if model.kind == ClassKind::Strict {
             for (name, element) in map {
+                if errors.is_full() {
+                    break;
+                }
                 if !model.fields.iter().any(|field| field.name == name) {
                     self.path.push(LocItem::Key(name));
                     errors.append(self.error(lax::extra_forbidden(), element));

@@ -15,9 +15,11 @@ use super::lax::KnownError;
 const MAX_REPORTED: usize = 10;
 /// Errors that are kept; the rest is counted.
 const MAX_KEPT: usize = 100;
+/// Errors that are counted: nobody looks for more (ours; vLLM counts them all).
+const MAX_COUNTED: usize = 10_000;
 /// Characters of a string input that are shown.
 const MAX_INPUT: usize = 200;
-/// Characters of one error's error that are shown.
+/// Characters of one error's error, or of its place, that are shown.
 const MAX_LINE: usize = 1000;
 
 /// Schema errors: the first of them, and how many there are.
@@ -49,8 +51,19 @@ impl SchemaErrors {
         }
     }
 
+    /// Whether there are so many that no more are looked for.
+    pub(super) fn is_full(&self) -> bool {
+        self.count >= MAX_COUNTED
+    }
+
+    /// How many there are, less `shown`, in words.
+    fn counted(&self, shown: usize) -> String {
+        let least = if self.is_full() { "at least " } else { "" };
+        format!("{least}{}", self.count - shown)
+    }
+
     pub(super) fn append(&mut self, more: Self) {
-        self.count += more.count;
+        self.count = (self.count + more.count).min(MAX_COUNTED);
         let room = MAX_KEPT.saturating_sub(self.kept.len());
         self.kept.extend(more.kept.into_iter().take(room));
     }
@@ -59,7 +72,8 @@ impl SchemaErrors {
 /// `str()` of a pydantic `ValidationError`.
 pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
     let s = if errors.count == 1 { "" } else { "s" };
-    let mut text = format!("{} validation error{s} for {title}", errors.count);
+    let count = errors.counted(0);
+    let mut text = format!("{count} validation error{s} for {title}");
     for error in &errors.kept {
         let kind = error.error.kind;
         let _ = write!(
@@ -77,7 +91,7 @@ const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
 /// The answer to a list of schema errors.
 pub(super) fn fault(errors: &SchemaErrors) -> Fault {
     let s = if errors.count == 1 { "" } else { "s" };
-    let mut message = format!("{} validation error{s}:\n", errors.count);
+    let mut message = format!("{} validation error{s}:\n", errors.counted(0));
     for error in errors.kept.iter().take(MAX_REPORTED) {
         let _ = writeln!(message, "  {}", error.text());
     }
@@ -85,7 +99,7 @@ pub(super) fn fault(errors: &SchemaErrors) -> Fault {
         let _ = writeln!(
             message,
             "  ...and {} more error{s}",
-            errors.count - MAX_REPORTED
+            errors.counted(MAX_REPORTED)
         );
     }
     message.truncate(message.trim_end().len());
@@ -123,7 +137,7 @@ impl SchemaError {
     pub(super) fn new(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
         Self {
             error,
-            loc: clean(path),
+            loc: truncated(clean(path), MAX_LINE),
             input: summary(input),
         }
     }
@@ -131,6 +145,7 @@ impl SchemaError {
     /// A error for [`printed`].
     pub(super) fn verbose(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
         let loc = path.iter().map(LocItem::text).collect::<Vec<_>>().join(".");
+        let loc = truncated(loc, MAX_LINE);
         let kind = Py::of(input).type_name();
         let shown = shortened(&python::repr(input));
         let input = format!("input_value={shown}, input_type={kind}");

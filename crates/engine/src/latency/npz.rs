@@ -7,7 +7,7 @@ use flate2::read::DeflateDecoder;
 
 use super::float_array::FloatArray;
 
-/// Members larger than this are refused.
+/// Members that are larger than this together are refused.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads all arrays of an archive by name (without `.npy`).
@@ -19,9 +19,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String>
     let end = find_end(bytes).ok_or("not a zip archive")?;
     let entries = u16_at(bytes, end + 10).ok_or("the zip directory is cut short")?;
     let mut at = u32_at(bytes, end + 16).ok_or("the zip directory is cut short")? as usize;
+    let mut total = 0;
     for _ in 0..entries {
         let entry = ZipEntry::at(bytes, at).ok_or("a zip directory entry is cut short")?;
         at = entry.next;
+        total += entry.plain.max(entry.packed);
+        if total > MAX_BYTES {
+            return Err(format!("{}: larger than {MAX_BYTES} bytes", entry.name));
+        }
         let data = entry.data(bytes)?;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
         let array = npy(&data).map_err(|e| format!("{name}: {e}"))?;
@@ -68,9 +73,6 @@ impl ZipEntry {
 
     fn data(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let short = || format!("{}: the archive is cut short", self.name);
-        if self.plain > MAX_BYTES || self.packed > MAX_BYTES {
-            return Err(format!("{}: larger than {MAX_BYTES} bytes", self.name));
-        }
         let name_len = usize::from(u16_at(bytes, self.local + 26).ok_or_else(short)?);
         let extra_len = usize::from(u16_at(bytes, self.local + 28).ok_or_else(short)?);
         let from = self.local + 30 + name_len + extra_len;
@@ -82,7 +84,7 @@ impl ZipEntry {
             8 => {
                 let mut data = Vec::new();
                 DeflateDecoder::new(packed)
-                    .take(MAX_BYTES)
+                    .take(self.plain)
                     .read_to_end(&mut data)
                     .map_err(|e| format!("{}: {e}", self.name))?;
                 Ok(data)
@@ -167,6 +169,10 @@ fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
 }
 
 #[cfg(test)]
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
+
+#[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
@@ -232,5 +238,20 @@ pub(super) mod tests {
         for cut in 0..file.len() {
             assert!(read(&file[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn fuzz_archives() {
+        let seeds = [
+            savez(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]),
+            savez(&[]),
+        ];
+        super::mutate::each(&seeds, |bytes| match read(bytes) {
+            Ok(arrays) => {
+                let numbers: usize = arrays.values().map(|array| array.values.len()).sum();
+                assert!(numbers <= 8 * bytes.len());
+            }
+            Err(words) => assert!(!words.is_empty() && words.len() < 1024 + 4 * bytes.len()),
+        });
     }
 }

@@ -47,6 +47,18 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     Ok(prepare::unary(app, &head.headers, body))
 }
 
+/// Most values of a body that every conversation gets a copy of, times the conversations.
+const MAX_SHARED: usize = 1 << 20;
+
+/// Values in a value, itself included.
+fn values(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(values).sum::<usize>(),
+        _ => 1,
+    }
+}
+
 /// One chat request per conversation.
 fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     let Value::Object(body) = value else {
@@ -87,6 +99,16 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
             lists.len()
         );
         return Err(Fault::parameter(text, "messages"));
+    }
+    let mut body = body;
+    body.shift_remove("messages");
+    let shared: usize = body.values().map(values).sum();
+    if shared.saturating_mul(lists.len()) > MAX_SHARED {
+        let count = lists.len();
+        return Err(Fault::bad_request(format!(
+            "{shared} values for each of {count} conversations are too many, the most is \
+             {MAX_SHARED} together."
+        )));
     }
     let parse = |messages: Value| {
         let mut one: Map<String, Value> = body.clone();

@@ -49,6 +49,7 @@ pub(crate) async fn answer(
         prompts: request.prompt.as_ref().map_or(1, |p| p.0.len().max(1)),
         max_tokens: request.max_tokens.or(app.policy.default_max_tokens),
         room: OutputRoom::PerPrompt,
+        echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::priority(&head.headers, request.priority),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold: transfer::hit_threshold(app, &head.headers, value),

@@ -1,15 +1,15 @@
 //! `POST /classify`.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::State;
-use serde_json::{Value, json};
 
-use super::{count, enter, id, model, tokens, usage};
-use crate::app::{App, unix_now};
+use super::{count, enter, id, list_head, list_tail, model, rows, tokens, vector};
+use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::vllm::ok;
+use crate::json;
 use vllm_sim_random::mix;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -20,33 +20,26 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let _guard = enter(&app, count(&request))?;
     let inputs = tokens(&app, &request, &value).await?;
     let classes = app.config.api.num_labels.max(1);
-    let data: Vec<Value> = inputs
-        .iter()
-        .enumerate()
-        .map(|(index, tokens)| {
-            let probs = probabilities(tokens, classes);
-            let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
-            json!({
-                "index": index,
-                "label": label(&app, best.unwrap_or(0)),
-                "probs": probs,
-                "num_classes": classes,
-            })
-        })
-        .collect();
+    rows::check(inputs.len(), classes as usize)?;
     let read = inputs.iter().map(Vec::len).sum();
-    Ok(ok(&json!({
-        "id": id("classify-", &head.headers, request.request_id.as_deref()),
-        "object": "list",
-        "created": unix_now() as u64,
-        "model": &*model,
-        "data": data,
-        "usage": usage(read),
-    })))
+    let id = id("classify-", &head.headers, request.request_id.as_deref());
+    let count = inputs.len();
+    let row = move |out: &mut String, index: usize| {
+        let probs = probabilities(&inputs[index], classes);
+        let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}{{\"index\":{index},\"label\":");
+        json::string(out, &label(&app, best.unwrap_or(0)));
+        out.push_str(",\"probs\":");
+        vector::write(out, &probs);
+        let _ = write!(out, ",\"num_classes\":{classes}}}");
+    };
+    let head = list_head(&id, &model);
+    Ok(rows::json(head, count, row, list_tail(read)))
 }
 
 /// A distribution over the classes; of a single class, its own chance.
-fn probabilities(tokens: &[u32], classes: u32) -> Vec<f64> {
+fn probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
     let key = tokens
         .iter()
         .fold(0xc1a5, |key, token| mix(key, u64::from(*token)));
@@ -55,14 +48,11 @@ fn probabilities(tokens: &[u32], classes: u32) -> Vec<f64> {
         (drawn as f64 / 2_500.0).exp()
     };
     if classes == 1 {
-        return vec![f64::from((weight(0) / (weight(0) + 7.0)) as f32)];
+        return vec![(weight(0) / (weight(0) + 7.0)) as f32];
     }
     let weights: Vec<f64> = (0..classes).map(weight).collect();
     let whole: f64 = weights.iter().sum();
-    weights
-        .into_iter()
-        .map(|w| f64::from((w / whole) as f32))
-        .collect()
+    weights.into_iter().map(|w| (w / whole) as f32).collect()
 }
 
 /// The model's own word for a class, else `LABEL_n`.

@@ -1,22 +1,30 @@
 //! `POST /v2/embed`: embeddings in Cohere's shape.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use indexmap::IndexSet;
+use serde_json::{Value, json};
 
-use super::{enter, id, model, vector};
+use super::{enter, id, model, rows, vector};
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
-use crate::vllm::ok;
+use crate::json;
 use vllm_sim_config::CliMode;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Posted {
+        head: received,
+        value,
+    }: Posted,
+) -> Answer {
     let request = EmbedRequest::parse(&value)?;
     model(&app, request.model.as_deref())?;
     // Exactly one of the three is there.
@@ -25,28 +33,19 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let texts: Vec<String> = given.unwrap_or_else(mixed);
     let _guard = enter(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
+    rows::check(texts.len(), length)?;
     let hashed = app.config.model.cli_mode == CliMode::Vllm;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
-    let vectors: Vec<Vec<f32>> = inputs
-        .iter()
-        .map(|tokens| match hashed {
-            true => vector::hashed(tokens, length, true),
-            false => vector::embed(tokens, length),
-        })
-        .collect();
     let float = vec!["float".to_owned()];
-    let mut embeddings = Map::new();
-    for kind in request.embedding_types.as_ref().unwrap_or(&float) {
-        let shown: Vec<Value> = vectors.iter().map(|v| encoded(kind, v)).collect();
-        embeddings.insert(kind.clone(), shown.into());
-    }
+    let kinds: IndexSet<String> = request
+        .embedding_types
+        .unwrap_or(float)
+        .into_iter()
+        .collect();
     let tokens: usize = inputs.iter().map(Vec::len).sum();
-    let shown = request.texts.as_ref();
-    Ok(ok(&json!({
-        "id": id("embd-", &head.headers, None),
-        "embeddings": embeddings,
-        "texts": shown,
+    let tail = json!({
+        "texts": request.texts,
         "meta": {
             "api_version": {"version": "2"},
             "billed_units": {
@@ -55,7 +54,31 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
             },
         },
         "response_type": "embeddings_by_type",
-    })))
+    });
+    let mut head = String::from("{\"id\":");
+    json::string(&mut head, &id("embd-", &received.headers, None));
+    head.push_str(",\"embeddings\":{");
+    // The tail goes on inside the same object.
+    let tail = tail.to_string().replacen('{', "},", 1);
+    let rows = kinds.len() * inputs.len();
+    let row = move |out: &mut String, at: usize| {
+        let (kind, index) = (&kinds[at / inputs.len()], at % inputs.len());
+        if index == 0 {
+            let comma = if at > 0 { "," } else { "" };
+            let _ = write!(out, "{comma}\"{kind}\":[");
+        } else {
+            out.push(',');
+        }
+        let vector = match hashed {
+            true => vector::hashed(&inputs[index], length, true),
+            false => vector::embed(&inputs[index], length),
+        };
+        encoded(out, kind, &vector);
+        if index + 1 == inputs.len() {
+            out.push(']');
+        }
+    };
+    Ok(rows::json(head, rows, row, tail))
 }
 
 /// The texts among an input's parts.
@@ -64,24 +87,22 @@ fn text_of(input: &EmbedInput) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// A vector in one of the forms that the schema allows.
-fn encoded(kind: &str, vector: &[f32]) -> Value {
+/// Appends a vector in one of the forms that the schema allows.
+fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
     let bits = |sign: u8| {
+        let byte = |chunk: &[f32]| {
+            let signs = chunk.iter().enumerate();
+            signs.fold(0u8, |byte, (at, x)| byte | (u8::from(*x > 0.0) << (7 - at)))
+        };
         vector
             .chunks(8)
-            .map(|chunk| {
-                let byte = chunk
-                    .iter()
-                    .enumerate()
-                    .fold(0u8, |byte, (at, x)| byte | (u8::from(*x > 0.0) << (7 - at)));
-                i64::from(byte) - i64::from(sign)
-            })
-            .collect::<Vec<_>>()
+            .map(move |chunk| i64::from(byte(chunk)) - i64::from(sign))
+            .collect::<Value>()
     };
     match kind {
-        "base64" => STANDARD.encode(vector::bytes(vector, false)).into(),
-        "binary" => bits(128).into(),
-        "ubinary" => bits(0).into(),
-        _ => vector.iter().map(|x| f64::from(*x)).collect(),
+        "base64" => json::string(out, &STANDARD.encode(vector::bytes(vector, false))),
+        "binary" => json::value(out, &bits(128)),
+        "ubinary" => json::value(out, &bits(0)),
+        _ => vector::write(out, vector),
     }
 }

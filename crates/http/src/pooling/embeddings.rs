@@ -1,6 +1,7 @@
 //! `POST /v1/embeddings`, `POST /pooling`.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,12 +11,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{count, enter, id, model, tokens, usage, vector};
+use super::{count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::json;
 use crate::policy::Api;
-use crate::vllm::ok;
 use vllm_sim_config::{CliMode, Task};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
@@ -83,45 +84,41 @@ async fn answer(
     } else {
         vector::dimensions(app, request.dimensions)?
     };
+    rows::check(inputs.len(), length)?;
     let hashed = app.config.model.cli_mode == CliMode::Vllm && !classes;
     let unit = request.use_activation != Some(false);
-    let vectors: Vec<Vec<f32>> = inputs
-        .iter()
-        .map(|tokens| match hashed {
-            true => vector::hashed(tokens, length, unit),
-            false => vector::embed(tokens, length),
-        })
-        .collect();
+    let embed = move |tokens: &[u32]| match hashed {
+        true => vector::hashed(tokens, length, unit),
+        false => vector::embed(tokens, length),
+    };
     let read = inputs.iter().map(Vec::len).sum();
     let id = id(route.prefix, headers, request.request_id.as_deref());
-    let created = unix_now() as u64;
     let big = request.endianness == "big";
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
-        let meta = json!({"id": id, "created": created, "model": &*model});
-        return Ok(octets(&request, &vectors, big, meta, usage(read)));
+        let meta = json!({"id": id, "created": unix_now() as u64, "model": &*model});
+        let vectors = inputs.iter().map(|tokens| embed(tokens));
+        return Ok(octets(&request, vectors, big, meta, usage(read)));
     }
-    let data: Vec<Value> = vectors
-        .iter()
-        .enumerate()
-        .map(|(index, vector)| {
-            let shown = if request.encoding_format == "base64" {
-                STANDARD.encode(vector::bytes(vector, big)).into()
-            } else {
-                // 32-bit floats widened, as vLLM prints them.
-                Value::from(vector.iter().map(|x| f64::from(*x)).collect::<Vec<_>>())
-            };
-            json!({"index": index, "object": route.object, route.key: shown})
-        })
-        .collect();
-    Ok(ok(&json!({
-        "id": id,
-        "object": "list",
-        "created": created,
-        "model": &*model,
-        "data": data,
-        "usage": usage(read),
-    })))
+    let base64 = request.encoding_format == "base64";
+    let count = inputs.len();
+    let row = move |out: &mut String, index: usize| {
+        let vector = embed(&inputs[index]);
+        let comma = if index > 0 { "," } else { "" };
+        let (object, key) = (route.object, route.key);
+        let _ = write!(
+            out,
+            "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":"
+        );
+        if base64 {
+            json::string(out, &STANDARD.encode(vector::bytes(&vector, big)));
+        } else {
+            vector::write(out, &vector);
+        }
+        out.push('}');
+    };
+    let head = list_head(&id, &model);
+    Ok(rows::json(head, count, row, list_tail(read)))
 }
 
 /// Whether `/pooling` gives class scores; a task that is not the server's is refused.
@@ -145,16 +142,16 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
 /// Vectors as raw bytes; `bytes` describes them in a header.
 fn octets(
     request: &PoolingRequest,
-    vectors: &[Vec<f32>],
+    vectors: impl Iterator<Item = Vec<f32>>,
     big: bool,
     mut meta: Value,
     usage: Value,
 ) -> Response<Body> {
     let mut out = Vec::new();
-    let mut data = Vec::with_capacity(vectors.len());
-    for (index, vector) in vectors.iter().enumerate() {
+    let mut data = Vec::new();
+    for (index, vector) in vectors.enumerate() {
         let start = out.len();
-        out.extend(vector::bytes(vector, big));
+        out.extend(vector::bytes(&vector, big));
         data.push(json!({
             "index": index,
             "embed_dtype": request.embed_dtype,

@@ -3,6 +3,7 @@
 pub(super) mod classify;
 pub(super) mod cohere;
 pub(super) mod embeddings;
+mod rows;
 pub(super) mod score;
 mod vector;
 
@@ -11,9 +12,9 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::app::App;
-use super::error;
+use super::app::{App, unix_now};
 use super::openai::{chat, prepare};
+use super::{error, json};
 use vllm_sim_service::InFlightGuard;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -33,8 +34,17 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     })
 }
 
+/// Most inputs of one request (vLLM has no limit): as many as a request for generation may have
+/// sequences.
+const MAX_INPUTS: usize = 65_536;
+
 /// Counts a request as in flight, each input as a sequence, until the guard is dropped.
 fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
+    if inputs > MAX_INPUTS {
+        return Err(Fault::bad_request(format!(
+            "The request has {inputs} inputs, the most is {MAX_INPUTS}. Send fewer inputs at once."
+        )));
+    }
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
     app.service
         .enter(inputs)
@@ -148,6 +158,23 @@ fn fitted(
     }
     app.policy.generation.fits(&ids, text)?;
     Ok(ids)
+}
+
+/// What comes before the rows of a list of results.
+fn list_head(id: &str, model: &str) -> String {
+    let mut head = String::from("{\"id\":");
+    json::string(&mut head, id);
+    head.push_str(",\"object\":\"list\",\"created\":");
+    json::int(&mut head, unix_now() as u64);
+    head.push_str(",\"model\":");
+    json::string(&mut head, model);
+    head.push_str(",\"data\":[");
+    head
+}
+
+/// What comes after them.
+fn list_tail(prompt_tokens: usize) -> String {
+    format!("],\"usage\":{}}}", usage(prompt_tokens))
 }
 
 /// Usage of a request that generates nothing.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::app::App;
+use crate::json;
 use vllm_sim_random::mix;
 use vllm_sim_wire::fault::Fault;
 
@@ -103,6 +104,18 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
             ..Fault::bad_request("dimensions must be at least 1")
         }),
     }
+}
+
+/// Appends numbers as a list: 32-bit floats widened, as vLLM prints them.
+pub(super) fn write(out: &mut String, vector: &[f32]) {
+    out.push('[');
+    for (at, number) in vector.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        json::float(out, f64::from(*number));
+    }
+    out.push(']');
 }
 
 /// The bytes of a vector, 32-bit floats.

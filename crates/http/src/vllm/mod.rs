@@ -46,6 +46,7 @@ pub(crate) fn html(text: String) -> Response<Body> {
 /// # Errors
 /// 400 with `message`, in which Python's own takes the place of `{}`.
 fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
+    vllm_sim_wire::body::bounded(bytes)?;
     python::loads(bytes).map_err(|error| {
         let python = match error {
             JsonError::Decode { .. } => error.located(bytes),

@@ -66,12 +66,22 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     })))
 }
 
+/// Most items times labels of one request (vLLM has no limit).
+const MAX_SCORES: usize = 65_536;
+
 fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     if request.label_token_ids.is_empty() {
         return Err(Fault::bad_request("label_token_ids must not be empty."));
     }
     if request.items.as_array().is_none_or(Vec::is_empty) {
         return Err(Fault::bad_request("At least one item must be provided."));
+    }
+    let labels = request.label_token_ids.len();
+    let items = request.items.as_array().map_or(0, Vec::len);
+    if items.saturating_mul(labels) > MAX_SCORES {
+        return Err(Fault::bad_request(format!(
+            "The request asks for {items} items times {labels} labels, the most is {MAX_SCORES}."
+        )));
     }
     let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());
     for id in &request.label_token_ids {

@@ -1,5 +1,5 @@
 //! Responses that can be asked for again, in memory. vLLM keeps them for ever; we keep the
-//! latest ones.
+//! latest ones, up to a number and up to a size.
 
 use std::sync::Arc;
 
@@ -13,17 +13,67 @@ use tokio::task::AbortHandle;
 /// Most responses that are kept.
 const CAPACITY: usize = 10_000;
 
+/// Most bytes that they take, about.
+const MAX_BYTES: usize = 256 << 20;
+
 /// The latest responses.
 #[derive(Default)]
-pub(crate) struct ResponseStore(Mutex<IndexMap<String, StoredResponse>>);
+pub(crate) struct ResponseStore(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    by_id: IndexMap<String, StoredResponse>,
+    /// What all of them take.
+    bytes: usize,
+}
+
+impl Entries {
+    /// Adds or replaces an entry's size, and lets go of the oldest entries beyond the bounds; the
+    /// newest one stays.
+    fn settle(&mut self, id: &str) {
+        if let Some(entry) = self.by_id.get_mut(id) {
+            let bytes = entry.size();
+            self.bytes = self.bytes - entry.bytes + bytes;
+            entry.bytes = bytes;
+        }
+        while self.by_id.len() > 1 && (self.by_id.len() > CAPACITY || self.bytes > MAX_BYTES) {
+            if let Some((_, oldest)) = self.by_id.shift_remove_index(0) {
+                self.bytes -= oldest.bytes;
+            }
+        }
+    }
+}
 
 struct StoredResponse {
+    /// What it takes, as last measured.
+    bytes: usize,
     response: Value,
     messages: Vec<Value>,
     /// Events of a background stream.
     log: Option<Arc<EventLog>>,
     /// What makes a background response.
     task: Option<AbortHandle>,
+}
+
+impl StoredResponse {
+    fn size(&self) -> usize {
+        let log = self.log.as_ref().map_or(0, |log| log.size());
+        log + size(&self.response) + self.messages.iter().map(size).sum::<usize>()
+    }
+}
+
+/// What a value takes, about.
+fn size(value: &Value) -> usize {
+    let inner = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, item)| 64 + key.len() + size(item))
+            .sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    size_of::<Value>() + inner
 }
 
 /// A response that a request follows.
@@ -50,44 +100,47 @@ impl ResponseStore {
     fn put(&self, messages: &[Value], response: &Value) {
         let id = id(response);
         let mut entries = self.0.lock();
-        if let Some(entry) = entries.get_mut(&id) {
-            if entry.response["status"] != "cancelled" {
-                entry.response = response.clone();
+        match entries.by_id.get_mut(&id) {
+            Some(entry) if entry.response["status"] == "cancelled" => {}
+            Some(entry) => entry.response = response.clone(),
+            None => {
+                let entry = StoredResponse {
+                    bytes: 0,
+                    response: response.clone(),
+                    messages: messages.to_vec(),
+                    log: None,
+                    task: None,
+                };
+                entries.by_id.insert(id.clone(), entry);
             }
-            return;
         }
-        if entries.len() >= CAPACITY {
-            entries.shift_remove_index(0);
-        }
-        let entry = StoredResponse {
-            response: response.clone(),
-            messages: messages.to_vec(),
-            log: None,
-            task: None,
-        };
-        entries.insert(id, entry);
+        entries.settle(&id);
     }
 
     /// Who makes a background response, and where its events go.
     pub(super) fn attach_task(&self, id: &str, task: AbortHandle, log: Option<Arc<EventLog>>) {
-        if let Some(entry) = self.0.lock().get_mut(id) {
+        if let Some(entry) = self.0.lock().by_id.get_mut(id) {
             entry.task = Some(task);
             entry.log = log;
         }
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
-        self.0.lock().get(id).map(|entry| entry.response.clone())
+        self.0
+            .lock()
+            .by_id
+            .get(id)
+            .map(|entry| entry.response.clone())
     }
 
     pub(super) fn log(&self, id: &str) -> Option<Arc<EventLog>> {
-        self.0.lock().get(id)?.log.clone()
+        self.0.lock().by_id.get(id)?.log.clone()
     }
 
     /// What a following request builds on.
     pub(super) fn previous(&self, id: &str) -> Option<PreviousResponse> {
         let entries = self.0.lock();
-        let entry = entries.get(id)?;
+        let entry = entries.by_id.get(id)?;
         let output = entry.response["output"].as_array();
         Some(PreviousResponse {
             messages: entry.messages.clone(),
@@ -97,7 +150,7 @@ impl ResponseStore {
 
     pub(super) fn cancel(&self, id: &str) -> CancelOutcome {
         let mut entries = self.0.lock();
-        let Some(entry) = entries.get_mut(id) else {
+        let Some(entry) = entries.by_id.get_mut(id) else {
             return CancelOutcome::NotFound;
         };
         if !matches!(
@@ -150,6 +203,11 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
+    /// Bytes of its events.
+    fn size(&self) -> usize {
+        self.events.lock().0.iter().map(Bytes::len).sum()
+    }
+
     /// No more will come.
     pub(super) fn end(&self) {
         self.events.lock().1 = true;
@@ -181,5 +239,40 @@ impl EventLog {
             }
         };
         Body::from_stream(futures_util::stream::unfold((self, from), next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn response(id: &str, bytes: usize) -> Value {
+        json!({"id": id, "status": "completed", "output": [{"text": "x".repeat(bytes)}]})
+    }
+
+    #[test]
+    fn the_oldest_responses_make_room_by_size() {
+        let store = ResponseStore::default();
+        for id in 0..6 {
+            store.put(&[], &response(&id.to_string(), MAX_BYTES / 4));
+        }
+        let kept: Vec<bool> = (0..6)
+            .map(|id| store.get(&id.to_string()).is_some())
+            .collect();
+        assert_eq!(kept, [false, false, false, true, true, true]);
+        // A larger one takes the place of what was measured before.
+        store.put(&[], &response("4", MAX_BYTES / 2));
+        assert!(store.get("3").is_none() && store.get("4").is_some());
+        assert!(store.0.lock().bytes <= MAX_BYTES);
+    }
+
+    #[test]
+    fn the_newest_response_stays_however_large() {
+        let store = ResponseStore::default();
+        store.put(&[], &response("a", 10));
+        store.put(&[], &response("b", MAX_BYTES + 1));
+        assert!(store.get("a").is_none() && store.get("b").is_some());
     }
 }

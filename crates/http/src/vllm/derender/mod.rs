@@ -25,7 +25,7 @@ use crate::openai::ids::call_ids;
 use json_list::list;
 use options::RequestOptions;
 use parsed_text::{OutputParsers, ParsedText};
-use reply::{finish_reason, model, output_tokens, usage};
+use reply::{finish_reason, model, output_tokens, usage, weight_versions};
 use token_choice::{TokenChoice, text_and_stop};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
@@ -70,7 +70,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
         let logprobs = (!options.hides(parsers.is_some()))
             .then(|| logprobs::chat(&app, &choice, &options, &[]))
             .flatten();
-        choices.push(json!({
+        let mut shown = json!({
             "index": choice.index(at),
             "message": message(&app, &options, parsed, at, &ids),
             "logprobs": logprobs,
@@ -78,8 +78,9 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { value, .. }: Post
             "stop_reason": stop_reason,
             "token_ids": choice.shown_ids(&options, parsers.is_some()),
             "routed_experts": null,
-            "weight_versions": choice.json.get("weight_versions"),
-        }));
+        });
+        weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
+        choices.push(shown);
     }
     let prompt_tokens = request.prompt_tokens.map(|n| n.max(0) as u64);
     Ok(ok(&json!({
@@ -140,7 +141,7 @@ pub(crate) async fn completions(
                 text_and_stop(&app, &choice, &options, &prompt_ids, options.skip_special);
             let (logprobs, _) = logprobs::completion(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
-            choices.push(json!({
+            let mut whole = json!({
                 "index": choices.len(),
                 "text": text,
                 "logprobs": logprobs,
@@ -150,8 +151,9 @@ pub(crate) async fn completions(
                 "prompt_logprobs": reply.get("prompt_logprobs"),
                 "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,
-                "weight_versions": choice.json.get("weight_versions"),
-            }));
+            });
+            weight_versions(&app, &mut whole, choice.json.get("weight_versions"));
+            choices.push(whole);
         }
     }
     // What differs from prompt to prompt has no place in one answer.

@@ -7,6 +7,7 @@ use super::parsed_text::ParsedText;
 use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::generation;
+use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
 /// How a choice ended, in chat's words; a whole one has ended somehow.
@@ -31,6 +32,13 @@ pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<Str
         Some(name) => name.to_owned(),
         None => app.service.models.shown(&target).to_string(),
     })
+}
+
+/// Adds a choice's last member, which 0.32 does not have.
+pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
+    if app.policy.generation.limits.version >= Version::V033 {
+        choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);
+    }
 }
 
 /// Output tokens of a reply.

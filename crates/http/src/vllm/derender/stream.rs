@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::json_list::list;
 use super::options::RequestOptions;
 use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText};
-use super::reply::{finish_reason, model, usage};
+use super::reply::{finish_reason, model, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
 use crate::app::{App, unix_now};
@@ -107,15 +107,16 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> Answer {
         let before = state.logprob_context_token_ids.clone();
         let logprobs = logprobs::chat(app, &choice, &options, &before).filter(|_| !hidden);
         remember(&mut state, &choice);
-        choices.push(json!({
+        let mut shown_choice = json!({
             "index": choice.index(0),
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "token_ids": choice.shown_ids(&options, parsers.is_some()),
-            "weight_versions": null,
-        }));
+        });
+        weight_versions(app, &mut shown_choice, None);
+        choices.push(shown_choice);
     }
     let shown = chunk.get("prompt_token_ids");
     Ok(ok(&json!({
@@ -159,7 +160,7 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
         state.logprob_text_offset = next.unwrap_or(offset + text.chars().count());
         remember(&mut state, &choice);
         let shown = chunk.get("prompt_token_ids");
-        choices.push(json!({
+        let mut shown_choice = json!({
             "index": choice.index(0),
             "text": text,
             "logprobs": logprobs,
@@ -167,8 +168,9 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> Answer {
             "stop_reason": stop_reason,
             "prompt_token_ids": shown.filter(|_| options.return_token_ids),
             "token_ids": choice.shown_ids(&options, false),
-            "weight_versions": null,
-        }));
+        });
+        weight_versions(app, &mut shown_choice, None);
+        choices.push(shown_choice);
     }
     Ok(ok(&json!({
         "chunk": {

@@ -1,0 +1,212 @@
+//! Every list and number of a body that multiplies what a request costs, at one more than it may be.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETION: &str = "/v1/completions";
+
+/// Path, body, and words of the refusal.
+type Bound = (&'static str, Value, &'static str);
+
+fn completion(fields: Value) -> Value {
+    let mut body = json!({"prompt": "Hi", "max_tokens": 1});
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
+    body
+}
+
+async fn all_refuse(sim: &Sim, bounds: &[Bound]) {
+    for (path, body, words) in bounds {
+        let answer = sim.post(path, body).await;
+        let shown: String = body.to_string().chars().take(80).collect();
+        assert_eq!(answer.status, 400, "{path} {shown}: {:.300}", answer.text());
+        let message = answer.json()["error"]["message"].clone();
+        let message = message.as_str().unwrap();
+        assert!(message.contains(words), "{path} {shown}: {message:.400}");
+        assert!(answer.text().len() < 20_000, "{path} {shown}");
+    }
+    assert!(sim.is_idle().await, "a slot is stuck");
+}
+
+#[tokio::test]
+async fn of_generation() {
+    let sim = Sim::serve(&[]).await;
+    let words = |n: usize| vec!["x"; n];
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+    let said = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
+    let tools = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": vec![tool; 5000]});
+    let long = json!({"max_tokens": 2000, "min_tokens": 2000, "ignore_eos": true});
+    let with = |fields: Value| {
+        let mut body = completion(long.clone());
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        body
+    };
+    let too_large = "The answer would take more than 256 MiB.";
+    let too_long = "maximum context length is 2048 tokens";
+    let bounds: &[Bound] = &[
+        (
+            COMPLETION,
+            completion(json!({"n": 16_385})),
+            "n must be at most 16384",
+        ),
+        (
+            COMPLETION,
+            completion(json!({"prompt": words(1025)})),
+            "1024",
+        ),
+        (
+            COMPLETION,
+            completion(json!({"prompt": words(5), "n": 16_384})),
+            "81920 sequences (prompts times n), the most is 65536",
+        ),
+        (
+            COMPLETION,
+            completion(json!({"stop": words(5)})),
+            "at most 4 items",
+        ),
+        (
+            COMPLETION,
+            completion(json!({"bad_words": words(129)})),
+            "The max number is 128",
+        ),
+        (COMPLETION, completion(json!({"logprobs": 21})), "20"),
+        (COMPLETION, completion(json!({"prompt_logprobs": 21})), "20"),
+        (
+            COMPLETION,
+            completion(json!({"logprobs": 1, "logprob_token_ids": vec![7; 129]})),
+            "128",
+        ),
+        (
+            COMPLETION,
+            with(json!({"n": 1000, "logprobs": 20})),
+            too_large,
+        ),
+        (
+            COMPLETION,
+            with(json!({"prompt": words(4), "n": 16_384})),
+            too_large,
+        ),
+        (
+            COMPLETION,
+            completion(
+                json!({"prompt": "x ".repeat(900), "echo": true, "n": 16_384, "logprobs": 9}),
+            ),
+            too_large,
+        ),
+        (
+            COMPLETION,
+            completion(json!({"prompt": vec!["x ".repeat(900); 200], "prompt_logprobs": 20})),
+            too_large,
+        ),
+        (COMPLETION, json!({"prompt": vec![7; 200_000]}), too_long),
+        (
+            CHAT,
+            said(vec![json!({"type": "text", "text": "x "}); 5000].into()),
+            too_long,
+        ),
+        (CHAT, said(vec![image; 1000].into()), "image"),
+        (CHAT, tools, too_long),
+        (
+            "/v1/chat/completions/batch",
+            json!({"messages": vec![vec![json!({"role": "user", "content": "Hi"})]; 100],
+                "allowed_token_ids": vec![7; 20_000]}),
+            "20001 values for each of 100 conversations are too many",
+        ),
+        (
+            "/generative_scoring",
+            json!({"query": "red", "items": vec!["x"; 300], "label_token_ids": vec![7; 300]}),
+            "300 items times 300 labels, the most is 65536",
+        ),
+    ];
+    all_refuse(&sim, bounds).await;
+}
+
+#[tokio::test]
+async fn of_pooling() {
+    let cuts = r#"{"is_matryoshka":true,"hidden_size":8192}"#;
+    let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
+    let inputs = |count: usize| vec!["x"; count];
+    let many = "The request has 65537 inputs, the most is 65536. Send fewer inputs at once.";
+    let large = "The answer would hold 2049 vectors of 8192 numbers, the most is 16777216 \
+                 numbers. Send fewer inputs or ask for fewer dimensions.";
+    let texts = |count| json!({"texts": inputs(count), "embedding_types": ["float"]});
+    let documents = json!({"query": "red", "documents": inputs(65_537)});
+    let bounds: &[Bound] = &[
+        ("/v1/embeddings", json!({"input": inputs(65_537)}), many),
+        ("/v1/embeddings", json!({"input": inputs(2049)}), large),
+        (
+            "/v1/embeddings",
+            json!({"input": inputs(2049), "encoding_format": "base64"}),
+            large,
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": "Hi", "dimensions": 1_000_000}),
+            "dimensions must be at most 8192, got 1000000",
+        ),
+        ("/pooling", json!({"input": inputs(2049)}), large),
+        ("/v2/embed", texts(65_537), many),
+        ("/v2/embed", texts(2049), large),
+        ("/rerank", documents, many),
+        (
+            "/score",
+            json!({"text_1": "red", "text_2": inputs(65_537)}),
+            many,
+        ),
+    ];
+    all_refuse(&sim, bounds).await;
+    // What may be asked for comes, in frames.
+    let body = json!({"input": inputs(40)});
+    let answer = sim.post("/v1/embeddings", &body).await;
+    assert_eq!(answer.header("content-length"), None);
+    let data = answer.json()["data"].clone();
+    assert_eq!(data.as_array().unwrap().len(), 40);
+    assert_eq!(data[39]["embedding"].as_array().unwrap().len(), 8192);
+    assert_eq!(data[39]["index"], 39);
+}
+
+#[tokio::test]
+async fn of_llmd_embeddings() {
+    let sim = Sim::llmd(&[]).await;
+    let body = json!({"input": vec!["x"; 17], "dimensions": 1_000_000});
+    let words = "The answer would hold 17 vectors of 1000000 numbers, the most is 16777216";
+    all_refuse(&sim, &[("/v1/embeddings", body, words)]).await;
+}
+
+/// Values take many times the bytes that spell them, and errors many times those.
+#[tokio::test]
+async fn of_values_and_errors() {
+    let sim = Sim::serve(&[]).await;
+    let body = format!("{{\"prompt\":[{}1]}}", "1,".repeat((4 << 20) + 1));
+    let answer = sim
+        .ask(super::sim::post(COMPLETION, &[], body.as_bytes()))
+        .await;
+    let words = "the request body holds more than 4194304 JSON values";
+    assert_eq!(answer.status, 413);
+    assert_eq!(answer.json()["error"]["message"], words);
+
+    let body = json!({"messages": vec![0; 50_000]});
+    let answer = sim.post(CHAT, &body).await;
+    assert_eq!(answer.status, 400);
+    let text = answer.text();
+    assert!(
+        text.contains("at least 10000 validation errors:"),
+        "{text:.200}"
+    );
+    assert!(text.contains("...and at least 9990 more errors"), "{text}");
+
+    let key = "k".repeat(100_000);
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "logit_bias": {key: "x"}});
+    let answer = sim.post(CHAT, &body).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text().len() < 20_000,
+        "{} bytes",
+        answer.text().len()
+    );
+}
