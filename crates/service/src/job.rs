@@ -139,7 +139,10 @@ impl Job {
             sampling: (params.temperature, params.top_p),
             shown: Shown {
                 prompt: false,
-                logprobs: params.logprobs.map(|top| top as i64),
+                logprobs: params.logprobs.map(|top| top as i64).or(params
+                    .logprob_token_ids
+                    .as_ref()
+                    .map(|ids| ids.len() as i64)),
                 prompt_logprobs: params.prompt_logprobs.map(|top| top as i64),
             },
             arrived,

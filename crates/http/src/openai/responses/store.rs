@@ -13,8 +13,8 @@ use tokio::task::AbortHandle;
 /// Most responses that are kept.
 const CAPACITY: usize = 10_000;
 
-/// Most bytes that they take, about.
-const MAX_BYTES: usize = 256 << 20;
+/// Most bytes that they take, about; few in tests.
+const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// The latest responses.
 #[derive(Default)]
