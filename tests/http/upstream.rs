@@ -147,3 +147,32 @@ async fn pooling_takes_every_form_of_input() {
         assert_eq!(answer.json()["error"]["param"], param, "{path} {body}");
     }
 }
+
+/// Sampling parameters that vLLM's own class fills in are its defaults, and those are left out.
+#[tokio::test]
+async fn rendered_sampling_parameters_leave_out_what_the_class_filled_in() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (temperature, penalty, left_out) in [
+        (json!(0.7), json!(0.0), &[][..]),
+        (json!(0), json!(0.0), &["top_p", "min_p"]),
+        (json!(0.7), Value::Null, &["presence_penalty"]),
+    ] {
+        let body = json!({
+            "messages": messages, "prompt": "Hi", "max_tokens": 3, "top_p": 0.5,
+            "temperature": temperature, "presence_penalty": penalty,
+        });
+        for path in ["/v1/chat/completions/render", "/v1/completions/render"] {
+            let rendered = sim.post(path, &body).await.json();
+            let rendered = rendered.get(0).unwrap_or(&rendered);
+            let shown = &rendered["sampling_params"];
+            for key in ["temperature", "top_p", "min_p", "presence_penalty"] {
+                assert_eq!(
+                    shown.get(key).is_none(),
+                    left_out.contains(&key),
+                    "{path} {rendered}"
+                );
+            }
+        }
+    }
+}

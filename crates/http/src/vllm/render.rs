@@ -26,7 +26,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
-use vllm_sim_wire::sampling::{SamplingParams, output_budget};
+use vllm_sim_wire::sampling::{GREEDY, SamplingParams, output_budget};
 
 /// Most tokens of sampling parameters that do not say.
 const SILENT_MAX_TOKENS: i128 = 16;
@@ -75,7 +75,7 @@ pub(crate) async fn completions(
             } else {
                 id.to_string()
             };
-            let sampling = sampling(&params, extra_args(&value, false));
+            let sampling = sampling(&params, extra_args(&value, false), &value);
             generate_request(&app, &value, id, &prompt.tokens, sampling, false)
         })?);
     }
@@ -96,7 +96,7 @@ async fn rendered_chat(
         let budget = budget(app, request.asked_tokens().1, &prompt);
         let params = request.sampling_params(budget, &app.policy.generation.defaults)?;
         let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
-        let sampling = sampling(&params, extra_args(value, false));
+        let sampling = sampling(&params, extra_args(value, false), value);
         let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling, true)?;
         rendered["features"] = media::features(&prompt.media);
         Ok(rendered)
@@ -126,7 +126,7 @@ async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Bod
         if let Some(body) = body.as_object_mut() {
             body.remove("tools");
         }
-        let sampling = sampling(&params, extra_args(value, true));
+        let sampling = sampling(&params, extra_args(value, true), value);
         let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling, true)?;
         rendered["features"] = media::features(&prompt.media);
         Ok(rendered)
@@ -237,9 +237,13 @@ fn extra_args(body: &Value, always: bool) -> Option<Map<String, Value>> {
     Some(args).filter(|args| always || !args.is_empty())
 }
 
-/// Sampling parameters as msgspec encodes them: members equal to their default are left out,
-/// but floats and lists, which it tells apart by identity, stay.
-fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>) -> Value {
+/// Sampling parameters as msgspec encodes them: members that are their default are left out, but
+/// floats and lists, which it tells apart by identity, stay.
+///
+/// The default itself are the floats that vLLM's own class fills in: for a penalty that `body` has as
+/// null, and for what greedy sampling resets.
+/// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
+fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &Value) -> Value {
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     let int = |n: i128| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
@@ -248,15 +252,26 @@ fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>) -> Value
     if params.n != 1 {
         put("n", int(params.n));
     }
-    put("presence_penalty", params.presence_penalty.into());
-    put("frequency_penalty", params.frequency_penalty.into());
+    for (key, penalty) in [
+        ("presence_penalty", params.presence_penalty),
+        ("frequency_penalty", params.frequency_penalty),
+    ] {
+        if !body.get(key).is_some_and(Value::is_null) {
+            put(key, penalty.into());
+        }
+    }
+    let greedy = params.temperature < GREEDY;
     put("repetition_penalty", params.repetition_penalty.into());
     put("temperature", params.temperature.into());
-    put("top_p", params.top_p.into());
+    if !greedy {
+        put("top_p", params.top_p.into());
+    }
     if params.top_k != 0 {
         put("top_k", int(params.top_k));
     }
-    put("min_p", params.min_p.into());
+    if !greedy {
+        put("min_p", params.min_p.into());
+    }
     if let Some(seed) = params.seed {
         put("seed", int(seed));
     }
