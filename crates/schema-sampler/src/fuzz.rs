@@ -34,7 +34,7 @@ fn check(constraint: &Constraint) {
     let mut rng = stream(7, 0, Purpose::Structured);
     match compile(constraint).and_then(|compiled| compiled.sample(&mut rng, &limits)) {
         Ok(text) => assert!(
-            text.chars().count() <= 2 * limits.max_chars + 1024,
+            text.chars().count() <= 2 * limits.max_chars as usize + 1024,
             "{text:.80}"
         ),
         Err(error) => {
