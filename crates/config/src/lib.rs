@@ -17,8 +17,6 @@ mod fake;
 mod faults;
 mod flag;
 mod flags;
-#[cfg(test)]
-mod fuzz;
 mod group;
 mod help;
 mod ignored;

@@ -8,8 +8,6 @@
 #[cfg(feature = "download")]
 mod download;
 mod error;
-#[cfg(all(test, feature = "sqlite"))]
-mod fuzz;
 mod hash;
 #[cfg(feature = "sqlite")]
 mod index;

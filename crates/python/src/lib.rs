@@ -5,8 +5,6 @@
 //! Two crates that must not know each other need these rules: the wire for its refusals, the
 //! tokenizer for its chat templates.
 
-#[cfg(test)]
-mod fuzz;
 pub mod json;
 mod loads;
 mod repr;

@@ -3,8 +3,6 @@
 mod cache;
 mod compiled;
 mod constraint;
-#[cfg(test)]
-mod fuzz;
 mod grammar;
 mod json_text;
 mod limits;

@@ -8,8 +8,6 @@ mod embed;
 pub mod fault;
 mod fault_control;
 mod fault_injector;
-#[cfg(test)]
-mod fuzz;
 pub mod generate;
 mod hand_over;
 mod job;

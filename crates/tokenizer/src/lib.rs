@@ -5,8 +5,6 @@ mod detokenizer;
 #[cfg(feature = "download")]
 mod download;
 mod error;
-#[cfg(test)]
-mod fuzz;
 #[cfg(feature = "hf")]
 mod hf;
 #[cfg(not(feature = "hf"))]

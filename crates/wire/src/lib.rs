@@ -14,8 +14,6 @@ pub mod check;
 mod checker;
 pub mod cohere;
 pub mod fault;
-#[cfg(test)]
-mod fuzz;
 mod lax;
 pub mod limits;
 pub mod openai;

@@ -169,10 +169,6 @@ fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/mutate.rs"]
-mod mutate;
-
-#[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
@@ -238,20 +234,5 @@ pub(super) mod tests {
         for cut in 0..file.len() {
             assert!(read(&file[..cut]).is_err(), "cut at {cut}");
         }
-    }
-
-    #[test]
-    fn fuzz_archives() {
-        let seeds = [
-            savez(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]),
-            savez(&[]),
-        ];
-        super::mutate::each(&seeds, |bytes| match read(bytes) {
-            Ok(arrays) => {
-                let numbers: usize = arrays.values().map(|array| array.values.len()).sum();
-                assert!(numbers <= 8 * bytes.len());
-            }
-            Err(words) => assert!(!words.is_empty() && words.len() < 1024 + 4 * bytes.len()),
-        });
     }
 }

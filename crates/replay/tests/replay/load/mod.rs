@@ -1,6 +1,5 @@
 //! Workloads: what files of every format become, how a broken one is named, and what is made up.
 
-mod fuzz;
 mod results;
 
 use std::fs;
