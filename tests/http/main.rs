@@ -26,6 +26,7 @@
 //! - `grpc`: the gRPC server
 //! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
 //! - `ops`: operators' routes
+//! - `origins`: pages of other origins
 //! - `otel`: spans
 //! - `engine_settings`: flags of the engine, seen from outside
 //! - `tools`: calls of tools
@@ -59,6 +60,7 @@ mod llmd_lenient;
 mod logprobs;
 mod media;
 mod ops;
+mod origins;
 mod otel;
 mod pd;
 mod protocols;

@@ -1,0 +1,62 @@
+//! What pages of other origins cannot do to a local server.
+
+use serde_json::json;
+
+use super::sim::Sim;
+
+/// A page on another origin reaches a local server through the reader's browser.
+#[tokio::test]
+async fn a_page_of_another_origin_changes_nothing() {
+    let routes = [
+        "/admin/config",
+        "/admin/scenario",
+        "/fake_metrics",
+        "/sleep",
+        "/wake_up",
+        "/pause",
+        "/reset_prefix_cache",
+        "/abort_requests",
+        "/update_weight_version",
+        "/v1/load_lora_adapter",
+        "/scale_elastic_ep",
+    ];
+    let flags = [
+        "--dev-mode",
+        "--admin-api-key",
+        "k",
+        "--enable-lora",
+        "--allow-runtime-lora-updating",
+    ];
+    let sim = Sim::serve(&flags).await;
+    let key = "authorization: Bearer k";
+    let body = json!({"time-to-first-token": "1s"});
+    for path in routes {
+        for page in ["origin: https://evil.example", "sec-fetch-site: cross-site"] {
+            let answer = sim.post_with(path, &[key, page], &body).await;
+            assert_eq!(answer.status, 403, "{path} {page}: {}", answer.text());
+            let message = answer.json()["error"]["message"].to_string();
+            assert!(message.contains("--allowed-origins"), "{message}");
+        }
+        // The dashboard's own page, and programs.
+        for own in [
+            &["origin: http://sim"][..],
+            &["sec-fetch-site: same-origin"],
+            &[],
+        ] {
+            let headers = [&[key], own].concat();
+            let answer = sim.post_with(path, &headers, &body).await;
+            assert_ne!(answer.status, 403, "{path} {own:?}: {}", answer.text());
+        }
+        sim.poke("/resume").await;
+    }
+    let read = "GET /admin/config HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer k\r\norigin: https://evil.example\r\n\r\n";
+    assert_eq!(sim.ask(read).await.status, 200);
+    // A named origin is trusted; `*`, vLLM's default, names none.
+    let origins = r#"["https://grafana.example"]"#;
+    let sim = Sim::serve(&["--dev-mode", "--allowed-origins", origins]).await;
+    let named = ["origin: https://grafana.example"];
+    assert_eq!(
+        sim.post_with("/pause", &named, &json!({})).await.status,
+        200
+    );
+}
