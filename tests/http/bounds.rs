@@ -35,7 +35,6 @@ async fn all_refuse(sim: &Sim, bounds: &[Bound]) {
 async fn of_generation() {
     let sim = Sim::serve(&[]).await;
     let words = |n: usize| vec!["x"; n];
-    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
     let said = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     let tools = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": vec![tool; 5000], "tool_choice": "none"});
@@ -103,11 +102,6 @@ async fn of_generation() {
             CHAT,
             said(vec![json!({"type": "text", "text": "x "}); 5000].into()),
             too_long,
-        ),
-        (
-            CHAT,
-            said(vec![image; 1000].into()),
-            "image(s) may be provided",
         ),
         (CHAT, tools, too_long),
         (
