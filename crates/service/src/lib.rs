@@ -29,7 +29,7 @@ use crate::fault::AdmissionBound;
 use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
-use reply_size::ReplySize;
+use reply_size::{MAX_BYTES, ReplySize};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
@@ -332,7 +332,11 @@ impl Service {
             open: sequences.into(),
             longest: AtomicU32::new(0),
         });
-        let mut size = ReplySize::of(job, self.generator.tokenizer().vocab_size())?;
+        let too_large = || ServeError::AnswerTooLarge {
+            most: MAX_BYTES >> 20,
+        };
+        let vocabulary = self.generator.tokenizer().vocab_size();
+        let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
         for prompt in &job.prompts {
@@ -344,7 +348,7 @@ impl Service {
                 let key = mix(key, if job.greedy { 0 } else { u64::from(choice) });
                 let mut script = self.script(job, prompt, key)?;
                 script.prompt = context;
-                size = size.with(script.len())?;
+                size = size.with(script.len()).ok_or_else(too_large)?;
                 let mut submission = self.submission(job, prompt, key, &script, parent.clone());
                 let settings = job.settings.as_ref();
                 submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());

@@ -1,10 +1,10 @@
 //! How large an answer may become: a few bytes of JSON ask for many choices of many tokens with
 //! many log probabilities each, and an answer that is no stream is written whole.
 
-use super::{Job, ServeError};
+use crate::job::Job;
 
 /// Most bytes of one answer, about.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// What a token takes, about: its text and its id.
 const TOKEN_BYTES: u64 = 8;
 /// What a log probability takes in JSON, about.
@@ -19,10 +19,8 @@ pub(super) struct ReplySize {
 impl ReplySize {
     /// The size of what an answer shows of its prompts. All log probabilities are as many as the
     /// model knows tokens.
-    ///
-    /// # Errors
-    /// [`ServeError::AnswerTooLarge`] where that is too much.
-    pub(super) fn of(job: &Job, vocabulary: u32) -> Result<Self, ServeError> {
+    /// `None` where that is more than [`MAX_BYTES`].
+    pub(super) fn of(job: &Job, vocabulary: u32) -> Option<Self> {
         let logprobs = |top: Option<i64>| match top.map(u64::try_from) {
             None => 0,
             Some(Ok(top)) => (top + 1).saturating_mul(LOGPROB_BYTES),
@@ -46,21 +44,14 @@ impl ReplySize {
     }
 
     /// Adds a choice of so many tokens.
-    ///
-    /// # Errors
-    /// [`ServeError::AnswerTooLarge`] where that is too much.
-    pub(super) fn with(mut self, tokens: u32) -> Result<Self, ServeError> {
+    /// `None` where that is more than [`MAX_BYTES`].
+    pub(super) fn with(mut self, tokens: u32) -> Option<Self> {
         let bytes = u64::from(tokens).saturating_mul(self.per_token);
         self.bytes = self.bytes.saturating_add(bytes);
         self.checked()
     }
 
-    fn checked(self) -> Result<Self, ServeError> {
-        if self.bytes > MAX_BYTES {
-            return Err(ServeError::AnswerTooLarge {
-                most: MAX_BYTES >> 20,
-            });
-        }
-        Ok(self)
+    fn checked(self) -> Option<Self> {
+        (self.bytes <= MAX_BYTES).then_some(self)
     }
 }

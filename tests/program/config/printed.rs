@@ -42,6 +42,7 @@ fn what_is_printed_can_be_fed_back() {
         second.config.model.compat = first.config.model.compat;
         second.config.api = first.config.api.clone();
         second.config.content.echo_cut = first.config.content.echo_cut;
+        second.config.content.tools.repeats_named = first.config.content.tools.repeats_named;
         assert_eq!(second.config, first.config, "{line}\n{text}");
     }
 }
