@@ -1,3 +1,6 @@
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use vllm_sim_config::{Config, LogFormat, LogLevel};
 
 /// The log of a server.
@@ -10,15 +13,7 @@ pub(super) fn start_log(config: &Config) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    // A line that cannot be written (a full disk, a reader that is gone) is lost: to complain of it
-    // on the same standard error would panic in whoever wrote the line, such as a request.
-    let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
-            "warn,vllm_sim={level}"
-        )));
+    let builder = builder(&format!("warn,vllm_sim={level}"));
     // A second start in one process (tests) keeps the first log.
     let _ = match log.format {
         LogFormat::Text => builder.try_init(),
@@ -28,10 +23,18 @@ pub(super) fn start_log(config: &Config) {
 
 /// The log of a command that has no flags for it.
 pub(super) fn start_plain_log() {
-    let _ = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+    let _ = builder("warn,vllm_sim=info").try_init();
+}
+
+/// Lines on standard error, of what `filter` lets through.
+fn builder(
+    filter: &str,
+) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, fn() -> std::io::Stderr> {
+    // A line that cannot be written (a full disk, a reader that is gone) is lost: to complain of it
+    // on the same standard error would panic in whoever wrote the line, such as a request.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr as fn() -> std::io::Stderr)
         .with_ansi(false)
         .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new("warn,vllm_sim=info"))
-        .try_init();
+        .with_env_filter(EnvFilter::new(filter))
 }

@@ -40,7 +40,7 @@ pub(crate) enum Refused<V> {
 
 impl<V> Refused<V> {
     /// As a stream tells it: where its headers wait for everything, all is found before them.
-    pub(crate) fn told(self, late: LateRefusals) -> Self {
+    pub(crate) fn reported(self, late: LateRefusals) -> Self {
         match late {
             LateRefusals::InStream => self,
             LateRefusals::AsStatus => Self::Early(self.into()),
@@ -134,9 +134,9 @@ pub(crate) async fn serve<P: Protocol>(
             reply: served.reply,
             guard,
         }),
-        Err(service::Refused::Early(refusal)) => Err(Refused::Early(words(app, refusal))),
+        Err(service::Refused::Early(refusal)) => Err(Refused::Early(refusal_fault(app, refusal))),
         Err(service::Refused::Late(refusal, view)) => Err(Refused::Late {
-            fault: words(app, refusal),
+            fault: refusal_fault(app, refusal),
             view,
             guard,
         }),
@@ -144,7 +144,7 @@ pub(crate) async fn serve<P: Protocol>(
 }
 
 /// What a refused request is told.
-pub(crate) fn words(app: &App, refusal: Refusal) -> Fault {
+pub(crate) fn refusal_fault(app: &App, refusal: Refusal) -> Fault {
     match refusal {
         Refusal::UnknownModel(name) => {
             let served = app.service.models.served();
@@ -161,7 +161,7 @@ pub(crate) fn words(app: &App, refusal: Refusal) -> Fault {
 /// vLLM's 404, or llm-d's.
 pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     let target = app.service.target(&app.policy.generation, model);
-    target.map_err(|refusal| words(app, refusal))
+    target.map_err(|refusal| refusal_fault(app, refusal))
 }
 
 /// The data-parallel rank a header asks for; not an integer: ignored.

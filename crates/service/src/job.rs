@@ -56,7 +56,7 @@ pub struct Job {
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache may not be read.
     pub skip_cache_read: bool,
-    /// Delay between the last token and the end (a picture is made).
+    /// Delay between the last token and the end (an image is made).
     pub tail: Duration,
     /// `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,

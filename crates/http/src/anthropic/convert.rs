@@ -206,7 +206,7 @@ impl Parts {
     }
 }
 
-/// The result of a tool, as one message or as several when it has pictures or references.
+/// The result of a tool, as one message or as several when it has images or references.
 fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     let id = block.tool_use_id.clone().unwrap_or_default();
     let mut texts = Vec::new();
@@ -245,7 +245,7 @@ fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     }
 }
 
-/// A picture as a chat part; anything but a URL is taken for base64.
+/// An image as a chat part; anything but a URL is taken for base64.
 fn image(source: &Map<String, Value>) -> Value {
     let text = |key: &str, default: &str| {
         let given = source.get(key).and_then(Value::as_str);

@@ -75,7 +75,7 @@ async fn answer(
     let id = prepare::request_id(policy.message_id_prefix, &head.headers, None);
     let requests = std::slice::from_ref(&request);
     let started = chat::start(app, head, requests, id, threshold).await;
-    let started = match started.map_err(|refused| refused.told(policy.late_refusals)) {
+    let started = match started.map_err(|refused| refused.reported(policy.late_refusals)) {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => return Ok(failed_stream(app, &fault)),
         Err(refused) => return Err(refused.into()),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::app::App;
-use crate::generation::words;
+use crate::generation::refusal_fault;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Reply, Transfer};
 use vllm_sim_wire::fault::Fault;
@@ -53,6 +53,6 @@ pub(super) async fn start(
     let served = app.service.serve(&app.policy.generation, request, pass);
     let served = served
         .await
-        .map_err(|refused| words(app, refused.into_refusal()))?;
+        .map_err(|refused| refusal_fault(app, refused.into_refusal()))?;
     Ok(served.reply)
 }

@@ -147,7 +147,7 @@ impl Protocol for Chats<'_> {
             .controls
             .image_output
             .draw(&self.head.headers, seed)?;
-        view.picture = image.is_some();
+        view.image = image.is_some();
         Ok(image.unwrap_or_default())
     }
 }
@@ -319,7 +319,7 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, false).into()),
         ec_transfer_params: media::encoded(app, &prompt.media),
-        picture: false,
+        image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,
     }

@@ -36,8 +36,8 @@ pub(crate) struct ChatView {
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_text: Option<Arc<str>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether a picture comes along (omni).
-    pub(crate) picture: bool,
+    /// Whether an image comes along (omni).
+    pub(crate) image: bool,
     /// Counts what the tool parser finds, where there is one at work.
     pub(crate) tool_parser: Option<Arc<Metrics>>,
 }
@@ -112,11 +112,11 @@ impl ChatView {
         let thinks = choice.script.has_reasoning();
         if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
             out.push_str("null");
-        } else if self.picture {
+        } else if self.image {
             out.push_str("[{\"type\":\"text\",\"text\":");
             json::string(out, &content);
             out.push_str("},");
-            picture(out);
+            image_block(out);
             out.push(']');
         } else {
             json::string(out, &content);
@@ -208,8 +208,8 @@ impl ChatView {
     }
 }
 
-/// Appends the content block of a picture.
-fn picture(out: &mut String) {
+/// Appends the content block of an image.
+fn image_block(out: &mut String) {
     out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
     out.push_str(GREY_PIXEL);
     out.push_str("\"}}");
@@ -402,11 +402,11 @@ impl ChatStream {
         delta
     }
 
-    /// The chunk of a picture.
-    fn show_picture(&self, out: &mut String, index: usize) {
+    /// The chunk of an image.
+    fn write_image(&self, out: &mut String, index: usize) {
         self.begin(out, index);
         out.push_str("\"content\":[");
-        picture(out);
+        image_block(out);
         out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
     }
 
@@ -447,16 +447,16 @@ impl Render for ChatStream {
     }
 
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        if !self.chat.picture || step.end.is_none() {
-            return self.say(out, choice, step);
+        if !self.chat.image || step.end.is_none() {
+            return self.write_choice(out, choice, step);
         }
-        // The picture stands between the last text and the end.
+        // The image stands between the last text and the end.
         let (said, over) = step.apart();
         if said.tokens > 0 {
-            self.say(out, choice, &said);
+            self.write_choice(out, choice, &said);
         }
-        self.show_picture(out, step.index);
-        self.say(out, choice, &over);
+        self.write_image(out, step.index);
+        self.write_choice(out, choice, &over);
     }
 
     fn close(&mut self, out: &mut String, reply: &Reply) {
@@ -474,9 +474,9 @@ impl Render for ChatStream {
 
 impl ChatStream {
     /// Writes what one choice said.
-    fn say(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_choice(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let simple = self.chat.view.logprobs.is_none()
-            && !self.chat.picture
+            && !self.chat.image
             && !self.chat.view.return_token_ids
             && !self.chat.parsed;
         if simple && step.tokens == 1 && step.end.is_none() {
@@ -526,7 +526,7 @@ impl ChatStream {
         if shown || (end.is_some() && !self.chat.parsed) {
             self.begin(out, step.index);
             out.push_str("\"content\":");
-            if self.chat.picture {
+            if self.chat.image {
                 out.push_str("[{\"type\":\"text\",\"text\":");
                 json::string(out, &delta.content);
                 out.push_str("}]");

@@ -103,7 +103,7 @@ pub(crate) fn messages(
         ContentFormat::Openai => WireFormat::OpenAi,
     };
     let shown: Vec<Value> = if app.config.model.cli_mode == CliMode::Llmd {
-        // llm-d takes pictures and sound whatever the model.
+        // llm-d takes images and audio whatever the model.
         messages.iter().map(|m| m.raw().clone()).collect()
     } else {
         conversation(messages, format, &app.policy.generation.limits.served_name)?

@@ -13,7 +13,8 @@ pub(super) struct Zipf {
     context: u64,
     vocabulary: u32,
     exponent: f64,
-    /// Logarithm of what makes the probabilities add up to one.
+    /// Sum of r^-s over the ranks, and its logarithm.
+    total: f64,
     norm: f64,
     /// Steps from one rank's token to the next: no divisor in common with the vocabulary, so that
     /// each token has one rank.
@@ -27,11 +28,13 @@ impl Zipf {
         while gcd(stride, vocabulary.into()) != 1 {
             stride += 1;
         }
+        let total = sum(exponent, vocabulary);
         Self {
             context,
             vocabulary,
             exponent,
-            norm: sum(exponent, vocabulary).ln(),
+            total,
+            norm: total.ln(),
             stride,
         }
     }
@@ -52,7 +55,11 @@ impl Zipf {
     pub(super) fn drawn(&self, chance: u64, temperature: f64) -> u32 {
         // Steeper than this only the first is left.
         let exponent = self.exponent / temperature.max(0.01);
-        let mut left = unit(chance) * sum(exponent, self.vocabulary);
+        let total = match temperature {
+            1.0 => self.total,
+            _ => sum(exponent, self.vocabulary),
+        };
+        let mut left = unit(chance) * total;
         for rank in 1..=self.vocabulary.min(SUMMED) {
             left -= f64::from(rank).powf(-exponent);
             if left < 0.0 {

@@ -46,7 +46,7 @@ pub(crate) struct Policy {
     /// Whether a data-parallel rank that is not there is refused.
     refuses_ranks: bool,
     /// Whether `/query` names the ranks of other ports too.
-    tells_all_ranks: bool,
+    lists_all_ranks: bool,
     /// What is said of a name that nobody answers to.
     unknown_model: UnknownModel,
     /// Whether `/tokenize` and the pooling routes look at the model's name.
@@ -78,7 +78,7 @@ pub(crate) struct Policy {
     /// Whose envelope errors of `/v1/messages` have.
     message_errors: Envelope,
     /// Whether the model reads the instructions of a Responses request.
-    tells_instructions: bool,
+    reads_instructions: bool,
     /// Which turns of a Responses conversation call tools.
     tool_turns: ToolTurns,
     /// How long answers are.
@@ -206,7 +206,7 @@ impl Policy {
             asks_media_type: true,
             lenient_paths: false,
             refuses_ranks: true,
-            tells_all_ranks: false,
+            lists_all_ranks: false,
             unknown_model: UnknownModel::WithAliases,
             checks_side_models: true,
             default_max_tokens: Some(DEFAULT_MAX_TOKENS),
@@ -222,7 +222,7 @@ impl Policy {
             message_id_prefix: "chatcmpl-",
             late_refusals: LateRefusals::InStream,
             message_errors: Envelope::Anthropic,
-            tells_instructions: true,
+            reads_instructions: true,
             tool_turns: ToolTurns::AsAsked,
             answers: AnswerForm::Full,
             prompt_details: false,
@@ -253,7 +253,7 @@ impl Policy {
             asks_media_type: false,
             lenient_paths: true,
             refuses_ranks: false,
-            tells_all_ranks: true,
+            lists_all_ranks: true,
             unknown_model: UnknownModel::Bare,
             checks_side_models: false,
             default_max_tokens: None,
@@ -270,7 +270,7 @@ impl Policy {
             message_id_prefix: "msg_",
             late_refusals: LateRefusals::AsStatus,
             message_errors: Envelope::OpenAi,
-            tells_instructions: false,
+            reads_instructions: false,
             tool_turns: ToolTurns::OneCall,
             answers: AnswerForm::Short,
             prompt_details: true,
@@ -310,7 +310,7 @@ impl Policy {
 
     /// The engine of a rank that has no name given, where a name is known beforehand.
     pub(crate) fn engine_id(&self, rank: u32) -> String {
-        match self.tells_all_ranks {
+        match self.lists_all_ranks {
             true => rank_engine_id(rank),
             false => uuid::Uuid::new_v4().to_string(),
         }
@@ -323,7 +323,7 @@ impl Policy {
         all: u32,
         here: Range<u32>,
     ) -> impl Iterator<Item = (u32, String)> {
-        let all = if self.tells_all_ranks { all } else { 0 };
+        let all = if self.lists_all_ranks { all } else { 0 };
         let others = (0..all).filter(move |rank| !here.contains(rank));
         others.map(|rank| (rank, rank_engine_id(rank)))
     }
@@ -398,8 +398,8 @@ impl Policy {
     }
 
     /// Takes out of a Responses request what the model is not told.
-    pub(crate) fn take_untold(&self, instructions: &mut Option<String>) -> Option<String> {
-        instructions.take_if(|_| !self.tells_instructions)
+    pub(crate) fn take_unread(&self, instructions: &mut Option<String>) -> Option<String> {
+        instructions.take_if(|_| !self.reads_instructions)
     }
 
     /// Settles which tools this turn of a Responses conversation may call.

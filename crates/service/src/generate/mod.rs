@@ -508,28 +508,25 @@ impl Generator {
 
     fn visible(&self, ids: &[u32], skip_special: bool) -> Fragments {
         let mut detokenizer = self.tokenizer.detokenizer(skip_special);
-        let mut text = String::new();
-        let ends = ids.iter().map(|id| {
-            text.push_str(&detokenizer.push(*id));
-            text.len() as u32
-        });
-        let ends = ends.collect();
-        Fragments {
-            ids: ids.to_vec(),
-            ends,
-            text,
-        }
+        fragments(ids, |text, id| text.push_str(&detokenizer.push(id)))
     }
 }
 
 /// Tokens whose text is their numbers, with commas between them.
 fn listed(ids: &[u32]) -> Fragments {
-    let mut text = String::new();
-    let ends = ids.iter().map(|id| {
+    fragments(ids, |text, id| {
         if !text.is_empty() {
             text.push(',');
         }
         text.push_str(&id.to_string());
+    })
+}
+
+/// Tokens with the text that `append` adds for each of them.
+fn fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Fragments {
+    let mut text = String::new();
+    let ends = ids.iter().map(|id| {
+        append(&mut text, *id);
         text.len() as u32
     });
     let ends = ends.collect();

@@ -307,85 +307,28 @@ pub(super) fn add(env: &mut Environment<'_>) {
         let rounds = value.len().unwrap_or(0) as u64;
         spend(state, rounds.saturating_mul(body)).map(|()| value)
     });
-    counted(
-        env,
-        "upper",
-        "minijinja_upper",
-        3,
-        minijinja::filters::upper,
-    );
-    counted(
-        env,
-        "lower",
-        "minijinja_lower",
-        3,
-        minijinja::filters::lower,
-    );
-    counted(
-        env,
-        "title",
-        "minijinja_title",
-        3,
-        minijinja::filters::title,
-    );
-    counted(
-        env,
-        "capitalize",
-        "minijinja_capitalize",
-        3,
-        minijinja::filters::capitalize,
-    );
-    counted(
-        env,
-        "escape",
-        "minijinja_escape",
-        6,
-        minijinja::filters::escape,
-    );
-    counted(env, "e", "minijinja_e", 6, minijinja::filters::escape);
-    counted(
-        env,
-        "list",
-        "minijinja_list",
-        ELEMENT,
-        minijinja::filters::list,
-    );
-    counted(
-        env,
-        "lines",
-        "minijinja_lines",
-        ELEMENT,
-        minijinja::filters::lines,
-    );
-    counted(
-        env,
-        "reverse",
-        "minijinja_reverse",
-        2,
-        minijinja::filters::reverse,
-    );
-    counted(env, "sort", "minijinja_sort", 1, minijinja::filters::sort);
-    counted(
-        env,
-        "unique",
-        "minijinja_unique",
-        1,
-        minijinja::filters::unique,
-    );
-    counted(
-        env,
-        "batch",
-        "minijinja_batch",
-        1,
-        minijinja::filters::batch,
-    );
-    counted(
-        env,
-        "slice",
-        "minijinja_slice",
-        1,
-        minijinja::filters::slice,
-    );
+    macro_rules! count {
+        ($($name:ident $(as $alias:literal)? costs $factor:expr;)*) => {
+            $(count!(@one $name, $factor, stringify!($name)); $(count!(@one $name, $factor, $alias);)?)*
+        };
+        (@one $name:ident, $factor:expr, $as:expr) => {
+            counted(env, $as, $factor, minijinja::filters::$name)
+        };
+    }
+    count! {
+        upper costs 3;
+        lower costs 3;
+        title costs 3;
+        capitalize costs 3;
+        escape as "e" costs 6;
+        list costs ELEMENT;
+        lines costs ELEMENT;
+        reverse costs 2;
+        sort costs 1;
+        unique costs 1;
+        batch costs 1;
+        slice costs 1;
+    }
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
         if let [text, args @ ..] = args.as_slice() {
@@ -396,18 +339,14 @@ pub(super) fn add(env: &mut Environment<'_>) {
 }
 
 /// A filter of minijinja that is counted by `factor` times the size of its value, and by its counts.
-fn counted<F, Rv, Args>(
-    env: &mut Environment<'_>,
-    name: &'static str,
-    hidden: &'static str,
-    factor: u64,
-    filter: F,
-) where
+fn counted<F, Rv, Args>(env: &mut Environment<'_>, name: &'static str, factor: u64, filter: F)
+where
     F: Function<Rv, Args>,
     Rv: FunctionResult,
     Args: for<'a> FunctionArgs<'a>,
 {
-    env.add_filter(hidden, filter);
+    let hidden = format!("minijinja_{name}");
+    env.add_filter(hidden.clone(), filter);
     env.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
         if let [value, args @ ..] = args.as_slice() {
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
@@ -415,7 +354,7 @@ fn counted<F, Rv, Args>(
             let work = size(value).saturating_mul(factor);
             spend(state, work.saturating_add(counts.saturating_mul(ELEMENT)))?;
         }
-        state.apply_filter(hidden, &args)
+        state.apply_filter(&hidden, &args)
     });
 }
 

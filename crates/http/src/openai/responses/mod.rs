@@ -115,7 +115,7 @@ async fn answer(
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
     let started = start(app, head, request, threshold).await;
-    let started = match started.map_err(|refused| refused.told(app.policy.late_refusals)) {
+    let started = match started.map_err(|refused| refused.reported(app.policy.late_refusals)) {
         Ok(started) => started,
         Err(Refused::Late { view, guard, .. }) if stream => {
             return Ok(failed_stream(view.frame, guard));
@@ -230,9 +230,9 @@ impl Responses<'_> {
             Some(id) => Some(app.responses.previous(id).ok_or_else(|| not_stored(id))?),
             None => None,
         };
-        let untold = app.policy.take_untold(&mut request.instructions);
+        let unread = app.policy.take_unread(&mut request.instructions);
         let messages = convert::messages(request, previous.as_ref())?;
-        request.instructions = request.instructions.take().or(untold);
+        request.instructions = request.instructions.take().or(unread);
         let stored = app.config.api.responses_store && request.store.unwrap_or(false);
         request.store = Some(stored);
         self.keep = stored.then(|| StoreSlot {
