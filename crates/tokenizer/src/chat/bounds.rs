@@ -5,10 +5,10 @@
 //! each level of an expression and of a value. Its fuel counts instructions, each of which may copy
 //! any amount of text, so that the bytes are counted here.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 
 use minijinja::functions::Function;
-use minijinja::value::{FunctionArgs, FunctionResult, Object, Rest, ValueKind};
+use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::error::TemplateError;
@@ -129,20 +129,26 @@ fn branches(tags: &[JinjaTag<'_>]) -> usize {
     most
 }
 
-/// Bytes that a rendering has read, written and kept.
-#[derive(Debug, Default)]
-struct Work(AtomicU64);
+thread_local! {
+    /// Bytes that the rendering on this thread has read, written and kept. A template is rendered on
+    /// one thread from its start to its end, and renders no other; what minijinja keeps for a rendering
+    /// is looked up by name under a lock.
+    static DONE: Cell<u64> = const { Cell::new(0) };
+}
 
-impl Object for Work {}
+/// A rendering starts on this thread.
+pub(super) fn start() {
+    DONE.set(0);
+}
 
 /// Counts the work of `bytes`.
 ///
 /// # Errors
 /// When it is more than one rendering may do.
-pub(super) fn spend(state: &State<'_, '_>, bytes: u64) -> Result<(), Error> {
-    let work = state.get_or_set_temp_object("__work__", Work::default);
-    let before = work.0.fetch_add(bytes, Ordering::Relaxed);
-    if before.saturating_add(bytes) > WORK {
+pub(super) fn spend(bytes: u64) -> Result<(), Error> {
+    let done = DONE.get().saturating_add(bytes);
+    DONE.set(done);
+    if done > WORK {
         return Err(refused(format!(
             "the chat template does too much: it reads and writes more than {WORK} bytes"
         )));
@@ -154,12 +160,12 @@ pub(super) fn spend(state: &State<'_, '_>, bytes: u64) -> Result<(), Error> {
 ///
 /// # Errors
 /// As [`spend`], and for one that is nested too deeply.
-pub(super) fn spend_all(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    explore(state, value, 0)
+pub(super) fn spend_all(value: &Value) -> Result<(), Error> {
+    explore(value, 0)
 }
 
-fn explore(state: &State<'_, '_>, value: &Value, level: usize) -> Result<(), Error> {
-    spend(state, size(value))?;
+fn explore(value: &Value, level: usize) -> Result<(), Error> {
+    spend(size(value))?;
     if value.as_str().is_some() || !is_container(value) {
         return Ok(());
     }
@@ -171,13 +177,13 @@ fn explore(state: &State<'_, '_>, value: &Value, level: usize) -> Result<(), Err
     let pairs = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     if let Some(pairs) = pairs.and_then(|object| object.try_iter_pairs()) {
         for (key, value) in pairs {
-            explore(state, &key, level + 1)?;
-            explore(state, &value, level + 1)?;
+            explore(&key, level + 1)?;
+            explore(&value, level + 1)?;
         }
         return Ok(());
     }
     for item in value.try_iter().into_iter().flatten() {
-        explore(state, &item, level + 1)?;
+        explore(&item, level + 1)?;
     }
     Ok(())
 }
@@ -202,15 +208,10 @@ fn size(value: &Value) -> u64 {
 ///
 /// # Errors
 /// As [`spend`], and for a width that is too large.
-pub(super) fn spend_method(
-    state: &State<'_, '_>,
-    text: &str,
-    method: &str,
-    args: &[Value],
-) -> Result<(), Error> {
+pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
-        "split" | "rsplit" | "splitlines" => spend(state, length.saturating_mul(ELEMENT)),
+        "split" | "rsplit" | "splitlines" => spend(length.saturating_mul(ELEMENT)),
         "join" => {
             for item in args
                 .first()
@@ -218,21 +219,21 @@ pub(super) fn spend_method(
                 .into_iter()
                 .flatten()
             {
-                spend(state, length)?;
-                spend_all(state, &item)?;
+                spend(length)?;
+                spend_all(&item)?;
             }
             Ok(())
         }
         "replace" => {
             let part = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
-            spend_replacing(state, text, part(0), part(1))
+            spend_replacing(text, part(0), part(1))
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.first().and_then(Value::as_usize).unwrap_or(0);
-            spend(state, length.saturating_add(width as u64))
+            spend(length.saturating_add(width as u64))
         }
-        "format" => spend_formatting(state, text, args, '{'),
-        _ => spend(state, length.saturating_mul(3)),
+        "format" => spend_formatting(text, args, '{'),
+        _ => spend(length.saturating_mul(3)),
     }
 }
 
@@ -240,25 +241,15 @@ pub(super) fn spend_method(
 ///
 /// # Errors
 /// As [`spend`].
-pub(super) fn spend_replacing(
-    state: &State<'_, '_>,
-    text: &str,
-    old: &str,
-    new: &str,
-) -> Result<(), Error> {
+pub(super) fn spend_replacing(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
-    spend(state, grown.saturating_add(text.len() as u64))
+    spend(grown.saturating_add(text.len() as u64))
 }
 
 /// Counts the work of filling in a text whose fields begin with `open`: each may be as wide as the
 /// widest of them and hold the largest of the arguments.
-fn spend_formatting(
-    state: &State<'_, '_>,
-    text: &str,
-    args: &[Value],
-    open: char,
-) -> Result<(), Error> {
+fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error> {
     let specs = || text.split(open).skip(1);
     let widths = specs().flat_map(|spec| {
         let end = spec.find(|c: char| c.is_alphabetic() || c == '}');
@@ -282,12 +273,11 @@ fn spend_formatting(
     }
     let largest = args.iter().map(size).max().unwrap_or(0);
     for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
-        spend_all(state, arg)?;
+        spend_all(arg)?;
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
     spend(
-        state,
         fields
             .saturating_mul(each)
             .saturating_add(text.len() as u64),
@@ -297,15 +287,11 @@ fn spend_formatting(
 /// Adds the filters that count.
 pub(super) fn add(env: &mut Environment<'_>) {
     env.set_recursion_limit(CALLS);
-    env.add_filter(PART, |state: &State<'_, '_>, value: Value| {
-        spend(state, size(&value)).map(|()| value)
-    });
-    env.add_filter(KEPT, |state: &State<'_, '_>, value: Value| {
-        spend_all(state, &value).map(|()| value)
-    });
-    env.add_filter(LOOPED, |state: &State<'_, '_>, value: Value, body: u64| {
+    env.add_filter(PART, |value: Value| spend(size(&value)).map(|()| value));
+    env.add_filter(KEPT, |value: Value| spend_all(&value).map(|()| value));
+    env.add_filter(LOOPED, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
-        spend(state, rounds.saturating_mul(body)).map(|()| value)
+        spend(rounds.saturating_mul(body)).map(|()| value)
     });
     macro_rules! count {
         ($($name:ident $(as $alias:literal)? costs $factor:expr;)*) => {
@@ -332,7 +318,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
         if let [text, args @ ..] = args.as_slice() {
-            spend_formatting(state, text.as_str().unwrap_or_default(), args, '%')?;
+            spend_formatting(text.as_str().unwrap_or_default(), args, '%')?;
         }
         state.apply_filter("minijinja_format", &args)
     });
@@ -352,7 +338,7 @@ where
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
             let counts = counts.fold(0u64, u64::saturating_add);
             let work = size(value).saturating_mul(factor);
-            spend(state, work.saturating_add(counts.saturating_mul(ELEMENT)))?;
+            spend(work.saturating_add(counts.saturating_mul(ELEMENT)))?;
         }
         state.apply_filter(&hidden, &args)
     });

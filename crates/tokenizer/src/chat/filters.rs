@@ -97,8 +97,8 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     });
 }
 
-fn text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
-    bounds::spend_all(state, value)?;
+fn text(value: &Value) -> Result<String, Error> {
+    bounds::spend_all(value)?;
     Ok(str_of(value))
 }
 
@@ -108,7 +108,7 @@ fn trim(value: &Value, chars: Option<&str>) -> String {
         .to_owned()
 }
 
-fn join(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let separator = args
         .get(0, "d")?
@@ -125,8 +125,8 @@ fn join(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<Strin
                 Some(attribute) => member(&item, attribute)?,
                 None => item,
             };
-            bounds::spend(state, separator.len() as u64)?;
-            parts.push(text(state, &item)?);
+            bounds::spend(separator.len() as u64)?;
+            parts.push(text(&item)?);
         }
     }
     Ok(parts.join(&separator))
@@ -164,7 +164,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn replace(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let missing = || invalid("replace needs an old and a new text");
     let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
@@ -176,8 +176,8 @@ fn replace(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<St
         .int(2, "count")?
         .and_then(|count| usize::try_from(count).ok());
     args.finish()?;
-    let text = text(state, value)?;
-    bounds::spend_replacing(state, &text, &old, &new)?;
+    let text = text(value)?;
+    bounds::spend_replacing(&text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),
@@ -340,7 +340,7 @@ fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 }
 
 /// Source: `jinja2/filters.py`, `do_indent`.
-fn indent(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args)?;
     let width = args.get(0, "width")?.unwrap_or(Value::from(4));
     let (first, blank) = (args.flag(1, "first")?, args.flag(2, "blank")?);
@@ -353,8 +353,8 @@ fn indent(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<Str
                 .min(1 << 16),
         ),
     };
-    let text = text(state, value)? + "\n";
-    bounds::spend(state, (lines(&text, false).count() * margin.len()) as u64)?;
+    let text = text(value)? + "\n";
+    bounds::spend((lines(&text, false).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
     for (index, line) in lines(&text, false).enumerate() {
         if index > 0 {

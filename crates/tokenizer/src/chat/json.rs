@@ -3,7 +3,7 @@
 //! Source: `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Error, ErrorKind, Value};
 use vllm_sim_python::json;
 
 use super::args::Args;
@@ -25,12 +25,8 @@ struct Style {
 }
 
 /// The `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)` filter.
-pub(super) fn tojson(
-    state: &State<'_, '_>,
-    value: &Value,
-    args: Rest<Value>,
-) -> Result<String, Error> {
-    bounds::spend_all(state, value)?;
+pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    bounds::spend_all(value)?;
     let args = Args::new(&args)?;
     let style = Style::new(
         args.flag(0, "ensure_ascii")?,

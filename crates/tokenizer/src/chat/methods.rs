@@ -25,7 +25,7 @@ pub(super) fn call(
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            bounds::spend_method(state, text, method, args)?;
+            bounds::spend_method(text, method, args)?;
             match on_str(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {

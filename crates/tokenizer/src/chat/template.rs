@@ -47,7 +47,7 @@ impl CompiledTemplate {
         env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Invalid => escape_formatter(out, state, value),
             _ => {
-                bounds::spend_all(state, value)?;
+                bounds::spend_all(value)?;
                 Ok(write_str(out, value)?)
             }
         });
@@ -72,6 +72,7 @@ impl CompiledTemplate {
             .env
             .get_template(NAME)
             .map_err(|error| failed(&error))?;
+        bounds::start();
         // minijinja panics on a few absurd expressions, such as a list repeated 2^63 times. Nothing
         // outlives the rendering, so nothing can be left half done.
         catch_unwind(AssertUnwindSafe(|| template.render(dict(variables))))
