@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::App;
+use super::policy::FirstReader;
 use super::request_head::RequestHead;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -90,6 +91,25 @@ impl Received {
     pub(super) fn json(&self) -> Result<Value, Fault> {
         vllm_sim_wire::body::read(self.media_type(), &self.bytes)
     }
+
+    /// As [`Self::json`], under the rules of the server's API.
+    ///
+    /// # Errors
+    /// As [`Self::json`], in the words of that API.
+    pub(super) fn posted(&self, app: &App) -> Result<Value, Fault> {
+        let media_type = app.policy.media_type(self.media_type());
+        vllm_sim_wire::body::read(media_type, &self.bytes)
+            .map_err(|fault| app.policy.first_reader.unread(fault))
+    }
+
+    /// The bytes of a body that nobody looks at before the schema does; `None`: somebody does, or it
+    /// is to be refused for its media type.
+    pub(super) fn for_schema(&self, app: &App) -> Option<&[u8]> {
+        let media_type = app.policy.media_type(self.media_type());
+        let straight = app.policy.first_reader == FirstReader::Schema
+            && vllm_sim_wire::body::media_type(media_type).is_ok();
+        straight.then_some(&self.bytes)
+    }
 }
 
 impl FromRequest<Arc<App>> for Received {
@@ -119,11 +139,7 @@ impl FromRequest<Arc<App>> for Posted {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = Received::from_request(request, app).await?;
         Ok(Self {
-            value: vllm_sim_wire::body::read(
-                app.policy.media_type(received.media_type()),
-                &received.bytes,
-            )
-            .map_err(|fault| app.policy.first_reader.unread(fault))?,
+            value: received.posted(app)?,
             head: received.head,
         })
     }

@@ -3,9 +3,12 @@
 //! From outside in, as vLLM stacks its middleware: request id, API key, CORS, then the router.
 //! One service instead of a stack of layers: each step is a few instructions, a layer is a box.
 
-use std::any::Any;
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,24 +17,24 @@ use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
 };
 use tower::ServiceExt;
-use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
+use super::openai::chat;
 use super::request_log::RequestLog;
+use super::route_index::CHAT;
 use super::{cors, error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// The routes; a panic in a handler is a 500 and not a connection that breaks off.
-type Routes = CatchPanic<Router, InternalError>;
-
 /// The outermost service of a connection: answers its requests, HTTP and gRPC.
 #[derive(Clone)]
 pub struct HttpService {
     app: Arc<App>,
-    routes: Routes,
+    routes: Router,
+    /// Whether chats are among the routes.
+    chats: bool,
     grpc: Option<Router>,
     fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
@@ -57,12 +60,12 @@ impl HttpService {
         let port = pod.name.as_ref().map(|_| app.port.to_string());
         set("x-inference-port", port.as_deref());
         set("x-inference-namespace", pod.namespace.as_deref());
-        let routes = CatchPanic::custom(routes::router(app.clone()), InternalError);
         let request_log = RequestLog::new(&app.config.server.log);
         Self {
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
+            routes: routes::router(app.clone()),
+            chats: app.routes.serves(CHAT),
             app,
-            routes,
             grpc: None,
             fixed_headers: fixed.into(),
             connection: None,
@@ -186,16 +189,32 @@ impl HttpService {
         {
             return options(allow);
         }
-        let route = async |request| match self.routes.clone().oneshot(request).await {
-            Ok(response) => response.map(Body::new),
-            Err(never) => match never {},
-        };
+        let route = async |request| caught(self.handle(request)).await;
         if fault::concerns(&self.app, &request) {
             // Boxed: a request without a fault decision has no room for one.
             let connection = self.connection.clone();
             return Box::pin(fault::answer(&self.app, connection, request, route)).await;
         }
         route(request).await
+    }
+
+    /// The answer of a handler. The router allocates and boxes several times for a request; chats, which
+    /// most requests are, are spared that.
+    async fn handle(&self, request: Request<Body>) -> Response<Body> {
+        if self.chats && request.method() == Method::POST && request.uri().path() == CHAT {
+            // Boxed: no other request has room for it.
+            let mut response = Box::pin(chat::post(&self.app, request)).await;
+            // As the router has it.
+            if let Some(length) = http_body::Body::size_hint(response.body()).exact() {
+                let headers = response.headers_mut();
+                headers.insert(header::CONTENT_LENGTH, length.into());
+            }
+            return response;
+        }
+        match self.routes.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
     }
 
     /// A gRPC call: nothing of HTTP's middleware but where it was answered.
@@ -272,17 +291,18 @@ impl HttpService {
     }
 }
 
-/// The answer of a handler that panicked.
-#[derive(Clone)]
-struct InternalError;
-
-impl ResponseForPanic for InternalError {
-    type ResponseBody = Body;
-
-    fn response_for_panic(&mut self, _: Box<dyn Any + Send>) -> Response<Body> {
-        let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
-        error::response(&fault)
-    }
+/// The answer of a handler; a panic in it is a 500 and not a connection that breaks off.
+async fn caught(handler: impl Future<Output = Response<Body>>) -> Response<Body> {
+    let mut handler = pin!(handler);
+    poll_fn(|cx| {
+        // A handler that panicked is not asked again.
+        let polled = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+        polled.unwrap_or_else(|_| {
+            let fault = Fault::new(500, ErrorType::InternalServer, "Internal server error");
+            Poll::Ready(error::response(&fault))
+        })
+    })
+    .await
 }
 
 /// What a route says of its methods.
@@ -347,19 +367,13 @@ fn length(headers: &HeaderMap) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
     use http_body_util::BodyExt;
 
     use super::*;
 
     #[tokio::test]
     async fn a_panic_in_a_handler_is_a_500() {
-        async fn broken() -> Response<Body> {
-            panic!("on purpose")
-        }
-        let router = Router::new().route("/", get(broken));
-        let routes = CatchPanic::custom(router, InternalError);
-        let response = routes.oneshot(Request::new(Body::empty())).await.unwrap();
+        let response = caught(async { panic!("on purpose") }).await;
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = r#"{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}"#;

@@ -24,7 +24,10 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
             completion::answer(&app, &received.head, &value).await
         }
-        _ => chat::answer(&app, &received.head, &value).await,
+        _ => {
+            let request = chat::read(&app, &received.head, &value)?;
+            chat::answer(&app, &received.head, &value, request).await
+        }
     }
 }
 

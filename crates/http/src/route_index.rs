@@ -2,6 +2,8 @@
 
 use indexmap::IndexMap;
 
+/// Chats.
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// The Prometheus page; whatever begins so is its own.
 pub(crate) const METRICS: &str = "/metrics";
 /// One adapter (SageMaker).

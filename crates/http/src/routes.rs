@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, any, delete, get, post};
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
 use super::pooling::{embeddings, score};
-use super::route_index::{ADAPTER, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
+use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, anthropic, audio, dashboard, error, invocations, ops, pooling, same_origin, tokenize,
@@ -129,7 +129,7 @@ fn generates(config: &Config) -> bool {
 
 fn generation() -> Vec<Route> {
     vec![
-        ("/v1/chat/completions", "POST", post(chat::create)),
+        (CHAT, "POST", post(chat::create)),
         ("/v1/completions", "POST", post(completion::create)),
         ("/v1/chat/completions/batch", "POST", post(batch::create)),
         ("/v1/messages", "POST", post(anthropic::create)),

@@ -59,7 +59,7 @@ impl JsonError {
 /// # Errors
 /// [`JsonError`] when Python refuses the text.
 pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
-    if !has_long_integer(body)
+    if has_plain_numbers(body)
         && let Ok(value) = serde_json::from_slice(body)
     {
         return Ok(value);
@@ -82,12 +82,18 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     Ok(value)
 }
 
-/// Whether any run of digits is long enough that `serde_json` might round it.
-fn has_long_integer(body: &[u8]) -> bool {
-    let mut run = 0;
-    body.iter().any(|byte| {
-        run = if byte.is_ascii_digit() { run + 1 } else { 0 };
-        run >= LONG_INT_DIGITS
+/// Whether `serde_json` reads the numbers of a body as [`loads`] does: none has so many digits that
+/// it might round them.
+pub fn has_plain_numbers(body: &[u8]) -> bool {
+    // A long run covers one of these places, wherever it starts.
+    let places = (LONG_INT_DIGITS - 1..body.len()).step_by(LONG_INT_DIGITS);
+    places.into_iter().all(|at| {
+        let run = |bytes: &mut dyn Iterator<Item = &u8>| {
+            let digits = bytes.take(LONG_INT_DIGITS);
+            digits.take_while(|byte| byte.is_ascii_digit()).count()
+        };
+        !body[at].is_ascii_digit()
+            || run(&mut body[..at].iter().rev()) + run(&mut body[at..].iter()) < LONG_INT_DIGITS
     })
 }
 
@@ -464,6 +470,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_long_number_is_found_wherever_it_starts(text in "[0-9,]{0,90}|[0-9]{15,22}(,[0-9]{15,22}){0,4}") {
+            let longest = text.split(',').map(str::len).max().unwrap_or(0);
+            prop_assert_eq!(has_plain_numbers(text.as_bytes()), longest < LONG_INT_DIGITS);
+        }
+
         #[test]
         fn the_scanner_agrees_with_serde_json(text in r#"[\[\]{}",:0-9a-eE.\\+\- ntruflsNI]{0,24}"#) {
             // Python's -0 is the integer 0, serde_json's a float.

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Response;
+use axum::extract::{FromRequest, State};
+use axum::http::{Request, Response};
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
 use super::{legacy, prepare};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::Received;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
 use crate::policy::Api;
 use crate::request_head::RequestHead;
-use crate::{media, transfer};
+use crate::{error, media, transfer};
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
     Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread,
@@ -28,19 +28,46 @@ use vllm_sim_wire::openai::shared::ToolChoice;
 use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a chat.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    answer(&app, &head, &value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let bounds = &app.policy.generation.defaults.bounds;
+    let text = received.for_schema(&app);
+    // A body of usual members says nothing beside the request.
+    let (request, value) = match text.and_then(|text| ChatRequest::read_plain(text, bounds)) {
+        Some(request) => (request, Value::Null),
+        None => {
+            let value = received.posted(&app)?;
+            (read(&app, &received.head, &value)?, value)
+        }
+    };
+    answer(&app, &received.head, &value, request).await
 }
 
-/// Answers a chat whose body is read.
+/// Answers a chat that did not pass the router.
+pub(crate) async fn post(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let answer = match Received::from_request(request, app).await {
+        Ok(received) => create(State(app.clone()), received).await,
+        Err(fault) => Err(fault),
+    };
+    answer.unwrap_or_else(|fault| error::response(&fault))
+}
+
+/// Reads a body by its schema.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read(app: &App, head: &RequestHead, value: &Value) -> Result<ChatRequest, Fault> {
+    let body = generation::arrive(app, head, Api::Chat, legacy::body(app, value))?;
+    ChatRequest::parse(&body, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))
+}
+
+/// Answers a chat; `value`: its body.
 pub(crate) async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
+    request: ChatRequest,
 ) -> Result<Response<Body>, Fault> {
-    let body = generation::arrive(app, head, Api::Chat, legacy::body(app, value))?;
-    let request = ChatRequest::parse(&body, &app.policy.generation.defaults.bounds)
-        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
@@ -293,12 +320,11 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
         && request.tool_choice != Some(ToolChoice::None);
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
-    let last_role = request.messages.last().map(|m| m.role().to_owned());
-    let role = match last_role {
-        Some(role) if !request.add_generation_prompt => role,
-        _ => app.config.model.response_role.clone(),
-    };
     let last = request.messages.last();
+    let role = match last {
+        Some(last) if !request.add_generation_prompt => last.role(),
+        _ => &app.config.model.response_role,
+    };
     let echo = last
         .filter(|m| request.echo && m.role() == role)
         .map(|m| m.text())

@@ -6,6 +6,7 @@ mod llmd_bodies;
 mod llmd_lenient;
 mod llmd_responses;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -329,9 +330,9 @@ impl Policy {
     }
 
     /// What an echo of a message says.
-    pub(crate) fn echo(&self, message: &Message) -> String {
+    pub(crate) fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
         match message.raw().as_object() {
-            Some(members) if self.echoes_all => plain_text(members),
+            Some(members) if self.echoes_all => Cow::Owned(plain_text(members)),
             _ => message.text(),
         }
     }

@@ -4,6 +4,7 @@
 //! this prompt, else (in files after v0.6) one to any prompt; cut to the limit, and filled up with
 //! sentences where nothing may end it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
@@ -37,14 +38,14 @@ impl Generator {
     /// `None`: there is no such dataset.
     pub fn text_hash<'m>(
         &self,
-        messages: impl IntoIterator<Item = (&'m str, String)>,
+        messages: impl IntoIterator<Item = (&'m str, Cow<'m, str>)>,
     ) -> Option<[u8; 32]> {
         let recordings = self.recordings.as_ref()?;
         if recordings.dataset.generation() != Generation::Texts {
             return None;
         }
         let messages: Vec<_> = messages.into_iter().collect();
-        let messages = messages.iter().map(|(role, text)| (*role, text.as_str()));
+        let messages = messages.iter().map(|(role, text)| (*role, text.as_ref()));
         Some(hash_conversation(messages))
     }
 

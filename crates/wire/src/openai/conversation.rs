@@ -71,6 +71,27 @@ pub fn conversation(
 }
 
 fn one(message: &Message, format: ContentFormat, model: &str) -> Result<Map<String, Value>, Fault> {
+    match message.spoken() {
+        Some((role, text)) if role != "system" || !text.starts_with(BILLING_HEADER) => {
+            Ok(spoken(role, text, format))
+        }
+        _ => any(message, format, model),
+    }
+}
+
+/// A text of somebody who says nothing else.
+fn spoken(role: &str, text: &str, format: ContentFormat) -> Map<String, Value> {
+    let content = match format {
+        ContentFormat::String => Value::from(text),
+        ContentFormat::OpenAi => Value::Array(vec![text_part(text)]),
+    };
+    Map::from_iter([
+        ("role".to_owned(), Value::from(role)),
+        ("content".to_owned(), content),
+    ])
+}
+
+fn any(message: &Message, format: ContentFormat, model: &str) -> Result<Map<String, Value>, Fault> {
     let (message, parts) = taken(message)?;
     let role = message
         .get("role")

@@ -1,6 +1,8 @@
 //! Chat messages and access to what they say.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
 
 use super::message_schema::MESSAGE;
 use crate::schema::{Schema, Wire};
@@ -38,6 +40,31 @@ impl Message {
     /// A message of our own making: its parts are not checked against the SDK's classes.
     pub fn trusted(raw: Value) -> Self {
         Self { raw, trusted: true }
+    }
+
+    /// A message that is nothing but a text by one of the usual speakers; `None` for any other,
+    /// which has to be checked.
+    pub(super) fn plain(raw: Map<String, Value>) -> Option<Self> {
+        let message = Self {
+            raw: Value::Object(raw),
+            trusted: false,
+        };
+        message.spoken().is_some().then_some(message)
+    }
+
+    /// Role and text of a message that is nothing but a text by one of the usual speakers: what the
+    /// classes of all of them take, and make nothing else of.
+    pub(super) fn spoken(&self) -> Option<(&str, &str)> {
+        let mut members = self.raw.as_object()?.iter();
+        let (first, second) = (members.next()?, members.next()?);
+        let (role, content) = match (first.0.as_str(), second.0.as_str()) {
+            ("role", "content") => (first.1, second.1),
+            ("content", "role") => (second.1, first.1),
+            _ => return None,
+        };
+        let role = role.as_str()?;
+        let usual = members.next().is_none() && matches!(role, "system" | "user" | "assistant");
+        usual.then_some((role, content.as_str()?))
     }
 
     /// The same message with other contents.
@@ -86,15 +113,14 @@ impl Message {
 
     /// All text of the content, parts joined with a line feed as vLLM joins them for templates
     /// that want a string.
-    pub fn text(&self) -> String {
+    pub fn text(&self) -> Cow<'_, str> {
         match self.content() {
-            Content::None => String::new(),
-            Content::Text(text) => text.to_owned(),
-            Content::Parts(parts) => parts
-                .iter()
-                .filter_map(part_text)
-                .collect::<Vec<_>>()
-                .join("\n"),
+            Content::None => Cow::Borrowed(""),
+            Content::Text(text) => Cow::Borrowed(text),
+            Content::Parts(parts) => {
+                let texts: Vec<&str> = parts.iter().filter_map(part_text).collect();
+                Cow::Owned(texts.join("\n"))
+            }
         }
     }
 

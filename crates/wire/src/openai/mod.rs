@@ -7,6 +7,7 @@ pub mod completion;
 pub mod conversation;
 pub mod message;
 pub(crate) mod message_schema;
+mod plain_chat;
 pub mod responses;
 pub mod responses_rules;
 #[rustfmt::skip]
