@@ -22,6 +22,10 @@ use vllm_sim_service::fault::ConnHandle;
 /// Calls that an HTTP/2 connection may have open.
 const MAX_STREAMS: u32 = 16_384;
 
+/// Bytes of an HTTP/1 answer that wait for the client, and most bytes of a request's head. With
+/// the frame of a stream that comes last, a client that does not read holds 64 KiB.
+const MAX_BUFFER: usize = 52 * 1024;
+
 /// Serves the connections of a socket until the server stops.
 pub(super) async fn run(
     socket: ServerSocket,
@@ -168,6 +172,7 @@ async fn serve<S>(
             http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(keep_alive)
+                .max_buf_size(MAX_BUFFER)
                 // Half the CPU per small chunk: one copy beats a vectored write.
                 .writev(false)
                 .serve_connection(TokioIo::new(Uvicorn::new(stream, keys)), service)

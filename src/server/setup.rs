@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::timing;
 use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
-use vllm_sim_engine::kv::{HashConfig, KvConfig};
+use vllm_sim_engine::kv::{HashAlgo, HashConfig, KvConfig};
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, Settings};
 use vllm_sim_service::LiveSettings;
@@ -101,12 +101,18 @@ fn connector(config: &Config) -> Option<Connector> {
     config.kv_transfer.as_ref()?.connector
 }
 
-/// How blocks are named; `None`: nobody looks.
+/// How blocks are named; `None`: there is no prefix to find.
 pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
+    // Events and `/debug/kv_cache` show the names.
+    let shown = config.kv_events.enabled || config.server.dev_mode;
     (has_cache(config) && (engine.enable_prefix_caching || engine.enable_kvcache)).then(|| {
         HashConfig {
-            algo: engine.hash_algo,
+            algo: if shown {
+                engine.hash_algo
+            } else {
+                HashAlgo::Internal
+            },
             seed: engine.hash_seed.clone(),
             block_size: engine.block_size,
             keep_hashes: config.kv_events.enabled
@@ -138,7 +144,11 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         num_gpu_blocks_override: engine.num_blocks,
         max_model_len: config.model.max_model_len,
         enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
-        prefix_caching_hash_algo: hashes(config).map_or("sha256".into(), |h| h.algo.to_string()),
+        prefix_caching_hash_algo: match hashes(config) {
+            Some(_) => engine.hash_algo,
+            None => HashAlgo::Sha256,
+        }
+        .to_string(),
         gpu_memory_utilization: engine.gpu_memory_utilization,
         cache_dtype: engine.kv_cache_dtype.clone(),
         data_parallel_size: count,

@@ -26,6 +26,7 @@ use super::route_index::CHAT;
 use super::{cors, error, fault, route_index, routes};
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::fault::ConnHandle;
+use vllm_sim_service::long_work;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// The outermost service of a connection: answers its requests, HTTP and gRPC.
@@ -42,6 +43,9 @@ pub struct HttpService {
     /// What is logged of requests, when anything is.
     request_log: Option<Arc<RequestLog>>,
 }
+
+/// Bytes from which on a body takes long to read and check.
+const LARGE_BODY: u64 = 64 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -189,7 +193,14 @@ impl HttpService {
         {
             return options(allow);
         }
-        let route = async |request| caught(self.handle(request)).await;
+        let route = async |request: Request<Body>| {
+            if is_large(request.headers()) {
+                let service = self.clone();
+                let answer = async move { service.handle(request).await };
+                return Box::pin(caught(long_work(answer))).await;
+            }
+            caught(self.handle(request)).await
+        };
         if fault::concerns(&self.app, &request) {
             // Boxed: a request without a fault decision has no room for one.
             let connection = self.connection.clone();
@@ -313,6 +324,16 @@ fn options(allow: &'static str) -> Response<Body> {
         response.headers_mut().insert(header::ALLOW, allow);
     }
     response
+}
+
+/// Whether a body is so large, or may be, that reading and checking it takes long.
+fn is_large(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    match length {
+        Some(length) => LARGE_BODY <= length,
+        None => headers.contains_key(header::TRANSFER_ENCODING),
+    }
 }
 
 /// Whether a request is a gRPC call. The content type says it; gRPC-Web is another protocol.

@@ -50,7 +50,7 @@ pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use hand_over::HandOver;
 pub use job::{Content, Job, Shown, Transfer};
 pub use models::{Adapter, LoadError, Models};
-pub use off_thread::off_thread;
+pub use off_thread::{long_work, off_thread};
 pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
 pub use refusal::{Refusal, Refused};
 pub use reply::{Choice, Reply};
@@ -380,6 +380,7 @@ impl Service {
             handles,
             prompts,
             job.n,
+            size.bytes(),
             self.in_flight.clone(),
         ))
     }

@@ -1,5 +1,30 @@
+//! Long work, away from the threads that answer everybody.
+
+use std::future::{Future, pending};
+use std::num::NonZero;
+use std::pin::Pin;
+use std::sync::LazyLock;
+use std::task::{Context, Poll, ready};
+use std::thread::available_parallelism;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinError, JoinHandle};
+
 /// Text above which work on it leaves the async threads, in bytes.
 const LONG: usize = 16 * 1024;
+
+/// Where long work runs, in the order in which it comes: on a thread for each core but one, which
+/// is left to everything that is short. All servers of a process share it. `None` where the
+/// system gives no threads.
+static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
+        .thread_name("long-work")
+        .enable_all()
+        .build()
+        .ok()
+});
 
 /// Runs `work` on `size` bytes of text, away from the async threads when it takes long.
 pub async fn off_thread<T: Send + 'static>(
@@ -9,8 +34,80 @@ pub async fn off_thread<T: Send + 'static>(
     if size < LONG {
         return work();
     }
-    match tokio::task::spawn_blocking(work).await {
+    long_work(async move { work() }).await
+}
+
+/// Runs a future whose polls take long away from the async threads; dropped with its caller.
+pub async fn long_work<F>(future: F) -> F::Output
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let Some(runtime) = &*LONG_WORK else {
+        return future.await;
+    };
+    match AbortOnDrop(runtime.spawn(future)).await {
         Ok(done) => done,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only our own drop cancels it.
+            Err(_) => pending().await,
+        },
+    }
+}
+
+/// A task that ends when nobody waits for it.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let done = ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(done)
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::current;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn thread() -> Option<String> {
+        current().name().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn long_work_alone_leaves_the_thread() {
+        let here = thread();
+        assert_eq!(off_thread(LONG - 1, thread).await, here);
+        assert_eq!(off_thread(LONG, thread).await.as_deref(), Some("long-work"));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_dropped() {
+        let (held, dropped) = oneshot::channel::<()>();
+        let mut waiting = Box::pin(long_work(async move {
+            let _held = held;
+            pending::<()>().await;
+        }));
+        let polled = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        drop(waiting);
+        assert!(dropped.await.is_err());
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "as the caller's")]
+    async fn a_panic_is_the_callers() {
+        off_thread(LONG, || panic!("as the caller's")).await
     }
 }

@@ -12,6 +12,8 @@ pub struct Reply {
     pub choices: Vec<Choice>,
     /// Tokens of each prompt.
     pub prompts: Vec<u32>,
+    /// Bytes that the whole answer takes, about.
+    pub size: usize,
     in_flight: Arc<AtomicU32>,
 }
 
@@ -34,6 +36,7 @@ impl Reply {
         handles: Vec<Handle>,
         prompts: Vec<u32>,
         n: u32,
+        size: usize,
         in_flight: Arc<AtomicU32>,
     ) -> Self {
         let choices: Vec<_> = scripts
@@ -52,6 +55,7 @@ impl Reply {
         Self {
             choices,
             prompts,
+            size,
             in_flight,
         }
     }

@@ -51,6 +51,11 @@ impl ReplySize {
         self.checked()
     }
 
+    /// How large it is by now, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
     fn checked(self) -> Option<Self> {
         (self.bytes <= MAX_BYTES).then_some(self)
     }

@@ -21,6 +21,12 @@ impl Fragments {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         &self.text[start as usize..self.ends[index] as usize]
     }
+
+    /// The text that the tokens from `from` up to `to` add; `to` is not below `from`.
+    pub fn span(&self, from: usize, to: usize) -> &str {
+        let end = |tokens: usize| tokens.checked_sub(1).map_or(0, |last| self.ends[last]) as usize;
+        &self.text[end(from)..end(to)]
+    }
 }
 
 /// Decodes one token after another.

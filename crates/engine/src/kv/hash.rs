@@ -29,6 +29,8 @@ pub enum HashAlgo {
     /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
+    /// XXH3-128 over the bare bytes, for a server that shows its block hashes to nobody.
+    Internal,
 }
 
 /// A value of `--prefix-caching-hash-algo` that does not exist.
@@ -68,6 +70,7 @@ impl fmt::Display for HashAlgo {
             Self::XxhashCbor => "xxhash_cbor",
             Self::LlmdFnv => "llm-d-fnv",
             Self::LlmdSha256 => "llm-d-sha256",
+            Self::Internal => "internal",
         })
     }
 }
@@ -77,7 +80,7 @@ impl HashAlgo {
     pub const fn hash_len(self) -> usize {
         match self {
             Self::Sha256 | Self::Sha256Cbor => 32,
-            Self::Xxhash | Self::XxhashCbor => 16,
+            Self::Xxhash | Self::XxhashCbor | Self::Internal => 16,
             Self::LlmdFnv | Self::LlmdSha256 => 8,
         }
     }
@@ -367,6 +370,22 @@ fn encode(
         HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => cbor_block(parent, tokens, extra_keys, buf),
         HashAlgo::LlmdFnv => llmd_block(parent, tokens, extra_keys, buf),
         HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
+        HashAlgo::Internal => internal_block(parent, tokens, extra_keys, buf),
+    }
+}
+
+fn internal_block(
+    parent: &Hash,
+    tokens: &[u32],
+    extra_keys: &[BlockExtraKey<'_>],
+    buf: &mut Vec<u8>,
+) {
+    // One reservation: a parent, and four bytes for each token.
+    buf.reserve(parent.len + 4 * tokens.len());
+    buf.extend_from_slice(parent.as_slice());
+    buf.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    if !extra_keys.is_empty() {
+        cbor_extra_keys(&mut Cbor(buf), extra_keys);
     }
 }
 
@@ -426,6 +445,10 @@ fn cbor_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], b
         cbor.null();
         return;
     }
+    cbor_extra_keys(&mut cbor, extra_keys);
+}
+
+fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {
     cbor.array(extra_keys.len());
     for extra in extra_keys {
         match extra {
@@ -479,7 +502,9 @@ fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], b
 fn digest(algo: HashAlgo, bytes: &[u8]) -> Hash {
     match algo {
         HashAlgo::Sha256 | HashAlgo::Sha256Cbor => Hash::new(&Sha256::digest(bytes)),
-        HashAlgo::Xxhash | HashAlgo::XxhashCbor => Hash::new(&xxh3_128(bytes).to_be_bytes()),
+        HashAlgo::Xxhash | HashAlgo::XxhashCbor | HashAlgo::Internal => {
+            Hash::new(&xxh3_128(bytes).to_be_bytes())
+        }
         HashAlgo::LlmdFnv => Hash::new(&fnv1a(bytes).to_be_bytes()),
         HashAlgo::LlmdSha256 => Hash::new(&Sha256::digest(bytes)[24..]),
     }

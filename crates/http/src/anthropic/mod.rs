@@ -91,15 +91,14 @@ async fn answer(
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
         return Ok(prepare::silent_stream(app, head, reply, render, guard));
     }
-    reply.ended().await;
-    let choice = &reply.choices[0];
-    let called = !chat.calls(choice, choice.released()).is_empty();
-    chat.count_parsed(ToolMode::NonStreaming, called);
-    Ok(prepare::unary(
-        app,
-        &head.headers,
-        message(&chat, form, &reply),
-    ))
+    let body = prepare::whole(reply, move |reply| {
+        let choice = &reply.choices[0];
+        let called = !chat.calls(choice, choice.released()).is_empty();
+        chat.count_parsed(ToolMode::NonStreaming, called);
+        message(&chat, form, reply)
+    })
+    .await;
+    Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// A stream that fails before its first token.

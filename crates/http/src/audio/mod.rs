@@ -116,8 +116,8 @@ async fn answer(app: &Arc<App>, received: &Received, task: Task) -> Answer {
         let render = SpeechStream::new(transcript, &request, force, &reply.prompts, frames);
         return Ok(prepare::stream(app, head, reply, render, 1, guard));
     }
-    reply.ended().await;
-    Ok(unary(transcript.unary(&reply)?))
+    let body = prepare::whole(reply, move |reply| transcript.unary(reply)).await?;
+    Ok(unary(body))
 }
 
 /// What the road asks of a speech.

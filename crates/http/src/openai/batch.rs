@@ -13,6 +13,7 @@ use super::prepare;
 use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
+use crate::generation::Started;
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -42,8 +43,12 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     // A batch reports sums alone.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
-    started.reply.ended().await;
-    let body = started.view.unary(&started.reply);
+    let Started {
+        view,
+        reply,
+        guard: _guard,
+    } = started;
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
     Ok(prepare::unary(app, &head.headers, body))
 }
 

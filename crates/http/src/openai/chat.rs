@@ -85,8 +85,7 @@ pub(crate) async fn answer(
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    reply.ended().await;
-    let body = view.unary(&reply);
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
     Ok(prepare::unary(app, &head.headers, body))
 }
 

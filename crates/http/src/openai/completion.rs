@@ -71,8 +71,7 @@ pub(crate) async fn answer(
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    reply.ended().await;
-    let body = view.unary(&reply);
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
     Ok(prepare::unary(app, &head.headers, body))
 }
 

@@ -14,7 +14,7 @@ use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::CliMode;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
-use vllm_sim_service::{Prepared, Reply, ToolRequest};
+use vllm_sim_service::{Prepared, Reply, ToolRequest, off_thread};
 use vllm_sim_tokenizer::{ContentFormat, TemplateError, Tokenizer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -290,6 +290,15 @@ pub(crate) fn view(app: &App, shape: &Shape, ready: &Prepared) -> ResponseShape 
         weights: None,
         prefill_reason: app.policy.prefill_reason,
     }
+}
+
+/// What `render` writes of a reply that has ended, away from the async threads when that is long.
+pub(crate) async fn whole<T: Send + 'static>(
+    reply: Reply,
+    render: impl FnOnce(&Reply) -> T + Send + 'static,
+) -> T {
+    reply.ended().await;
+    off_thread(reply.size, move || render(&reply)).await
 }
 
 /// A unary answer with the load header, when one was asked for.

@@ -77,8 +77,8 @@ async fn answer(
         let render = GenerateStream::new(view);
         return Ok(prepare::stream(app, head, reply, render, interval, guard));
     }
-    reply.ended().await;
-    Ok(prepare::unary(app, &head.headers, view.unary(&reply)))
+    let body = prepare::whole(reply, move |reply| view.unary(reply)).await;
+    Ok(prepare::unary(app, &head.headers, body))
 }
 
 /// What the road asks of a request in tokens.

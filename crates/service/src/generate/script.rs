@@ -171,27 +171,25 @@ impl Script {
                 continue;
             }
             at.offset += 1;
-            let fragments = match run.source {
-                TokenSource::Silent(id) => {
-                    return Some(Token {
-                        id,
-                        text: "",
-                        channel: run.channel,
-                    });
-                }
-                TokenSource::Sentence(sentence) => self.corpus.fragments(sentence),
-                TokenSource::Own(own) => &self.own[own as usize],
-            };
             let index = index as usize;
-            let start = index
-                .checked_sub(1)
-                .map_or(0, |before| fragments.ends[before]) as usize;
-            let text = &fragments.text[start..fragments.ends[index] as usize];
+            let (id, text) = match self.fragments(run.source) {
+                Ok(fragments) => (fragments.ids[index], fragments.piece(index)),
+                Err(id) => (id, ""),
+            };
             return Some(Token {
-                id: fragments.ids[index],
+                id,
                 text,
                 channel: run.channel,
             });
+        }
+    }
+
+    /// What a run refers to; the id of a token without text.
+    fn fragments(&self, source: TokenSource) -> Result<&Fragments, u32> {
+        match source {
+            TokenSource::Silent(id) => Err(id),
+            TokenSource::Sentence(sentence) => Ok(self.corpus.fragments(sentence)),
+            TokenSource::Own(own) => Ok(&self.own[own as usize]),
         }
     }
 
@@ -236,10 +234,18 @@ impl Script {
 
     /// Text of one channel in the first `tokens` tokens.
     pub fn text(&self, channel: Channel, tokens: u32) -> String {
-        let shown = self
-            .tokens()
-            .take(tokens as usize)
-            .filter(|t| t.channel == channel);
-        shown.map(|t| t.text).collect()
+        let mut text = String::new();
+        let mut left = tokens;
+        for run in &self.runs {
+            let taken = left.min(run.to - run.from);
+            left -= taken;
+            if taken > 0
+                && run.channel == channel
+                && let Ok(fragments) = self.fragments(run.source)
+            {
+                text.push_str(fragments.span(run.from as usize, (run.from + taken) as usize));
+            }
+        }
+        text
     }
 }

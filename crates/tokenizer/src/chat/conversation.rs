@@ -4,7 +4,7 @@
 //! `vllm/renderers/hf.py` (developer messages), `transformers/utils/chat_template_utils.py`
 //! (names of reasoning).
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
@@ -108,17 +108,17 @@ fn template_message(
     for each in parts {
         if role == "system" {
             match without_billing(each) {
-                BillingHeader::Absent => read.extend(part(each)?),
+                BillingHeader::Absent => read.extend(part(each, format)?),
                 BillingHeader::Whole => {}
-                BillingHeader::Before(rest) => read.extend(part(&rest)?),
+                BillingHeader::Before(rest) => read.extend(part(&rest, format)?),
             }
         } else {
-            read.extend(part(each)?);
+            read.extend(part(each, format)?);
         }
     }
     let mut content = content(read, format);
-    let mut rest = Fields::new();
-    let mut set = |name: &str, value: Value| rest.insert(Arc::from(name), value);
+    let mut rest = Fields::default();
+    let mut set = |name: &'static str, value: Value| rest.insert(Cow::Borrowed(name), value);
     match role {
         "assistant" => {
             if let Some(calls) = tool_calls(message)? {
@@ -164,9 +164,9 @@ struct ContentPart {
     members: Fields,
 }
 
-fn part(part: &Json) -> Result<Option<ContentPart>, TemplateError> {
+fn part(part: &Json, format: ContentFormat) -> Result<Option<ContentPart>, TemplateError> {
     if let Json::String(text) = part {
-        return Ok(Some(ContentPart::text(text.clone(), Fields::new())));
+        return Ok(Some(ContentPart::text(text, &Map::new(), format)));
     }
     let Some(part) = part.as_object() else {
         return Err(wrong(
@@ -208,18 +208,22 @@ fn part(part: &Json) -> Result<Option<ContentPart>, TemplateError> {
             }));
         }
     };
-    match text {
-        Some(text) => Ok(Some(ContentPart::text(text.to_owned(), extra(part)))),
-        None => Ok(None),
-    }
+    Ok(text.map(|text| ContentPart::text(text, part, format)))
 }
 
 impl ContentPart {
-    fn text(text: String, extra: Fields) -> Self {
-        let mut members = strings([("type", "text"), ("text", text.as_str())]);
-        members.extend(extra);
+    /// A text, with what `part` says besides it.
+    fn text(text: &str, part: &Map<String, Json>, format: ContentFormat) -> Self {
+        let members = match format {
+            ContentFormat::Openai => {
+                let mut members = strings([("type", "text"), ("text", text)]);
+                members.extend(extra(part));
+                members
+            }
+            ContentFormat::String => Fields::default(),
+        };
         Self {
-            text: Some(text),
+            text: Some(text.to_owned()),
             members,
         }
     }
@@ -267,14 +271,14 @@ fn extra(part: &Map<String, Json>) -> Fields {
         .iter()
         .filter(|(name, _)| !KNOWN.contains(&name.as_str()));
     unknown
-        .map(|(name, value)| (Arc::from(name.as_str()), from_json(value)))
+        .map(|(name, value)| (Cow::Owned(name.clone()), from_json(value)))
         .collect()
 }
 
-fn strings<const N: usize>(members: [(&str, &str); N]) -> Fields {
+fn strings<const N: usize>(members: [(&'static str, &str); N]) -> Fields {
     members
         .into_iter()
-        .map(|(name, text)| (Arc::from(name), Value::from(text)))
+        .map(|(name, text)| (Cow::Borrowed(name), Value::from(text)))
         .collect()
 }
 
@@ -382,13 +386,13 @@ fn tool_call(call: &Json) -> Result<Value, TemplateError> {
     let arguments = match function.get("arguments") {
         Some(Json::Object(arguments)) => fields(arguments),
         Some(Json::String(text)) => serde_json::from_str::<Map<String, Json>>(text)
-            .map_or_else(|_| Fields::new(), |a| fields(&a)),
-        _ => Fields::new(),
+            .map_or_else(|_| Fields::default(), |a| fields(&a)),
+        _ => Fields::default(),
     };
     let mut function = fields(function);
-    function.insert(Arc::from("arguments"), dict(arguments));
+    function.insert(Cow::Borrowed("arguments"), dict(arguments));
     let mut call = fields(call);
-    call.insert(Arc::from("function"), dict(function));
+    call.insert(Cow::Borrowed("function"), dict(function));
     Ok(dict(call))
 }
 
@@ -413,7 +417,7 @@ pub(super) fn developers_to_system(mut messages: Vec<TemplateMessage>) -> Vec<Te
     let merged = TemplateMessage {
         role: "system".to_owned(),
         content: MessageContent::Text(texts.join("\n\n")),
-        rest: Fields::new(),
+        rest: Fields::default(),
     };
     std::iter::once(merged).chain(others).collect()
 }
@@ -421,17 +425,17 @@ pub(super) fn developers_to_system(mut messages: Vec<TemplateMessage>) -> Vec<Te
 impl TemplateMessage {
     /// The message as the template's dict.
     pub(super) fn into_value(self) -> Value {
-        let mut members = Fields::new();
+        let mut members = Fields::default();
         let reasoning = self.rest.get("reasoning_content").cloned();
         if let Some(reasoning) = &reasoning {
-            members.insert(Arc::from("thinking"), reasoning.clone());
+            members.insert(Cow::Borrowed("thinking"), reasoning.clone());
         }
-        members.insert(Arc::from("role"), Value::from(self.role));
+        members.insert(Cow::Borrowed("role"), Value::from(self.role));
         let content = match self.content {
             MessageContent::Text(text) => Value::from(text),
             MessageContent::Parts(parts) => list(parts.into_iter().map(dict).collect()),
         };
-        members.insert(Arc::from("content"), content);
+        members.insert(Cow::Borrowed("content"), content);
         members.extend(self.rest);
         dict(members)
     }

@@ -3,6 +3,7 @@
 //! minijinja prints its own maps as JSON-like debug text. Templates were written for Jinja2,
 //! where `{{ tool }}` gives `{'name': 'f'}` and `{{ none }}` gives `None`.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use serde_json::Value as Json;
 use vllm_sim_python::{repr_float, write_repr_str};
 
 /// The members of a dict, in order.
-pub(super) type Fields = IndexMap<Arc<str>, Value>;
+pub(super) type Fields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
 
 /// A dict with string keys.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl Object for Dict {
             Box::new(
                 this.0
                     .iter()
-                    .map(|(key, value)| (Value::from(key.clone()), value.clone())),
+                    .map(|(key, value)| (Value::from(key.as_ref()), value.clone())),
             )
         })
     }
@@ -80,7 +81,7 @@ impl Object for Dict {
             f,
             self.0
                 .iter()
-                .map(|(key, value)| (Value::from(key.clone()), value.clone())),
+                .map(|(key, value)| (Value::from(key.as_ref()), value.clone())),
         )
     }
 }
@@ -122,7 +123,7 @@ pub(super) fn dict(fields: Fields) -> Value {
 pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
     object
         .iter()
-        .map(|(key, value)| (Arc::from(key.as_str()), from_json(value)))
+        .map(|(key, value)| (Cow::Owned(key.clone()), from_json(value)))
         .collect()
 }
 

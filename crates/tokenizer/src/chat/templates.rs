@@ -1,5 +1,6 @@
 //! The chat templates of a model.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use minijinja::Value;
@@ -154,9 +155,10 @@ impl ChatTemplates {
             )));
         }
         for (name, value) in kwargs() {
-            variables.insert(Arc::from(name.as_str()), from_json(value));
+            variables.insert(Cow::Owned(name.clone()), from_json(value));
         }
-        let mut set = |name: &str, value: Value| variables.insert(Arc::from(name), value);
+        let mut set =
+            |name: &'static str, value: Value| variables.insert(Cow::Borrowed(name), value);
         set(
             "messages",
             list(
@@ -180,7 +182,7 @@ impl ChatTemplates {
             }
             None => {
                 variables
-                    .entry(Arc::from("documents"))
+                    .entry(Cow::Borrowed("documents"))
                     .or_insert(Value::from(()));
             }
         }

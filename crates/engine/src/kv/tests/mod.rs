@@ -1,5 +1,6 @@
 //! The block pool against what vLLM was seen to do.
 
+mod internal;
 mod model;
 
 use std::sync::Arc;

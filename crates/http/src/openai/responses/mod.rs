@@ -32,7 +32,7 @@ use crate::stream::EventStream;
 use crate::{error, fault, json, transfer};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::request::{Prompt, Target};
-use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Transfer};
+use vllm_sim_service::{GenerationRequest, Prepared, Protocol, Refusal, Reply, Transfer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
@@ -137,7 +137,12 @@ async fn answer(
             Ok(prepare::silent_stream(app, head, reply, render, guard))
         }
         keep => {
-            let response = ended(&started).await;
+            let Started {
+                view,
+                reply,
+                guard: _guard,
+            } = started;
+            let response = ended(view, reply).await;
             if let Some(keep) = keep {
                 keep.finish(&response);
             }
@@ -351,14 +356,15 @@ fn text_format(request: &ResponsesRequest, params: &mut SamplingParams) -> Resul
 }
 
 /// The response, once it is whole.
-async fn ended(started: &Started<Arc<Frame>>) -> Value {
-    let (frame, reply) = (&started.view, &started.reply);
-    reply.ended().await;
-    let choice = &reply.choices[0];
-    let output = frame.output(choice, false);
-    let called = output.iter().any(|item| item["type"] == "function_call");
-    frame.count_parsed(ToolMode::NonStreaming, called);
-    frame.object(status(choice), output, Some(reply))
+async fn ended(frame: Arc<Frame>, reply: Reply) -> Value {
+    prepare::whole(reply, move |reply| {
+        let choice = &reply.choices[0];
+        let output = frame.output(choice, false);
+        let called = output.iter().any(|item| item["type"] == "function_call");
+        frame.count_parsed(ToolMode::NonStreaming, called);
+        frame.object(status(choice), output, Some(reply))
+    })
+    .await
 }
 
 /// Answers at once; the response is made while nobody waits.
@@ -374,7 +380,12 @@ fn in_background(
     let store = app.responses.clone();
     if !frame.request.stream.unwrap_or(false) {
         let task = tokio::spawn(async move {
-            let response = ended(&started).await;
+            let Started {
+                view,
+                reply,
+                guard: _guard,
+            } = started;
+            let response = ended(view, reply).await;
             keep.finish(&response);
         });
         store.attach_task(&frame.view.id, task.abort_handle(), None);

@@ -1,0 +1,72 @@
+//! The hash that nobody sees tells blocks apart exactly where vLLM's does.
+
+use std::sync::Arc;
+
+use crate::kv::{Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::{BlockKey, LoraId};
+
+fn keys(algo: HashAlgo, tokens: &[u32], extras: &Extras) -> Vec<BlockKey> {
+    let hasher = Hasher::new(HashConfig {
+        algo,
+        block_size: 4,
+        ..HashConfig::default()
+    });
+    hasher.plan(tokens, extras).keys
+}
+
+/// All pairs of prompts, with what else names their blocks.
+#[test]
+fn internal_keys_are_equal_where_vllm_keys_are() {
+    let salted = |salt: &str| Extras {
+        salt: Some(Arc::from(salt)),
+        ..Extras::default()
+    };
+    let adapter = |name: &str| Extras {
+        lora: Some(Lora {
+            id: LoraId(1),
+            name: Arc::from(name),
+            path: Arc::from("/adapters"),
+        }),
+        ..Extras::default()
+    };
+    let image = |identifier: &str, start: u32| Extras {
+        media: vec![MediaSpan {
+            identifier: Arc::from(identifier),
+            start,
+            len: 3,
+        }],
+        ..Extras::default()
+    };
+    let extras = [
+        Extras::default(),
+        salted("a"),
+        salted("b"),
+        adapter("a"),
+        adapter("b"),
+        image("a", 2),
+        image("a", 5),
+        image("b", 5),
+    ];
+    let same_start: Vec<u32> = (0..12).collect();
+    let mut other_middle = same_start.clone();
+    other_middle[5] = 1 << 24;
+    let prompts = [same_start, other_middle, (4..16).collect()];
+    let named = |algo| {
+        let named = extras
+            .iter()
+            .flat_map(|extras| prompts.iter().map(move |prompt| (extras, prompt)));
+        named
+            .map(|(extras, prompt)| keys(algo, prompt, extras))
+            .collect::<Vec<_>>()
+    };
+    let (internal, vllm) = (named(HashAlgo::Internal), named(HashAlgo::Sha256));
+    for (i, j) in (0..vllm.len()).flat_map(|i| (0..vllm.len()).map(move |j| (i, j))) {
+        let equal = |all: &[Vec<BlockKey>]| -> Vec<bool> {
+            let pairs = all[i]
+                .iter()
+                .flat_map(|a| all[j].iter().map(move |b| a == b));
+            pairs.collect()
+        };
+        assert_eq!(equal(&internal), equal(&vllm), "{i} and {j}");
+    }
+}
