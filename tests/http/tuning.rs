@@ -93,6 +93,30 @@ async fn a_bound_that_makes_no_sense_changes_nothing() {
     );
 }
 
+/// A delay is at most a day, and what is refused changes nothing.
+#[tokio::test]
+async fn a_delay_that_is_too_long_is_refused() {
+    let sim = Sim::llmd(&["--time-to-first-token", "1ms"]).await;
+    for (field, value) in [
+        ("time-to-first-token", json!("24h1ns")),
+        ("inter-token-latency", json!(86_400_000_000_001u64)),
+        ("prefill-time-per-token", json!("9999999h")),
+        ("time-to-generate-image", json!("2000h")),
+    ] {
+        let refused = sim.post("/admin/config", &json!({field: value})).await;
+        assert_eq!(refused.status, 400, "{field}");
+        let message = refused.json()["error"]["message"].to_string();
+        let typed = value.as_str().map_or(format!("{value}ns"), str::to_owned);
+        for word in [field, &typed, "a duration of at most 24h"] {
+            assert!(message.contains(word), "{word}: {message}");
+        }
+    }
+    tune(&sim, &json!({"inter-token-latency": "24h"})).await;
+    let shown = sim.get("/admin/config").await.json();
+    assert_eq!(shown["time-to-first-token"], "1ms");
+    assert_eq!(shown["inter-token-latency"], "24h0m0s");
+}
+
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a delay takes real time")]
 async fn new_delays_reach_the_batching_schedulers() {

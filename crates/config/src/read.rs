@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::flag::{FlagKind, FlagValue, Range, Refused, Typed};
-use vllm_sim_engine::duration;
+use vllm_sim_engine::{LONGEST_DELAY, duration};
 
 /// The members of a JSON object.
 pub(crate) type JsonMap = Map<String, Value>;
@@ -114,9 +114,17 @@ impl<'a> Typed<'a> {
         };
         let text = self.values.last().map_or("0", String::as_str);
         duration::parse(text, unit).map_err(|why| {
+            if why == duration::TOO_LONG {
+                return self.too_long();
+            }
             let such = format!("a duration such as 1.5s, 250us or a number of {unit_name}: {why}");
             unreadable(text, such)
         })
+    }
+
+    fn too_long(&self) -> Refused {
+        let text = self.values.last().map_or("", String::as_str);
+        unreadable(text, "a duration of at most 24h")
     }
 }
 
@@ -201,7 +209,10 @@ impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
     fn read(typed: &Typed<'_>) -> Result<Self, Refused> {
-        Ok(typed.duration()?.positive())
+        match typed.duration()?.positive() {
+            Some(long) if long > LONGEST_DELAY => Err(typed.too_long()),
+            duration => Ok(duration),
+        }
     }
 }
 

@@ -4,6 +4,9 @@ use vllm_sim_random::Draw;
 
 use super::Transfer;
 
+/// The longest single delay: no setting may be longer, and what factors make of several ends here.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(24 * 3600);
+
 /// Which formula gives the delay before the first token.
 ///
 /// Source: `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
@@ -107,7 +110,7 @@ impl Delays {
                 rng.delay(mean, self.prefill_std_dev)
             }
         };
-        scale(delay, 1.0 / self.speedup)
+        self.hasten(delay)
     }
 
     /// Mean time of a step that computes `tokens` of prompts, alone and at the speed of the model.
@@ -128,17 +131,17 @@ impl Delays {
     /// Delay before a further token.
     pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
         let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
-        scale(delay, 1.0 / self.speedup)
+        self.hasten(delay)
     }
 
     /// Delay before a further token when its standard deviation is zero.
     pub(crate) fn exact_gap(&self, load: f64) -> Duration {
-        scale(self.itl.0, load / self.speedup)
+        scale(self.itl.0, load / self.speedup).min(LONGEST_DELAY)
     }
 
-    /// A recorded delay at this speed.
+    /// A delay at this speed.
     pub(crate) fn hasten(&self, delay: Duration) -> Duration {
-        scale(delay, 1.0 / self.speedup)
+        scale(delay, 1.0 / self.speedup).min(LONGEST_DELAY)
     }
 
     /// Whether no delay is random, so that no random stream is needed.

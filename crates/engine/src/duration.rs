@@ -16,6 +16,9 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// What is said of a duration that no number of nanoseconds holds.
+pub const TOO_LONG: &str = "it is too long";
+
 /// A duration as typed: it may be negative, and it may have had no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Typed {
@@ -61,7 +64,7 @@ pub fn parse(text: &str, bare_unit: u64) -> Result<Typed, String> {
     } else {
         units(body)?
     };
-    let nanos = i64::try_from(nanos).map_err(|_| "it is too long".to_owned())?;
+    let nanos = i64::try_from(nanos).map_err(|_| TOO_LONG.to_owned())?;
     Ok(Typed {
         nanos: if negative { -nanos } else { nanos },
         bare: alone && nanos != 0,
@@ -85,7 +88,7 @@ fn units(mut rest: &str) -> Result<u64, String> {
             .ok_or_else(|| format!("unknown unit {unit:?}"))?;
         total = total
             .checked_add(scaled(number, *nanos)?)
-            .ok_or_else(|| "it is too long".to_owned())?;
+            .ok_or_else(|| TOO_LONG.to_owned())?;
         rest = tail;
     }
     Ok(total)
@@ -98,7 +101,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, String> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(bad());
     }
-    let long = || "it is too long".to_owned();
+    let long = || TOO_LONG.to_owned();
     let whole: u64 = match whole {
         "" => 0,
         digits => digits.parse().map_err(|_| long())?,

@@ -32,7 +32,7 @@ mod sequence;
 
 use std::collections::VecDeque;
 
-pub use delays::{Calculator, Delays};
+pub use delays::{Calculator, Delays, LONGEST_DELAY};
 pub use event::{CachedBlock, Command, End, Event, Reset, Stats};
 pub use sequence::{BlockKey, BlockPlan, ExtraKey, LoraId, SeqId, Sequence, Transfer};
 pub use time::SimTime;

@@ -289,6 +289,14 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--inter-token-latency", "5 minutes"],
         "is not a duration such as 1.5s",
     ),
+    (
+        &["--time-to-first-token", "25h"],
+        r#"--time-to-first-token: "25h" is not a duration of at most 24h (from command line)"#,
+    ),
+    (
+        &["--lora-load-time", "99999999999h"],
+        r#"--lora-load-time: "99999999999h" is not a duration of at most 24h (from command line)"#,
+    ),
     (&["--watermark", "nan"], "is not a number"),
     (&["--port"], "--port needs a value"),
     (&["--lora-modules", "a"], "is not name=path, or JSON"),

@@ -18,7 +18,7 @@ mod shape;
 
 use std::time::Duration;
 
-use super::Delays;
+use super::{Delays, LONGEST_DELAY};
 
 pub use batch::Batch;
 pub use gpus::{GPUS, Gpu, gpu};
@@ -76,7 +76,7 @@ impl LatencyModel {
         decode: Duration::ZERO,
     };
 
-    /// Duration of a step, at the given speed.
+    /// Duration of a step, at the given speed; at most [`LONGEST_DELAY`].
     ///
     /// Prompt and decode work are rounded to nanoseconds apart, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
@@ -111,10 +111,14 @@ impl LatencyModel {
             }
             Self::Grid(grid) => (millis(grid.prefill(batch)), millis(grid.decode(batch))),
             Self::Roofline(roofline) => {
-                return divide(roofline.step(batch), speed.all);
+                return divide(roofline.step(batch), speed.all).min(LONGEST_DELAY);
             }
         };
-        divide(prefill, speed.all).saturating_add(divide(decode, speed.all * speed.decode))
+        let (prefill, decode) = (
+            divide(prefill, speed.all),
+            divide(decode, speed.all * speed.decode),
+        );
+        prefill.saturating_add(decode).min(LONGEST_DELAY)
     }
 
     /// Takes other delays, if it has any; whether it has.

@@ -1,10 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use vllm_sim_engine::duration;
-
-/// Longest wait that a stream_fault may ask for.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+use vllm_sim_engine::{LONGEST_DELAY, duration};
 
 /// One thing that goes wrong with a reply that was accepted. Tokens are counted over all choices;
 /// a reply that has fewer of them than a stream_fault waits for stays whole.
@@ -143,7 +140,7 @@ fn stall(value: Option<&str>) -> Result<StreamFault, String> {
 fn wait(value: Option<&str>) -> Result<Duration, String> {
     let text = value.ok_or("it needs a duration, such as 2s or 250ms")?;
     let time = duration::read(text).map_err(|why| format!("{text:?} is not a duration: {why}"))?;
-    if time > LONGEST {
+    if time > LONGEST_DELAY {
         return Err(format!("{text:?} is longer than 24h"));
     }
     Ok(time)
