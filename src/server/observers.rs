@@ -157,7 +157,9 @@ fn publisher(config: &Config, rank: u32, port: u16) -> Result<Publisher, StartEr
         hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
         max_queue_size: events.max_queue_size,
         topic: topic.render(&events.topic).map_err(wrong)?,
-        first_sequence: u64::from(!vllm),
+        // llm-d's router asks a replay endpoint from 0 on, and takes a first batch of another
+        // number for a loss.
+        first_sequence: u64::from(!vllm && replay.is_none()),
         rank,
         encoding: events.encoding,
         batching: if vllm {

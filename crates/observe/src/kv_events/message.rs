@@ -1,7 +1,11 @@
 //! KV-cache events as a consumer sees them.
 //!
+//! llm-d-inference-sim has a place for `extra_keys` and leaves it empty, so that the index of its
+//! router takes salted blocks and those of images for plain ones. Here its form carries what that
+//! index hashes: identifiers of media and the salt. An adapter is known there by its name.
+//!
 //! Sources: `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
-//! llm-d-inference-sim.
+//! llm-d-inference-sim; `pkg/kvcache/kvblock/extra_keys.go` of llm-d-router.
 
 use super::msgpack::Writer;
 
@@ -52,6 +56,25 @@ pub(super) struct BlockStored<'a> {
     pub(super) lora_name: Option<&'a str>,
     /// One entry per block.
     pub(super) extra_keys: Vec<Option<Vec<ExtraKey<'a>>>>,
+}
+
+impl<'a> BlockStored<'a> {
+    /// What taints the hash of each block in llm-d's index; `None`: nothing taints any.
+    fn media_and_salt(&self) -> Option<Vec<Vec<&'a str>>> {
+        // An adapter's name is the first key of each of its blocks.
+        let adapter = usize::from(self.lora_name.is_some());
+        let blocks = self.extra_keys.iter().map(|keys| {
+            let keys = keys.iter().flatten().skip(adapter);
+            let names = keys.map(|key| match *key {
+                ExtraKey::Text(text) => text,
+                ExtraKey::Media(identifier, _) => identifier,
+            });
+            names.collect::<Vec<_>>()
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let tainted = blocks.iter().any(|keys| !keys.is_empty());
+        tainted.then_some(blocks)
+    }
 }
 
 /// One change of the cache.
@@ -146,7 +169,7 @@ impl KvEvent<'_> {
                 w.option(event.lora_id, |w, id| w.uint(id.into()));
                 w.text(MEDIUM);
                 w.option(event.lora_name, Writer::text);
-                w.nil();
+                w.option(event.media_and_salt(), |w, keys| w.llmd_extra_keys(&keys));
             }
             Self::BlockRemoved(hash) => {
                 w.array(3);
@@ -161,8 +184,13 @@ impl KvEvent<'_> {
     fn write_llmd_map(&self, w: &mut Writer) {
         match self {
             Self::BlockStored(event) => {
-                let lora = usize::from(event.lora_id.is_some());
-                w.map(6 + lora + usize::from(event.lora_name.is_some()));
+                let extra_keys = event.media_and_salt();
+                let more = [
+                    event.lora_id.is_some(),
+                    event.lora_name.is_some(),
+                    extra_keys.is_some(),
+                ];
+                w.map(6 + more.into_iter().filter(|there| *there).count());
                 w.entry("type", |w| w.text("BlockStored"));
                 w.entry("block_hashes", |w| {
                     w.each(&event.block_hashes, Writer::wide_hash)
@@ -177,6 +205,9 @@ impl KvEvent<'_> {
                 w.entry("medium", |w| w.text(MEDIUM));
                 if let Some(name) = event.lora_name {
                     w.entry("lora_name", |w| w.text(name));
+                }
+                if let Some(keys) = extra_keys {
+                    w.entry("extra_keys", |w| w.llmd_extra_keys(&keys));
                 }
             }
             Self::BlockRemoved(hash) => {

@@ -138,6 +138,15 @@ impl Writer {
         }
     }
 
+    /// Blocks without keys are nil.
+    pub(super) fn llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
+        self.array(blocks.len());
+        for keys in blocks {
+            let keys = Some(keys).filter(|keys| !keys.is_empty());
+            self.option(keys, |w, keys| w.each(keys, Writer::text));
+        }
+    }
+
     pub(super) fn cleared(&mut self) {
         self.array(1);
         self.text("AllBlocksCleared");

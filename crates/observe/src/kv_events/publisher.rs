@@ -306,6 +306,11 @@ impl Sender {
 
     fn send(&mut self, events: &[Event], ts: f64) {
         let payload = encode_batch(events, ts, self.config.rank, self.config.encoding);
+        let payload: Arc<[u8]> = payload.into();
+        // Kept before it is sent: who has heard of a batch can have it replayed.
+        if let Some(buffer) = &self.buffer {
+            buffer.push(self.sequence, payload.clone());
+        }
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never waits: it drops for each subscriber that is full.
@@ -313,9 +318,6 @@ impl Sender {
             && !std::mem::replace(&mut self.failed, true)
         {
             tracing::error!(%error, endpoint = self.config.endpoint, "cannot send KV events");
-        }
-        if let Some(buffer) = &self.buffer {
-            buffer.push(self.sequence, payload.into());
         }
         self.sequence = self.sequence.wrapping_add(1);
     }
