@@ -1,4 +1,6 @@
-//! A reply as messages: a chunk per token while it streams, then the whole of it.
+//! A reply as messages: the whole of it; or a chunk per token, and the last one's again in the end.
+//!
+//! Source: `smg_grpc_servicer/vllm/servicer.py` of smg-grpc-servicer 0.14, vLLM's gRPC service.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,7 +22,10 @@ pub(super) struct Answer {
     /// Whether tokens are shown as they come.
     stream: bool,
     closed: bool,
+    /// Tokens of the last message: all of them, or what came since the chunk before.
     output: Vec<u32>,
+    /// Whether the chunk of an abort was shown.
+    aborted: bool,
     /// What goes wrong with it, when something does.
     faults: Option<Box<FaultInjector>>,
 }
@@ -32,6 +37,7 @@ impl Answer {
             stream,
             closed: false,
             output: Vec::new(),
+            aborted: false,
             faults,
         }
     }
@@ -59,28 +65,40 @@ impl Answer {
             let Some(token) = choice.script.next(&mut choice.cursor) else {
                 break;
             };
-            self.output.push(token.id);
             if self.stream {
-                return Some(Response::Chunk(GenerateStreamChunk {
-                    token_ids: vec![token.id],
-                    prompt_tokens,
-                    completion_tokens: 1,
-                    cached_tokens,
-                }));
+                self.output = vec![token.id];
+                return Some(chunk(&self.output, prompt_tokens, cached_tokens));
             }
+            self.output.push(token.id);
         }
         let whole = self.faults.as_ref().is_none_or(|faults| faults.room() > 0);
-        (ended && whole).then(|| {
-            self.closed = true;
-            Response::Complete(GenerateComplete {
-                completion_tokens: self.output.len() as u32,
-                output_ids: std::mem::take(&mut self.output),
-                finish_reason: finish_reason(choice).to_owned(),
-                prompt_tokens,
-                cached_tokens,
-            })
-        })
+        if !ended || !whole {
+            return None;
+        }
+        let finish_reason = finish_reason(choice);
+        if self.stream && finish_reason == "abort" && !std::mem::replace(&mut self.aborted, true) {
+            // This end brings no token, and is an output of the engine like any other.
+            self.output.clear();
+            return Some(chunk(&[], prompt_tokens, cached_tokens));
+        }
+        self.closed = true;
+        Some(Response::Complete(GenerateComplete {
+            completion_tokens: self.output.len() as u32,
+            output_ids: std::mem::take(&mut self.output),
+            finish_reason: finish_reason.to_owned(),
+            prompt_tokens,
+            cached_tokens,
+        }))
     }
+}
+
+fn chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Response {
+    Response::Chunk(GenerateStreamChunk {
+        token_ids: token_ids.to_vec(),
+        prompt_tokens,
+        completion_tokens: token_ids.len() as u32,
+        cached_tokens,
+    })
 }
 
 /// vLLM's word for the end of a choice that has ended.
