@@ -56,6 +56,7 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
             kv: setup::kv(config),
             caches_whole_prompts: engine.enable_kvcache,
             prompt_blocks_only: config.model.compat == Compat::Llmd,
+            delays_at_start: config.model.compat == Compat::Llmd,
             lease: setup::lease(config),
         })));
     }

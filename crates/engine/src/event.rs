@@ -52,6 +52,11 @@ pub enum Event {
         /// Which.
         id: SeqId,
     },
+    /// A preempted sequence left the waiting queue again.
+    Resumed {
+        /// Which.
+        id: SeqId,
+    },
     /// A sequence is over; its slot and blocks are free.
     Ended {
         /// Which.
@@ -105,6 +110,7 @@ impl Event {
             | Self::Tokens { id, .. }
             | Self::Decoded { id, .. }
             | Self::Preempted { id }
+            | Self::Resumed { id }
             | Self::Leased { id, .. }
             | Self::Ended { id, .. } => Some(*id),
             _ => None,

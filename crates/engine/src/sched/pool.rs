@@ -33,7 +33,7 @@ const PASSES: u32 = 16;
 /// The pool scheduler.
 pub struct Pool {
     config: PoolConfig,
-    /// Delays of sequences that come from now on; each keeps those it came under.
+    /// Delays of sequences that come, or start, from now on; each keeps those it has then.
     delays: Arc<Delays>,
     timers: TimerQueue<SlotTimer>,
     slots: Vec<Option<RunningSeq>>,
@@ -166,6 +166,10 @@ impl Pool {
         });
         self.locations.insert(id, SeqLocation::Slot(index));
         self.epoch = self.epoch.wrapping_add(1);
+        let mut seq = seq;
+        if self.config.delays_at_start {
+            seq.delays = Some(self.delays.clone());
+        }
         let mut running = RunningSeq {
             released: 0,
             next_no_gap: 0,

@@ -151,6 +151,7 @@ struct Life {
     arrival: SimTime,
     output: u32,
     started: Option<SimTime>,
+    runs: bool,
     first: Option<SimTime>,
     tokens: u32,
     ended: Option<(SimTime, End)>,
@@ -263,24 +264,21 @@ fn check(
                     event
                 );
                 life.started = Some(*at);
+                life.runs = true;
             }
             Event::Tokens { id, n } => {
                 let life = lives.get_mut(&id.0).unwrap();
-                prop_assert!(
-                    life.started.is_some() && life.ended.is_none(),
-                    "{:?}",
-                    event
-                );
+                let lives = life.started.is_some() && life.ended.is_none();
+                prop_assert!(lives, "{:?}", event);
                 life.first.get_or_insert(*at);
                 life.tokens += n;
             }
-            Event::Preempted { id } => {
-                let life = &lives[&id.0];
-                prop_assert!(
-                    life.started.is_some() && life.ended.is_none(),
-                    "{:?}",
-                    event
-                );
+            Event::Preempted { id } | Event::Resumed { id } => {
+                let life = lives.get_mut(&id.0).unwrap();
+                let resumes = matches!(event, Event::Resumed { .. });
+                prop_assert!(life.started.is_some() && life.ended.is_none());
+                prop_assert!(life.runs != resumes, "{:?}", event);
+                life.runs = resumes;
             }
             Event::Ended { id, end } => {
                 let life = lives.get_mut(&id.0).unwrap();
@@ -524,6 +522,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
             }),
             caches_whole_prompts: block_size % 2 == 0,
             prompt_blocks_only: block_size % 3 == 0,
+            delays_at_start: block_size % 2 == 0,
             lease: Some(ms(20)),
         }
     })

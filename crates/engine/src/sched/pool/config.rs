@@ -24,6 +24,8 @@ pub struct PoolConfig {
     pub caches_whole_prompts: bool,
     /// Whether only the full blocks of prompts take room in the cache (llm-d-inference-sim).
     pub prompt_blocks_only: bool,
+    /// Whether a sequence has the delays that are in force when it starts, not those it came under.
+    pub delays_at_start: bool,
     /// How long blocks are kept for another engine that decodes; `None`: not at all.
     pub lease: Option<Duration>,
 }
@@ -40,6 +42,7 @@ impl Default for PoolConfig {
             kv: None,
             caches_whole_prompts: false,
             prompt_blocks_only: false,
+            delays_at_start: false,
             lease: None,
         }
     }

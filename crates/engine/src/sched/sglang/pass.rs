@@ -213,6 +213,9 @@ impl Sglang {
         let seq = &mut self.seqs[slot];
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
+        if std::mem::take(&mut seq.preempted) {
+            out.push_back((now, Event::Resumed { id }));
+        }
         if !again {
             self.stats.cache_queries += u64::from(seq.prompt);
             self.stats.cache_hits += u64::from(cached);
@@ -327,6 +330,7 @@ impl Sglang {
             let slot = self.running.remove(victim);
             self.release(slot);
             self.waiting.push_back(slot);
+            self.seqs[slot].preempted = true;
             self.stats.preemptions += 1;
             retracted = true;
             out.push_back((

@@ -29,6 +29,8 @@ pub(super) struct Seq {
     /// It has a place in the running batch or a chunk behind it.
     pub holds: bool,
     pub admitted: bool,
+    /// Whether it lost its pages and waits again.
+    pub preempted: bool,
     /// Tokens that the pass in flight makes for it.
     pub burst: u32,
     /// Another engine fetches its prompt.
@@ -61,6 +63,7 @@ impl Seq {
             node: Radix::root(),
             holds: false,
             admitted: false,
+            preempted: false,
             burst: 0,
             lends: false,
             held: false,

@@ -67,6 +67,7 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
             Event::Tokens { id, .. } => format!("t{}", id.0),
             Event::Decoded { id, n } => format!("d{}x{n}", id.0),
             Event::Preempted { id } => format!("p{}", id.0),
+            Event::Resumed { id } => format!("r{}", id.0),
             Event::Ended {
                 id,
                 end: End::Finished,
@@ -198,9 +199,9 @@ fn the_sequence_with_the_least_output_is_retracted() {
     // after every pass and finds no page for its next token, until 1 holds too many to let it in.
     assert_eq!(
         log,
-        "0: s1 | 10: t1 | 11: t1 s2 | 21: t2 | 22: t1 t2 | 23: t1 t2 | 24: t1 t2 p2 | 25: t1 | \
-         35: p2 | 36: t1 | 46: p2 | 47: t1 | 57: p2 | 58: t1 | 59: t1 e1 | 69: t2 | 70: t2 | \
-         71: t2 | 72: t2 | 73: t2 | 74: t2 e2"
+        "0: s1 | 10: t1 | 11: t1 s2 | 21: t2 | 22: t1 t2 | 23: t1 t2 | 24: t1 t2 p2 | 25: t1 r2 | \
+         35: p2 | 36: t1 r2 | 46: p2 | 47: t1 r2 | 57: p2 | 58: t1 | 59: t1 e1 r2 | 69: t2 | \
+         70: t2 | 71: t2 | 72: t2 | 73: t2 | 74: t2 e2"
     );
 }
 

@@ -120,6 +120,7 @@ fn written(log: &Outbox) -> String {
             Event::Tokens { id, n } => format!("t{}x{n}", id.0),
             Event::Decoded { id, n } => format!("d{}x{n}", id.0),
             Event::Preempted { id } => format!("p{}", id.0),
+            Event::Resumed { id } => format!("r{}", id.0),
             Event::Ended {
                 id,
                 end: End::Finished,

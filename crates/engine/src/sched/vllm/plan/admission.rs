@@ -216,7 +216,9 @@ impl Vllm {
         seq.state = SeqState::Running;
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
-        if !again {
+        if again {
+            pass.out.push_back((pass.now, Event::Resumed { id }));
+        } else {
             if reads {
                 self.stats.cache_queries += u64::from(seq.prompt);
                 self.stats.cache_hits += u64::from(cached);

@@ -42,7 +42,10 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1 s2 | 32: t2 e2");
     let log = play(tight(false), inputs());
     // 2 starts with what is left of the budget, and is the one to lose its blocks.
-    assert_eq!(log, "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 | 32: t2 e2");
+    assert_eq!(
+        log,
+        "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 r2 | 32: t2 e2"
+    );
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn the_last_admitted_loses_its_blocks_and_comes_back_first() {
     let log = play(config, submits(inputs));
     assert_eq!(
         log,
-        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 s3 | 22: t2 e2 t3 e3"
+        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 r2 s3 | 22: t2 e2 t3 e3"
     );
 }
 
@@ -74,7 +77,7 @@ fn the_first_admitted_can_be_the_victim() {
     // 1 asks first and is the victim itself; the pass ends there, the next one serves 2.
     assert_eq!(
         log,
-        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 | 22: t1 e1"
+        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 r1 | 22: t1 e1"
     );
 }
 
@@ -90,7 +93,7 @@ fn a_preempted_sequence_finds_its_own_blocks_again() {
     let log = play(config, submits(inputs));
     assert_eq!(
         log,
-        "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 | 42: t2 | 43: t2 e2"
+        "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 r2 | 42: t2 | 43: t2 e2"
     );
 }
 
@@ -108,7 +111,7 @@ fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
     // At 10 the step 10..11 is in flight for both; the one scheduled then finds no block for 2.
     assert_eq!(
         log,
-        "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 | 22: t2 e2"
+        "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 r2 | 22: t2 e2"
     );
 }
 
@@ -126,7 +129,7 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
     let log = play(config, submits(vec![(0, seq(1, 31, 3)), (0, urgent)]));
     assert_eq!(
         log,
-        "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 | 22: t1 e1"
+        "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 r1 | 22: t1 e1"
     );
 }
 
@@ -145,7 +148,7 @@ fn a_victim_already_in_the_step_gives_its_tokens_back() {
     // 1 was admitted first and is in the step of 22 already when 2 needs a block.
     assert_eq!(
         log,
-        "0: s1 | 10: t1 s2 | 21: t1 t2 | 22: t1 t2 p1 | 23: t2 e2 | 33: t1 | 34: t1 e1"
+        "0: s1 | 10: t1 s2 | 21: t1 t2 | 22: t1 t2 p1 | 23: t2 e2 r1 | 33: t1 | 34: t1 e1"
     );
 }
 
