@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vllm_sim_config::CliMode;
 
-use super::sim::Sim;
+use super::sim::{Sim, post as raw};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -290,6 +290,78 @@ async fn whole_bounds_of_buckets_are_written_as_go_does() {
     assert_eq!(go[..6], ["0.3", "0.5", "0.8", "1", "1.5", "2"]);
     let python = bounds(Sim::serve(&[]).await).await;
     assert_eq!(python[..6], ["0.3", "0.5", "0.8", "1.0", "1.5", "2.0"]);
+}
+
+/// Delays are those of the moment when a request starts.
+#[tokio::test]
+async fn new_delays_reach_requests_that_wait() {
+    let sim = start(&["--max-num-seqs", "1", "--time-to-first-token", "3m"]).await;
+    let body = chat(json!({})).to_string();
+    let mut running = sim.connect().await;
+    running.send(&raw(CHAT, &[], body.as_bytes())).await;
+    assert!(sim.runs(1.0).await);
+    let mut waiting = sim.connect().await;
+    waiting.send(&raw(CHAT, &[], body.as_bytes())).await;
+    assert!(sim.shows("vllm:num_requests_waiting", 1.0).await);
+    post(&sim, "/admin/config", &json!({"time-to-first-token": 0})).await;
+    drop(running);
+    assert_eq!(waiting.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn limits_and_choices_are_counted_as_llmd_does() {
+    let sim = start(&[]).await;
+    post(&sim, CHAT, &chat(json!({"n": 3, "ignore_eos": true}))).await;
+    let mut unlimited = chat(json!({}));
+    unlimited.as_object_mut().unwrap().remove("max_tokens");
+    post(&sim, CHAT, &unlimited).await;
+    for (name, count) in [
+        ("vllm:request_params_max_tokens_count", 3.0),
+        ("vllm:request_params_max_tokens_sum", 12.0),
+        ("vllm:request_max_num_generation_tokens_count", 4.0),
+        ("vllm:request_generation_tokens_count", 4.0),
+    ] {
+        assert_eq!(sim.metric(name).await, count, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn requests_move_fake_totals_and_a_later_histogram_replaces_them() {
+    let fake = json!({"total-prompt-tokens": 500, "request-prompt-tokens": [0, 0, 2],
+        "request-generation-tokens": [3], "request-success-total": {"length": 10},
+        "ttft-buckets-values": [7]});
+    let sim = start(&["--fake-metrics", &fake.to_string()]).await;
+    let counts = async || {
+        let mut seen = Vec::new();
+        for name in [
+            "prompt_tokens_total",
+            "generation_tokens_total",
+            "request_prompt_tokens_count",
+            "request_success_total",
+            "time_to_first_token_seconds_count",
+        ] {
+            seen.push(sim.metric(&format!("vllm:{name}")).await);
+        }
+        seen
+    };
+    assert_eq!(counts().await, [500.0, 3.0, 2.0, 10.0, 7.0]);
+    let body = chat(json!({"ignore_eos": true}));
+    let answer = post(&sim, CHAT, &body).await;
+    let prompt = answer["usage"]["prompt_tokens"].as_f64().unwrap();
+    let moved = [500.0 + prompt, 7.0, 3.0, 11.0, 7.0];
+    assert_eq!(counts().await, moved);
+    // What an operator changes besides leaves them alone.
+    post(
+        &sim,
+        "/admin/config",
+        &json!({"inter-token-latency": "1ms"}),
+    )
+    .await;
+    assert_eq!(counts().await, moved);
+    let update = json!({"request-prompt-tokens": [1, 1]});
+    assert_eq!(sim.post("/fake_metrics", &update).await.status, 204);
+    // One token and two: the sum of the bounds.
+    assert_eq!(counts().await, [3.0, 7.0, 2.0, 11.0, 7.0]);
 }
 
 /// vLLM's own command line and wire do none of this.

@@ -3,6 +3,7 @@
 //! - `shapes_*`: every response shape against a golden file
 //! - `transport`: headers, CORS, keys, methods, protocols, limits of the connection
 //! - `life`: disconnects, full queues, shutdown
+//! - `adapters`: which adapters `/metrics` shows
 //! - `audio`: speech to text
 //! - `bounds`: what multiplies the cost of a request
 //! - `content`: what decides of the text: forced tools, budgets, seeds, stop rules within parts
@@ -12,6 +13,7 @@
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
 //! - `llmd`, `llmd_lenient`: what llm-d says, and what it takes, with `--compat llm-d`
+//! - `llmd_events`: KV-cache events in llm-d's form
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
@@ -39,6 +41,7 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+mod adapters;
 mod audio;
 mod bounds;
 mod compat_protocols;
@@ -56,6 +59,7 @@ mod grpc;
 mod hostile;
 mod life;
 mod llmd;
+mod llmd_events;
 mod llmd_lenient;
 mod logprobs;
 mod media;

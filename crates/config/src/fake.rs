@@ -33,6 +33,12 @@ const TOTALS: [&str; 4] = [
     "prefix-cache-queries",
 ];
 
+/// Observations, and the total that stands for their sum where one is given.
+pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
+    ("request-prompt-tokens", "total-prompt-tokens"),
+    ("request-generation-tokens", "total-generation-tokens"),
+];
+
 /// Numbers that go up and down, or functions of time.
 const GAUGES: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
 

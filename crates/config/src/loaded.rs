@@ -2,6 +2,7 @@ use serde_json::{Map, Value};
 
 use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
 use super::error::ConfigError;
+use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::EXTRA_ENGINE_ARGS;
@@ -336,6 +337,12 @@ impl Loaded {
             )));
         };
         let mut merged = current.clone();
+        // A total that was said of other observations does not stand for the new ones.
+        for (observations, total) in OBSERVED_TOTALS {
+            if update.get(observations).is_some_and(|new| !new.is_null()) {
+                merged.remove(total);
+            }
+        }
         let told = update.iter().filter(|(_, value)| !value.is_null());
         merged.extend(told.map(|(key, value)| (key.clone(), value.clone())));
         Ok(Value::Object(merged).to_string())

@@ -8,7 +8,6 @@ use super::image_output::ImageOutputSettings;
 use super::server_controls::ServerControls;
 use vllm_sim_config::Loaded;
 use vllm_sim_engine::Command;
-use vllm_sim_observe::metrics::FakeMetrics;
 use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::FaultOrigin;
 
@@ -54,11 +53,8 @@ impl AppliedSettings {
             let (running, waiting) = self.bounds;
             engine.command(Command::Bounds { running, waiting });
         }
-        if let Some(fake) = &self.fake_metrics
-            && let Ok(fake) = serde_json::from_value::<FakeMetrics>(fake.clone())
-            && let Err(error) = server.metrics.update_fake(&fake)
-        {
-            tracing::warn!(%error, "fake metrics not changed");
+        if let Some(fake) = &self.fake_metrics {
+            server.set_fake_metrics(fake);
         }
         server.image_output.set(self.image_output.clone());
         server.service.faults.set(self.live.clone(), true);

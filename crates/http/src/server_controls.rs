@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::availability::Availability;
 use super::image_output::ImageOutput;
 use vllm_sim_config::Config;
 use vllm_sim_engine::{Command, Reset};
-use vllm_sim_observe::metrics::Metrics;
+use vllm_sim_observe::metrics::{FakeMetrics, Metrics};
 use vllm_sim_service::Service;
 use vllm_sim_service::scenario::Action;
 
@@ -23,6 +25,8 @@ pub(crate) struct ServerControls {
     pub(crate) availability: watch::Sender<Availability>,
     /// Images in replies.
     pub(crate) image_output: ImageOutput,
+    /// The fake metrics that were last set.
+    fake_metrics: Mutex<Value>,
 }
 
 impl ServerControls {
@@ -33,6 +37,20 @@ impl ServerControls {
             metrics,
             availability: watch::Sender::default(),
             image_output: ImageOutput::new(config),
+            fake_metrics: Mutex::new(config.metrics.fake.clone().unwrap_or_default()),
+        }
+    }
+
+    /// Sets what differs from the fake metrics that were set before: requests may have moved the
+    /// rest since, and functions of time go on.
+    pub(crate) fn set_fake_metrics(&self, new: &Value) {
+        let mut last = self.fake_metrics.lock();
+        let changed = changes(&last, new);
+        last.clone_from(new);
+        if let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed)
+            && let Err(error) = self.metrics.update_fake(&fake)
+        {
+            tracing::warn!(%error, "fake metrics not changed");
         }
     }
 
@@ -80,4 +98,15 @@ impl ServerControls {
             });
         }
     }
+}
+
+/// The members of `new` that `last` has not.
+fn changes(last: &Value, new: &Value) -> Value {
+    let (Value::Object(last), Value::Object(all)) = (last, new) else {
+        return new.clone();
+    };
+    let differ = all
+        .iter()
+        .filter(|(key, value)| last.get(*key) != Some(value));
+    Value::Object(differ.map(|(k, v)| (k.clone(), v.clone())).collect())
 }

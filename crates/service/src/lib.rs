@@ -510,6 +510,7 @@ impl Service {
             request: RequestInfo {
                 id: job.id.clone(),
                 max_tokens,
+                limited: job.limited,
                 finish,
                 lora,
                 parent: Some(parent),

@@ -304,6 +304,7 @@ impl Core {
             cached: 0,
             external: 0,
             preemptions: 0,
+            running: false,
             looked_up: !sequence.skip_cache_read,
             request: submission.request,
             progress: progress.clone(),

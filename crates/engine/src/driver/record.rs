@@ -35,6 +35,8 @@ pub struct RequestInfo {
     pub id: Arc<str>,
     /// Its token limit.
     pub max_tokens: u32,
+    /// Whether the limit was asked for.
+    pub limited: bool,
     /// How it is planned to end.
     pub finish: PlannedFinish,
     /// Its adapter.
@@ -107,6 +109,8 @@ pub struct SequenceRecord {
     pub external: u32,
     /// How often it was preempted.
     pub preemptions: u32,
+    /// Whether it runs; else it waits, for the first time or preempted.
+    pub running: bool,
     /// Whether it may read the prefix cache.
     pub looked_up: bool,
     /// What came with it.
@@ -121,6 +125,7 @@ impl SequenceRecord {
                 cached, external, ..
             } => {
                 self.scheduled = at;
+                self.running = true;
                 (self.cached, self.external) = (*cached, *external);
                 self.progress.schedule(at, *cached, *external);
             }
@@ -133,7 +138,11 @@ impl SequenceRecord {
                 self.last = at;
                 self.progress.release(at, self.output, first);
             }
-            Event::Preempted { .. } => self.preemptions += 1,
+            Event::Preempted { .. } => {
+                self.preemptions += 1;
+                self.running = false;
+            }
+            Event::Resumed { .. } => self.running = true,
             Event::Leased { blocks, .. } => self.progress.lease(blocks),
             _ => {}
         }

@@ -82,6 +82,7 @@ fn submission(number: u64, now: SimTime) -> Submission {
     let request = RequestInfo {
         id: number.to_string().into(),
         max_tokens: sequence.output,
+        limited: true,
         finish: PlannedFinish::Length,
         lora: None,
         parent: None,

@@ -6,7 +6,7 @@ use super::buckets;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
-use super::settings::Settings;
+use super::settings::{Compat, Settings};
 
 /// Values of `finished_reason`; the last three exist in llm-d-inference-sim alone and stay
 /// hidden until one is counted.
@@ -161,10 +161,23 @@ impl EngineCells {
         cells
     }
 
-    /// The same engine, but with numbers of its own where fake metrics speak.
+    /// The same engine, but with numbers of its own where fake metrics speak. In llm-d's simulator
+    /// requests move what it counts at their end beside them.
     pub(super) fn faked(&self, settings: &Settings) -> Self {
         let fresh = Self::new(settings);
+        let counted = match settings.compat {
+            Compat::Vllm => fresh.clone(),
+            Compat::Llmd => self.clone(),
+        };
         Self {
+            prompt_tokens: counted.prompt_tokens,
+            generation_tokens: counted.generation_tokens,
+            success: counted.success,
+            success_shown: counted.success_shown,
+            request_prompt_tokens: counted.request_prompt_tokens,
+            request_generation_tokens: counted.request_generation_tokens,
+            max_generation_tokens: counted.max_generation_tokens,
+            params_max_tokens: counted.params_max_tokens,
             stepped: fresh.stepped,
             running: fresh.running,
             waiting: fresh.waiting,
@@ -172,14 +185,6 @@ impl EngineCells {
             kv_usage: fresh.kv_usage,
             prefix_queries: fresh.prefix_queries,
             prefix_hits: fresh.prefix_hits,
-            prompt_tokens: fresh.prompt_tokens,
-            generation_tokens: fresh.generation_tokens,
-            success: fresh.success,
-            success_shown: fresh.success_shown,
-            request_prompt_tokens: fresh.request_prompt_tokens,
-            request_generation_tokens: fresh.request_generation_tokens,
-            max_generation_tokens: fresh.max_generation_tokens,
-            params_max_tokens: fresh.params_max_tokens,
             ttft: fresh.ttft,
             itl: fresh.itl,
             request_tpot: fresh.request_tpot,

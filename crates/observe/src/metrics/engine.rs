@@ -48,8 +48,10 @@ pub struct FinishedRequest {
     pub prompt_tokens: u32,
     /// Tokens it made.
     pub output_tokens: u32,
-    /// Its effective limit; `None`: there was none (llm-d's simulator).
-    pub max_tokens: Option<u32>,
+    /// Its effective limit.
+    pub max_tokens: u32,
+    /// Whether the limit was asked for; llm-d's simulator counts no other.
+    pub limited: bool,
     /// Arrival to end, seconds.
     pub e2e_s: f64,
     /// Queued to first scheduled, seconds.
@@ -210,8 +212,12 @@ impl EngineMetrics {
         c.request_prompt_tokens.observe(f64::from(f.prompt_tokens));
         c.request_generation_tokens
             .observe(f64::from(f.output_tokens));
-        if let Some(max_tokens) = f.max_tokens {
-            c.params_max_tokens.observe(f64::from(max_tokens));
+        let llmd = self.compat == Compat::Llmd;
+        if f.limited || !llmd {
+            c.params_max_tokens.observe(f64::from(f.max_tokens));
+        }
+        if llmd {
+            c.max_generation_tokens.observe(f64::from(f.output_tokens));
         }
         let gaps = f.output_tokens.saturating_sub(1);
         c.request_tpot.observe(match gaps {
@@ -229,11 +235,13 @@ impl EngineMetrics {
     }
 
     /// The last of the `n` choices of a request ended; the longest has `longest_output` tokens.
+    /// To llm-d's simulator each choice is a request of its own.
     pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
         self.cells.params_n.observe(f64::from(n));
-        self.cells
-            .max_generation_tokens
-            .observe(f64::from(longest_output));
+        if self.compat == Compat::Vllm {
+            let longest = f64::from(longest_output);
+            self.cells.max_generation_tokens.observe(longest);
+        }
     }
 
     /// The queues after a step: sequences that run, that wait for capacity, that wait for

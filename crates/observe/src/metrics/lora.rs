@@ -4,6 +4,8 @@
 //! series with the largest value. vLLM lists every adapter that has a request in both lists;
 //! llm-d's simulator lists an adapter where it has one. With several API servers vLLM adds the
 //! times of their processes up, which misleads those readers; here the value is always a time.
+//! vLLM shows no series before its first step, and readers then take the server for one without
+//! room for adapters; here, as in llm-d's simulator, the empty lists are there from the start.
 //!
 //! Source: vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
@@ -70,11 +72,12 @@ impl LoraInfo {
         }
     }
 
-    /// Sets the series of these lists, which may be new.
-    pub(super) fn set(&self, running: &str, waiting: &str, value: f64) {
-        self.touch(running, waiting, value);
+    /// Shows that no adapter has a request.
+    pub(super) fn set_idle(&self, compat: Compat, now_unix: f64) {
+        self.touch("", "", shown_time(compat, now_unix));
     }
 
+    /// Sets the series of these lists, which may be new.
     fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
         let _adding = self.adding.lock();
         let all = self.series.load();
@@ -175,10 +178,7 @@ impl LoraWriter {
     }
 
     pub(super) fn set(&self, adapters: &[LoraLoad<'_>], compat: Compat, now_unix: f64) {
-        let now = match compat {
-            Compat::Vllm => now_unix,
-            Compat::Llmd => now_unix.trunc(),
-        };
+        let now = shown_time(compat, now_unix);
         let last = &mut *self.last.lock();
         last.running.clear();
         last.waiting.clear();
@@ -194,6 +194,13 @@ impl LoraWriter {
             Some(s) if s.shows(&last.running, &last.waiting) => s.at.set(now),
             _ => last.series = Some(self.info.touch(&last.running, &last.waiting, now)),
         }
+    }
+}
+
+fn shown_time(compat: Compat, unix: f64) -> f64 {
+    match compat {
+        Compat::Vllm => unix,
+        Compat::Llmd => unix.trunc(),
     }
 }
 
@@ -263,7 +270,7 @@ mod tests {
         two.set(&[], Compat::Vllm, 2.0);
         assert_eq!(text(&info).len(), 1);
         for i in 0..MAX_SERIES {
-            info.set(&i.to_string(), "", 3.0 + i as f64);
+            info.touch(&i.to_string(), "", 3.0 + i as f64);
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);

@@ -81,8 +81,9 @@ pub struct Metrics {
     sockets: WebSocketMetrics,
     faults: Arc<FaultMetrics>,
     fake: Option<FakeState>,
-    /// Where a process without requests shows that it has no adapter (llm-d).
+    /// Where a process without requests shows that no adapter has one.
     idle_lora: Option<Arc<LoraInfo>>,
+    compat: Compat,
     clock: Clock,
     /// Length of the last text.
     length: AtomicUsize,
@@ -136,10 +137,8 @@ impl Metrics {
         let mut idle_lora = None;
         if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
             page.live(FamilyGroup::SummedGauge, shown_lora.clone());
-            if settings.compat == Compat::Llmd {
-                shown_lora.set("", "", created.trunc());
-                idle_lora = Some(shown_lora.clone());
-            }
+            shown_lora.set_idle(settings.compat, created);
+            idle_lora = Some(shown_lora.clone());
         }
         if settings.engine_stats {
             register_cache_config(&settings, &mut page);
@@ -183,6 +182,7 @@ impl Metrics {
             faults,
             fake,
             idle_lora,
+            compat: settings.compat,
             clock: settings.clock,
             length: AtomicUsize::new(0),
         })
@@ -266,7 +266,7 @@ impl Metrics {
         let now = (self.clock)();
         self.page.restart(now);
         if let Some(lora) = &self.idle_lora {
-            lora.set("", "", now.trunc());
+            lora.set_idle(self.compat, now);
         }
     }
 

@@ -1,6 +1,5 @@
 //! From what an engine does to what `/metrics` shows, when vLLM would.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +12,8 @@ use vllm_sim_engine::{End, Event, Stats};
 /// Turns what an engine does into what `/metrics` shows, when vLLM would.
 pub struct MetricsObserver {
     metrics: Arc<EngineMetrics>,
-    loras: BTreeMap<Arc<str>, AdapterUse>,
+    /// Adapters with requests, in the order they got their first one.
+    loras: Vec<AdapterUse>,
     features: EngineFeatures,
 }
 
@@ -31,10 +31,25 @@ pub struct EngineFeatures {
 }
 
 /// Sequences of one adapter.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug)]
 struct AdapterUse {
+    name: Arc<str>,
     waiting: u32,
     running: u32,
+}
+
+impl AdapterUse {
+    /// One that waited runs.
+    fn starts(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.running += 1;
+    }
+
+    /// One that ran waits.
+    fn stops(&mut self) {
+        self.running = self.running.saturating_sub(1);
+        self.waiting += 1;
+    }
 }
 
 impl MetricsObserver {
@@ -42,32 +57,37 @@ impl MetricsObserver {
     pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
         Self {
             metrics,
-            loras: BTreeMap::new(),
+            loras: Vec::new(),
             features,
         }
     }
 
+    /// Counts and shows a sequence of an adapter that waits or runs now, or is over; the adapter
+    /// goes with its last one.
     fn lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
-        if let Some(name) = &record.request.lora {
-            change(self.loras.entry(name.clone()).or_default());
-            self.show_loras();
+        let Some(name) = record.request.lora.as_ref().filter(|_| self.features.loras) else {
+            return;
+        };
+        let known = self.loras.iter().position(|used| used.name == *name);
+        let index = known.unwrap_or_else(|| {
+            self.loras.push(AdapterUse {
+                name: name.clone(),
+                waiting: 0,
+                running: 0,
+            });
+            self.loras.len() - 1
+        });
+        let used = &mut self.loras[index];
+        change(used);
+        if used.waiting + used.running == 0 {
+            self.loras.remove(index);
         }
-    }
-
-    fn show_loras(&mut self) {
-        if self.features.loras {
-            let load = |(name, used): (&'_ Arc<str>, &AdapterUse)| (name.clone(), *used);
-            let loads: Vec<_> = self.loras.iter().map(load).collect();
-            let loads: Vec<_> = loads
-                .iter()
-                .map(|(name, used)| LoraLoad {
-                    name,
-                    running: used.running,
-                    waiting: used.waiting,
-                })
-                .collect();
-            self.metrics.set_lora(&loads);
-        }
+        let loads = self.loras.iter().map(|used| LoraLoad {
+            name: &used.name,
+            running: used.running,
+            waiting: used.waiting,
+        });
+        self.metrics.set_lora(&loads.collect::<Vec<_>>());
     }
 
     fn finish(&self, record: &SequenceRecord, reason: FinishReason) {
@@ -87,7 +107,8 @@ impl MetricsObserver {
             reason,
             prompt_tokens: record.prompt,
             output_tokens: record.output,
-            max_tokens: Some(record.request.max_tokens),
+            max_tokens: record.request.max_tokens,
+            limited: record.request.limited,
             e2e_s: seconds(last - record.arrived),
             queue_s: seconds(record.scheduled - record.queued),
             inference_s: seconds(last - record.scheduled),
@@ -130,10 +151,7 @@ impl Observer for MetricsObserver {
                     self.metrics
                         .on_scheduled(record.prompt, *cached, asked, *external);
                 }
-                self.lora(record, |u| {
-                    u.waiting = u.waiting.saturating_sub(1);
-                    u.running += 1;
-                });
+                self.lora(record, AdapterUse::starts);
             }
             Event::Tokens { n, .. } => {
                 self.metrics.on_tokens(*n);
@@ -163,10 +181,15 @@ impl Observer for MetricsObserver {
                     self.metrics.on_step(computed, *n);
                 }
             }
-            Event::Preempted { .. } => self.metrics.on_preempted(),
+            Event::Preempted { .. } => {
+                self.metrics.on_preempted();
+                self.lora(record, AdapterUse::stops);
+            }
+            Event::Resumed { .. } => self.lora(record, AdapterUse::starts),
             Event::Ended { end, .. } => {
-                self.lora(record, |u| {
-                    u.running = u.running.saturating_sub(1);
+                self.lora(record, |used| match record.running {
+                    true => used.running = used.running.saturating_sub(1),
+                    false => used.waiting = used.waiting.saturating_sub(1),
                 });
                 match (end, record.request.finish) {
                     (End::Aborted, _) => {}

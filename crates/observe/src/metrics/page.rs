@@ -40,7 +40,8 @@ impl Labels {
         Self::new(own.chain([(name.to_owned(), value.to_owned())]))
     }
 
-    /// `{a="x",b="y"}`, or nothing when there are none.
+    /// `{a="x",b="y"}`, or nothing when there are none. A control character, which names of
+    /// adapters and scenarios may have and readers trip over, is shown as `\\u{…}`.
     pub(super) fn render(&self) -> String {
         let mut out = String::new();
         for (i, (name, value)) in self.0.iter().enumerate() {
@@ -51,6 +52,10 @@ impl Labels {
                     '\\' => out.push_str("\\\\"),
                     '\n' => out.push_str("\\n"),
                     '"' => out.push_str("\\\""),
+                    c if c.is_control() => {
+                        out.push('\\');
+                        out.extend(c.escape_unicode());
+                    }
                     c => out.push(c),
                 }
             }
@@ -426,6 +431,15 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_spelled_out() {
+        let labels = Labels::new([("a", "x\r\u{1b}[0m\0\ny\u{85}é")]);
+        assert_eq!(
+            labels.render(),
+            r#"{a="x\\u{d}\\u{1b}[0m\\u{0}\ny\\u{85}é"}"#
+        );
+    }
 
     const EVENTS: FamilyDesc = FamilyDesc {
         name: "events_total",

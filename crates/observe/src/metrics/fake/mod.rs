@@ -1,7 +1,8 @@
 //! Metrics that are made up: llm-d-inference-sim's `fake-metrics`.
 //!
 //! A server started with them shows them instead of what happens to it, for every series that
-//! they can name; series it does not name are zero. Other series (steps, preemptions, HTTP)
+//! they can name; series it does not name are zero. With llm-d's rules requests are added to token
+//! histograms, totals and finish reasons all the same. Other series (steps, preemptions, HTTP)
 //! stay true, and the simulator itself never reads a fake value.
 //!
 //! An update is partial: what is absent or `null` stays, `[]` and `{}` clear. A moving value

@@ -9,7 +9,8 @@ fn finished(reason: FinishReason) -> FinishedRequest {
         reason,
         prompt_tokens: 100,
         output_tokens: 5,
-        max_tokens: Some(16),
+        max_tokens: 16,
+        limited: true,
         e2e_s: 1.0,
         queue_s: 0.25,
         inference_s: 0.75,
@@ -298,7 +299,8 @@ fn every_series_of_the_success_family_gets_the_second_label() {
 #[test]
 fn adapters_show_under_the_settings_of_each_project() {
     let m = metrics(config_a());
-    assert!(series(&m, &["lora_requests_info"]).is_empty());
+    let idle = ["lora_requests_info{2,,} 1500000000"];
+    assert_eq!(series(&m, &["lora_requests_info"]), idle);
     let load = LoraLoad {
         name: "sql-lora",
         running: 1,
@@ -308,15 +310,17 @@ fn adapters_show_under_the_settings_of_each_project() {
     let shown = series(&m, &["lora_requests_info"]);
     assert_eq!(
         shown,
-        ["lora_requests_info{2,sql-lora,sql-lora} 1500000000"]
+        [
+            idle[0],
+            "lora_requests_info{2,sql-lora,sql-lora} 1500000000"
+        ]
     );
 
     let m = metrics(Settings {
         compat: Compat::Llmd,
         ..config_a()
     });
-    let shown = series(&m, &["lora_requests_info"]);
-    assert_eq!(shown, ["lora_requests_info{2,,} 1500000000"]);
+    assert_eq!(series(&m, &["lora_requests_info"]), idle);
 }
 
 #[test]
