@@ -529,8 +529,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
+    // As many cases as PROPTEST_CASES says, else 256.
     #[test]
     fn vllm_holds_the_invariants(config in vllm(), inputs in inputs()) {
         let block = config.block_size;
