@@ -111,7 +111,8 @@ async fn no_name_brings_control_characters_into_the_page() {
 /// at last is waited for.
 #[tokio::test]
 async fn llmd_lists_an_adapter_where_it_is() {
-    let sim = Sim::llmd(&[ADAPTERS, &["--compat", "llm-d"]].concat()).await;
+    let more = [r#"{"name":"always","path":"p"}"#, "--compat", "llm-d"];
+    let sim = Sim::llmd(&[ADAPTERS, &more].concat()).await;
     let running = ask(&sim, "a").await;
     assert!(sim.runs(1.0).await);
     let waiting = ask(&sim, "b").await;
@@ -127,6 +128,17 @@ async fn llmd_lists_an_adapter_where_it_is() {
     assert!(sim.shows("vllm:num_requests_waiting", 0.0).await);
     drop(running);
     assert!(sim.is_idle().await);
+    // The context is looked at when its turn comes.
+    assert!(
+        !sim.get("/metrics")
+            .await
+            .text()
+            .contains("adapters=\"always\"")
+    );
+    let body = json!({"model": "always", "prompt": vec!["Hi"; 3000].join(" ")});
+    let refused = sim.post("/v1/completions", &body).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(listed("always", "").await);
     let next = ask(&sim, "b").await;
     assert!(listed("b", "").await, "no request of b waits any more");
     drop(next);

@@ -251,7 +251,13 @@ impl Service {
         let prompts = protocol.prompts(&target).await?;
         let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
         if request.checks == EngineChecks::All {
-            policy.whole_fits(lengths(), request.max_tokens)?;
+            let fits = policy.whole_fits(lengths(), request.max_tokens);
+            if let (Err(_), Target::Lora { name, .. }, Some(engine)) =
+                (&fits, &target, self.ranks.first())
+            {
+                engine.refuse(name);
+            }
+            fits?;
         }
         if policy.validation == ValidateAt::AfterPrompt {
             protocol.validate()?;

@@ -188,6 +188,11 @@ impl LiveEngine {
         core.engine.stats()
     }
 
+    /// Tells the observer of a request for an adapter that is refused when its turn would come.
+    pub fn refuse(&self, lora: &Arc<str>) {
+        self.shared.core.lock().observer.on_refused(lora);
+    }
+
     /// Ends every sequence whose request matches, as the engine's own doing; how many.
     pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut core = self.shared.core.lock();

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::record::SequenceRecord;
 use crate::{Event, SimTime, Stats};
 
@@ -12,6 +14,10 @@ pub trait Observer: Send {
     fn on_engine(&mut self, at: SimTime, event: &Event);
     /// Gauges, after each look at the engine that changed anything.
     fn on_stats(&mut self, stats: &Stats);
+    /// A request for this adapter was refused in the place of its turn ([`LiveEngine::refuse`]).
+    ///
+    /// [`LiveEngine::refuse`]: super::LiveEngine::refuse
+    fn on_refused(&mut self, _lora: &Arc<str>) {}
     /// The engine has said all it has to say for now.
     fn on_rest(&mut self) {}
 }
@@ -36,6 +42,10 @@ impl Observer for Observers {
 
     fn on_stats(&mut self, stats: &Stats) {
         self.0.iter_mut().for_each(|o| o.on_stats(stats));
+    }
+
+    fn on_refused(&mut self, lora: &Arc<str>) {
+        self.0.iter_mut().for_each(|o| o.on_refused(lora));
     }
 
     fn on_rest(&mut self) {

@@ -64,8 +64,8 @@ impl MetricsObserver {
 
     /// Counts and shows a sequence of an adapter that waits or runs now, or is over; the adapter
     /// goes with its last one.
-    fn lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
-        let Some(name) = record.request.lora.as_ref().filter(|_| self.features.loras) else {
+    fn lora(&mut self, name: Option<&Arc<str>>, change: impl FnOnce(&mut AdapterUse)) {
+        let Some(name) = name.filter(|_| self.features.loras) else {
             return;
         };
         let known = self.loras.iter().position(|used| used.name == *name);
@@ -134,7 +134,7 @@ impl MetricsObserver {
 
 impl Observer for MetricsObserver {
     fn on_queued(&mut self, record: &SequenceRecord) {
-        self.lora(record, |u| u.waiting += 1);
+        self.lora(record.request.lora.as_ref(), |u| u.waiting += 1);
     }
 
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime) {
@@ -151,7 +151,7 @@ impl Observer for MetricsObserver {
                     self.metrics
                         .on_scheduled(record.prompt, *cached, asked, *external);
                 }
-                self.lora(record, AdapterUse::starts);
+                self.lora(record.request.lora.as_ref(), AdapterUse::starts);
             }
             Event::Tokens { n, .. } => {
                 self.metrics.on_tokens(*n);
@@ -183,11 +183,11 @@ impl Observer for MetricsObserver {
             }
             Event::Preempted { .. } => {
                 self.metrics.on_preempted();
-                self.lora(record, AdapterUse::stops);
+                self.lora(record.request.lora.as_ref(), AdapterUse::stops);
             }
-            Event::Resumed { .. } => self.lora(record, AdapterUse::starts),
+            Event::Resumed { .. } => self.lora(record.request.lora.as_ref(), AdapterUse::starts),
             Event::Ended { end, .. } => {
-                self.lora(record, |used| match record.running {
+                self.lora(record.request.lora.as_ref(), |used| match record.running {
                     true => used.running = used.running.saturating_sub(1),
                     false => used.waiting = used.waiting.saturating_sub(1),
                 });
@@ -212,6 +212,12 @@ impl Observer for MetricsObserver {
             }
             _ => {}
         }
+    }
+
+    /// llm-d's simulator looks at the context when a request runs.
+    fn on_refused(&mut self, lora: &Arc<str>) {
+        self.lora(Some(lora), |used| used.running += 1);
+        self.lora(Some(lora), |used| used.running -= 1);
     }
 
     fn on_engine(&mut self, _: SimTime, event: &Event) {
