@@ -10,14 +10,11 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, header};
 
 use super::app::App;
-use super::request_head::RequestHead;
+use super::request_head::{RequestHead, names};
 use super::{error, faulty_body};
 use vllm_sim_service::fault::{ConnHandle, FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{FaultInjector, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
-
-/// The header that asks for faults.
-const HEADER: &str = "x-sim-fault";
 
 /// Routes whose requests may fail. Source: llm-d-inference-sim `failures.go`.
 const GENERATING: [&str; 9] = [
@@ -35,7 +32,7 @@ const GENERATING: [&str; 9] = [
 /// Whether a request needs a decision.
 pub(super) fn concerns(app: &App, request: &Request<Body>) -> bool {
     request.method() == Method::POST
-        && (app.service.faults.is_armed() || request.headers().contains_key(HEADER))
+        && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
         && GENERATING.contains(&request.uri().path())
 }
 
@@ -82,8 +79,10 @@ fn decide(
     conn: Option<Arc<ConnHandle>>,
     headers: &HeaderMap,
 ) -> Result<RequestFaults, FaultSpecError> {
-    let id = headers.get("x-request-id").and_then(|id| id.to_str().ok());
-    let asked = headers.get(HEADER);
+    let id = headers
+        .get(&names::REQUEST_ID)
+        .and_then(|id| id.to_str().ok());
+    let asked = headers.get(&names::FAULT);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
     RequestFaults::decide(&app.service, id, asked.as_deref(), conn)
 }
@@ -108,7 +107,7 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
         Some(faults) => faults.count(&app.service, kind),
         None => app.service.faults.count(kind, &FaultOrigin::default()),
     };
-    let asked = head.headers.get("x-return-error");
+    let asked = head.headers.get(&names::RETURN_ERROR);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {

@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 use crate::app::{App, LoadGuard};
 use crate::policy::{Api, LateRefusals};
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::Target;
 use vllm_sim_service::{
@@ -167,7 +167,7 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
 /// The data-parallel rank a header asks for; not an integer: ignored.
 fn rank(headers: &HeaderMap) -> Option<i64> {
     headers
-        .get("x-data-parallel-rank")?
+        .get(&names::RANK)?
         .to_str()
         .ok()?
         .trim()
@@ -177,12 +177,12 @@ fn rank(headers: &HeaderMap) -> Option<i64> {
 
 /// The priority: a header that is an integer wins over the body.
 pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
-    let header = headers.get("x-vllm-priority").and_then(|v| v.to_str().ok());
+    let header = headers.get(&names::PRIORITY).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
 
 /// W3C trace context of a request.
 fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(Into::into);
-    Some((text("traceparent")?, text("tracestate")))
+    let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
+    Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
 }

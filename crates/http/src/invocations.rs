@@ -26,7 +26,7 @@ pub(super) async fn invoke(State(app): State<Arc<App>>, received: Received) -> A
         }
         _ => {
             let request = chat::read(&app, &received.head, &value)?;
-            chat::answer(&app, &received.head, &value, request).await
+            chat::answer(&app, &received.head, &value, &request).await
         }
     }
 }

@@ -2,9 +2,35 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName};
 
 use vllm_sim_service::RequestFaults;
+
+/// Headers that are looked for in every request: a name that is no text is not parsed each time.
+pub(super) mod names {
+    use super::HeaderName;
+
+    /// The data-parallel rank asked for.
+    pub(crate) static RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+    /// The priority.
+    pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+    /// W3C trace context.
+    pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+    /// W3C trace context.
+    pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+    /// The id of the request.
+    pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+    /// The failure that is asked for.
+    pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");
+    /// The faults that are asked for.
+    pub(crate) static FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
+    /// Whether to end as one does that finds too little in the cache.
+    pub(crate) static CACHE_THRESHOLD: HeaderName =
+        HeaderName::from_static("x-cache-threshold-finish-reason");
+    /// The form in which the load is to be told.
+    pub(crate) static LOAD_FORMAT: HeaderName =
+        HeaderName::from_static("endpoint-load-metrics-format");
+}
 
 /// What comes with a request beside its body.
 #[derive(Default)]

@@ -335,7 +335,7 @@ impl Service {
         let too_large = || ServeError::AnswerTooLarge {
             most: MAX_BYTES >> 20,
         };
-        let vocabulary = self.generator.tokenizer().vocab_size();
+        let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
@@ -562,7 +562,8 @@ impl Service {
         };
         let mut chain = hasher.chain(&extras);
         chain.extend(&prompt.tokens);
-        let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
+        let mut output = Vec::with_capacity(script.len() as usize);
+        output.extend(script.tokens().map(|token| token.id));
         chain.extend(&output);
         Some(Arc::new(chain.finish()))
     }

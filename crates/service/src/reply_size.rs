@@ -20,11 +20,11 @@ impl ReplySize {
     /// The size of what an answer shows of its prompts. All log probabilities are as many as the
     /// model knows tokens.
     /// `None` where that is more than [`MAX_BYTES`].
-    pub(super) fn of(job: &Job, vocabulary: u32) -> Option<Self> {
+    pub(super) fn of(job: &Job, vocabulary: impl Fn() -> u32) -> Option<Self> {
         let logprobs = |top: Option<i64>| match top.map(u64::try_from) {
             None => 0,
             Some(Ok(top)) => (top + 1).saturating_mul(LOGPROB_BYTES),
-            Some(Err(_)) => u64::from(vocabulary) * LOGPROB_BYTES,
+            Some(Err(_)) => u64::from(vocabulary()) * LOGPROB_BYTES,
         };
         let per_token = TOKEN_BYTES + logprobs(job.shown.logprobs);
         let echoes = if job.shown.prompt {

@@ -291,8 +291,7 @@ impl Service {
         self.check_bad_words(policy, &ready.params)?;
         ready.params.verify_engine(limits)?;
         for prompt in &ready.prompts {
-            let ids: Vec<i64> = prompt.tokens.iter().map(|id| i64::from(*id)).collect();
-            limits.prompt_ids(&ids)?;
+            limits.prompt_ids(&prompt.tokens)?;
             ready.params.verify_prompt(prompt.tokens.len())?;
         }
         Ok(limits.data_parallel_rank(request.rank.map(i128::from))?)

@@ -177,13 +177,14 @@ impl Limits {
     ///
     /// # Errors
     /// 400 for an empty prompt or an unknown id.
-    pub fn prompt_ids(&self, ids: &[i64]) -> Result<(), Fault> {
+    pub fn prompt_ids<T: Copy + Ord + Into<i64>>(&self, ids: &[T]) -> Result<(), Fault> {
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Err(Fault::bad_request("The decoder prompt cannot be empty"));
         };
+        let (lowest, highest): (i64, i64) = ((*lowest).into(), (*highest).into());
         let size = self.vocab_size.map_or(i64::MAX, i64::from);
-        let unknown = if *lowest < 0 { lowest } else { highest };
-        if (0..size).contains(unknown) {
+        let unknown = if lowest < 0 { lowest } else { highest };
+        if (0..size).contains(&unknown) {
             return Ok(());
         }
         Err(Fault::bad_request(format!(

@@ -54,9 +54,13 @@ pub struct Vllm {
     running: Vec<Slot>,
     bulk: BulkDecode,
     /// Steps in flight; the first one runs.
-    flight: VecDeque<Step>,
+    flight: VecDeque<Box<Step>>,
     /// Steps to use again.
-    spare: Vec<Step>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a step changes places several times, and is large"
+    )]
+    spare: Vec<Box<Step>>,
     /// When to schedule next.
     plan_at: Option<SimTime>,
     paused: bool,
@@ -200,7 +204,7 @@ impl Vllm {
 
     /// A step without sequences: what it did to the blocks is reported after what the steps in flight
     /// did before.
-    fn release(&mut self, mut step: Step, now: SimTime, out: &mut Outbox) {
+    fn release(&mut self, mut step: Box<Step>, now: SimTime, out: &mut Outbox) {
         if let Some(last) = self.flight.back_mut() {
             last.events.append(&mut step.events);
             last.rejected.append(&mut step.rejected);
@@ -217,7 +221,9 @@ impl Vllm {
         };
         let now = step.end;
         self.bulk.finished(&step);
-        out.extend(step.events.drain(..).map(|event| (now, event)));
+        if !step.events.is_empty() {
+            out.extend(step.events.drain(..).map(|event| (now, event)));
+        }
         out.reserve(step.entries.len() + 1);
         let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
@@ -388,6 +394,9 @@ impl Vllm {
 }
 
 fn report_rejected(step: &mut Step, now: SimTime, out: &mut Outbox) {
+    if step.rejected.is_empty() {
+        return;
+    }
     let end = End::Cancelled;
     let ended = step
         .rejected
@@ -445,13 +454,14 @@ impl Scheduler for Vllm {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
+        // Asked several times a step.
+        let earlier = |a: Option<SimTime>, b: Option<SimTime>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
         let end = self.flight.front().map(|step| step.end);
-        let timers = [self.timers.next_due(), self.leases.next_due()];
-        [end, self.plan_at]
-            .into_iter()
-            .chain(timers)
-            .flatten()
-            .min()
+        let kept = earlier(self.timers.next_due(), self.leases.next_due());
+        earlier(earlier(end, self.plan_at), kept)
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {

@@ -29,35 +29,45 @@ use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a chat.
 pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
-    let bounds = &app.policy.generation.defaults.bounds;
-    let text = received.for_schema(&app);
-    // A body of usual members says nothing beside the request.
-    let (request, value) = match text.and_then(|text| ChatRequest::read_plain(text, bounds)) {
-        Some(request) => (request, Value::Null),
-        None => {
-            let value = received.posted(&app)?;
-            (read(&app, &received.head, &value)?, value)
-        }
-    };
-    answer(&app, &received.head, &value, request).await
+    respond(&app, &received).await
 }
 
 /// Answers a chat that did not pass the router.
 pub(crate) async fn post(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let answer = match Received::from_request(request, app).await {
-        Ok(received) => create(State(app.clone()), received).await,
+        Ok(received) => respond(app, &received).await,
         Err(fault) => Err(fault),
     };
     answer.unwrap_or_else(|fault| error::response(&fault))
+}
+
+async fn respond(app: &Arc<App>, received: &Received) -> Answer {
+    let bounds = &app.policy.generation.defaults.bounds;
+    let text = received.for_schema(app);
+    // A body of usual members says nothing beside the request.
+    let (request, value) = match text.and_then(|text| ChatRequest::read_plain(text, bounds)) {
+        Some(request) => (Box::new(request), Value::Null),
+        None => {
+            let value = received.posted(app)?;
+            (read(app, &received.head, &value)?, value)
+        }
+    };
+    answer(app, &received.head, &value, &request).await
 }
 
 /// Reads a body by its schema.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn read(app: &App, head: &RequestHead, value: &Value) -> Result<ChatRequest, Fault> {
+pub(crate) fn read(
+    app: &App,
+    head: &RequestHead,
+    value: &Value,
+) -> Result<Box<ChatRequest>, Fault> {
     let body = generation::arrive(app, head, Api::Chat, legacy::body(app, value))?;
+    // Boxed: what is held while a request waits is moved with it, and this is large.
     ChatRequest::parse(&body, &app.policy.generation.defaults.bounds)
+        .map(Box::new)
         .map_err(|fault| app.policy.first_reader.unread(fault))
 }
 
@@ -66,13 +76,13 @@ pub(crate) async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
-    request: ChatRequest,
+    request: &ChatRequest,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("chatcmpl-", &head.headers, request.request_id.as_deref());
     let threshold = transfer::hit_threshold(app, &head.headers, value);
-    let requests = std::slice::from_ref(&request);
+    let requests = std::slice::from_ref(request);
     let started = match start(app, head, requests, id, threshold).await {
         Ok(started) => started,
         Err(Refused::Late { fault, .. }) if stream => {

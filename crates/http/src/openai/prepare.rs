@@ -9,7 +9,7 @@ use super::logprobs::Distribution;
 use super::response_shape::ResponseShape;
 use crate::app::{App, LoadGuard, unix_now};
 use crate::media;
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_config::CliMode;
@@ -304,9 +304,7 @@ pub(crate) async fn whole<T: Send + 'static>(
 /// A unary answer with the load header, when one was asked for.
 pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
     let mut response = error::json(StatusCode::OK, body);
-    let format = headers
-        .get("endpoint-load-metrics-format")
-        .map(HeaderValue::as_bytes);
+    let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
     let text = match format {
         Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, false)),
         Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, true)),

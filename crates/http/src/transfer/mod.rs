@@ -13,6 +13,7 @@ use super::app::App;
 use super::image_output;
 use super::openai::ids::uid;
 use super::openai::response_shape::ResponseShape;
+use super::request_head::names;
 use super::vllm::ok;
 use vllm_sim_config::{CliMode, Connector};
 use vllm_sim_engine::driver::KvSource;
@@ -134,13 +135,11 @@ fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
 /// The least share of the prompt that must be cached, from the header that forces a miss, the
 /// request or the server's own setting.
 pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
-    let forced = headers
-        .get("x-cache-threshold-finish-reason")
-        .is_some_and(|value| {
-            value
-                .to_str()
-                .is_ok_and(|v| image_output::parse_bool(v.trim()) == Some(true))
-        });
+    let forced = headers.get(&names::CACHE_THRESHOLD).is_some_and(|value| {
+        value
+            .to_str()
+            .is_ok_and(|v| image_output::parse_bool(v.trim()) == Some(true))
+    });
     if forced {
         // More than all of it.
         return Some(2.0);

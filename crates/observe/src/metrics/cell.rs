@@ -87,6 +87,14 @@ impl Histogram {
         }
     }
 
+    /// Counts zero so many times.
+    pub(super) fn observe_zeros(&self, times: u64) {
+        if times > 0 {
+            let bucket = self.bounds.partition_point(|bound| *bound < 0.0);
+            self.buckets[bucket].inc_by(times);
+        }
+    }
+
     pub(super) fn bounds(&self) -> &[f64] {
         &self.bounds
     }

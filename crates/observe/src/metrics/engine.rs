@@ -176,6 +176,11 @@ impl EngineMetrics {
         self.cells.itl.observe(itl_s);
     }
 
+    /// A sequence made output again `times` times at one instant.
+    pub(crate) fn on_zero_gaps(&self, times: u32) {
+        self.cells.itl.observe_zeros(times.into());
+    }
+
     /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
     /// engine's prefix cache and through a connector.
     pub(crate) fn on_scheduled(&self, queries: u32, hits: u32, ext_queries: u32, ext_hits: u32) {

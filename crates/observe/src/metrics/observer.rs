@@ -169,9 +169,7 @@ impl Observer for MetricsObserver {
                 if !first {
                     self.metrics.on_gap((at - since).as_secs_f64());
                 }
-                for _ in 1..*n {
-                    self.metrics.on_gap(0.0);
-                }
+                self.metrics.on_zero_gaps(n.saturating_sub(1));
                 if !self.features.steps {
                     let computed = if first {
                         record.prompt - record.cached

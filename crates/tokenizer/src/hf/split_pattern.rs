@@ -38,10 +38,10 @@ impl SplitPattern {
             return 1 + contraction(rest);
         }
         if class == CharClass::Letter {
-            return run(text, |c| char_class(c) == CharClass::Letter);
+            return letters(text);
         }
         if !matches!(first, '\r' | '\n') && class != CharClass::Number {
-            let letters = run(rest, |c| char_class(c) == CharClass::Letter);
+            let letters = letters(rest);
             if letters > 0 {
                 return first.len_utf8() + letters;
             }
@@ -126,6 +126,16 @@ fn contraction(rest: &str) -> usize {
 
 fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
+}
+
+/// Letters; most are of one byte.
+fn letters(text: &str) -> usize {
+    let ascii = text.bytes().position(|byte| !byte.is_ascii_alphabetic());
+    match ascii {
+        None => text.len(),
+        Some(at) if text.as_bytes()[at].is_ascii() => at,
+        Some(at) => at + run(&text[at..], |c| char_class(c) == CharClass::Letter),
+    }
 }
 
 /// Signs and the line ends behind them.
