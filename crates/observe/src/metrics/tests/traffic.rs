@@ -316,6 +316,9 @@ fn adapters_show_under_the_settings_of_each_project() {
         ]
     );
 
+    m.restart();
+    assert_eq!(series(&m, &["lora_requests_info"]), idle);
+
     let m = metrics(Settings {
         compat: Compat::Llmd,
         ..config_a()
