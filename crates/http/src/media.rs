@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::app::App;
-use vllm_sim_config::CliMode;
 use vllm_sim_service::generate::Mode;
 use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a, media_marker};
 use vllm_sim_wire::fault::Fault;
@@ -82,7 +81,7 @@ pub(crate) fn find(
         engine.on_mm_cache(media.marked.len() as u32, hits);
         return Ok(Some((marked, media)));
     }
-    if app.config.model.cli_mode == CliMode::Llmd {
+    if app.policy.mode.any_media {
         let parts = messages
             .iter()
             .filter_map(|message| match message.content() {

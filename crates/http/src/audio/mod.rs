@@ -28,7 +28,7 @@ use super::openai::prepare;
 use super::request_head::RequestHead;
 use form::Form;
 use render::{Clip, SpeechStream, Transcript};
-use vllm_sim_config::{CliMode, Listener};
+use vllm_sim_config::Listener;
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::request::{AudioInput, Prompt, Target};
@@ -290,7 +290,7 @@ fn shown(app: &App, request: &SpeechRequest, target: &Target) -> Arc<str> {
 /// 400 for what is no audio, in vLLM's words.
 async fn seconds_of(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.config.api.speech;
-    let any = app.config.model.cli_mode == CliMode::Llmd;
+    let any = app.policy.mode.any_audio;
     let size = audio.len();
     off_thread(size, move || duration::seconds(&audio, &limits, any)).await
 }

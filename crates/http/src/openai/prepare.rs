@@ -12,7 +12,6 @@ use crate::media;
 use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, Render};
 use crate::{error, fault};
-use vllm_sim_config::CliMode;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::{Prepared, Reply, ToolRequest, off_thread};
 use vllm_sim_tokenizer::{ContentFormat, TemplateError, Tokenizer};
@@ -102,7 +101,7 @@ pub(crate) fn messages(
         ContentFormat::String => WireFormat::String,
         ContentFormat::Openai => WireFormat::OpenAi,
     };
-    let shown: Vec<Value> = if app.config.model.cli_mode == CliMode::Llmd {
+    let shown: Vec<Value> = if app.policy.mode.any_media {
         // llm-d takes images and audio whatever the model.
         messages.iter().map(|m| m.raw().clone()).collect()
     } else {

@@ -5,6 +5,7 @@ mod first_reader;
 mod llmd_bodies;
 mod llmd_lenient;
 mod llmd_responses;
+mod mode_policy;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::first_reader::{Api, FirstReader};
+use self::mode_policy::ModePolicy;
 use super::error;
 use super::openai::ids::{CallIds, call_ids, numbered, rank_engine_id, request_id, uid};
 use super::openai::responses::ids::Ids;
@@ -92,6 +94,8 @@ pub(crate) struct Policy {
     pub(crate) rendered: RenderedForm,
     /// How adapters are loaded, engines sent to sleep and settings shown.
     pub(crate) operations: OperationForm,
+    /// What the command-line mode does, whatever the rest says.
+    pub(crate) mode: ModePolicy,
 }
 
 /// What is said of a name that nobody answers to.
@@ -193,14 +197,15 @@ impl Policy {
             context: ContextCheck::Prompt,
             calls: CallLength::Cut,
         };
+        let mode = ModePolicy::of(config.model.cli_mode);
         if config.model.compat == Compat::Llmd {
-            Self::llmd(generation)
+            Self::llmd(generation, mode)
         } else {
-            Self::vllm(generation)
+            Self::vllm(generation, mode)
         }
     }
 
-    fn vllm(generation: GenerationPolicy) -> Self {
+    fn vllm(generation: GenerationPolicy, mode: ModePolicy) -> Self {
         Self {
             generation,
             first_reader: FirstReader::Schema,
@@ -230,10 +235,11 @@ impl Policy {
             logprobs_by_position: false,
             rendered: RenderedForm::Request,
             operations: OperationForm::Checked,
+            mode,
         }
     }
 
-    fn llmd(generation: GenerationPolicy) -> Self {
+    fn llmd(generation: GenerationPolicy, mode: ModePolicy) -> Self {
         let limits = Limits {
             max_logprobs: generation
                 .limits
@@ -278,6 +284,7 @@ impl Policy {
             logprobs_by_position: true,
             rendered: RenderedForm::Tokens,
             operations: OperationForm::Lenient,
+            mode,
         }
     }
 }

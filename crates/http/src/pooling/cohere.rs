@@ -14,7 +14,6 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
-use vllm_sim_config::CliMode;
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
@@ -34,7 +33,7 @@ pub(crate) async fn create(
     let _guard = enter(&app, texts.len())?;
     let length = vector::dimensions(&app, request.output_dimension)?;
     rows::check(texts.len(), length)?;
-    let hashed = app.config.model.cli_mode == CliMode::Vllm;
+    let hashed = app.policy.mode.embeds_words;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts.iter().map(|t| tokenizer.encode(t, true)).collect();
     let float = vec!["float".to_owned()];

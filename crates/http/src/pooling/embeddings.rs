@@ -17,7 +17,7 @@ use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
 use crate::policy::Api;
-use vllm_sim_config::{CliMode, Task};
+use vllm_sim_config::Task;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -85,7 +85,7 @@ async fn answer(
         vector::dimensions(app, request.dimensions)?
     };
     rows::check(inputs.len(), length)?;
-    let hashed = app.config.model.cli_mode == CliMode::Vllm && !classes;
+    let hashed = app.policy.mode.embeds_words && !classes;
     let unit = request.use_activation != Some(false);
     let embed = move |tokens: &[u32]| match hashed {
         true => vector::hashed(tokens, length, unit),

@@ -72,10 +72,9 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
 /// vLLM's 400 for a model that cannot; llm-d's for less than 1.
 pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
     let model = app.config.model.hf_config.as_deref();
-    let simulator = app.config.model.cli_mode == vllm_sim_config::CliMode::Llmd;
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
-        .filter(|_| !simulator)
+        .filter(|_| app.policy.mode.embeds_like_model)
         .and_then(|n| usize::try_from(n).ok())
         .unwrap_or(app.config.content.default_embedding_dimensions as usize);
     let Some(requested) = requested else {
@@ -86,13 +85,18 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
             .and_then(|config| config.get(key))
             .is_some_and(|v| v.as_bool() == Some(true) || v.is_array())
     };
-    if !simulator && !cuts("is_matryoshka") && !cuts("matryoshka_dimensions") {
+    if app.policy.mode.embeds_like_model && !cuts("is_matryoshka") && !cuts("matryoshka_dimensions")
+    {
         let name = app.service.models.displayed();
         return Err(Fault::bad_request(format!(
             "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));
     }
-    let max = if simulator { 1_000_000 } else { own };
+    let max = if app.policy.mode.embeds_like_model {
+        own
+    } else {
+        1_000_000
+    };
     match usize::try_from(requested) {
         Ok(n) if n >= 1 && n <= max => Ok(n),
         Ok(n) if n > max => Err(Fault::parameter(

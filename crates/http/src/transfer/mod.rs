@@ -15,7 +15,7 @@ use super::openai::ids::uid;
 use super::openai::response_shape::ResponseShape;
 use super::request_head::names;
 use super::vllm::ok;
-use vllm_sim_config::{CliMode, Connector};
+use vllm_sim_config::Connector;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::{HandOver, Transfer};
@@ -37,13 +37,13 @@ pub(crate) fn terms(
     };
     let config = app.config.kv_transfer.as_ref();
     let connector = match config {
-        None if app.config.model.cli_mode == CliMode::Llmd => Some(Connector::Nixl),
+        None if app.policy.mode.transfers_unasked => Some(Connector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
     };
     if is_true(params, "do_remote_prefill") {
         return match connector {
-            _ if app.config.model.cli_mode == CliMode::Llmd => Transfer::FromRemote(source(params)),
+            _ if app.policy.mode.transfers_unasked => Transfer::FromRemote(source(params)),
             Some(connector) if names_source(connector, params) => {
                 Transfer::FromRemote(source(params))
             }

@@ -12,7 +12,6 @@ use crate::app::{App, unix_now};
 use crate::body::Received;
 use crate::error::Answer;
 use crate::{error, query};
-use vllm_sim_config::CliMode;
 use vllm_sim_observe::metrics::{Operation, SleepState};
 use vllm_sim_service::{Asset, Halt};
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -22,7 +21,7 @@ use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: SleepQuery = query::read(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
-    if app.config.model.cli_mode == CliMode::Llmd {
+    if app.policy.mode.lenient_sleep {
         if sleeps(&app) {
             app.service.doze();
             set_sleep_state(&app, SleepState::WeightsOffloaded);
@@ -54,7 +53,7 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             "kv_cache" => assets.push(Asset::KvCache),
             "scheduling" => assets.push(Asset::Scheduling),
             // llm-d knows one tag and ignores the rest.
-            _ if app.config.model.cli_mode == CliMode::Llmd => {}
+            _ if app.policy.mode.lenient_sleep => {}
             other => {
                 return Err(refused(format!(
                     "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
@@ -62,7 +61,7 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             }
         }
     }
-    if app.config.model.cli_mode == CliMode::Llmd {
+    if app.policy.mode.lenient_sleep {
         if sleeps(&app) {
             let cache = assets.is_empty() || assets.contains(&Asset::KvCache);
             let engine = &app.config.engine;

@@ -13,7 +13,6 @@ use crate::body::Received;
 use crate::error;
 use crate::error::Answer;
 use crate::policy::OperationForm;
-use vllm_sim_config::CliMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
@@ -85,7 +84,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
         return Err(lora::already_loaded(name));
     }
-    if app.config.model.cli_mode == CliMode::Llmd {
+    if app.policy.mode.any_adapter {
         return Ok(());
     }
     if !app.config.lora.enabled {
