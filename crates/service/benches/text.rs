@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{GenerateRequest, Stops};
+use vllm_sim_service::generate::request::{GenerateRequest, StopString, Stops};
 use vllm_sim_service::generate::{Generator, Mode};
 use vllm_sim_tokenizer::{ChatInput, Tokenizer, TokenizerLocation};
 
@@ -26,7 +26,7 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     println!("{name:<28} {each:>9} ns");
 }
 
-fn generate_request(key: u64, limit: u32, stops: Stops) -> GenerateRequest {
+fn generate_request(key: u64, limit: u32, stops: Arc<Stops>) -> GenerateRequest {
     GenerateRequest {
         key,
         limit,
@@ -83,19 +83,22 @@ fn main() {
         );
     });
     let generator = Generator::new(Mode::Random, 7, tokenizer);
-    let endless = |strings: Vec<String>| Stops {
-        strings,
-        ignore_eos: true,
-        ..Stops::default()
+    let endless = |strings: &[&str]| {
+        let strings = strings.iter().map(|text| (*text).to_owned());
+        Arc::new(Stops {
+            strings: strings.filter_map(StopString::new).collect(),
+            ignore_eos: true,
+            ..Stops::default()
+        })
     };
     for limit in [100, 2_000] {
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script = generator.script(&generate_request(i.into(), limit, endless(Vec::new())));
+            let script = generator.script(&generate_request(i.into(), limit, endless(&[])));
             assert_eq!(script.len(), limit);
         });
     }
     time("script with stop strings", rounds, |i| {
-        let stops = endless(vec!["nobody says this".into(), "or that".into()]);
+        let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
             generator
                 .script(&generate_request(i.into(), 2_000, stops))

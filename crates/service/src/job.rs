@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{HandOver, LiveSettings};
-use crate::generate::request::{Bias, Prompt, Stops, Target};
+use crate::generate::request::{Bias, Prompt, StopString, Stops, Target};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::KvSource;
@@ -31,9 +31,9 @@ pub struct Job {
     /// requests give equal answers whatever their seed.
     pub greedy: bool,
     /// How a sequence may end.
-    pub stops: Stops,
+    pub stops: Arc<Stops>,
     /// What steers the choice of tokens.
-    pub bias: Bias,
+    pub bias: Arc<Bias>,
     /// What each choice is made of.
     pub content: Content,
     /// Whether calls of tools are written to their end, whatever `max_tokens` says.
@@ -85,12 +85,15 @@ impl Job {
     /// A job with what the sampler is asked to do, for the base model.
     pub fn new(params: &SamplingParams, arrived: SimTime) -> Self {
         let small = |n: i128| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
-        let ids = |ids: &[i128]| {
-            ids.iter()
-                .filter_map(|id| u32::try_from(*id).ok())
-                .collect()
+        let ids = |ids: Option<&[i128]>| {
+            let ids = ids.unwrap_or_default().iter();
+            ids.filter_map(|id| u32::try_from(*id).ok())
+                .collect::<Vec<_>>()
         };
+        let stops = params.stop.iter().flat_map(|stop| &stop.0);
         let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
+        let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
+        let allowed = params.allowed_token_ids.as_deref();
         Self {
             id: "".into(),
             target: Target::Base,
@@ -100,28 +103,18 @@ impl Job {
             limited: params.max_tokens.is_some(),
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY || params.top_k == 1,
-            stops: Stops {
-                strings: params
-                    .stop
-                    .as_ref()
-                    .map(|stop| stop.0.clone())
-                    .unwrap_or_default(),
+            stops: Arc::new(Stops {
+                strings: stops.cloned().filter_map(StopString::new).collect(),
                 include: params.include_stop_str_in_output,
-                ids: params
-                    .stop_token_ids
-                    .as_deref()
-                    .map(ids)
-                    .unwrap_or_default(),
+                ids: ids(params.stop_token_ids.as_deref()).into_iter().collect(),
                 ignore_eos: params.ignore_eos,
                 min_tokens: small(params.min_tokens),
-            },
-            bias: Bias {
-                logits: logits
-                    .filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)))
-                    .collect(),
-                allowed: params.allowed_token_ids.as_deref().map(ids),
-                bad_words: params.bad_words.clone().unwrap_or_default(),
-            },
+            }),
+            bias: Arc::new(Bias::new(
+                logits,
+                allowed.map(|allowed| ids(Some(allowed))),
+                params.bad_words.as_deref().unwrap_or_default(),
+            )),
             content: Content::Text,
             whole_calls: false,
             reasoning: None,

@@ -6,6 +6,7 @@ mod length;
 mod recorded;
 pub mod request;
 mod script;
+mod steering;
 mod stop;
 pub mod tools;
 
@@ -20,9 +21,10 @@ pub use script::{
     CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Token, context_after,
 };
 
-use crate::generate::request::{GenerateRequest, OutputForm};
+use crate::generate::request::{GenerateRequest, OutputForm, Stops};
 use corpus::CorpusSentence;
 use script::{TokenRun, TokenSource};
+use steering::ForcedTokens;
 use vllm_sim_random::{Draw, Purpose, stream};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
@@ -38,11 +40,6 @@ pub enum Mode {
     /// `--mm-encoder-only`).
     Encoder,
 }
-
-/// A logit bias from which on the biased token is the only one ever chosen.
-const DECISIVE_BIAS: f64 = 50.0;
-/// A logit bias below which a token never appears.
-const BANNING_BIAS: f64 = -50.0;
 
 /// Tokens of the shortest thought that a limit may cut, end marker included.
 const SHORTEST_THOUGHT: u32 = 12;
@@ -141,7 +138,7 @@ impl Generator {
             len: 0,
             times: None,
         };
-        let forced = self.forced(request);
+        let forced = request.bias.forced(|id| self.ends(id, &request.stops));
         let mut written = Vec::new();
         let (reason, stop) = match (&request.form, forced) {
             (OutputForm::Text, Some(forced)) => {
@@ -330,7 +327,9 @@ impl Generator {
             tries += 1;
             // A short reply that starts inside a letter would say nothing.
             let mute = first && fragments.ends.first() == Some(&0);
-            if tries < 1000 && (mute || is_banned(fragments, request)) {
+            let number = 2 * index as usize + usize::from(first);
+            let bans = || request.bias.bans(number, 2 * self.corpus.len(), fragments);
+            if tries < 1000 && (mute || bans()) {
                 continue;
             }
             let tokens = (fragments.ids.len() as u32).min(until - draft.len);
@@ -432,38 +431,27 @@ impl Generator {
         whole
     }
 
-    /// The token that a decisive bias makes the only choice.
-    fn forced(&self, request: &GenerateRequest) -> Option<Vec<u32>> {
-        if let Some(allowed) = request.bias.allowed.as_ref().filter(|a| !a.is_empty()) {
-            return Some(allowed.clone());
-        }
-        let strongest = request
-            .bias
-            .logits
-            .iter()
-            .filter(|(_, bias)| *bias >= DECISIVE_BIAS)
-            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
-        Some(vec![strongest.0])
+    /// Whether a token ends the output of a request that stops so.
+    fn ends(&self, id: u32, stops: &Stops) -> bool {
+        let tokenizer = &self.tokenizer;
+        let own = Some(id) == tokenizer.eos() || tokenizer.stop_ids().contains(&id);
+        own && !stops.ignore_eos || stops.ids.contains(id)
     }
 
     /// Tokens drawn from a given set, until one of them ends the output.
     fn forced_tokens(
         &self,
         request: &GenerateRequest,
-        choices: Vec<u32>,
+        ForcedTokens { ending, lasting }: &ForcedTokens,
         draft: &mut Draft,
         rng: &mut ChaCha8Rng,
     ) -> (Reason, Option<StopReason>) {
         let stops = &request.stops;
         let eos = self.tokenizer.eos().filter(|_| !stops.ignore_eos);
-        let ends = |id: u32| {
-            let secondary = !stops.ignore_eos && self.tokenizer.stop_ids().contains(&id);
-            Some(id) == eos || secondary || stops.ids.contains(&id)
-        };
-        let (ending, lasting): (Vec<u32>, Vec<u32>) = choices.iter().partition(|id| ends(**id));
         let mut ids = Vec::new();
         let mut last = None;
-        let draws = rng.between(0, choices.len() as u64 * 8);
+        let choices = ending.len() + lasting.len();
+        let draws = rng.between(0, choices as u64 * 8);
         while (ids.len() as u32) < request.limit {
             let early = (ids.len() as u32) < stops.min_tokens;
             let over = lasting.is_empty() || ids.len() as u64 >= draws;
@@ -535,16 +523,4 @@ fn fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Fragments
         ends,
         text,
     }
-}
-
-/// Whether a sentence holds a word or a token that the client banned.
-fn is_banned(fragments: &Fragments, request: &GenerateRequest) -> bool {
-    let bias = &request.bias;
-    bias.bad_words
-        .iter()
-        .any(|word| fragments.text.contains(word.trim()))
-        || bias
-            .logits
-            .iter()
-            .any(|(id, bias)| *bias <= BANNING_BIAS && fragments.ids.contains(id))
 }

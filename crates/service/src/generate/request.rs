@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use super::steering::{Bias, StopString, TokenIds};
 use super::tools::ToolCall;
 use vllm_sim_engine::SimTime;
 use vllm_sim_tokenizer::MediaFeature;
@@ -51,26 +52,15 @@ pub struct AudioInput {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stops {
     /// Strings that end the output when they appear in it.
-    pub strings: Vec<String>,
+    pub strings: Vec<StopString>,
     /// Whether a matched string stays in the output.
     pub include: bool,
     /// Token ids that end the output, besides the model's own.
-    pub ids: Vec<u32>,
+    pub ids: TokenIds,
     /// The model's end-of-sequence tokens do not end the output.
     pub ignore_eos: bool,
     /// No stop before this many tokens.
     pub min_tokens: u32,
-}
-
-/// What steers the choice of tokens.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Bias {
-    /// Added to the logit of a token; a strong one decides.
-    pub logits: Vec<(u32, f64)>,
-    /// Only these tokens may appear.
-    pub allowed: Option<Vec<u32>>,
-    /// Words that may not appear.
-    pub bad_words: Vec<String>,
 }
 
 /// What the output is made of.
@@ -101,9 +91,9 @@ pub struct GenerateRequest {
     /// The tokens that it answers with, where they are not those of the text.
     pub echo_ids: Option<Arc<[u32]>>,
     /// How it may end.
-    pub stops: Stops,
+    pub stops: Arc<Stops>,
     /// What steers it.
-    pub bias: Bias,
+    pub bias: Arc<Bias>,
     /// What it is made of.
     pub form: OutputForm,
     /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.

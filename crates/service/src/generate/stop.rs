@@ -6,7 +6,7 @@
 use super::script::{
     Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
 };
-use crate::generate::request::{GenerateRequest, Stops};
+use crate::generate::request::{GenerateRequest, StopString, Stops};
 use vllm_sim_tokenizer::{Fragments, Tokenizer};
 
 /// What ends a thought, as far as stop strings see it; no client does.
@@ -19,7 +19,7 @@ pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &
     if stops.include {
         show_last(script, tokenizer, request.skip_special_tokens);
     }
-    if stops.strings.iter().any(|s| !s.is_empty()) {
+    if !stops.strings.is_empty() {
         cut_at_string(script, stops);
     }
     if script.finish.stop.is_some() {
@@ -38,7 +38,7 @@ fn cut_at_token(script: &mut Script, stops: &Stops, tokenizer: &Tokenizer) {
     let hit = script
         .tokens()
         .enumerate()
-        .find(|(index, token)| *index as u32 >= stops.min_tokens && stops.ids.contains(&token.id));
+        .find(|(index, token)| *index as u32 >= stops.min_tokens && stops.ids.contains(token.id));
     let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else {
         return;
     };
@@ -128,6 +128,7 @@ impl Seen {
     /// with the token that ends it.
     fn hold_back(&mut self, held: usize) {
         let last = self.channels.len().saturating_sub(1);
+        let mut held_back = HeldBack::new(&self.text, held);
         let mut from = 0;
         while from < self.channels.len() {
             let channel = self.channels[from];
@@ -140,7 +141,7 @@ impl Seen {
                 let shows_all = if final_piece { last } else { to - 1 };
                 let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
                 for end in &mut self.ends[from..shows_all] {
-                    *end = hold_back(&self.text, *end, held).max(start);
+                    *end = held_back.shown(*end).max(start);
                 }
                 let shown = shows_all
                     .checked_sub(1)
@@ -155,70 +156,93 @@ impl Seen {
 }
 
 fn cut_at_string(script: &mut Script, stops: &Stops) {
-    let longest = stops.strings.iter().map(|s| s.chars().count()).max();
+    let longest = stops
+        .strings
+        .iter()
+        .map(|s| s.as_str().chars().count())
+        .max();
     let held = match stops.include {
         true => 0,
         false => longest.unwrap_or(0).saturating_sub(1),
     };
     let mut seen = Seen::default();
     let mut matched = None;
+    let mut progress = vec![0; stops.strings.len()];
     let mut cursor = Cursor::default();
     while let Some(token) = script.next(&mut cursor) {
         let before = seen.text.len();
         seen.push(&token);
-        if seen.text.len() > before && seen.ids.len() as u32 > stops.min_tokens {
-            matched = find(&seen.text, before, &stops.strings);
-            if matched.is_some() {
-                break;
-            }
+        let found = find(&seen.text[before..], &stops.strings, &mut progress);
+        if seen.ids.len() as u32 > stops.min_tokens
+            && let Some((which, end)) = found
+        {
+            matched = Some((which, before + end));
+            break;
         }
     }
     let plain = |c: &Channel| matches!(c, Channel::Content | Channel::Marker);
     if !seen.channels.iter().all(plain) && matched.is_none() {
         return;
     }
-    if let Some((at, which)) = matched {
-        let stop = &stops.strings[which];
-        let end = if stops.include { at + stop.len() } else { at };
+    if let Some((which, end)) = matched {
+        let stop = stops.strings[which].as_str();
+        let end = if stops.include { end } else { end - stop.len() };
         seen.text.truncate(end);
         seen.ends
             .iter_mut()
             .for_each(|shown| *shown = (*shown).min(end));
         script.finish = Finish {
             reason: Reason::Stop,
-            stop: Some(StopReason::Text(stop.clone())),
+            stop: Some(StopReason::Text(stop.to_owned())),
         };
     }
     seen.hold_back(held);
     rebuild(script, seen);
 }
 
-/// The first stop string of the list that ends within what was just added.
-fn find(text: &str, before: usize, strings: &[String]) -> Option<(usize, usize)> {
-    strings
-        .iter()
-        .enumerate()
-        .filter(|(_, s)| !s.is_empty())
-        .find_map(|(which, stop)| {
-            let mut from = before.saturating_sub(stop.len().saturating_sub(1));
-            while !text.is_char_boundary(from) {
-                from -= 1;
-            }
-            text[from..]
-                .find(stop.as_str())
-                .map(|at| (from + at, which))
-        })
+/// The first stop string of the list that ends within what was just added, and where it does.
+fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(usize, usize)> {
+    let mut first = None;
+    for (which, (stop, matched)) in strings.iter().zip(progress).enumerate() {
+        let end = stop.read(added, matched);
+        first = first.or(end.map(|end| (which, end)));
+    }
+    first
 }
 
-/// The end of what is shown of `text[..end]` when `held` characters stay back.
-fn hold_back(text: &str, end: usize, held: usize) -> usize {
-    let end = end.min(text.len());
-    let shown = &text[..floor(text, end)];
-    shown
-        .char_indices()
-        .rev()
-        .nth(held.wrapping_sub(1))
-        .map_or_else(|| if held == 0 { shown.len() } else { 0 }, |(at, _)| at)
+/// Reads a text from its start, and says where its last characters begin.
+struct HeldBack<'t> {
+    text: &'t str,
+    held: usize,
+    read: usize,
+    begin: usize,
+    /// Characters between the two.
+    between: usize,
+}
+
+impl<'t> HeldBack<'t> {
+    fn new(text: &'t str, held: usize) -> Self {
+        Self {
+            text,
+            held,
+            read: 0,
+            begin: 0,
+            between: 0,
+        }
+    }
+
+    /// The end of what is shown of `text[..end]` when the last characters stay back; no `end` is
+    /// before the one asked for last.
+    fn shown(&mut self, end: usize) -> usize {
+        let end = floor(self.text, end.min(self.text.len())).max(self.read);
+        self.between += self.text[self.read..end].chars().count();
+        self.read = end;
+        let late = self.between.saturating_sub(self.held);
+        let mut chars = self.text[self.begin..].chars();
+        self.begin += chars.by_ref().take(late).map(char::len_utf8).sum::<usize>();
+        self.between -= late;
+        self.begin
+    }
 }
 
 fn floor(text: &str, mut at: usize) -> usize {

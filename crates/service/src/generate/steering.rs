@@ -1,0 +1,224 @@
+//! Lists of a request that every token of every choice is held against, in a form in which their
+//! length does not matter: they are worked out once and shared by all choices.
+
+use std::sync::OnceLock;
+
+use vllm_sim_tokenizer::Fragments;
+
+/// A logit bias from which on the biased token is the only one ever chosen.
+const DECISIVE_BIAS: f64 = 50.0;
+/// A logit bias below which a token never appears.
+const BANNING_BIAS: f64 = -50.0;
+
+/// Token ids, to be asked whether they hold one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TokenIds(Box<[u32]>);
+
+impl TokenIds {
+    /// Whether this is one of them.
+    pub fn contains(&self, id: u32) -> bool {
+        self.0.binary_search(&id).is_ok()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<u32> for TokenIds {
+    fn from_iter<I: IntoIterator<Item = u32>>(ids: I) -> Self {
+        let mut ids: Vec<u32> = ids.into_iter().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids.into())
+    }
+}
+
+/// A string that ends the output when it appears in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopString {
+    text: String,
+    /// By bytes that matched: how many of them match still when the next one differs
+    /// (Knuth-Morris-Pratt).
+    borders: Box<[u32]>,
+}
+
+impl StopString {
+    /// Makes itself ready to be looked for; `None` for a text that is in every text.
+    pub fn new(text: String) -> Option<Self> {
+        let bytes = text.as_bytes();
+        u32::try_from(bytes.len())
+            .ok()
+            .filter(|length| *length > 0)?;
+        let mut borders = vec![0; bytes.len()];
+        let mut matched = 0;
+        for at in 1..bytes.len() {
+            matched = grown(bytes, &borders, matched, bytes[at]);
+            borders[at] = matched;
+        }
+        let borders = borders.into();
+        Some(Self { text, borders })
+    }
+
+    /// The string.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Reads on: how many bytes of `piece` there are up to where the string ends first. `matched` is
+    /// how many of its bytes the text before ends with, at first 0.
+    pub(super) fn read(&self, piece: &str, matched: &mut u32) -> Option<usize> {
+        let bytes = self.text.as_bytes();
+        let mut end = None;
+        for (at, byte) in piece.bytes().enumerate() {
+            *matched = grown(bytes, &self.borders, *matched, byte);
+            if *matched as usize == bytes.len() {
+                *matched = self.borders[bytes.len() - 1];
+                end = end.or(Some(at + 1));
+            }
+        }
+        end
+    }
+}
+
+/// How many of `bytes` match with one more byte read, after `matched` of them.
+fn grown(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
+    while matched > 0 && bytes[matched as usize] != byte {
+        matched = borders[matched as usize - 1];
+    }
+    matched + u32::from(bytes[matched as usize] == byte)
+}
+
+/// What steers the choice of tokens.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Bias {
+    /// Nothing but these may appear; empty: anything.
+    forced: Vec<u32>,
+    banned: TokenIds,
+    /// Without blanks around them.
+    bad_words: Vec<String>,
+    split: OnceLock<ForcedTokens>,
+    /// Whether a sentence of the corpus is banned, as far as one has asked.
+    sentences: OnceLock<Box<[OnceLock<bool>]>>,
+}
+
+/// The tokens that alone may appear.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct ForcedTokens {
+    /// Those that end the output.
+    pub(super) ending: Vec<u32>,
+    /// The others.
+    pub(super) lasting: Vec<u32>,
+}
+
+impl Bias {
+    /// Of biases by token, the only tokens allowed, and words that may not appear.
+    pub fn new(
+        logits: impl Iterator<Item = (u32, f64)>,
+        allowed: Option<Vec<u32>>,
+        bad_words: &[String],
+    ) -> Self {
+        let mut strongest: Option<(u32, f64)> = None;
+        let mut banned = Vec::new();
+        for (id, bias) in logits {
+            if bias <= BANNING_BIAS {
+                banned.push(id);
+            }
+            let wins = |(other, most): (u32, f64)| bias > most || bias == most && id < other;
+            if bias >= DECISIVE_BIAS && strongest.is_none_or(wins) {
+                strongest = Some((id, bias));
+            }
+        }
+        let decided = || strongest.map(|(id, _)| id).into_iter().collect();
+        Self {
+            forced: allowed
+                .filter(|ids| !ids.is_empty())
+                .unwrap_or_else(decided),
+            banned: banned.into_iter().collect(),
+            bad_words: bad_words
+                .iter()
+                .map(|word| word.trim().to_owned())
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The tokens that alone may appear, if there are such; `ends` tells those that end the output
+    /// and is the same for all choices.
+    pub(super) fn forced(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
+        if self.forced.is_empty() {
+            return None;
+        }
+        Some(self.split.get_or_init(|| {
+            let (ending, lasting) = self.forced.iter().partition(|id| ends(**id));
+            ForcedTokens { ending, lasting }
+        }))
+    }
+
+    /// Whether a sentence holds a word or a token that may not appear; it is sentence `number` of
+    /// `count`.
+    pub(super) fn bans(&self, number: usize, count: usize, sentence: &Fragments) -> bool {
+        if self.bad_words.is_empty() && self.banned.is_empty() {
+            return false;
+        }
+        let known = || (0..count).map(|_| OnceLock::new()).collect();
+        *self.sentences.get_or_init(known)[number].get_or_init(|| {
+            let words = &mut self.bad_words.iter();
+            words.any(|word| sentence.text.contains(word.as_str()))
+                || sentence.ids.iter().any(|id| self.banned.contains(*id))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ends(stop: &str, pieces: &[String]) -> Vec<Option<usize>> {
+        let stop = StopString::new(stop.to_owned()).expect("a text");
+        let mut matched = 0;
+        let read = pieces.iter().map(|piece| stop.read(piece, &mut matched));
+        read.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_stop_string_is_found_where_a_search_finds_it(
+            stop in "[abé]{1,5}",
+            pieces in prop::collection::vec("[abé]{0,4}", 0..12),
+        ) {
+            let mut text = String::new();
+            let found = ends(&stop, &pieces);
+            for (piece, found) in pieces.iter().zip(found) {
+                let before = text.len();
+                text.push_str(piece);
+                let places = (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(stop.as_bytes()));
+                let end = places.map(|at| at + stop.len()).find(|end| *end > before);
+                prop_assert_eq!(found, end.map(|end| end - before));
+            }
+        }
+    }
+
+    #[test]
+    fn the_strongest_bias_decides() {
+        let forced = |logits: &[(u32, f64)], allowed: Option<Vec<u32>>| {
+            let bias = Bias::new(logits.iter().copied(), allowed, &[]);
+            bias.forced(|id| id == 2)
+                .cloned()
+                .map(|f| (f.ending, f.lasting))
+        };
+        assert_eq!(forced(&[(1, 49.0)], None), None);
+        assert_eq!(
+            forced(&[(9, 60.0), (7, 60.0), (8, 50.0)], None),
+            Some((vec![], vec![7]))
+        );
+        assert_eq!(
+            forced(&[(9, 60.0)], Some(vec![2, 1])),
+            Some((vec![2], vec![1]))
+        );
+        assert_eq!(forced(&[(9, 60.0)], Some(vec![])), Some((vec![], vec![9])));
+    }
+}

@@ -1,0 +1,153 @@
+//! Bodies of requests.
+
+use std::fs;
+
+use serde_json::Value;
+use vllm_sim_python as python;
+use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::body;
+use vllm_sim_wire::bounds::RequestBounds;
+use vllm_sim_wire::cohere::EmbedRequest;
+use vllm_sim_wire::openai::conversation::{ContentFormat, conversation};
+use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
+use vllm_sim_wire::vllm::derender::{
+    DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
+};
+use vllm_sim_wire::vllm::{
+    DetokenizeRequest, GenerateRequest, GenerativeScoringRequest, LoadLoraRequest, PoolingRequest,
+    TokenizeRequest,
+};
+
+use super::mutate::Corpus;
+use super::run::fuzz;
+use super::{files_below, lines};
+
+/// Signs of JSON, and names and values that requests have.
+const TOKENS: &[&str] = &[
+    "null",
+    "true",
+    "false",
+    "NaN",
+    "-Infinity",
+    "\"\"",
+    "[]",
+    "{}",
+    "[[]]",
+    ",",
+    ":",
+    "\\u0000",
+    "\\ud800",
+    "\\udc00",
+    "\\",
+    "\"5\"",
+    "\"yes\"",
+    "1.0",
+    "\"messages\":",
+    "\"content\":",
+    "\"role\":\"assistant\"",
+    "\"role\":\"tool\"",
+    "\"tool_calls\":",
+    "\"function\":",
+    "\"arguments\":\"{\"",
+    "\"type\":\"text\"",
+    "\"type\":\"image_url\"",
+    "\"tools\":",
+    "\"tool_choice\":\"required\"",
+    "\"stop\":",
+    "\"n\":",
+    "\"logprobs\":",
+    "\"prompt\":",
+    "\"stream_options\":",
+    "\"response_format\":",
+    "\"structured_outputs\":",
+    "\"logit_bias\":",
+    "\"stop_token_ids\":",
+    "\"input\":",
+    "\"reasoning\":",
+    "\"vllm_xargs\":",
+    "\"token_ids\":",
+];
+
+/// The bodies of the golden requests and of the recorded refusals.
+pub(crate) fn requests() -> Vec<Vec<u8>> {
+    let golden = files_below("tests/golden/http", ".txt").into_iter();
+    let golden = golden.filter_map(|path| {
+        let text = fs::read(path).unwrap();
+        let second = text.split(|byte| *byte == b'\n').nth(1)?;
+        second.starts_with(b"{").then(|| second.to_vec())
+    });
+    let refused = lines("tests/fixtures/errors", ".jsonl").into_iter();
+    let refused = refused.filter_map(|line| {
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        Some(line.get("body")?.as_str()?.as_bytes().to_vec())
+    });
+    golden.chain(refused).collect()
+}
+
+pub(crate) fn corpus() -> Corpus {
+    Corpus {
+        seeds: requests(),
+        tokens: TOKENS,
+    }
+}
+
+#[test]
+fn json_is_read_as_python_reads_it() {
+    fuzz("json", 1, corpus(), |input| match python::loads(input) {
+        Ok(value) => {
+            // Numbers beyond JSON are spelled as texts of our own; all else comes back.
+            let written = python::json::dumps(&value);
+            assert_eq!(python::loads(written.as_bytes()), Ok(value));
+        }
+        Err(error) => drop(error.located(input)),
+    });
+}
+
+#[test]
+fn a_chat_that_is_read_straight_is_the_one_that_the_schema_makes() {
+    fuzz("plain chat", 1, corpus(), |input| {
+        let bounds = RequestBounds::default();
+        if let Some(request) = ChatRequest::read_plain(input, &bounds) {
+            let value = body::read(Some("application/json"), input).unwrap();
+            assert_eq!(ChatRequest::parse(&value, &bounds), Ok(request));
+        }
+    });
+}
+
+#[test]
+fn request_classes_take_or_refuse() {
+    fuzz("request classes", 1, corpus(), |input| {
+        let Ok(value) = body::read(Some("application/json"), input) else {
+            return;
+        };
+        let bounds = RequestBounds::default();
+        if let Ok(request) = ChatRequest::parse(&value, &bounds) {
+            for format in [ContentFormat::String, ContentFormat::OpenAi] {
+                let _ = conversation(&request.messages, format, "m");
+            }
+        }
+        let refusals = [
+            CompletionRequest::parse(&value, &bounds).err(),
+            ResponsesRequest::parse(&value, &bounds).err(),
+            MessagesRequest::parse(&value, &bounds).err(),
+            CountTokensRequest::parse(&value).err(),
+            BatchChatRequest::parse(&value, &bounds).err(),
+            GenerateRequest::parse(&value, &bounds).err(),
+            EmbedRequest::parse(&value).err(),
+            PoolingRequest::parse_embedding(&value).err(),
+            PoolingRequest::parse_pooling(&value).err(),
+            PoolingRequest::parse_score(&value).err(),
+            PoolingRequest::parse_rerank(&value).err(),
+            GenerativeScoringRequest::parse(&value).err(),
+            TokenizeRequest::parse(&value).err(),
+            DetokenizeRequest::parse(&value).err(),
+            DerenderChatRequest::parse(&value).err(),
+            DerenderCompletionRequest::parse(&value).err(),
+            DerenderStreamRequest::parse(&value).err(),
+            LoadLoraRequest::parse(&value).err(),
+        ];
+        for refusal in refusals.into_iter().flatten() {
+            assert!(refusal.to_json().len() < 1 << 20, "a refusal multiplies");
+        }
+    });
+}

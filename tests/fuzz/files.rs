@@ -1,0 +1,409 @@
+//! Files of operators.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use vllm_sim_config::{CliMode, Loaded, load_engine};
+use vllm_sim_dataset::{Dataset, TABLE, hash_text};
+use vllm_sim_engine::latency::{Batch, Grid};
+use vllm_sim_random::{Purpose, stream};
+use vllm_sim_replay::load::{self, Format, LoadOptions};
+use vllm_sim_service::scenario::Scenario;
+
+use super::mutate::Corpus;
+use super::run::fuzz;
+use super::{files_below, literals, root};
+
+/// Most sessions that are taken out of a trace.
+const SESSIONS: usize = 100_000;
+
+/// A file that every input is written to.
+struct Scratch {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            path: folder.path().join(name),
+            _folder: folder,
+        }
+    }
+
+    fn write(&self, input: &[u8]) -> &Path {
+        fs::write(&self.path, input).unwrap();
+        &self.path
+    }
+}
+
+fn contents(folder: &str, ending: &str) -> Vec<Vec<u8>> {
+    let files = files_below(folder, ending).into_iter();
+    files.map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn yaml_of_flags() {
+    let profiles = contents("manifests/latency-profiles", ".yaml");
+    let tests = literals("tests/program/config").into_iter();
+    let tests = tests.filter(|text| text.windows(2).any(|two| two == b": " || two == b":\n"));
+    let corpus = Corpus {
+        seeds: profiles.into_iter().chain(tests).collect(),
+        tokens: &[
+            "model: m\n",
+            "&a ",
+            "*a",
+            "<<: *a\n",
+            "? ",
+            "- ",
+            "|\n",
+            ">-\n",
+            "!!binary ",
+            "!!int ",
+            "---\n",
+            "...\n",
+            "# x\n",
+            "{",
+            "}",
+            "[",
+            "]",
+            ": ",
+            "max-num-seqs: ",
+            "port: ",
+            "~",
+            ".inf",
+            ".nan",
+            "0x10",
+            "1_000",
+            "2024-01-01",
+            "\"",
+            "'",
+            "\\u0000",
+            "time-to-first-token: ",
+            "1h",
+            "-5ms",
+            "lora-modules: ",
+            "fake-metrics: ",
+            "served-model-name: ",
+            "no-enable-prefix-caching: true\n",
+        ],
+    };
+    let scratch = Scratch::new("config.yaml");
+    fuzz("YAML of flags", 2, corpus, move |input| {
+        let path = scratch.write(input).to_str().unwrap();
+        for mode in [CliMode::Vllm, CliMode::Llmd] {
+            let _ = Loaded::from_flags(mode, &["--model", "m", "--config", path]);
+        }
+    });
+}
+
+#[test]
+fn words_of_a_command_line() {
+    let corpus = Corpus {
+        seeds: literals("tests/program/config"),
+        tokens: &[
+            "--",
+            "-",
+            "=",
+            " ",
+            "--model",
+            "--max-num-seqs",
+            "--port",
+            "--kv-events-config",
+            "{",
+            "}",
+            ":",
+            ",",
+            "1h",
+            "5ms",
+            "-1",
+            "1e9",
+            "0.5",
+            "[",
+            "]",
+            "\"",
+            ".",
+            "--no-",
+            "--lora-modules",
+            "a=b",
+            "--speculative-config",
+            "--kv-transfer-config",
+            "--rope-scaling",
+            "--hf-overrides",
+            "--cors",
+        ],
+    };
+    fuzz("command lines", 2, corpus, |input| {
+        let text = String::from_utf8_lossy(input);
+        let words: Vec<&str> = ["--model", "m"]
+            .into_iter()
+            .chain(text.split(' '))
+            .collect();
+        for mode in [CliMode::Vllm, CliMode::Llmd] {
+            if let Ok(loaded) = Loaded::from_flags(mode, &words) {
+                let _ = loaded.to_yaml();
+            }
+        }
+    });
+}
+
+#[test]
+fn scenarios() {
+    let corpus = Corpus {
+        seeds: contents("manifests/scenarios", ".yaml"),
+        tokens: &[
+            "name: ",
+            "phases:\n",
+            "- ",
+            "for: ",
+            "requests: ",
+            "set: ",
+            "do: ",
+            "repeat: ",
+            "seed: ",
+            "by: ",
+            "restart: ",
+            "load-lora: ",
+            "&a ",
+            "*a",
+            "{",
+            "}",
+            "[",
+            "]",
+            "1h",
+            "0",
+            "-1",
+            "request-id",
+            "~",
+        ],
+    };
+    fuzz("scenarios", 1, corpus, |input| {
+        let _ = Scenario::from_yaml(&String::from_utf8_lossy(input));
+    });
+}
+
+/// The arguments of Dynamo's mocker.
+#[test]
+fn engine_arguments() {
+    let corpus = Corpus {
+        seeds: contents("tests/fixtures/dynamo", ".json"),
+        tokens: &[
+            "\"block_size\":",
+            "\"num_gpu_blocks\":",
+            "\"sglang\":{",
+            "\"speedup_ratio\":",
+            "\"engine_type\":",
+            "\"max_num_seqs\":",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            "null",
+            "true",
+            "\"vllm\"",
+            "\"\"",
+        ],
+    };
+    let scratch = Scratch::new("engine.json");
+    fuzz("engine arguments", 1, corpus, move |input| {
+        let path = scratch.write(input).to_str().unwrap().to_owned();
+        let _ = Loaded::from_flags(
+            CliMode::Llmd,
+            &["--model", "m", "--extra-engine-args", &path],
+        );
+        let words = ["--extra-engine-args".to_owned(), path];
+        let _ = load_engine(&words, CliMode::Llmd, &|_| None);
+    });
+}
+
+#[test]
+fn traces_and_results() {
+    let mut seeds = contents("tests/fixtures/dynamo", ".jsonl");
+    seeds.extend(contents("tests/fixtures/results", ".json"));
+    seeds.extend(literals("crates/replay/tests/replay/load"));
+    let corpus = Corpus {
+        seeds,
+        tokens: &[
+            "\"timestamp\":",
+            "\"input_length\":",
+            "\"output_length\":",
+            "\"hash_ids\":",
+            "\"session_id\":",
+            "\"delay\":",
+            "\"conversations\":",
+            "\"messages\":",
+            "\"benchmarks\":",
+            "\"successes\":",
+            "\"request_throughput\":",
+            "\"per_request\":",
+            "\"after\":",
+            "\"turns\":",
+            "\"prompt_tokens\":",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n",
+            "Timestamp,Model,Request tokens,Response tokens\n",
+            "2023-11-16 18:17:03.9799600",
+            "\n",
+            ",",
+            "\"\"",
+            "null",
+            "{",
+            "}",
+            "[",
+            "]",
+        ],
+    };
+    let scratch = Scratch::new("trace");
+    let mut number = 0;
+    fuzz("traces", 2, corpus, move |input| {
+        scratch.write(input);
+        number += 1;
+        let named = Format::NAMES[number % Format::NAMES.len()].0;
+        for format in [Format::Auto, Format::from_str(named).unwrap()] {
+            let options = LoadOptions {
+                format,
+                ..LoadOptions::default()
+            };
+            if let Ok(mut source) = load::open(std::slice::from_ref(&scratch.path), &options) {
+                let sessions = std::iter::from_fn(|| source.next().ok().flatten());
+                let _ = sessions.take(SESSIONS).count();
+            }
+            let _ = load::bench_runs(&scratch.path, format);
+        }
+    });
+}
+
+/// An archive of five tables, as `numpy.savez` writes it, checksums left out.
+fn tables() -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    let arrays: [(&str, &str, &[f64]); 5] = [
+        ("prefill_isl", "2,", &[1.0, 100.0]),
+        ("prefill_ttft_ms", "2,", &[3.0, 40.0]),
+        ("decode_active_kv_tokens", "2,", &[1.0, 1000.0]),
+        ("decode_context_length", "2,", &[1.0, 1000.0]),
+        ("decode_itl", "2, 2", &[1.0, 2.0, 3.0, 4.0]),
+    ];
+    for (name, shape, values) in arrays {
+        let header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({shape})}}\n");
+        let mut npy = b"\x93NUMPY\x01\x00".to_vec();
+        npy.extend((header.len() as u16).to_le_bytes());
+        npy.extend(header.as_bytes());
+        npy.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let (at, size) = (
+            (file.len() as u32).to_le_bytes(),
+            (npy.len() as u32).to_le_bytes(),
+        );
+        let sizes = [size, size].concat();
+        let length = (name.len() as u16).to_le_bytes();
+        for part in [
+            b"PK\x03\x04",
+            &[0; 14][..],
+            &sizes,
+            &length,
+            &[0; 2],
+            name.as_bytes(),
+            &npy,
+        ] {
+            file.extend(part);
+        }
+        for part in [
+            b"PK\x01\x02",
+            &[0; 16][..],
+            &sizes,
+            &length,
+            &[0; 12],
+            &at,
+            name.as_bytes(),
+        ] {
+            directory.extend(part);
+        }
+    }
+    let at = (file.len() as u32).to_le_bytes();
+    let size = (directory.len() as u32).to_le_bytes();
+    let end = [b"PK\x05\x06", &[0; 6][..], &[5, 0], &size, &at, &[0; 2]].concat();
+    [file, directory, end].concat()
+}
+
+#[test]
+fn tables_of_a_profiler() {
+    let scratch = Scratch::new("tables.npz");
+    assert!(Grid::open(scratch.write(&tables())).is_ok());
+    let corpus = Corpus {
+        seeds: vec![tables()],
+        tokens: &[
+            "PK\x01\x02",
+            "PK\x03\x04",
+            "PK\x05\x06",
+            "'shape': (",
+            "2, 2",
+            "'<f4'",
+            "'<i8'",
+            "True",
+            ")",
+            ",",
+            "4294967295",
+            "\x08\x00",
+        ],
+    };
+    fuzz("tables", 1, corpus, move |input| {
+        if let Ok(grid) = Grid::open(scratch.write(input)) {
+            let mut batch = Batch::default();
+            batch.add_decode(500, 1, None);
+            batch.add_chunk(50, 0, None);
+            assert!(grid.prefill(&batch).is_finite() && grid.decode(&batch).is_finite());
+        }
+    });
+}
+
+#[test]
+fn recordings() {
+    let scratch = Scratch::new("replies.sqlite3");
+    let sample = fs::read(root("datasets/sample.sqlite3")).unwrap();
+    let file = Connection::open(scratch.write(&sample)).unwrap();
+    // A smaller one, so that changes hit what is read.
+    let fewer = format!("DELETE FROM {TABLE} WHERE rowid > 3; VACUUM");
+    file.execute_batch(&fewer).unwrap();
+    drop(file);
+    let small = fs::read(&scratch.path).unwrap();
+    let corpus = Corpus {
+        seeds: vec![small, sample],
+        tokens: &[
+            "SQLite format 3\0",
+            "CREATE TABLE",
+            "INTEGER",
+            "JSON",
+            "BLOB",
+            "[",
+            "]",
+            "{\"Tokens\":",
+            "\"Strings\":",
+            "\"",
+            ",",
+            "4294967296",
+            "-1",
+            "\0\0\0\0",
+        ],
+    };
+    fuzz("recordings", 4, corpus, move |input| {
+        scratch.write(input);
+        for in_memory in [false, true] {
+            if let Ok(dataset) = Dataset::open(&scratch.path, TABLE, in_memory) {
+                let mut rng = stream(1, 1, Purpose::Content);
+                let _ = dataset.reply(&[hash_text("x")], Some(7), false, &mut rng);
+                let _ = dataset.first_bad_row();
+            }
+        }
+        let recording = LoadOptions {
+            format: Format::Recording,
+            ..LoadOptions::default()
+        };
+        if let Ok(mut source) = load::open(std::slice::from_ref(&scratch.path), &recording) {
+            let sessions = std::iter::from_fn(|| source.next().ok().flatten());
+            let _ = sessions.take(SESSIONS).count();
+        }
+    });
+}
