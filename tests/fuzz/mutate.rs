@@ -109,7 +109,8 @@ impl Corpus {
             }
             10 => {
                 let (open, close) = dice.pair();
-                let levels = 1 + dice.below(1 + dice.below(DEEPEST)) as usize;
+                let most = 1 + dice.below(DEEPEST);
+                let levels = 1 + dice.below(most) as usize;
                 let inner = [
                     &open.repeat(levels),
                     &input[range.clone()],

@@ -71,7 +71,7 @@ impl Served {
         }
         self.stream = Some(stream);
         let status = &answer[9..12];
-        let known = [&b"200"[..], b"400", b"404", b"413"].contains(&status);
+        let known = [&b"200"[..], b"400", b"404", b"413", b"422"].contains(&status);
         assert!(known, "{path}: {}", answer.escape_ascii());
     }
 }
