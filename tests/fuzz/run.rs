@@ -33,6 +33,9 @@ pub(crate) fn fuzz(
     let set = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let from = set("FUZZ_FROM").unwrap_or(0);
     let cases = (set("FUZZ_CASES").unwrap_or(CASES) / dear).max(1);
+    if cases == 1 {
+        println!("{name}: {}", corpus.input(from).escape_ascii());
+    }
     let at = Arc::new(AtomicU64::new(from));
     let inputs = corpus.clone();
     let (sender, done) = channel();

@@ -16,9 +16,14 @@ pub struct SchemaCache {
     entries: Mutex<CacheEntries>,
 }
 
+/// Most bytes of schemas that are kept, as text: what is made of them takes many times as many.
+const KEPT_BYTES: usize = 4 << 20;
+
 #[derive(Debug, Default)]
 struct CacheEntries {
     clock: u64,
+    /// Bytes of the texts.
+    bytes: usize,
     by_text: HashMap<String, (u64, Arc<Compiled>)>,
 }
 
@@ -44,13 +49,21 @@ impl SchemaCache {
         // Compiled outside the lock: a slow schema holds up nobody else.
         let compiled = Arc::new(compile(&Constraint::Json(schema.clone()))?);
         let mut entries = self.entries.lock();
-        if entries.by_text.len() >= self.capacity && !entries.by_text.contains_key(&text) {
+        if entries.by_text.contains_key(&text) {
+            return Ok(compiled);
+        }
+        while entries.by_text.len() >= self.capacity
+            || entries.bytes + text.len() > KEPT_BYTES && !entries.by_text.is_empty()
+        {
             let oldest = entries.by_text.iter().min_by_key(|(_, (used, _))| *used);
-            if let Some(oldest) = oldest.map(|(text, _)| text.clone()) {
-                entries.by_text.remove(&oldest);
-            }
+            let Some(oldest) = oldest.map(|(text, _)| text.clone()) else {
+                break;
+            };
+            entries.bytes -= oldest.len();
+            entries.by_text.remove(&oldest);
         }
         entries.clock += 1;
+        entries.bytes += text.len();
         let clock = entries.clock;
         entries.by_text.insert(text, (clock, Arc::clone(&compiled)));
         Ok(compiled)
@@ -88,6 +101,17 @@ mod tests {
         cache.schema(&c).expect("a schema");
         assert_eq!(cache.entries.lock().by_text.len(), 2);
         assert!(Arc::ptr_eq(&first, &cache.schema(&a).expect("a schema")));
+    }
+
+    #[test]
+    fn large_schemas_make_room_for_each_other() {
+        let cache = SchemaCache::default();
+        let large = |name: &str| json!({"const": name.repeat(900_000)});
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            cache.schema(&large(name)).expect("a schema");
+        }
+        let kept = cache.entries.lock();
+        assert_eq!((kept.by_text.len(), kept.bytes), (4, 4 * 900_012));
     }
 
     #[test]

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::constraint::{Constraint, ConstraintError};
 use crate::grammar::Grammar;
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_SOURCE};
 use crate::regex::WholeRegex;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
 use crate::structural_tag::StructuralTag;
+use crate::work::Work;
 use vllm_sim_random::Draw;
 
 /// What `json_object` answers look like.
@@ -52,6 +53,10 @@ enum CompiledKind {
 /// [`ConstraintError`] when it cannot be read; a schema that no value satisfies may be
 /// found out only by [`Compiled::sample`].
 pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
+    let size = constraint.size();
+    if size > MAX_SOURCE {
+        return Err(ConstraintError::TooLarge(size));
+    }
     let kind = match constraint {
         Constraint::JsonObject => {
             let schema = serde_json::from_str(ANY_OBJECT).unwrap_or(Value::Bool(true));
@@ -82,17 +87,18 @@ impl Compiled {
     /// [`ConstraintError::Unsatisfiable`] when no value was found within a bounded search,
     /// [`ConstraintError::TooLong`] when none is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
+        let work = &mut Work::default();
         match &self.0 {
-            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::NONE, rng),
+            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::NONE, rng, work),
             CompiledKind::Regex(regex) => regex
-                .sample(limits.max_chars, rng)
+                .sample(limits.max_chars, rng, work)
                 .ok_or(ConstraintError::TooLong(limits.max_chars)),
             CompiledKind::Choice(choices) => {
                 let index = rng.between(0, choices.len() as u64 - 1) as usize;
                 Ok(choices[index].clone())
             }
-            CompiledKind::Grammar(grammar) => grammar.sample(limits, rng),
-            CompiledKind::StructuralTag(tag) => tag.sample(limits, rng),
+            CompiledKind::Grammar(grammar) => grammar.sample(limits, rng, work),
+            CompiledKind::StructuralTag(tag) => tag.sample(limits, rng, work),
         }
     }
 
@@ -106,7 +112,10 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ConstraintError> {
         match &self.0 {
-            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::OBJECT, rng),
+            CompiledKind::Json(schema) => {
+                let work = &mut Work::default();
+                sample::json(schema, limits, JsonTypes::OBJECT, rng, work)
+            }
             _ => self.sample(rng, limits),
         }
     }

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::limits::MAX_SOURCE;
+
 /// What an answer must look like: vLLM's `structured_outputs` and `response_format`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
@@ -17,6 +19,32 @@ pub enum Constraint {
     Grammar(String),
     /// Free text and tagged parts, as xgrammar's structural tags say.
     StructuralTag(Value),
+}
+
+impl Constraint {
+    /// Bytes that spell it, about.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::JsonObject => 0,
+            Self::Json(value) | Self::StructuralTag(value) => size(value),
+            Self::Regex(text) | Self::Grammar(text) => text.len(),
+            // Nothing is made of it.
+            Self::Choice(_) => 0,
+        }
+    }
+}
+
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum::<usize>() + 2,
+        Value::Object(members) => {
+            let members = members.iter();
+            let sizes = members.map(|(name, value)| name.len() + size(value) + 4);
+            sizes.sum::<usize>() + 2
+        }
+        _ => 4,
+    }
 }
 
 /// Why a constraint cannot be used, in the words that vLLM answers with.
@@ -53,6 +81,9 @@ pub enum ConstraintError {
     /// A choice of nothing.
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
+    /// More bytes than are read.
+    #[error("Grammar error: the constraint has {0} bytes, the most is {MAX_SOURCE}")]
+    TooLarge(usize),
     /// No text of the constraint is short enough.
     #[error("Grammar error: every match is longer than {0} characters")]
     TooLong(u32),

@@ -12,6 +12,7 @@ mod schema;
 mod semantic_type;
 mod structural_tag;
 mod words;
+mod work;
 
 pub use rand_chacha;
 

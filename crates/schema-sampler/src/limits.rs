@@ -1,4 +1,7 @@
-//! Bounds of what is made.
+//! Bounds of what is read and made.
+
+/// Bytes of a constraint: what is made of it takes up to a hundred times as many.
+pub(crate) const MAX_SOURCE: usize = 1 << 20;
 
 /// What a made-up value is like where the constraint leaves it open.
 #[derive(Debug, Clone, PartialEq)]

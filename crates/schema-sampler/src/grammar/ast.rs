@@ -1,5 +1,7 @@
 //! The rules of a grammar, whatever it was written in.
 
+use std::sync::OnceLock;
+
 use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
@@ -19,11 +21,23 @@ pub(super) enum GrammarExpr {
     Class(RegexGenerator),
     Pattern(Box<WholeRegex>),
     Sequence(Vec<GrammarExpr>),
-    Alternatives(Vec<GrammarExpr>),
-    Repeat(Box<GrammarExpr>, u32, Option<u32>),
+    /// With the height of each, once it is asked for.
+    Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
+    /// From so many to so many times, with the part's height, once it is asked for.
+    Repeat(Box<GrammarExpr>, u32, Option<u32>, OnceLock<u32>),
     Rule(usize),
     Json(Box<Schema>),
     Nested(Box<Grammar>),
+}
+
+impl GrammarExpr {
+    pub(super) fn alternatives(parts: Vec<Self>) -> Self {
+        Self::Alternatives(parts, OnceLock::new())
+    }
+
+    pub(super) fn repeat(part: Self, min: u32, max: Option<u32>) -> Self {
+        Self::Repeat(Box::new(part), min, max, OnceLock::new())
+    }
 }
 
 #[derive(Debug)]
@@ -70,10 +84,10 @@ impl Grammar {
             | GrammarExpr::Json(_) => 0,
             GrammarExpr::Nested(grammar) => grammar.rules[grammar.start].height,
             GrammarExpr::Sequence(parts) => parts.iter().map(|p| self.height(p)).max().unwrap_or(0),
-            GrammarExpr::Alternatives(parts) => {
+            GrammarExpr::Alternatives(parts, _) => {
                 parts.iter().map(|p| self.height(p)).min().unwrap_or(0)
             }
-            GrammarExpr::Repeat(_, 0, _) => 0,
+            GrammarExpr::Repeat(_, 0, ..) => 0,
             GrammarExpr::Repeat(part, ..) => self.height(part),
             GrammarExpr::Rule(index) => self.rules[*index].height,
         };

@@ -112,7 +112,7 @@ impl EbnfParser {
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => GrammarExpr::Alternatives(parts),
+            _ => GrammarExpr::alternatives(parts),
         })
     }
 
@@ -252,13 +252,13 @@ impl EbnfParser {
                 Some('{') => {
                     self.scanner.at += 1;
                     let bounds = bounds(&mut self.scanner)?;
-                    part = GrammarExpr::Repeat(Box::new(part), bounds.0, bounds.1);
+                    part = GrammarExpr::repeat(part, bounds.0, bounds.1);
                     continue;
                 }
                 _ => return Ok(part),
             };
             self.scanner.at += 1;
-            part = GrammarExpr::Repeat(Box::new(part), min, max);
+            part = GrammarExpr::repeat(part, min, max);
         }
     }
 }

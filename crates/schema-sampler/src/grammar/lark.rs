@@ -285,7 +285,7 @@ impl LarkParser {
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
-            _ => GrammarExpr::Alternatives(parts),
+            _ => GrammarExpr::alternatives(parts),
         })
     }
 
@@ -328,7 +328,7 @@ impl LarkParser {
             Some('(') => self.bracket(")", nesting),
             Some('[') => {
                 let inner = self.bracket("]", nesting)?;
-                Ok(GrammarExpr::Repeat(Box::new(inner), 0, Some(1)))
+                Ok(GrammarExpr::repeat(inner, 0, Some(1)))
             }
             Some('"') => self.string_or_range(),
             Some('/') => self.slashed(),
@@ -431,11 +431,11 @@ impl LarkParser {
 
     fn json(&mut self) -> Result<Value, String> {
         let rest = self.scanner.rest();
-        let mut values = serde_json::Deserializer::from_str(&rest).into_iter::<Value>();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         match values.next() {
             Some(Ok(value)) => {
-                let read = &rest[..values.byte_offset()];
-                self.scanner.at += read.chars().count();
+                let read = rest[..values.byte_offset()].chars().count();
+                self.scanner.at += read;
                 Ok(value)
             }
             Some(Err(error)) => self.error(&format!("invalid JSON: {error}")),
@@ -511,7 +511,7 @@ impl LarkParser {
             Some('{') => {
                 self.scanner.at += 1;
                 let (min, max) = ebnf::bounds(&mut self.scanner)?;
-                return Ok(GrammarExpr::Repeat(Box::new(part), min, max));
+                return Ok(GrammarExpr::repeat(part, min, max));
             }
             Some('~') => {
                 self.scanner.at += 1;
@@ -527,12 +527,12 @@ impl LarkParser {
                 if max.is_none_or(|max| max < min) {
                     return self.error("range end must be >= start");
                 }
-                return Ok(GrammarExpr::Repeat(Box::new(part), min, max));
+                return Ok(GrammarExpr::repeat(part, min, max));
             }
             _ => return Ok(part),
         };
         self.scanner.at += 1;
-        Ok(GrammarExpr::Repeat(Box::new(part), min, max))
+        Ok(GrammarExpr::repeat(part, min, max))
     }
 
     /// Whether an ignored part may be a single blank.
@@ -544,14 +544,14 @@ impl LarkParser {
             GrammarExpr::Literal(text) => text == " ",
             GrammarExpr::Pattern(regex) => regex.is_match(" "),
             GrammarExpr::Class(class) => class.has(' '),
-            GrammarExpr::Alternatives(parts) => {
+            GrammarExpr::Alternatives(parts, _) => {
                 parts.iter().any(|p| self.matches_blank(p, depth + 1))
             }
             GrammarExpr::Sequence(parts) => match parts.as_slice() {
                 [only] => self.matches_blank(only, depth + 1),
                 _ => false,
             },
-            GrammarExpr::Repeat(part, min, max) => {
+            GrammarExpr::Repeat(part, min, max, _) => {
                 *min <= 1 && *max != Some(0) && self.matches_blank(part, depth + 1)
             }
             GrammarExpr::Rule(index) => self.rules[*index]

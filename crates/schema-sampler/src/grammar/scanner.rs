@@ -7,6 +7,8 @@ const SHOWN: usize = 20;
 pub(super) struct GrammarScanner {
     source: String,
     chars: Vec<char>,
+    /// Where each character starts, in bytes.
+    starts: Vec<usize>,
     pub(super) at: usize,
 }
 
@@ -15,6 +17,7 @@ impl GrammarScanner {
         Self {
             source: source.to_owned(),
             chars: source.chars().collect(),
+            starts: source.char_indices().map(|(start, _)| start).collect(),
             at: 0,
         }
     }
@@ -45,8 +48,9 @@ impl GrammarScanner {
     }
 
     /// What is left, from `at`.
-    pub(super) fn rest(&self) -> String {
-        self.chars[self.at.min(self.chars.len())..].iter().collect()
+    pub(super) fn rest(&self) -> &str {
+        let start = self.starts.get(self.at);
+        &self.source[start.copied().unwrap_or(self.source.len())..]
     }
 
     /// The characters while `test` holds.

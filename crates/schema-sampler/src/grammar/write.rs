@@ -7,6 +7,7 @@ use crate::constraint::ConstraintError;
 use crate::limits::Limits;
 use crate::sample;
 use crate::schema::JsonTypes;
+use crate::work::Work;
 use vllm_sim_random::Draw;
 
 /// Levels of expressions after which the shortest derivation is taken.
@@ -15,8 +16,8 @@ const DEEP: u32 = 24;
 /// Characters after which the shortest derivation is taken.
 const LONG: usize = 200;
 
-/// Steps of one text.
-const FUEL: u32 = 50_000;
+/// Alternatives that are looked at in a step.
+const LOOKED_AT: usize = 64;
 
 impl Grammar {
     /// A text of the grammar.
@@ -27,19 +28,28 @@ impl Grammar {
         &self,
         limits: &Limits,
         rng: &mut ChaCha8Rng,
+        work: &mut Work,
     ) -> Result<String, ConstraintError> {
         for is_shortest in [false, true] {
+            // The first way takes half of the steps at most.
+            let share = work.left() >> u32::from(!is_shortest);
+            let mut own = Work::of(share);
             let mut writer = GrammarWriter {
                 grammar: self,
                 limits,
                 rng: &mut *rng,
                 out: String::new(),
-                fuel: FUEL,
+                work: &mut own,
+                half: share / 2,
                 is_shortest,
             };
-            match writer.rule(self.start, 0) {
-                Ok(()) if writer.out.chars().count() <= limits.max_chars as usize => {
-                    return Ok(writer.out);
+            let written = writer.rule(self.start, 0);
+            let out = writer.out;
+            // No more than there is.
+            let _ = work.spend(share - own.left());
+            match written {
+                Ok(()) if out.chars().count() <= limits.max_chars as usize => {
+                    return Ok(out);
                 }
                 Err(WriteError::Constraint(error)) => return Err(error),
                 Ok(()) | Err(WriteError::TooLong) => {}
@@ -59,13 +69,20 @@ struct GrammarWriter<'g> {
     limits: &'g Limits,
     rng: &'g mut ChaCha8Rng,
     out: String,
-    fuel: u32,
+    work: &'g mut Work,
+    /// Steps that are left when the shortest derivation is taken from then on.
+    half: u32,
     is_shortest: bool,
 }
 
 impl GrammarWriter<'_> {
     fn is_shortest(&self, depth: u32) -> bool {
-        self.is_shortest || depth > DEEP || self.out.len() > LONG || self.fuel < FUEL / 2
+        self.is_shortest || depth > DEEP || self.out.len() > LONG || self.work.left() < self.half
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), WriteError> {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.work.spend(steps).ok_or(WriteError::TooLong)
     }
 
     fn rule(&mut self, index: usize, depth: u32) -> Result<(), WriteError> {
@@ -97,7 +114,7 @@ impl GrammarWriter<'_> {
     }
 
     fn expr(&mut self, expr: &GrammarExpr, depth: u32, inside: bool) -> Result<(), WriteError> {
-        self.fuel = self.fuel.checked_sub(1).ok_or(WriteError::TooLong)?;
+        self.spend(1)?;
         if self.out.len() > self.limits.max_chars as usize * 4 {
             return Err(WriteError::TooLong);
         }
@@ -119,25 +136,28 @@ impl GrammarWriter<'_> {
                 .sample(1, 1, self.rng, &mut self.out)
                 .ok_or(WriteError::TooLong),
             GrammarExpr::Pattern(regex) => {
-                let text = regex.sample(self.limits.max_chars, self.rng);
+                let text = regex.sample(self.limits.max_chars, self.rng, self.work);
                 self.out.push_str(&text.ok_or(WriteError::TooLong)?);
                 Ok(())
             }
             GrammarExpr::Json(schema) => {
-                let text = sample::json(schema, self.limits, JsonTypes::NONE, self.rng);
+                let (limits, want) = (self.limits, JsonTypes::NONE);
+                let text = sample::json(schema, limits, want, self.rng, self.work);
                 self.out.push_str(&text.map_err(WriteError::Constraint)?);
                 Ok(())
             }
             GrammarExpr::Nested(inner) => {
-                let text = inner.sample(self.limits, self.rng);
+                let text = inner.sample(self.limits, self.rng, self.work);
                 self.out.push_str(&text.map_err(WriteError::Constraint)?);
                 Ok(())
             }
             GrammarExpr::Sequence(parts) => parts
                 .iter()
                 .try_for_each(|part| self.expr(part, depth + 1, inside)),
-            GrammarExpr::Alternatives(parts) => {
-                let heights: Vec<u32> = parts.iter().map(|p| grammar.height(p)).collect();
+            GrammarExpr::Alternatives(parts, heights) => {
+                self.spend(parts.len() / LOOKED_AT)?;
+                let measured = || parts.iter().map(|part| grammar.height(part)).collect();
+                let heights = heights.get_or_init(measured);
                 let least = heights.iter().copied().min().unwrap_or(0);
                 let most = if self.is_shortest(depth) {
                     least
@@ -146,7 +166,7 @@ impl GrammarWriter<'_> {
                 };
                 let open: Vec<&GrammarExpr> = parts
                     .iter()
-                    .zip(&heights)
+                    .zip(heights)
                     .filter(|&(_, &height)| height <= most)
                     .map(|(part, _)| part)
                     .collect();
@@ -156,8 +176,9 @@ impl GrammarWriter<'_> {
                     None => Ok(()),
                 }
             }
-            GrammarExpr::Repeat(part, min, max) => {
-                let finite = grammar.height(part) <= MAX_HEIGHT;
+            GrammarExpr::Repeat(part, min, max, height) => {
+                let height = *height.get_or_init(|| grammar.height(part));
+                let finite = height <= MAX_HEIGHT;
                 let extra = match depth {
                     _ if self.is_shortest(depth) || !finite => 0,
                     0..10 => 3,

@@ -3,6 +3,7 @@
 mod ecma;
 mod generator;
 mod pattern;
+mod states;
 mod whole;
 
 pub(crate) use generator::RegexGenerator;

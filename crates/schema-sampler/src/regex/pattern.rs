@@ -9,14 +9,31 @@ use serde_json::{Value, json};
 
 use super::ecma;
 use super::generator::RegexGenerator;
+use super::states::states;
 use crate::words;
+use crate::work::matching;
 use vllm_sim_random::Draw;
 
 /// How often a matcher with look-around may backtrack: bounds hostile patterns.
 const BACKTRACKS: usize = 20_000;
 
 /// The longest pattern that is compiled, in bytes.
-pub(super) const MAX_PATTERN: usize = 64 * 1024;
+const MAX_PATTERN: usize = 64 * 1024;
+
+/// Most classes such as `\w` in it: each takes kilobytes while it is read.
+const MAX_CLASSES: usize = 2048;
+
+/// Steps of one look for a pattern; what would take more is taken on trust.
+const MAX_WORK: u32 = 20_000;
+
+/// Whether a pattern is too large to be read.
+pub(super) fn too_large(source: &str) -> bool {
+    let classes = source
+        .as_bytes()
+        .windows(2)
+        .filter(|two| two[0] == b'\\' && b"wWdDsSpP".contains(&two[1]));
+    source.len() > MAX_PATTERN || classes.count() > MAX_CLASSES
+}
 
 /// Size of a compiled pattern, in bytes.
 const MAX_COMPILED: usize = 2 << 20;
@@ -37,6 +54,7 @@ pub(crate) struct Pattern {
     open_start: bool,
     open_end: bool,
     exact: bool,
+    states: u32,
     matcher: OnceLock<Option<PatternMatcher>>,
 }
 
@@ -53,7 +71,7 @@ impl Pattern {
     /// # Errors
     /// The reason, when no matcher can be built from it.
     pub(crate) fn new(source: &str) -> Result<Self, String> {
-        if source.len() > MAX_PATTERN {
+        if too_large(source) {
             return Err(format!("a pattern of {} bytes is too long", source.len()));
         }
         let translated = ecma::translate(source);
@@ -65,6 +83,7 @@ impl Pattern {
             open_start: true,
             open_end: true,
             exact: false,
+            states: 1,
             matcher: OnceLock::new(),
         };
         match parsed {
@@ -77,6 +96,7 @@ impl Pattern {
                     || looks.contains(Look::End) == pattern.open_end;
                 pattern.exact = !translated.lossy && anchors && !inner;
                 pattern.generator = Some(RegexGenerator::new(&hir));
+                pattern.states = states(&hir);
             }
             Err(error) if !translated.lossy => {
                 // The last word is the matcher's: it reads some patterns that we cannot.
@@ -93,7 +113,10 @@ impl Pattern {
             .look_aheads
             .iter()
             .filter_map(|body| regex_syntax::parse(&ecma::translate(body).rust).ok())
-            .map(|hir| RegexGenerator::new(&hir))
+            .map(|hir| {
+                pattern.states = pattern.states.saturating_add(states(&hir));
+                RegexGenerator::new(&hir)
+            })
             .collect();
         Ok(pattern)
     }
@@ -139,8 +162,16 @@ impl Pattern {
             .as_ref()
     }
 
+    /// The steps of looking for it in `text`.
+    pub(crate) fn work(&self, text: &str) -> u32 {
+        matching(self.states, text)
+    }
+
     /// Whether the pattern is found in `text`.
     pub(crate) fn is_match(&self, text: &str) -> bool {
+        if self.work(text) > MAX_WORK {
+            return self.exact;
+        }
         match self.matcher() {
             Some(PatternMatcher::Ecma(validator)) => {
                 validator.is_valid(&Value::String(text.to_owned()))

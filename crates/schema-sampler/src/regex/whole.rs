@@ -5,8 +5,10 @@ use regex_syntax::hir::Look;
 
 use super::ecma;
 use super::generator::RegexGenerator;
-use super::pattern::MAX_PATTERN;
+use super::pattern::too_large;
+use super::states::states;
 use crate::constraint::ConstraintError;
+use crate::work::{Work, matching};
 use vllm_sim_random::{Purpose, stream};
 
 /// Length of a text that shows whether a pattern with word boundaries can match at all.
@@ -17,6 +19,9 @@ const MAX_PROBE: u32 = 1_000;
 pub(crate) struct WholeRegex {
     generator: RegexGenerator,
     check: regex::Regex,
+    states: u32,
+    /// Whether all that the generator makes matches.
+    exact: bool,
 }
 
 impl WholeRegex {
@@ -31,7 +36,7 @@ impl WholeRegex {
                 "structured_outputs.regex must not contain a NUL character ('\\x00')".to_owned(),
             ));
         }
-        if source.len() > MAX_PATTERN {
+        if too_large(source) {
             return Err(grammar_error(source, "the pattern is too long"));
         }
         let (text, hir) = match regex_syntax::parse(source) {
@@ -46,14 +51,17 @@ impl WholeRegex {
         };
         let check = regex::Regex::new(&format!(r"\A(?:{text})\z"))
             .map_err(|error| grammar_error(source, &error.to_string()))?;
+        let looks = hir.properties().look_set();
         let regex = Self {
             generator: RegexGenerator::new(&hir),
             check,
+            states: states(&hir),
+            exact: looks.is_empty(),
         };
-        let looks = hir.properties().look_set();
         let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
         let mut rng = stream(0, 0, Purpose::Structured);
-        if !anchors_only && regex.sample(MAX_PROBE, &mut rng).is_none() {
+        let work = &mut Work::default();
+        if !anchors_only && regex.sample(MAX_PROBE, &mut rng, work).is_none() {
             let words = format!(
                 "lookarounds not supported yet in regex /{}/",
                 slashed(source)
@@ -69,13 +77,28 @@ impl WholeRegex {
     }
 
     /// A string that matches as a whole, of at most `max_chars` characters.
-    pub(crate) fn sample(&self, max_chars: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+    pub(crate) fn sample(
+        &self,
+        max_chars: u32,
+        rng: &mut ChaCha8Rng,
+        work: &mut Work,
+    ) -> Option<String> {
         // Word boundaries and inner anchors are ignored by the sampler: try again.
-        (0..64).find_map(|_| {
+        for _ in 0..64 {
             let mut out = String::new();
-            self.generator.sample(0, max_chars, rng, &mut out)?;
-            self.check.is_match(&out).then_some(out)
-        })
+            let made = self.generator.sample(0, max_chars, rng, &mut out);
+            work.spend(1 + matching(1, &out))?;
+            if made.is_some() && self.exact {
+                return Some(out);
+            }
+            if made.is_some() {
+                work.spend(matching(self.states, &out))?;
+                if self.check.is_match(&out) {
+                    return Some(out);
+                }
+            }
+        }
+        None
     }
 }
 
@@ -138,7 +161,8 @@ mod tests {
             let regex = WholeRegex::new(source).expect("a good pattern");
             for seed in 0..50 {
                 let mut rng = stream(seed, 0, Purpose::Structured);
-                assert!(regex.sample(1000, &mut rng).is_some(), "{source}");
+                let text = regex.sample(1000, &mut rng, &mut Work::default());
+                assert!(text.is_some_and(|text| regex.is_match(&text)), "{source}");
             }
         }
     }

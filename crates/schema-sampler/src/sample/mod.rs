@@ -24,6 +24,7 @@ use crate::constraint::ConstraintError;
 use crate::json_text;
 use crate::limits::Limits;
 use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
+use crate::work::Work;
 use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
 
 /// Work units of one call.
@@ -50,8 +51,9 @@ pub(crate) fn json(
     limits: &Limits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
+    work: &mut Work,
 ) -> Result<String, ConstraintError> {
-    let value = sample(schema, limits, want, rng)?;
+    let value = sample(schema, limits, want, rng, work)?;
     Ok(json_text::print(&value))
 }
 
@@ -64,6 +66,7 @@ pub(crate) fn sample(
     limits: &Limits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
+    work: &mut Work,
 ) -> Result<Value, ConstraintError> {
     if schema.is_endless() {
         return Err(ConstraintError::Unsatisfiable {
@@ -72,7 +75,8 @@ pub(crate) fn sample(
         });
     }
     let mut failure = None;
-    let mut fuel = FUEL;
+    let mut fuel = FUEL.min(work.left());
+    let all = fuel;
     for strategy in STRATEGIES {
         let share = fuel.min(ATTEMPT_FUEL);
         let mut sampler = Sampler {
@@ -97,7 +101,10 @@ pub(crate) fn sample(
         fuel -= share - sampler.validator.fuel();
         match made {
             Ok(value) => {
-                if accepts(schema, &value) {
+                let accepted = accepts(schema, &value, work);
+                if accepted {
+                    // The check may have taken the rest.
+                    let _ = work.spend(1 + all - fuel);
                     return Ok(value);
                 }
             }
@@ -105,6 +112,7 @@ pub(crate) fn sample(
             Err(SampleFailure::FuelExhausted) => {}
         }
     }
+    let _ = work.spend(1 + all - fuel);
     let (path, reason) = failure.unwrap_or_else(|| {
         let reason = "no valid value was found within the work budget";
         (String::new(), reason.to_owned())
@@ -117,8 +125,11 @@ pub(crate) fn sample(
 
 /// Whether a finished value keeps the schema: `jsonschema` has the last word, unless it cannot
 /// read the document or would take exponential time for it.
-fn accepts(schema: &Schema, value: &Value) -> bool {
-    match BoundedValidator::plain(schema, CHECK_FUEL).valid(schema.root, value) {
+fn accepts(schema: &Schema, value: &Value, work: &mut Work) -> bool {
+    let plain = BoundedValidator::plain(schema, CHECK_FUEL);
+    let valid = plain.valid(schema.root, value);
+    let _ = work.spend(CHECK_FUEL - plain.fuel());
+    match valid {
         Ok(true) => !schema.is_checkable() || schema.accepts(value).unwrap_or(true),
         Ok(false) => false,
         Err(FuelExhausted) => {

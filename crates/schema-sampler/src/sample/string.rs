@@ -75,7 +75,7 @@ impl Sampler<'_> {
             };
             let Some(text) = candidate else { continue };
             let text = if attempt >= SPLICE_AFTER && !formats.is_empty() && !patterns.is_empty() {
-                self.spliced(&patterns, &formats, window).unwrap_or(text)
+                self.spliced(&patterns, &formats, window)?.unwrap_or(text)
             } else {
                 text
             };
@@ -87,10 +87,7 @@ impl Sampler<'_> {
             let sure = attempt > 0
                 && formats.is_empty()
                 && matches!(patterns.as_slice(), [only] if only.is_exact());
-            let matches = sure
-                || (patterns.iter().all(|p| p.is_match(&text))
-                    && formats.iter().all(|f| f.is_match(&text)));
-            if matches {
+            if sure || self.keeps(&patterns, &formats, &text)? {
                 return Ok(text);
             }
         }
@@ -107,6 +104,19 @@ impl Sampler<'_> {
                 None => format!("no string of at least {min} characters has {asked}"),
             },
         )
+    }
+
+    /// Whether a text has all of the patterns and formats.
+    fn keeps(
+        &self,
+        patterns: &[&Pattern],
+        formats: &[&StringFormat],
+        text: &str,
+    ) -> Result<bool, SampleFailure> {
+        let work = patterns.iter().map(|pattern| pattern.work(text));
+        self.validator
+            .spend(work.fold(formats.len() as u32, u32::saturating_add))?;
+        Ok(formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text)))
     }
 
     fn candidate(
@@ -139,11 +149,14 @@ impl Sampler<'_> {
         patterns: &[&Pattern],
         formats: &[&StringFormat],
         (low, high): (u32, u32),
-    ) -> Option<String> {
-        let over = patterns[self.below(patterns.len())].sample(0, high, self.rng)?;
+    ) -> Result<Option<String>, SampleFailure> {
+        let over = patterns[self.below(patterns.len())].sample(0, high, self.rng);
         let format = formats[self.below(formats.len())];
-        let base = format::sample(&format.name, low, high, self.rng)?;
-        self.validator.spend(base.len() as u32).ok()?;
+        let base = format::sample(&format.name, low, high, self.rng);
+        let (Some(over), Some(base)) = (over, base) else {
+            return Ok(None);
+        };
+        self.validator.spend(base.len() as u32)?;
         let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
         let inside = |at: usize| {
             let rest = base.get(at + over.len()..).unwrap_or_default();
@@ -153,10 +166,12 @@ impl Sampler<'_> {
             let (head, tail) = base.split_at(at);
             [format!("{over}{tail}"), format!("{head}{over}"), inside(at)]
         });
-        let fits = |text: &String| {
-            formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text))
-        };
-        candidates.into_iter().find(fits)
+        for text in candidates {
+            if self.keeps(patterns, formats, &text)? {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
     }
 
     fn encoded(&mut self, rules: &StringRules) -> String {

@@ -203,7 +203,7 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         if let Some(pattern) = &rules.pattern {
-            self.spend(4)?;
+            self.spend(pattern.work(text).saturating_add(4))?;
             if !pattern.is_match(text) {
                 return Ok(false);
             }
@@ -299,7 +299,7 @@ impl<'a> BoundedValidator<'a> {
                 }
             }
             for (pattern, id) in &rules.patterns {
-                self.spend(1)?;
+                self.spend(pattern.work(name).saturating_add(1))?;
                 if pattern.is_match(name) {
                     known = true;
                     if !self.valid(*id, value)? {

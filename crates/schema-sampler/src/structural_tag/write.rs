@@ -10,6 +10,7 @@ use crate::limits::Limits;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
 use crate::semantic_type::sentence;
+use crate::work::Work;
 use vllm_sim_random::Draw;
 
 /// Repetitions of a part that may be repeated without end.
@@ -24,10 +25,12 @@ impl StructuralTag {
         &self,
         limits: &Limits,
         rng: &mut ChaCha8Rng,
+        work: &mut Work,
     ) -> Result<String, ConstraintError> {
         let mut writer = TagWriter {
             limits,
             rng,
+            work,
             out: String::new(),
         };
         writer.write(self, &[])?;
@@ -38,13 +41,15 @@ impl StructuralTag {
 struct TagWriter<'a> {
     limits: &'a Limits,
     rng: &'a mut ChaCha8Rng,
+    work: &'a mut Work,
     out: String,
 }
 
 impl TagWriter<'_> {
     /// Writes a text of `tag`; free text in it holds none of `stops`.
     fn write(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
-        if self.out.len() > self.limits.max_chars as usize {
+        let spent = self.work.spend(1).is_none();
+        if spent || self.out.len() > self.limits.max_chars as usize {
             return Err(ConstraintError::TooLong(self.limits.max_chars));
         }
         match tag {
@@ -55,12 +60,12 @@ impl TagWriter<'_> {
                 max_chars,
             } => self.free(&[excludes, stops], *max_chars),
             StructuralTag::Regex(regex) => {
-                let text = regex.sample(self.limits.max_chars, self.rng);
+                let text = regex.sample(self.limits.max_chars, self.rng, self.work);
                 let long = ConstraintError::TooLong(self.limits.max_chars);
                 self.out.push_str(&text.ok_or(long)?);
             }
             StructuralTag::Grammar(grammar) => {
-                let text = grammar.sample(self.limits, self.rng)?;
+                let text = grammar.sample(self.limits, self.rng, self.work)?;
                 self.out.push_str(&text);
             }
             StructuralTag::Sequence(parts) => {
@@ -129,7 +134,7 @@ impl TagWriter<'_> {
             JsonStyle::Json => JsonTypes::NONE,
             JsonStyle::Qwen | JsonStyle::Minimax | JsonStyle::Glm => JsonTypes::OBJECT,
         };
-        let value = sample::sample(schema, self.limits, want, self.rng)?;
+        let value = sample::sample(schema, self.limits, want, self.rng, self.work)?;
         let Value::Object(map) = &value else {
             self.out.push_str(&print(&value));
             return Ok(());

@@ -3,3 +3,4 @@
 mod random;
 mod tables;
 mod tags;
+mod work;
