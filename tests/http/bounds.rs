@@ -203,3 +203,36 @@ async fn of_values_and_errors() {
         answer.text().len()
     );
 }
+
+/// Every token of every choice is held against these lists; their length counts once.
+#[tokio::test]
+async fn long_lists_are_looked_at_once() {
+    let sim = Sim::serve(&["--mode", "echo"]).await;
+    let many: Vec<u32> = (100_000..400_000).collect();
+    let known = |from: u32| (0..30_000).map(|at| from + at % 500).collect::<Vec<_>>();
+    let bias = |bias: i32| {
+        let pairs = (0..4000).map(|id| (id.to_string(), bias.into()));
+        Value::Object(pairs.collect())
+    };
+    let stops = ["ab".repeat(200_000) + "!", "a".repeat(300_000)];
+    let long = |fields: Value| {
+        let mut body = json!({"prompt": "a b ".repeat(120), "n": 32, "max_tokens": 1000,
+            "min_tokens": 1000, "ignore_eos": true, "stream": true});
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        body
+    };
+    for fields in [
+        json!({"stop_token_ids": many}),
+        json!({"stop_token_ids": many, "allowed_token_ids": known(700)}),
+        json!({"stop": stops, "include_stop_str_in_output": true}),
+        json!({"stop": stops}),
+        json!({"logit_bias": bias(-100)}),
+        json!({"bad_words": vec!["e"; 128]}),
+    ] {
+        let answer = sim.post(COMPLETION, &long(fields.clone())).await;
+        let shown: String = fields.to_string().chars().take(80).collect();
+        assert_eq!(answer.status, 200, "{shown}: {:.300}", answer.text());
+    }
+    assert!(sim.is_idle().await, "a slot is stuck");
+}

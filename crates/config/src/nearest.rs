@@ -2,10 +2,37 @@
 /// like it at all.
 pub fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let typed = typed.trim_start_matches("no-");
-    let reach = (typed.len() / 3).max(2);
+    let length = typed.chars().count();
+    let reach = (length / 3).max(2);
+    // Lengths that differ by more are as far apart at least; a word may be as long as a file.
+    let near = |name: &&str| name.chars().count().abs_diff(length) <= reach;
+    let begun = |name: &&str| typed.len() > 3 && name.starts_with(typed);
     names
+        .filter(|name| near(name) || begun(name))
         .map(|name| (strsim::damerau_levenshtein(typed, name), name))
-        .filter(|(distance, name)| *distance <= reach || typed.len() > 3 && name.starts_with(typed))
+        .filter(|(distance, name)| *distance <= reach || begun(name))
         .min()
         .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_that_is_most_like_it_is_found() {
+        let names = ["max-num-seqs", "max-model-len", "port"];
+        let found = |typed: &str| closest(typed, names.into_iter());
+        assert_eq!(found("max-num-sesq"), Some("max-num-seqs"));
+        assert_eq!(found("max-mo"), Some("max-model-len"));
+        assert_eq!(found("prot"), Some("port"));
+        assert_eq!(found("x"), None);
+    }
+
+    /// Comparing takes as long as one length times the other.
+    #[test]
+    fn a_word_without_end_is_compared_with_nothing() {
+        let names = (0..400).map(|_| "a-name-of-thirty-characters-xx");
+        assert_eq!(closest(&"max-".repeat(1 << 20), names), None);
+    }
 }
