@@ -119,8 +119,7 @@ async fn llm_ds_mode_keeps_llm_ds_values() {
     let body = json!({"model": "tiny-llama", "prompt": "Hi", "max_tokens": 3, "logprobs": 1, "ignore_eos": true});
     let answer = post(&sim, COMPLETION, &body).await;
     let values = floats(&answer["choices"][0]["logprobs"]["token_logprobs"]);
-    let expected = [-1.0f32, -1.1, -1.2].map(f64::from);
-    assert_eq!(values, expected);
+    assert_eq!(values, [-1.0, -1.1, -1.2]);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
-//! - `llmd`, `llmd_lenient`: what llm-d says, and what it takes, with `--compat llm-d`
+//! - `llmd`, `llmd_lenient`, `llmd_peer`: what llm-d says, and what it takes, with `--compat llm-d`
 //! - `llmd_events`: KV-cache events in llm-d's form
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
@@ -61,6 +61,7 @@ mod life;
 mod llmd;
 mod llmd_events;
 mod llmd_lenient;
+mod llmd_peer;
 mod logprobs;
 mod media;
 mod ops;

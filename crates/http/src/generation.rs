@@ -74,12 +74,24 @@ pub(crate) fn arrive<'b>(
     let model = body.get("model").and_then(Value::as_str);
     fault::inject(app, head, model)?;
     target(app, model)?;
+    reader.check_content(api, &body)?;
     reader.check_numbers(api, &body)?;
     let remote = body.get("kv_transfer_params").and_then(Value::as_object);
     let stream = body.get("stream").and_then(Value::as_bool);
     app.policy.prefill(remote, stream.unwrap_or(false))?;
     reader.check_end(api, &body)?;
     Ok(body)
+}
+
+/// A body that nobody answers, as the schema is to read it.
+///
+/// # Errors
+/// What is wrong with it whatever its model.
+pub(crate) fn read(app: &App, api: Api, body: Value) -> Result<Value, Fault> {
+    let reader = app.policy.first_reader;
+    let body = reader.read(api, Cow::Owned(body))?;
+    reader.check_content(api, &body)?;
+    Ok(body.into_owned())
 }
 
 /// A request with what its head says of it, for the base model and one prompt.

@@ -254,7 +254,7 @@ fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
         Modality::Audio => "audio",
         Modality::Video => "video",
     };
-    format!("sim_{kind}_{i}_{:08x}", fnv1a(source(part).as_bytes()))
+    format!("sim_{kind}_{i}_{:x}", fnv1a(source(part).as_bytes()))
 }
 
 /// One list per modality of what `show` says of its items.
@@ -337,7 +337,7 @@ pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
 /// What a server that only encodes media tells the one that uses them (llm-d's
 /// `--mm-encoder-only`), as JSON: where each item waits, by its name.
 pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
-    if app.config.content.mode != Mode::Encoder {
+    if app.config.content.mode != Mode::Encoder || media.is_empty() {
         return None;
     }
     let metadata = STANDARD.encode("NIXL_METADATA_PLACEHOLDER");

@@ -213,7 +213,7 @@ impl<R: Render> EventStream<R> {
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
                 // The last token is out, so the end is certain.
-                _ if released == total => Some(End::Finished),
+                _ if released == total && !self.reply.lingers => Some(End::Finished),
                 _ => None,
             };
             let first = choice.sent == 0;

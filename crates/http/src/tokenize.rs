@@ -50,7 +50,8 @@ pub(super) async fn detokenize(
 async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
     let body = app.policy.first_reader.read(Api::Tokenize, body)?;
-    let request = TokenizeRequest::parse(&body)?;
+    let request =
+        TokenizeRequest::parse(&body).map_err(|fault| app.policy.first_reader.unread(fault))?;
     app.policy
         .side_model(generation::target(app, request.model()))?;
     prepare::has_tokenizer(app)?;

@@ -375,14 +375,10 @@ impl Service {
                     .note(handle.progress(), prompt.copied().unwrap_or(0));
             }
         }
-        Ok(Reply::new(
-            scripts,
-            handles,
-            prompts,
-            job.n,
-            size.bytes(),
-            self.in_flight.clone(),
-        ))
+        let in_flight = self.in_flight.clone();
+        let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), in_flight);
+        reply.lingers = !job.tail.is_zero();
+        Ok(reply)
     }
 
     /// Key of the random streams of a prompt: its content and, unless only the likeliest token is

@@ -14,6 +14,8 @@ pub struct Reply {
     pub prompts: Vec<u32>,
     /// Bytes that the whole answer takes, about.
     pub size: usize,
+    /// Whether a sequence goes on for a while after its last token.
+    pub lingers: bool,
     in_flight: Arc<AtomicU32>,
 }
 
@@ -56,6 +58,7 @@ impl Reply {
             choices,
             prompts,
             size,
+            lingers: false,
             in_flight,
         }
     }

@@ -117,10 +117,10 @@ impl Pool {
             let found = plan.filter(|_| !seq.skip_cache_read);
             let most = seq.prompt + u32::from(self.config.caches_whole_prompts);
             cached = found.map_or(0, |plan| blocks.cached_prefix(plan, most));
-            if seq
+            let refused = seq
                 .hit_threshold
-                .is_some_and(|least| share(cached, seq.prompt) < least)
-            {
+                .is_some_and(|least| share(cached, seq.prompt) < least);
+            if refused && !self.config.prompt_blocks_only {
                 self.refuse(now, id, cached, out);
                 return None;
             }
@@ -142,6 +142,12 @@ impl Pool {
             if !seq.skip_cache_read {
                 self.queries += u64::from(seq.prompt);
                 self.hits += u64::from(cached);
+            }
+            if refused {
+                // llm-d-inference-sim has stored the prompt by then.
+                blocks.release(&mut table);
+                self.refuse(now, id, cached, out);
+                return None;
             }
         } else if seq.hit_threshold.is_some_and(|least| least > 0.0) {
             self.refuse(now, id, 0, out);

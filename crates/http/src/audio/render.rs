@@ -201,7 +201,9 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
         let end = index + 1;
         let sentence = &tokens[begun..end];
         // The timestamp that ends a sentence has a log probability too, the one before it none.
-        let sum: f64 = (begun..=end).map(logprobs::chosen).sum();
+        let sum: f64 = (begun..=end)
+            .map(|at| f64::from(logprobs::chosen(at) as f32))
+            .sum();
         segments.push(Segment {
             id: segments.len(),
             start: at(begun),

@@ -113,9 +113,12 @@ impl ChatView {
         if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
             out.push_str("null");
         } else if self.image {
-            out.push_str("[{\"type\":\"text\",\"text\":");
-            json::string(out, &content);
-            out.push_str("},");
+            out.push('[');
+            if calls.is_empty() {
+                out.push_str("{\"type\":\"text\",\"text\":");
+                json::string(out, &content);
+                out.push_str("},");
+            }
             image_block(out);
             out.push(']');
         } else {
@@ -525,15 +528,15 @@ impl ChatStream {
         let shown = !delta.content.is_empty() || (!delta.hidden && delta.reasoning.is_empty());
         if shown || (end.is_some() && !self.chat.parsed) {
             self.begin(out, step.index);
-            out.push_str("\"content\":");
-            if self.chat.image {
-                out.push_str("[{\"type\":\"text\",\"text\":");
+            if !self.chat.image {
+                out.push_str("\"content\":");
+                json::string(out, &delta.content);
+            } else if !delta.content.is_empty() {
+                out.push_str("\"content\":[{\"type\":\"text\",\"text\":");
                 json::string(out, &delta.content);
                 out.push_str("}]");
-            } else {
-                json::string(out, &delta.content);
             }
-            if hides {
+            if hides && (!self.chat.image || !delta.content.is_empty()) {
                 out.push_str(",\"reasoning\":null");
             }
             self.finish(out, choice, step, logprobs, ids, end);

@@ -37,8 +37,11 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
     let body = generation::arrive(app, head, Api::Completions, legacy::body(app, value))?;
-    let request = CompletionRequest::parse(&body, &app.policy.generation.defaults.bounds)
+    let mut request = CompletionRequest::parse(&body, &app.policy.generation.defaults.bounds)
         .map_err(|fault| app.policy.first_reader.unread(fault))?;
+    if body.get("max_tokens").is_none_or(Value::is_null) {
+        request.max_tokens = app.policy.default_max_tokens;
+    }
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
@@ -47,7 +50,7 @@ pub(crate) async fn answer(
         model: request.model.as_deref(),
         n: request.n,
         prompts: request.prompt.as_ref().map_or(1, |p| p.0.len().max(1)),
-        max_tokens: request.max_tokens.or(app.policy.default_max_tokens),
+        max_tokens: request.max_tokens,
         room: OutputRoom::PerPrompt,
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::priority(&head.headers, request.priority),

@@ -2,7 +2,7 @@
 
 use super::zipf::Zipf;
 use crate::json;
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
 use vllm_sim_tokenizer::Tokenizer;
 
@@ -101,7 +101,7 @@ pub(crate) fn entries(
 ) -> Vec<TokenLogprob> {
     let top = style.top.min(tokenizer.vocab_size().max(2)).max(1) as usize;
     let values = match style.distribution {
-        Distribution::ByPosition => by_position(tokenizer, id, place.position, top),
+        Distribution::ByPosition => return by_position(tokenizer, id, place, top, style.as_ids),
         Distribution::ByRank { seed, temperature } => {
             by_rank(tokenizer, id, mix(seed, place.context), temperature, top)
         }
@@ -119,25 +119,33 @@ pub(crate) fn entries(
     values.into_iter().map(show).collect()
 }
 
-/// Ids, values and ranks.
+/// The token, and alternatives that are named after it and are in no vocabulary.
 fn by_position(
     tokenizer: &Tokenizer,
     id: u32,
-    position: usize,
+    place: Place<'_>,
     top: usize,
-) -> Vec<(u32, f64, u32)> {
-    let vocabulary = u64::from(tokenizer.vocab_size().max(2));
-    let mut rng = stream(u64::from(id), position as u64, Purpose::Logprobs);
-    let mut seen = std::collections::BTreeSet::from([id]);
-    let mut values = vec![(id, chosen(position), 1)];
-    for rank in 1..top {
-        let mut other = rng.between(0, vocabulary - 1) as u32;
-        while !seen.insert(other) {
-            other = (u64::from(other) + 1).rem_euclid(vocabulary) as u32;
-        }
-        values.push((other, chosen(position) - 0.5 * rank as f64, rank as u32 + 1));
-    }
-    values
+    as_ids: bool,
+) -> Vec<TokenLogprob> {
+    let own = match as_ids {
+        true => format!("token_id:{id}"),
+        false => text(tokenizer, id, place.before),
+    };
+    let entry = |rank: usize| TokenLogprob {
+        // Each has an id of its own, from the top of the numbers.
+        id: if rank == 0 {
+            id
+        } else {
+            u32::MAX - rank as u32
+        },
+        logprob: chosen(place.position) - 0.5 * rank as f64,
+        rank: rank as u32 + 1,
+        text: match rank {
+            0 => own.clone(),
+            _ => format!("{own}_{rank}"),
+        },
+    };
+    (0..top).map(entry).collect()
 }
 
 /// Ids, values and ranks.
@@ -190,7 +198,7 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: Before<'_>) -> String
 
 /// llm-d's log probability of the token at a position.
 pub(crate) fn chosen(position: usize) -> f64 {
-    f64::from((-1.0 - 0.1 * (position % 3) as f64) as f32)
+    -1.0 - 0.1 * (position % 3) as f64
 }
 
 /// Appends one element of a chat choice's `logprobs.content`.
@@ -271,7 +279,11 @@ impl CompletionLogprobs {
         }
         self.count += 1;
         json::int(&mut self.offsets, self.offset);
-        let top = style.top.saturating_add(1);
+        let top = match style.distribution {
+            // llm-d counts the token itself.
+            Distribution::ByPosition => style.top,
+            Distribution::ByRank { .. } => style.top.saturating_add(1),
+        };
         let entries = entries(tokenizer, id, place, LogprobStyle { top, ..style });
         json::string(&mut self.tokens, &entries[0].text);
         self.offset += entries[0].text.chars().count();

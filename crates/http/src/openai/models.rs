@@ -31,6 +31,10 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
             },
         );
     }
+    let adapter_context = app
+        .policy
+        .lists_adapter_context
+        .then_some(app.config.model.max_model_len);
     for adapter in models.adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed());
@@ -45,7 +49,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
                 id: &adapter.name,
                 root,
                 parent: Some(parent),
-                max: None,
+                max: adapter_context,
                 created,
             },
         );

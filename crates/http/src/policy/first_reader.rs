@@ -37,10 +37,11 @@ impl Api {
     /// Where a request says how many tokens it wants; the first one counts.
     fn limits(self) -> &'static [&'static str] {
         match self {
-            Self::Chat => &["max_completion_tokens", "max_tokens"],
-            Self::Completions | Self::Messages => &["max_tokens"],
-            Self::Responses => &["max_output_tokens"],
-            Self::Generate | Self::Embeddings | Self::Tokenize => &[],
+            Self::Chat => &["/max_completion_tokens", "/max_tokens"],
+            Self::Completions | Self::Messages => &["/max_tokens"],
+            Self::Responses => &["/max_output_tokens"],
+            Self::Generate => &["/sampling_params/max_tokens"],
+            Self::Embeddings | Self::Tokenize => &[],
         }
     }
 }
@@ -54,22 +55,36 @@ impl FirstReader {
         if self == Self::Schema {
             return Ok(body);
         }
+        if !body.is_object() {
+            let words = "Failed to read and parse request body, a JSON object is expected";
+            return Err(Fault::bad_request(words));
+        }
         let mut body = llmd_lenient::body(api, body);
         match api {
             Api::Chat if wants_one_alternative(&body) => {
                 body.to_mut()["top_logprobs"] = 1.into();
             }
-            Api::Chat => {}
-            Api::Completions => {
-                llmd_bodies::prompt(body.get("prompt").unwrap_or(&Value::Null))?;
-            }
             Api::Responses => llmd_responses::body(body.to_mut())?,
-            Api::Messages => llmd_bodies::messages(&body)?,
-            Api::Generate => llmd_bodies::generate(body.to_mut())?,
+            Api::Generate => llmd_bodies::move_inside(body.to_mut()),
             Api::Embeddings => llmd_bodies::input(&body)?,
             Api::Tokenize => llmd_bodies::text_or_chat(&body)?,
+            Api::Chat | Api::Completions | Api::Messages => {}
         }
         Ok(body)
+    }
+
+    /// What llm-d looks at once the model is found.
+    ///
+    /// # Errors
+    /// Its 400.
+    pub(crate) fn check_content(self, api: Api, body: &Value) -> Result<(), Fault> {
+        match api {
+            _ if self == Self::Schema => Ok(()),
+            Api::Completions => llmd_bodies::prompt(body.get("prompt").unwrap_or(&Value::Null)),
+            Api::Messages => llmd_bodies::messages(body),
+            Api::Generate => llmd_bodies::generate(body),
+            Api::Chat | Api::Responses | Api::Embeddings | Api::Tokenize => Ok(()),
+        }
     }
 
     /// Whether a request fails on purpose, or for its model, before its schema is looked at.
@@ -82,8 +97,8 @@ impl FirstReader {
     /// # Errors
     /// llm-d's refusal.
     pub(crate) fn check_numbers(self, api: Api, body: &Value) -> Result<(), Fault> {
-        let number = |key: &&str| body.get(*key).filter(|value| !value.is_null());
-        if number(&"n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
+        let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
+        if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
             return Err(Fault::bad_request("n must be at least 1"));
         }
         let asked = api.limits().iter().find_map(number);
@@ -100,7 +115,7 @@ impl FirstReader {
     /// llm-d's refusal.
     pub(crate) fn check_end(self, api: Api, body: &Value) -> Result<(), Fault> {
         let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
-        let given = |key: &&str| body.get(*key).is_some_and(|value| !value.is_null());
+        let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
         if ignores_end && !api.limits().iter().any(given) {
             return Err(Fault::bad_request(
                 "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set",

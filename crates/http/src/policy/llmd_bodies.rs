@@ -2,7 +2,7 @@
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/messages.go`.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::Fault;
 
@@ -53,7 +53,12 @@ pub(super) fn messages(body: &Value) -> Result<(), Fault> {
         let words = "tool_choice of type 'tool' requires a non-empty 'name'";
         return Err(Fault::bad_request(words));
     }
-    if messages.is_some_and(Vec::is_empty) || lacks(body, "messages") {
+    let says = |message: &Value| match message.get("content") {
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(blocks)) => !blocks.is_empty(),
+        _ => false,
+    };
+    if !messages.into_iter().flatten().any(says) && lacks(body, "system") {
         return Err(Fault::bad_request("messages must not be empty"));
     }
     if lacks(body, "max_tokens") {
@@ -62,36 +67,48 @@ pub(super) fn messages(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// llm-d's words for what a request in tokens lacks, and its fields at the root that vLLM has
-/// inside.
+/// llm-d's words for what a request in tokens lacks.
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn generate(body: &mut Value) -> Result<(), Fault> {
-    let Some(root) = body.as_object_mut() else {
-        return Ok(());
-    };
-    if root
-        .get("token_ids")
-        .and_then(Value::as_array)
-        .is_none_or(Vec::is_empty)
-    {
+pub(super) fn generate(body: &Value) -> Result<(), Fault> {
+    let ids = body.get("token_ids").and_then(Value::as_array);
+    if ids.is_none_or(Vec::is_empty) {
         return Err(Fault::bad_request("Missing input token_ids"));
+    }
+    match body.get("sampling_params") {
+        Some(Value::Object(_)) => Ok(()),
+        _ => Err(Fault::bad_request("Missing sampling_params field")),
+    }
+}
+
+/// Fields of a request in tokens at its root that vLLM has inside, and places for media that have
+/// none.
+pub(super) fn move_inside(body: &mut Value) {
+    let Some(root) = body.as_object_mut() else {
+        return;
+    };
+    if let Some(Value::Object(features)) = root.get_mut("features")
+        && let Some(Value::Object(hashes)) = features.get("mm_hashes")
+        && !features.contains_key("mm_placeholders")
+    {
+        let place = json!({"offset": 0, "length": 1});
+        let places = |list: &Value| vec![place.clone(); list.as_array().map_or(0, Vec::len)];
+        let lists = hashes
+            .iter()
+            .map(|(kind, list)| (kind.clone(), places(list).into()));
+        let lists: Map<String, Value> = lists.collect();
+        features.insert("mm_placeholders".to_owned(), lists.into());
     }
     let outer: Vec<(&str, Value)> = ["n", "ignore_eos"]
         .into_iter()
         .filter_map(|key| Some((key, root.get(key)?.clone())))
         .collect();
-    let Some(params) = root
-        .get_mut("sampling_params")
-        .and_then(Value::as_object_mut)
-    else {
-        return Err(Fault::bad_request("Missing sampling_params field"));
-    };
-    for (key, value) in outer {
-        params.entry(key).or_insert(value);
+    if let Some(Value::Object(params)) = root.get_mut("sampling_params") {
+        for (key, value) in outer {
+            params.entry(key).or_insert(value);
+        }
     }
-    Ok(())
 }
 
 /// llm-d's words for the input of embeddings that is not there.

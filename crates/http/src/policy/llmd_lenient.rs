@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::first_reader::Api;
 
@@ -110,6 +110,12 @@ fn edits(api: Api, members: &Map<String, Value>) -> Vec<Edit> {
         edits.push(("min_tokens", None));
     }
     edits.extend(alternatives(api, members));
+    if api == Api::Embeddings && given("encoding_format").is_some_and(|f| *f != "base64") {
+        edits.push(("encoding_format", None));
+    }
+    if api == Api::Messages {
+        edits.extend(anthropic(members));
+    }
     if api == Api::Chat {
         edits.extend(tools(members));
         edits.extend(messages(members));
@@ -141,7 +147,15 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
             .filter(|(key, _)| members.contains_key(*key))
             .collect();
     }
-    let known = match members.get("tool_choice") {
+    let choice = members.get("tool_choice");
+    if let Some(name) = choice.and_then(|choice| choice.get("name")?.as_str())
+        && choice.is_some_and(|choice| choice["type"] == "function")
+    {
+        // As the Responses API has it.
+        let nested = json!({"type": "function", "function": {"name": name}});
+        return vec![("tool_choice", Some(nested))];
+    }
+    let known = match choice {
         None | Some(Value::Null) => true,
         Some(Value::String(word)) => ["none", "auto", "required"].contains(&word.as_str()),
         Some(choice) => choice["function"]["name"]
@@ -152,6 +166,45 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
         true => Vec::new(),
         false => vec![("tool_choice", Some("auto".into()))],
     }
+}
+
+/// A message request of roles, blocks and choices that everybody knows.
+fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
+    let kind = |value: &Value| {
+        value
+            .get("type")
+            .and_then(Value::as_str)
+            .unwrap_or("")
+            .to_owned()
+    };
+    let mut edits = Vec::new();
+    let known = ["auto", "any", "tool", "none"];
+    if members
+        .get("tool_choice")
+        .is_some_and(|choice| choice.is_object() && !known.contains(&kind(choice).as_str()))
+    {
+        edits.push(("tool_choice", None));
+    }
+    if members.contains_key("thinking") {
+        edits.push(("thinking", None));
+    }
+    let Some(listed) = members.get("messages").and_then(Value::as_array) else {
+        return edits;
+    };
+    let mut messages = listed.clone();
+    for message in messages.iter_mut().filter(|message| message.is_object()) {
+        if !["user", "assistant", "system"].contains(&message["role"].as_str().unwrap_or("")) {
+            message["role"] = "user".into();
+        }
+        if let Some(Value::Array(blocks)) = message.get_mut("content") {
+            let known = ["text", "image", "tool_use", "tool_result"];
+            blocks.retain(|block| known.contains(&kind(block).as_str()));
+        }
+    }
+    if messages != *listed {
+        edits.push(("messages", Some(messages.into())));
+    }
+    edits
 }
 
 /// Messages with a role and a content.
@@ -219,8 +272,6 @@ fn is_response_format(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(api: Api, given: Value) -> Value {

@@ -2,7 +2,7 @@
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/responses.go`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -10,7 +10,13 @@ use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
 use vllm_sim_wire::openai::shared::ToolChoice;
 
 const ITEMS: [&str; 3] = ["message", "function_call", "function_call_output"];
-const CONTENTS: [&str; 4] = ["input_text", "output_text", "input_image", "input_audio"];
+const CONTENTS: [&str; 5] = [
+    "",
+    "input_text",
+    "output_text",
+    "input_image",
+    "input_audio",
+];
 
 /// Brings tools into the Responses API's own, flat form; chat's nested one is taken too.
 ///
@@ -19,8 +25,16 @@ const CONTENTS: [&str; 4] = ["input_text", "output_text", "input_image", "input_
 pub(super) fn body(body: &mut Value) -> Result<(), Fault> {
     match body.get("input") {
         None | Some(Value::Null) => return Err(unread("input is required")),
-        Some(Value::Array(items)) => items.iter().try_for_each(check)?,
+        Some(Value::Array(items)) => {
+            items.iter().try_for_each(check)?;
+            if let Some(Value::Array(items)) = body.get_mut("input") {
+                items.iter_mut().for_each(known_parts);
+            }
+        }
         Some(_) => {}
+    }
+    if let Some(members) = body.as_object_mut() {
+        leave_out(members);
     }
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
         tools.iter_mut().try_for_each(flatten)?;
@@ -30,6 +44,47 @@ pub(super) fn body(body: &mut Value) -> Result<(), Fault> {
 
 fn unread(words: impl std::fmt::Display) -> Fault {
     Fault::bad_request(format!("Failed to read and parse request body, {words}"))
+}
+
+/// Fields that llm-d does not look at, where vLLM would refuse them.
+fn leave_out(members: &mut Map<String, Value>) {
+    for key in ["previous_response_id", "background"] {
+        members.shift_remove(key);
+    }
+    for (key, known) in [
+        ("truncation", &["auto", "disabled"][..]),
+        (
+            "service_tier",
+            &["auto", "default", "flex", "scale", "priority"][..],
+        ),
+    ] {
+        if members
+            .get(key)
+            .and_then(Value::as_str)
+            .is_some_and(|word| !known.contains(&word))
+        {
+            members.shift_remove(key);
+        }
+    }
+    if let Some(Value::Array(include)) = members.get_mut("include") {
+        include.retain(|what| *what == "message.output_text.logprobs");
+    }
+}
+
+/// The parts of a message as the schema knows them: what an assistant said is text like any other,
+/// of audio only the format is left.
+fn known_parts(item: &mut Value) {
+    let Some(Value::Array(parts)) = item.get_mut("content") else {
+        return;
+    };
+    for part in parts {
+        let text = match kind(part) {
+            "" | "output_text" => part.get("text").cloned().unwrap_or_else(|| "".into()),
+            "input_audio" => format!("audio: {}", part["format"].as_str().unwrap_or("")).into(),
+            _ => continue,
+        };
+        *part = json!({"type": "input_text", "text": text});
+    }
 }
 
 fn kind(value: &Value) -> &str {
@@ -54,7 +109,7 @@ fn check(item: &Value) -> Result<(), Fault> {
 }
 
 fn flatten(tool: &mut Value) -> Result<(), Fault> {
-    if kind(tool) != "function" {
+    if !["", "function"].contains(&kind(tool)) {
         return Err(unread(format!("unsupported tool type {:?}", kind(tool))));
     }
     if let Some(Value::Object(inner)) = tool.get("function").cloned() {
@@ -64,6 +119,7 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
         }
         *tool = flat;
     }
+    tool["type"] = "function".into();
     let name = tool.get("name").and_then(Value::as_str);
     if name.is_none_or(str::is_empty) {
         return Err(unread("tool name is required"));

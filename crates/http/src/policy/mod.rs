@@ -76,6 +76,10 @@ pub(crate) struct Policy {
     pub(crate) ids: IdForm,
     /// Id of a message, before the request's own.
     pub(crate) message_id_prefix: &'static str,
+    /// Id of a request in tokens, before the request's own.
+    pub(crate) generate_id_prefix: &'static str,
+    /// Whether adapters are listed with the context of their model.
+    pub(crate) lists_adapter_context: bool,
     /// Where a stream says what is found after its headers: in Messages and Responses.
     pub(crate) late_refusals: LateRefusals,
     /// Whose envelope errors of `/v1/messages` have.
@@ -226,6 +230,8 @@ impl Policy {
             numbers_prompts: false,
             ids: IdForm::Hex,
             message_id_prefix: "chatcmpl-",
+            generate_id_prefix: "generate-tokens-",
+            lists_adapter_context: false,
             late_refusals: LateRefusals::InStream,
             message_errors: Envelope::Anthropic,
             reads_instructions: true,
@@ -275,6 +281,8 @@ impl Policy {
             numbers_prompts: true,
             ids: IdForm::Numbered,
             message_id_prefix: "msg_",
+            generate_id_prefix: "",
+            lists_adapter_context: true,
             late_refusals: LateRefusals::AsStatus,
             message_errors: Envelope::OpenAi,
             reads_instructions: false,

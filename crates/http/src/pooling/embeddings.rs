@@ -65,7 +65,7 @@ async fn answer(
     route: Route,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.config.server.load_tracking.then(|| app.load_guard());
-    let request = (route.parse)(value)?;
+    let request = (route.parse)(value).map_err(|fault| app.policy.first_reader.unread(fault))?;
     let model = model(app, request.model.as_deref())?;
     let _guard = enter(app, count(&request))?;
     let inputs = tokens(app, &request, value).await?;

@@ -44,10 +44,11 @@ async fn answer(
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
     let arrived = app.service.now();
-    let request = GenerateRequest::parse(value, &app.policy.generation.defaults.bounds)?;
+    let request = GenerateRequest::parse(value, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = prepare::request_id("generate-tokens-", &head.headers, given);
+    let id = prepare::request_id(app.policy.generate_id_prefix, &head.headers, given);
     let params = request.sampling_params.clone();
     let interval = params.stream_interval.unwrap_or(1).max(1) as u32;
     let generation = GenerationRequest {
@@ -152,6 +153,7 @@ impl Protocol for TokensIn<'_> {
                 .map(|top| prepare::top(app, top)),
             weight_version: app.weight_version.load_full(),
             form: TokensForm::of(app.policy.answers),
+            ec_transfer_params: media::encoded(app, &prompt.media),
             view,
         };
         (view, transfer)

@@ -24,6 +24,8 @@ pub(super) struct GenerateView {
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
     pub(super) form: &'static TokensForm,
+    /// Where its encoded media wait, as JSON.
+    pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
 /// How much of a reply in tokens is written.
@@ -106,7 +108,9 @@ impl GenerateView {
         view.timings(out, reply, false);
         out.push_str(",\"kv_transfer_params\":");
         view.transfer(out);
-        out.push_str(",\"ec_transfer_params\":null,\"output_mode\":");
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
+        out.push_str(",\"output_mode\":");
         json::string(out, &self.mode);
         self.choices(out, reply);
     }
@@ -128,7 +132,8 @@ impl GenerateView {
 
     fn llmd_members(&self, out: &mut String, reply: &Reply) {
         self.choices(out, reply);
-        out.push_str(",\"ec_transfer_params\":null");
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         if self.view.kv_transfer_params.is_some() {
             out.push_str(",\"kv_transfer_params\":");
             self.view.transfer(out);

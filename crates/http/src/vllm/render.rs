@@ -18,6 +18,7 @@ use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
+use crate::policy::Api;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::anthropic::MessagesRequest;
@@ -35,6 +36,7 @@ const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  Li
 
 /// `POST /v1/chat/completions/render`.
 pub(crate) async fn chat(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
+    let value = generation::read(&app, Api::Chat, value)?;
     rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
@@ -58,7 +60,9 @@ pub(crate) async fn completions(
     State(app): State<Arc<App>>,
     Posted { head, value }: Posted,
 ) -> Answer {
-    let request = CompletionRequest::parse(&value, &app.policy.generation.defaults.bounds)?;
+    let value = generation::read(&app, Api::Completions, value)?;
+    let request = CompletionRequest::parse(&value, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     request.validate_first()?;
     renders(&app, request.model.as_deref())?;
     request.validate_early(&app.policy.generation.limits)?;
@@ -88,7 +92,8 @@ async fn rendered_chat(
     value: &Value,
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
-    let request = ChatRequest::parse(value, &app.policy.generation.defaults.bounds)?;
+    let request = ChatRequest::parse(value, &app.policy.generation.defaults.bounds)
+        .map_err(|fault| app.policy.first_reader.unread(fault))?;
     renders(app, request.model.as_deref())?;
     request.validate_early(&app.policy.generation.limits)?;
     let prompt = chat::prompt(app, &request).await?;

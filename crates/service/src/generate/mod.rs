@@ -284,7 +284,10 @@ impl Generator {
             room
         };
         draft.push_own(fragments, room, Channel::Content);
-        let least = if request.stops.ignore_eos {
+        let least = if self.whole_echo {
+            // As it was said, and nothing more.
+            0
+        } else if request.stops.ignore_eos {
             request.limit
         } else {
             request.stops.min_tokens

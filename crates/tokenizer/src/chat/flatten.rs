@@ -83,7 +83,7 @@ fn part_text(part: &Json) -> Option<String> {
         Some("text" | "input_text" | "output_text") | None => {
             part.get("text")?.as_str().map(str::to_owned)
         }
-        Some("image_url") => {
+        Some("image_url" | "input_image") => {
             let url = part.get("image_url")?;
             Some(format!(
                 "image: {}",
