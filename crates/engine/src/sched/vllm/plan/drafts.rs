@@ -32,7 +32,7 @@ impl Vllm {
                 break ready;
             }
             // The last one would give up its blocks in vain, again and again.
-            if self.running.len() == 1 && self.take_fetched_blocks() {
+            if self.victims().count() == 1 && self.take_fetched_blocks() {
                 continue;
             }
             let Some(at) = self.victim() else {

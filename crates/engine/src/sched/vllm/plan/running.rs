@@ -11,6 +11,10 @@ use crate::sched::vllm::step::{StepEntry, StepWork};
 /// After so many preemptions without a token, a sequence is no first victim any more.
 const MAX_RECENT_PREEMPTIONS: u8 = 3;
 
+/// The same where Dynamo's mocker has no bound: its sequences could take the blocks from each other
+/// for ever.
+const MAX_RECENT_PREEMPTIONS_MOCKER: u8 = u8::MAX;
+
 impl Vllm {
     /// A token, or the next chunk of its prompt, for every running sequence.
     pub(super) fn schedule_running(&mut self, pass: &mut Pass) {
@@ -154,14 +158,18 @@ impl Vllm {
         true
     }
 
-    /// Who loses its blocks: an index into the running batch.
-    pub(super) fn victim(&self) -> Option<usize> {
-        // One that only waits for its tail has nothing to give.
-        let gives = |&at: &usize| {
+    /// Indices into the running batch of those that hold blocks: one that only waits for its tail has
+    /// nothing to give.
+    pub(super) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
+        (0..self.running.len()).filter(|&at| {
             let seq = &self.seqs[self.running[at]];
             seq.state == SeqState::Running || seq.in_flight > 0
-        };
-        let mut victims = (0..self.running.len()).filter(gives);
+        })
+    }
+
+    /// Who loses its blocks: an index into the running batch.
+    pub(super) fn victim(&self) -> Option<usize> {
+        let mut victims = self.victims();
         match (self.config.policy, self.config.victim) {
             (Policy::Priority, _) => victims.max_by_key(|&at| {
                 let seq = &self.seqs[self.running[at]];
@@ -169,11 +177,11 @@ impl Vllm {
             }),
             (Policy::Fcfs, Victim::Last) => victims.next_back(),
             (Policy::Fcfs, Victim::First) => {
-                let mocker = self.config.admission == Admission::Mocker;
-                let may = |&at: &usize| {
-                    let seq = &self.seqs[self.running[at]];
-                    mocker || seq.recent_preemptions < MAX_RECENT_PREEMPTIONS
+                let most = match self.config.admission {
+                    Admission::Mocker => MAX_RECENT_PREEMPTIONS_MOCKER,
+                    Admission::Vllm => MAX_RECENT_PREEMPTIONS,
                 };
+                let may = |&at: &usize| self.seqs[self.running[at]].recent_preemptions < most;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }
