@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::serve::GenerationRequest;
-use super::{Content, Refusal, ServeError};
+use super::{Content, Refusal, ServeError, long_work};
 use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
 use vllm_sim_schema_sampler::{Constraint, compile};
 use vllm_sim_wire::openai::shared::StructuredOutputs;
@@ -26,7 +26,7 @@ pub struct ToolRequest {
 ///
 /// # Errors
 /// A constraint or a tool that cannot be satisfied; with `strict` a tool that llm-d refuses.
-pub(super) fn content(
+pub(super) async fn content(
     request: &GenerationRequest<'_>,
     params: &SamplingParams,
     strict: bool,
@@ -35,7 +35,15 @@ pub(super) fn content(
     let asked = request.constraint.clone();
     let asked = asked.or_else(|| outputs.and_then(structured));
     if let Some(constraint) = asked.filter(|_| !tools_win(request)) {
-        let compiled = compile(&constraint).map_err(ServeError::Constraint)?;
+        let compiled = match constraint {
+            Constraint::JsonObject | Constraint::Choice(_) => compile(&constraint),
+            // A few bytes of these may take long.
+            Constraint::Json(_)
+            | Constraint::Regex(_)
+            | Constraint::Grammar(_)
+            | Constraint::StructuralTag(_) => long_work(async move { compile(&constraint) }).await,
+        };
+        let compiled = compiled.map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
             true => Content::Parsed(Arc::new(compiled)),
             false => Content::Constrained(Arc::new(compiled)),

@@ -13,6 +13,10 @@ use tokio::task::{JoinError, JoinHandle};
 /// Text above which work on it leaves the async threads, in bytes.
 const LONG: usize = 16 * 1024;
 
+/// How far threads of long work step back behind the others (`nice`).
+#[cfg(target_os = "linux")]
+const NICE: i32 = 5;
+
 /// Where long work runs, in the order in which it comes: on a thread for each core but one, which
 /// is left to everything that is short. All servers of a process share it. `None` where the
 /// system gives no threads.
@@ -21,6 +25,11 @@ static LONG_WORK: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     Builder::new_multi_thread()
         .worker_threads(cores.saturating_sub(1).max(1))
         .thread_name("long-work")
+        .on_thread_start(|| {
+            // On Linux it is the thread's own. Where it is refused, all share alike.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::nice(NICE);
+        })
         .enable_all()
         .build()
         .ok()

@@ -10,7 +10,7 @@ use super::content::{ToolRequest, content};
 use super::policy::{AdmitAt, CallLength, Policy, ToolSchemas, ValidateAt};
 use super::{
     Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Shown, Transfer,
-    off_thread,
+    long_work,
 };
 use crate::generate::request::{Prompt, Target};
 use vllm_sim_engine::SimTime;
@@ -19,9 +19,9 @@ use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
 /// From so many sequences on a job takes long to write.
-const MANY: usize = 256;
-/// Work that takes long, in bytes of text ([`off_thread`]).
-const LONG_WORK: usize = usize::MAX;
+const MANY_SEQUENCES: usize = 256;
+/// From so many tokens on, if all are written that may be, it does so too.
+const MANY_TOKENS: usize = 16_384;
 
 /// What is asked, in no protocol's words.
 pub struct GenerationRequest<'r> {
@@ -180,10 +180,11 @@ impl Service {
         let ready = self.prepare(policy, &mut request, &mut protocol).await?;
         let (mut view, transfer) = protocol.view(&ready);
         let late = self.check_late(policy, &request, &ready);
-        let content = late.and_then(|()| {
-            let strict = policy.tool_schemas == ToolSchemas::Whitelisted;
-            content(&request, &ready.params, strict)
-        });
+        let strict = policy.tool_schemas == ToolSchemas::Whitelisted;
+        let content = match late {
+            Ok(()) => content(&request, &ready.params, strict).await,
+            Err(refusal) => Err(refusal),
+        };
         let content = match content {
             Ok(content) => content,
             Err(refusal) => return Err(Refused::Late(refusal, view)),
@@ -324,17 +325,19 @@ impl Service {
         Ok(())
     }
 
-    /// As [`Self::generate`]; a job of very many sequences is written away from the async threads,
-    /// which would answer nobody else meanwhile.
+    /// As [`Self::generate`]; a job of very many sequences or tokens, or of a text that has to satisfy a
+    /// constraint, is written away from the async threads, which would answer nobody else meanwhile.
     ///
     /// # Errors
     /// As [`Self::generate`].
     pub async fn generate_away(self: &Arc<Self>, job: Job) -> Result<Reply, ServeError> {
         let sequences = (job.n as usize).saturating_mul(job.prompts.len());
-        if sequences < MANY {
+        let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
+        let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));
+        if sequences < MANY_SEQUENCES && tokens < MANY_TOKENS && !constrained {
             return self.generate(&job);
         }
         let service = self.clone();
-        off_thread(LONG_WORK, move || service.generate(&job)).await
+        long_work(async move { service.generate(&job) }).await
     }
 }

@@ -5,7 +5,7 @@ use vllm_sim_tokenizer::{Fragments, Tokenizer};
 /// A sentence of the corpus, as the start of a text or as its continuation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CorpusSentence {
-    pub(super) index: u32,
+    pub(super) index: u16,
     pub(super) first: bool,
 }
 
@@ -41,7 +41,7 @@ impl Corpus {
     }
 
     pub(super) fn fragments(&self, at: CorpusSentence) -> &Fragments {
-        let index = at.index as usize;
+        let index = usize::from(at.index);
         let sentence = self.sentences[index];
         if at.first {
             self.first[index].get_or_init(|| self.tokenizer.fragments(sentence))

@@ -62,6 +62,7 @@ pub struct Generator {
 /// A script in the making.
 struct Draft {
     own: Vec<Fragments>,
+    sentences: Vec<u16>,
     runs: Vec<TokenRun>,
     len: u32,
     /// When its first tokens come, if that was recorded.
@@ -134,6 +135,7 @@ impl Generator {
         let mut rng = stream(self.seed, request.key, Purpose::Content);
         let mut draft = Draft {
             own: Vec::new(),
+            sentences: Vec::new(),
             runs: Vec::new(),
             len: 0,
             times: None,
@@ -171,6 +173,7 @@ impl Generator {
         let mut script = Script {
             corpus: self.corpus.clone(),
             own: draft.own,
+            sentences: draft.sentences,
             runs: draft.runs,
             len: draft.len,
             finish: Finish { reason, stop },
@@ -321,12 +324,15 @@ impl Generator {
         channel: Channel,
         request: &GenerateRequest,
     ) {
-        let mut first = draft.runs.last().is_none_or(|run| run.channel != channel);
+        let first = draft.runs.last().is_none_or(|run| run.channel != channel);
+        let start = draft.sentences.len() as u32;
+        let from = draft.len;
+        let mut len = from;
         let mut tries = 0;
-        while draft.len < until {
-            let index = rng.between(0, self.corpus.len() as u64 - 1) as u32;
-            let sentence = CorpusSentence { index, first };
-            let fragments = self.corpus.fragments(sentence);
+        while len < until {
+            let index = rng.between(0, self.corpus.len() as u64 - 1) as u16;
+            let first = first && len == from;
+            let fragments = self.corpus.fragments(CorpusSentence { index, first });
             tries += 1;
             // A short reply that starts inside a letter would say nothing.
             let mute = first && fragments.ends.first() == Some(&0);
@@ -335,13 +341,17 @@ impl Generator {
             if tries < 1000 && (mute || bans()) {
                 continue;
             }
-            let tokens = (fragments.ids.len() as u32).min(until - draft.len);
-            if tokens == 0 {
-                draft.push(TokenSource::Silent(0), 0, 1, channel);
-                continue;
+            if fragments.ids.is_empty() {
+                break;
             }
-            draft.push(TokenSource::Sentence(sentence), 0, tokens, channel);
-            first = false;
+            draft.sentences.push(index);
+            len = (len + fragments.ids.len() as u32).min(until);
+        }
+        let tokens = len - from;
+        draft.push(TokenSource::Sentences { start, first }, 0, tokens, channel);
+        // A tokenizer may make nothing of a sentence.
+        while draft.len < until {
+            draft.push(TokenSource::Silent(0), 0, 1, channel);
         }
     }
 

@@ -47,12 +47,14 @@ pub struct Finish {
 
 /// What will be said: token ids and the text each one adds, finished before the first is released.
 ///
-/// Free text is a list of references into the shared corpus, so a long reply costs a few bytes per
+/// Free text is a list of references into the shared corpus, so a long reply costs two bytes per
 /// sentence.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub(super) corpus: Arc<Corpus>,
     pub(super) own: Vec<Fragments>,
+    /// Sentences of the corpus, as runs have them.
+    pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<TokenRun>,
     pub(super) len: u32,
     /// How it ends.
@@ -84,8 +86,9 @@ pub(super) struct TokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenSource {
-    /// A sentence of the corpus.
-    Sentence(CorpusSentence),
+    /// Sentences of the corpus, from this one of the script's list on: the start of a text, or its
+    /// continuation. The run ends within the last of them.
+    Sentences { start: u32, first: bool },
     /// Text of this script alone.
     Own(u16),
     /// One token without text.
@@ -107,7 +110,21 @@ pub struct Token<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     run: u32,
+    /// Tokens of the run before it.
+    taken: u32,
+    /// Sentences of the run before it.
+    sentence: u32,
+    /// Tokens before it in its sentence or text.
     offset: u32,
+}
+
+/// The rest of a run in one text.
+struct RunPiece<'a> {
+    /// Or the id of a token without text.
+    fragments: Result<&'a Fragments, u32>,
+    from: u32,
+    tokens: u32,
+    channel: Channel,
 }
 
 impl Script {
@@ -160,36 +177,56 @@ impl Script {
 
     /// The token at the cursor, which moves on.
     pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
+        let piece = self.piece(at)?;
+        at.taken += 1;
+        at.offset += 1;
+        let index = piece.from as usize;
+        let (id, text) = match piece.fragments {
+            Ok(fragments) => (fragments.ids[index], fragments.piece(index)),
+            Err(id) => (id, ""),
+        };
+        Some(Token {
+            id,
+            text,
+            channel: piece.channel,
+        })
+    }
+
+    /// What is at the cursor, which moves to where that begins.
+    fn piece(&self, at: &mut Cursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
-            let index = run.from + at.offset;
-            if index >= run.to {
+            let left = run.to - run.from - at.taken;
+            if left == 0 {
                 *at = Cursor {
                     run: at.run + 1,
-                    offset: 0,
+                    ..Cursor::default()
                 };
                 continue;
             }
-            at.offset += 1;
-            let index = index as usize;
-            let (id, text) = match self.fragments(run.source) {
-                Ok(fragments) => (fragments.ids[index], fragments.piece(index)),
-                Err(id) => (id, ""),
+            let (fragments, from, tokens) = match run.source {
+                TokenSource::Silent(id) => (Err(id), 0, left),
+                TokenSource::Own(own) => (Ok(&self.own[own as usize]), run.from + at.offset, left),
+                TokenSource::Sentences { start, first } => {
+                    let index = self.sentences[(start + at.sentence) as usize];
+                    let first = first && at.sentence == 0;
+                    let fragments = self.corpus.fragments(CorpusSentence { index, first });
+                    let rest = fragments.ids.len() as u32 - at.offset;
+                    if rest == 0 {
+                        at.sentence += 1;
+                        at.offset = 0;
+                        continue;
+                    }
+                    (Ok(fragments), at.offset, rest.min(left))
+                }
             };
-            return Some(Token {
-                id,
-                text,
-                channel: run.channel,
+            let channel = run.channel;
+            return Some(RunPiece {
+                fragments,
+                from,
+                tokens,
+                channel,
             });
-        }
-    }
-
-    /// What a run refers to; the id of a token without text.
-    fn fragments(&self, source: TokenSource) -> Result<&Fragments, u32> {
-        match source {
-            TokenSource::Silent(id) => Err(id),
-            TokenSource::Sentence(sentence) => Ok(self.corpus.fragments(sentence)),
-            TokenSource::Own(own) => Ok(&self.own[own as usize]),
         }
     }
 
@@ -209,21 +246,17 @@ impl Script {
 
     /// A cursor that stands before the token at `position`.
     fn cursor(&self, position: u32) -> Cursor {
+        let mut at = Cursor::default();
         let mut left = position;
-        for (index, run) in self.runs.iter().enumerate() {
-            let len = run.to - run.from;
-            if left < len {
-                return Cursor {
-                    run: index as u32,
-                    offset: left,
-                };
-            }
-            left -= len;
+        while left > 0
+            && let Some(piece) = self.piece(&mut at)
+        {
+            let tokens = piece.tokens.min(left);
+            left -= tokens;
+            at.taken += tokens;
+            at.offset += tokens;
         }
-        Cursor {
-            run: self.runs.len() as u32,
-            offset: 0,
-        }
+        at
     }
 
     /// All tokens in order.
@@ -236,15 +269,19 @@ impl Script {
     pub fn text(&self, channel: Channel, tokens: u32) -> String {
         let mut text = String::new();
         let mut left = tokens;
-        for run in &self.runs {
-            let taken = left.min(run.to - run.from);
-            left -= taken;
-            if taken > 0
-                && run.channel == channel
-                && let Ok(fragments) = self.fragments(run.source)
+        let mut at = Cursor::default();
+        while left > 0
+            && let Some(piece) = self.piece(&mut at)
+        {
+            let tokens = piece.tokens.min(left);
+            if piece.channel == channel
+                && let Ok(fragments) = piece.fragments
             {
-                text.push_str(fragments.span(run.from as usize, (run.from + taken) as usize));
+                text.push_str(fragments.span(piece.from as usize, (piece.from + tokens) as usize));
             }
+            left -= tokens;
+            at.taken += tokens;
+            at.offset += tokens;
         }
         text
     }
