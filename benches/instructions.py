@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Instructions that a chat costs: 10 words, 16 tokens, not streamed, on one connection.
+
+    benches/instructions.py BINARY [--check NAME]
+
+Runs BINARY under callgrind twice for each command-line mode, for 100 and for 600 requests, and prints the
+difference per request, which is the same on every machine. `--check` compares with the line NAME of
+instructions.json and fails at more than a tenth above it.
+"""
+import argparse, http.client, json, pathlib, re, signal, socket, subprocess, sys, tempfile, time
+
+MODES = {"plain": ["--model", "m"], "serve": ["serve", "m"]}
+FEW, MANY = 100, 600
+BODY = json.dumps({"model": "m", "max_tokens": 16, "stream": False, "ignore_eos": True,
+                   "messages": [{"role": "user", "content": "lorem " * 10}]})
+
+
+def ask(port, times):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for _ in range(times):
+        connection.request("POST", "/v1/chat/completions", BODY, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        body = reply.read()
+        if reply.status != 200 or b'"completion_tokens":16' not in body:
+            sys.exit(f"{reply.status}: {body[:200]}")
+
+
+def wait_up(port, server):
+    end = time.time() + 120
+    while time.time() < end and server.poll() is None:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(f"did not start: {server.args}")
+
+
+def collected(binary, flags, times):
+    """Instructions of a whole run with so many requests."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryFile() as log:
+        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", binary, *flags,
+                   "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        try:
+            wait_up(port, server)
+            ask(port, times)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(60)
+        log.seek(0)
+        found = re.search(r"Collected : (\d+)", log.read().decode(errors="replace"))
+    if not found:
+        sys.exit("valgrind counted nothing")
+    return int(found[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    parser.add_argument("binary")
+    parser.add_argument("--check", metavar="NAME", help="a line of instructions.json")
+    args = parser.parse_args()
+    budget = json.loads(pathlib.Path(__file__).with_name("instructions.json").read_text())
+    over = False
+    for mode, flags in MODES.items():
+        each = (collected(args.binary, flags, MANY) - collected(args.binary, flags, FEW)) / (MANY - FEW)
+        line = f"{mode}: {each:,.0f} instructions a chat"
+        if args.check:
+            allowed = budget[args.check][mode]
+            line += f", {each / allowed - 1:+.1%} of the budget of {allowed:,}"
+            over |= each > 1.1 * allowed
+        print(line, flush=True)
+    if over:
+        sys.exit("over the budget: see benches/instructions.json")
+
+
+if __name__ == "__main__":
+    main()
