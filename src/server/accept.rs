@@ -23,8 +23,8 @@ use vllm_sim_service::fault::ConnHandle;
 const MAX_STREAMS: u32 = 16_384;
 
 /// Bytes of an HTTP/1 answer that wait for the client, and most bytes of a request's head. With
-/// the frame of a stream that comes last, a client that does not read holds 64 KiB.
-const MAX_BUFFER: usize = 52 * 1024;
+/// the frame of a stream that comes last, a client that does not read holds 48 KiB.
+const MAX_BUFFER: usize = 40 * 1024;
 
 /// Serves the connections of a socket until the server stops.
 pub(super) async fn run(

@@ -34,13 +34,12 @@ def rss(pid):
 
 
 def settled(pid, seconds=60):
-    """Memory once it has changed by less than 1 % for a second."""
-    last, deadline = rss(pid), time.time() + seconds
-    while time.time() < deadline:
+    """Memory once it has changed by less than 1 % for five seconds."""
+    last, deadline, quiet = rss(pid), time.time() + seconds, 0
+    while time.time() < deadline and quiet < 5:
         time.sleep(1)
         now = rss(pid)
-        if abs(now - last) < last / 100:
-            return now
+        quiet = quiet + 1 if abs(now - last) < last / 100 else 0
         last = now
     return last
 

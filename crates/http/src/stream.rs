@@ -23,7 +23,7 @@ use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 
 /// Most bytes of one frame, about; more waits for the next one.
-const MAX_FRAME_BYTES: usize = 12 * 1024;
+const MAX_FRAME_BYTES: usize = 8 * 1024;
 
 /// Frames of a stream that carry one event each, even when more are due: short replies look as
 /// they do upstream. Ten events in a frame take a third of the time, so long ones do not.
