@@ -124,6 +124,11 @@ async fn llmd_lists_an_adapter_where_it_is() {
         async move { eventually(async || sim.get("/metrics").await.text().contains(&labels)).await }
     };
     assert!(listed("a", "b").await);
+    let page = sim.get("/metrics").await.text();
+    assert!(
+        !page.contains("waiting_lora_adapters=\"a\""),
+        "a started at once"
+    );
     drop(waiting);
     assert!(sim.shows("vllm:num_requests_waiting", 0.0).await);
     drop(running);

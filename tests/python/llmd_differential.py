@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent import futures
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
@@ -212,15 +213,31 @@ def families(raw, port, drawn):
             # Go sorts labels by name; their order says nothing.
             labels = sorted(re.findall(r'\w+="[^"]*"', rest))
             common |= {label for label in labels if label.startswith("engine=")}
+            # Adapters come in any order.
+            labels = [re.sub(r'"(.+,.+)"', lambda m: '"' + ",".join(sorted(m[1].split(","))) + '"', label) for label in labels]
             labels = [form(label, port) for label in labels if not label.startswith(("engine=", "finished_reason="))]
             timed = TIMED.search(name) or drawn and not name.startswith("vllm:prompt")
             out[family]["samples"][head + "{" + ",".join(labels) + "}"] = "<value>" if timed else float(value)
     return {"common": sorted(common), "families": out}
 
 
+def busy(server, requests, drawn):
+    """The scrape of a server while it is at these requests, and what they get."""
+    with futures.ThreadPoolExecutor(len(requests)) as pool:
+        sent = []
+        for request in requests:
+            sent.append(pool.submit(answer, server, request, drawn))
+            time.sleep(0.05)
+        time.sleep(0.15)
+        scrape = families(server.send("GET", "/metrics", None, {})[2], server.port, drawn)
+    return {**scrape, "answers": [verdict(one.result()) for one in sent]}
+
+
 def answer(server, request, drawn):
     """What a server says to a request, as it is compared."""
     name, method, path, body, headers = request
+    if method == "BUSY":
+        return busy(server, body, drawn)
     status, heads, raw = server.send(method, path, body, headers)
     shown = {"status": status, **{h: form(heads[h], server.port) for h in HEADERS if h in heads}}
     kind = heads.get("content-type", "")
@@ -325,7 +342,7 @@ def main():
                 print(f"{row or 'UNNAMED'} | {name} | {request} | {where}\n    ours {json.dumps(ours)[:300]}\n    peer {json.dumps(peer)[:300]}", flush=True)
     for row, count in counts.most_common():
         print(f"{count:6} {row or 'UNNAMED'}")
-    print(f"{sent} requests to each under {len(options.runs or RUNS)} argument lists: {sum(counts.values())} differences, {unnamed} without a row")
+    print(f"{sent} requests and bursts to each under {len(options.runs or RUNS)} argument lists: {sum(counts.values())} differences, {unnamed} without a row")
     sys.exit(unnamed > 0)
 
 

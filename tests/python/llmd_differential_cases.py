@@ -307,6 +307,15 @@ LOWER = [("threshold 0.5", "POST", CHAT, chat(cache_hit_threshold=0.5), {}), ("t
 ECHO, SEED = ["--mode", "echo"], ["--seed", "7"]
 CACHE = ["--enable-kvcache", "--kv-cache-size", "64", "--block-size", "8", "--zmq-endpoint", "tcp://127.0.0.1:1"]
 POD = {"POD_IP": "127.0.0.1"}
+SLOW = ["--time-to-first-token", "700ms"]
+ADAPTERS = ["--lora-modules", '{"name":"a"}', '{"name":"b"}', '{"name":"c"}']
+
+
+def at_once(name, *models, **more):
+    """Requests that are sent 50 ms apart and looked at while the server is busy."""
+    return (f"busy: {name}", "BUSY", "/busy", [(f"{model} {i}", "POST", CHAT, chat(model=model, **more), {}) for i, model in enumerate(models)], {})
+
+
 # Name of a run: arguments, environment, requests.
 RUNS = {
     "echo": (ECHO, {}, [*generations(), METRICS]),
@@ -340,6 +349,11 @@ RUNS = {
     "starting": (ECHO + ["--startup-duration", "1h"], {}, [("ready", "GET", "/health/ready", None, {}), ("health", "GET", "/health", None, {}), *BASIC[:6]]),
     "short vectors": (ECHO + ["--default-embedding-dimensions", "3"], {}, [*posts("embeddings", EMBED, EMBEDDINGS)]),
     "one at a time": (ECHO + ["--max-num-seqs", "1", "--max-waiting-queue-length", "0"], {}, [*BASIC, METRICS]),
+    "busy": (ECHO + SLOW + ["--max-num-seqs", "2"], {}, [at_once("two", "m", "m"), at_once("five", "m", "m", "m", "m", "m"), at_once("streams", "m", "m", "m", stream=True), at_once("choices", "m", "m", n=2), METRICS]),
+    "busy, full": (ECHO + SLOW + ["--max-num-seqs", "1", "--max-waiting-queue-length", "1"], {}, [at_once("three", "m", "m", "m"), at_once("streams", "m", "m", "m", stream=True), METRICS]),
+    "busy adapters": (ECHO + SLOW + ADAPTERS + ["--max-num-seqs", "2", "--max-loras", "1"], {}, [at_once("one", "a"), at_once("same", "a", "a", "a"), at_once("others", "a", "b", "c", "m"), at_once("base", "m", "m", "a"), METRICS]),
+    "busy adapters, two": (ECHO + SLOW + ADAPTERS + ["--max-num-seqs", "3", "--max-loras", "2"], {}, [at_once("three", "a", "b", "c", "a"), METRICS]),
+    "busy, loaded": (ECHO + ["--inter-token-latency", "30ms", "--time-factor-under-load", "3", "--max-num-seqs", "4"], {}, [at_once("four", "m", "m", "m", "m"), METRICS]),
     "small bodies": (ECHO + ["--max-request-body-size-mb", "1"], {}, [("most", "POST", CHAT, chat(**said("a" * 900_000)), {}), *BASIC[:3]]),
     "logged": (ECHO + ["--log-http"], {}, BASIC),
     "wide blocks": (ECHO + CACHE[:3] + ["--block-size", "16", "--hash-seed", "s", "--zmq-endpoint", "tcp://127.0.0.1:1"], POD, [*BASIC, *BASIC, METRICS]),

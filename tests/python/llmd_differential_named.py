@@ -54,7 +54,6 @@ NAMED = [
     (SERIES, "", "", r"^families\.vllm:cache_config_info", "", ""),
     (SERIES, "", "", r"^families\..*\{", r"^0\.0$", "absent"),
     ("`vllm:request_success_total`", "", "", r"^families\.vllm:request_success_total.*(abort|error|repetition)", "<value>", "absent"),
-    ("`vllm:lora_requests_info` of an adapter", "", "", r"^families\.vllm:lora_requests_info", "<value>", "absent"),
     ("A request of several sequences", "one at a time", "metrics", r"^families\.", "", ""),
     (SERIES, "encoder", "metrics", "request_success_total", "<value>", "absent"),
     (UNKNOWN, "encoder", "metrics", r"^families\.", "", ""),

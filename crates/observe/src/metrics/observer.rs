@@ -14,6 +14,8 @@ pub struct MetricsObserver {
     metrics: Arc<EngineMetrics>,
     /// Adapters with requests, in the order they got their first one.
     loras: Vec<AdapterUse>,
+    /// Whether one of them waits that is not shown.
+    queued: bool,
     features: EngineFeatures,
 }
 
@@ -58,15 +60,26 @@ impl MetricsObserver {
         Self {
             metrics,
             loras: Vec::new(),
+            queued: false,
             features,
         }
     }
 
-    /// Counts and shows a sequence of an adapter that waits or runs now, or is over; the adapter
-    /// goes with its last one.
+    /// Counts and shows a sequence of an adapter that waits or runs now, or is over.
     fn lora(&mut self, name: Option<&Arc<str>>, change: impl FnOnce(&mut AdapterUse)) {
+        if self.count_lora(name, change) {
+            self.show_loras();
+        }
+    }
+
+    /// Counts a sequence of an adapter, which goes with its last one; whether there is one to count.
+    fn count_lora(
+        &mut self,
+        name: Option<&Arc<str>>,
+        change: impl FnOnce(&mut AdapterUse),
+    ) -> bool {
         let Some(name) = name.filter(|_| self.features.loras) else {
-            return;
+            return false;
         };
         let known = self.loras.iter().position(|used| used.name == *name);
         let index = known.unwrap_or_else(|| {
@@ -82,6 +95,11 @@ impl MetricsObserver {
         if used.waiting + used.running == 0 {
             self.loras.remove(index);
         }
+        true
+    }
+
+    fn show_loras(&mut self) {
+        self.queued = false;
         let loads = self.loras.iter().map(|used| LoraLoad {
             name: &used.name,
             running: used.running,
@@ -134,7 +152,8 @@ impl MetricsObserver {
 
 impl Observer for MetricsObserver {
     fn on_queued(&mut self, record: &SequenceRecord) {
-        self.lora(record.request.lora.as_ref(), |u| u.waiting += 1);
+        // One that starts at once never waits: readers of equal times take the first.
+        self.queued |= self.count_lora(record.request.lora.as_ref(), |u| u.waiting += 1);
     }
 
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime) {
@@ -229,6 +248,9 @@ impl Observer for MetricsObserver {
     }
 
     fn on_stats(&mut self, stats: &Stats) {
+        if self.queued {
+            self.show_loras();
+        }
         let usage = if stats.total_blocks == 0 {
             0.0
         } else {
