@@ -7,5 +7,5 @@ mod states;
 mod whole;
 
 pub(crate) use generator::RegexGenerator;
-pub(crate) use pattern::{Pattern, engine};
+pub(crate) use pattern::{MAX_TRANSLATION, Pattern, engine, translation};
 pub(crate) use whole::WholeRegex;

@@ -20,19 +20,25 @@ const BACKTRACKS: usize = 20_000;
 /// The longest pattern that is compiled, in bytes.
 const MAX_PATTERN: usize = 64 * 1024;
 
-/// Most classes such as `\w` in it: each takes kilobytes while it is read.
-const MAX_CLASSES: usize = 2048;
+/// Most of a pattern's bytes times its classes such as `\w`: each class takes kilobytes while it is
+/// read, and the translation to Rust's dialect goes through all of the pattern for each.
+pub(crate) const MAX_TRANSLATION: usize = 1 << 20;
 
 /// Steps of one look for a pattern; what would take more is taken on trust.
 const MAX_WORK: u32 = 20_000;
 
 /// Whether a pattern is too large to be read.
 pub(super) fn too_large(source: &str) -> bool {
+    source.len() > MAX_PATTERN || translation(source) > MAX_TRANSLATION
+}
+
+/// What it costs to translate a pattern.
+pub(crate) fn translation(source: &str) -> usize {
     let classes = source
         .as_bytes()
         .windows(2)
         .filter(|two| two[0] == b'\\' && b"wWdDsSpP".contains(&two[1]));
-    source.len() > MAX_PATTERN || classes.count() > MAX_CLASSES
+    source.len() * classes.count()
 }
 
 /// Size of a compiled pattern, in bytes.

@@ -10,7 +10,7 @@ use super::number::{Decimal, JsonNumber};
 use super::read::{JsonObject, KeywordSet, SchemaReader, shortened};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
-use crate::regex::Pattern;
+use crate::regex::{MAX_TRANSLATION, Pattern, translation};
 use crate::semantic_type::{SemanticType, example_in};
 
 impl SchemaReader<'_> {
@@ -151,6 +151,11 @@ impl SchemaReader<'_> {
     }
 
     fn pattern(&self, path: &str, source: &str) -> Result<Pattern, InvalidSchema> {
+        let cost = self.translation.get() + translation(source);
+        self.translation.set(cost);
+        if cost > MAX_TRANSLATION {
+            return self.bad(path, "the patterns of the schema are too large".to_owned());
+        }
         Pattern::new(source).or_else(|reason| self.bad(path, reason))
     }
 

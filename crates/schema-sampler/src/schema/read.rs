@@ -1,5 +1,6 @@
 //! From a JSON document to the table of nodes.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use jsonschema::Draft;
@@ -53,6 +54,7 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
         by_path: HashMap::new(),
         pending: Vec::new(),
         tracks: false,
+        translation: Cell::new(0),
     };
     let root = reader.node(source, String::new(), 0)?;
     reader.link()?;
@@ -138,6 +140,8 @@ pub(super) struct SchemaReader<'v> {
     /// References to resolve once all named places are known.
     pending: Vec<(NodeId, String)>,
     pub(super) tracks: bool,
+    /// What it costs to translate the patterns so far.
+    pub(super) translation: Cell<usize>,
 }
 
 impl SchemaReader<'_> {

@@ -83,12 +83,20 @@ fn a_tag_again_and_again() {
 fn constraints_that_are_too_large() {
     for constraint in [
         Constraint::Regex("\\w".repeat(20_000)),
+        Constraint::Json(json!({"pattern": r"^\S*x".repeat(2000)})),
+        Constraint::Json(json!({"enum": vec![json!({"pattern": "x"}); 2], "allOf":
+            vec![json!({"pattern": r"\w\s".repeat(300)}); 20]})),
         Constraint::Grammar(format!("start: {}", "/\\w/ ".repeat(300_000))),
         Constraint::Json(json!({"enum": vec!["x"; 300_000]})),
         Constraint::Json(json!({"enum": vec!["x"; 300_000]}).to_string().into()),
     ] {
         let error = compile(&constraint).map(|_| ()).unwrap_err().to_string();
-        let words = ["the pattern is too long", "bytes, the most is 1048576"];
+        let words = [
+            "the pattern is too long",
+            "bytes is too long",
+            "the patterns of the schema are too large",
+            "bytes, the most is 1048576",
+        ];
         assert!(
             words.iter().any(|words| error.contains(words)),
             "{error:.300}"

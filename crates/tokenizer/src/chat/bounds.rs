@@ -195,6 +195,22 @@ fn is_container(value: &Value) -> bool {
     )
 }
 
+/// Counts the work of taking an element of a list.
+///
+/// # Errors
+/// As [`spend`].
+pub(super) fn spend_element() -> Result<(), Error> {
+    spend(ELEMENT)
+}
+
+/// Counts the work of looking at a value, whatever its elements hold.
+///
+/// # Errors
+/// As [`spend`].
+pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
+    spend(size(value))
+}
+
 /// Bytes of a value itself, whatever its elements hold.
 fn size(value: &Value) -> u64 {
     match value.as_str() {
@@ -314,7 +330,25 @@ pub(super) fn add(env: &mut Environment<'_>) {
         unique costs 1;
         batch costs 1;
         slice costs 1;
+        split costs ELEMENT;
+        map costs 1;
+        select costs 1;
+        reject costs 1;
+        selectattr costs 1;
+        rejectattr costs 1;
+        groupby costs ELEMENT;
+        pprint costs ELEMENT;
+        safe costs 1;
+        min costs 1;
+        max costs 1;
+        sum costs 1;
     }
+    env.add_test("lower", |text: &str| {
+        spend(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
+    });
+    env.add_test("upper", |text: &str| {
+        spend(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
+    });
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
         if let [text, args @ ..] = args.as_slice() {
@@ -337,7 +371,8 @@ where
         if let [value, args @ ..] = args.as_slice() {
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
             let counts = counts.fold(0u64, u64::saturating_add);
-            let work = size(value).saturating_mul(factor);
+            // Applying a filter takes as long as reading some text does.
+            let work = size(value).saturating_mul(factor).max(ELEMENT);
             spend(work.saturating_add(counts.saturating_mul(ELEMENT)))?;
         }
         state.apply_filter(&hidden, &args)
@@ -458,6 +493,70 @@ mod tests {
             ),
         ] {
             assert_eq!(render(source).as_deref(), Ok(text), "{source}");
+        }
+    }
+
+    /// Each takes time by the length of its value: a template ends by what it reads, long before it
+    /// has gone round as often as it asks for.
+    #[test]
+    fn what_reads_long_values_is_counted() {
+        for reads in [
+            "s|wordcount",
+            "s|trim",
+            "s|striptags",
+            "s|int",
+            "s|float",
+            "s|length",
+            "s|truncate(5)",
+            "s|split('z')",
+            "s|map('upper')|list",
+            "s|pprint",
+            "s|safe",
+            "s|title",
+            "s|reverse",
+            "s|join",
+            "s|tojson",
+            "s is lower",
+            "s is upper",
+            "s[::-1]",
+            "s[1:]",
+            "s[-1]",
+            "s[3999999]",
+            "'zz' in s",
+            "s == t",
+            "s != t",
+            "s < t",
+            "(s, t) == (t, s)",
+            "s in [t]",
+            "s not in d",
+            "s.find('z')",
+            "d.get(s)",
+            "d[s]",
+            "{s: 1}",
+            "{s: 1}[t]",
+            "l == k",
+            "l|min",
+            "l|max",
+            "l|sum",
+            "9 in l",
+            "l[1:]",
+            "l|reject('odd')|first",
+            "l|groupby('x')",
+            "l|sort",
+            "l|unique|list",
+            "l.count(9)",
+            "strftime_now(s)",
+            "loop.changed(s)",
+        ] {
+            let times = |rounds: u32| {
+                format!(
+                    "{{% set s = 'ab' * 400000 %}}{{% set t = 'ab' * 400000 %}}{{% set d = {{'a': 1}} %}}\
+                     {{% set l = range(500)|list %}}{{% set k = range(500)|list %}}\
+                     {{% for i in range({rounds}) %}}{{% if {reads} %}}{{% endif %}}{{% endfor %}}"
+                )
+            };
+            assert!(render(&times(0)).is_ok(), "{reads}");
+            refused(&times(99_999), "too much");
         }
     }
 }

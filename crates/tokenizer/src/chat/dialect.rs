@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::bounds::PART;
+use super::bounds::{KEPT, PART};
 use super::counting;
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
 /// The method that a slice turns into.
 pub(super) const SLICE: &str = "__slice__";
+
+/// The method that a place in brackets turns into, if it may take long to find.
+pub(super) const ITEM: &str = "__item__";
 
 /// Rewrites a Jinja2 template:
 ///
@@ -16,6 +19,7 @@ pub(super) const SLICE: &str = "__slice__";
 ///   `{% with %}` blocks, which also only open a scope;
 /// * slices become calls of [`SLICE`], because minijinja's own differ from Python's for negative
 ///   steps;
+/// * places in brackets that are no plain text and no small number become calls of [`ITEM`];
 /// * what `~` joins goes through the `string` filter, because minijinja prints `none` and `true`;
 /// * escapes in string literals are spelled so that minijinja reads what Python reads;
 /// * what may grow goes through filters that count it ([`super::bounds`]).
@@ -46,7 +50,7 @@ pub(super) type Edit = (std::ops::Range<usize>, String);
 /// What to replace in one tag, in order; `counted` encloses whole expressions.
 fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     let mut edits = Vec::new();
-    let slices = slices(&tag.tokens);
+    let slices = slices(tag);
     for (index, token) in tag.tokens.iter().enumerate() {
         match slices[index] {
             SliceToken::Open { empty } => {
@@ -57,6 +61,7 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
                 let next = if empty { ", none" } else { ", " };
                 edits.push((token.span.clone(), next.to_owned()));
             }
+            SliceToken::Place => edits.push((token.span.clone(), format!(".{ITEM}("))),
             SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
             SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), literal(token.text)));
@@ -75,6 +80,8 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
         (products(tag), PART),
         (joined(tag), "string"),
         (summed(tag), PART),
+        (compared(tag), KEPT),
+        (keyed(tag), KEPT),
     ] {
         for operand in operands {
             edits.extend(enclosed(&tag.tokens[operand.start..operand.end], filter));
@@ -115,6 +122,77 @@ fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     });
     both.filter(|operand| !operand.is_plain(tag) && !operand.is_number(tag))
         .collect()
+}
+
+/// The operands of a comparison or an `in` of which none is plain: both are read, as deep as they
+/// go.
+fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    const SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
+    let tokens = &tag.tokens;
+    let named = |index: usize, name: &str| tokens[index].is_name(name);
+    let ends = |index: usize| {
+        let signs = ["~", "-", "+"];
+        ends_operand(tokens, index) && !signs.contains(&tokens[index].text)
+    };
+    let plain = |operand: &Operand| operand.is_plain(tag) || operand.is_number(tag);
+    let literal = |operand: &Operand| {
+        let mut all = tokens[operand.start..operand.end].iter();
+        all.all(|token| {
+            token.kind == TokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
+        })
+    };
+    let mut loops = tag.statement && tokens.first().is_some_and(|word| word.is_name("for"));
+    let mut operands = BTreeSet::new();
+    for at in 1..tokens.len() {
+        if named(at, "in") && std::mem::take(&mut loops) {
+            continue;
+        }
+        let negated = at > 1 && named(at - 1, "not");
+        let tested = named(at - 1, "is") || negated && named(at - 2, "is");
+        let sign = tokens[at].kind == TokenKind::Other && SIGNS.contains(&tokens[at].text);
+        if !sign && (!named(at, "in") || tested) {
+            continue;
+        }
+        let left = before(tag, at - usize::from(negated && !sign), ends);
+        let right = behind(tag, at, ends);
+        // Of two texts no more is read than the shorter one has, and a plain one is short.
+        if sign && (plain(&left) || plain(&right)) {
+            continue;
+        }
+        operands.extend(
+            [left, right]
+                .into_iter()
+                .filter(|operand| !literal(operand)),
+        );
+    }
+    operands
+}
+
+/// Keys of dicts, which are read whole, and what `loop.changed(…)` compares.
+fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+    let tokens = &tag.tokens;
+    let comma = |index: usize| tokens[index].text == "," && tokens[index].kind == TokenKind::Other;
+    let (mut open, mut operands) = (Vec::new(), BTreeSet::new());
+    for (at, token) in tokens.iter().enumerate() {
+        match (token.kind, token.text) {
+            (TokenKind::Other, "(" | "[" | "{") => open.push(token.text),
+            (TokenKind::Other, ")" | "]" | "}") => drop(open.pop()),
+            (TokenKind::Other, ":") if open.last() == Some(&"{") => {
+                operands.insert(before(tag, at, comma));
+            }
+            (TokenKind::Name, "changed") if at > 1 && tokens[at - 1].text == "." => {
+                let mut from = at + 1;
+                while from < tokens.len() && (from == at + 1 || comma(from)) {
+                    let argument = behind(tag, from, comma);
+                    from = argument.end;
+                    operands.insert(argument);
+                }
+            }
+            _ => {}
+        }
+    }
+    operands.retain(|operand| !operand.is_plain(tag) && !operand.is_number(tag));
+    operands
 }
 
 /// The products up to each `*`.
@@ -250,12 +328,15 @@ enum SliceToken {
     Colon {
         empty: bool,
     },
+    /// `[` with a place that may take long to find.
+    Place,
     Close,
 }
 
 /// Which tokens belong to slices. A `[` with a colon directly in it always opens one: list
 /// literals hold no colons.
-fn slices(tokens: &[JinjaToken<'_>]) -> Vec<SliceToken> {
+fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
+    let tokens = &tag.tokens;
     let mut parts = vec![SliceToken::None; tokens.len()];
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
@@ -270,7 +351,14 @@ fn slices(tokens: &[JinjaToken<'_>]) -> Vec<SliceToken> {
                 let Some((start, colons)) = open.pop() else {
                     continue;
                 };
-                if colons.is_empty() || tokens[start].text != "[" {
+                if tokens[start].text != "[" {
+                    continue;
+                }
+                if colons.is_empty() {
+                    if is_long_place(tag, start, index) {
+                        parts[start] = SliceToken::Place;
+                        parts[index] = SliceToken::Close;
+                    }
                     continue;
                 }
                 parts[start] = SliceToken::Open {
@@ -288,6 +376,22 @@ fn slices(tokens: &[JinjaToken<'_>]) -> Vec<SliceToken> {
         }
     }
     parts
+}
+
+/// Whether brackets hold a place in the value before them that may take long to find: anything but
+/// a plain text or a number near the start.
+fn is_long_place(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
+    // The keyword of a statement is no value.
+    let least = 1 + usize::from(tag.statement);
+    if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {
+        return false;
+    }
+    match &tag.tokens[open + 1..close] {
+        [] => false,
+        [only] if only.kind == TokenKind::Str => false,
+        [only] => only.text.parse::<u16>().is_err(),
+        _ => true,
+    }
 }
 
 /// A string literal with the value that Python gives it, in escapes that minijinja knows.
@@ -374,7 +478,7 @@ mod tests {
             ("{{ a ~ 'b' ~ c }}", "{{ (a)|string ~ 'b' ~ (c)|string }}"),
             (
                 "{% if x and a~b == c %}",
-                "{% if x and (a)|string~(b)|string == c %}",
+                "{% if x and ((a)|string~(b)|string)|__kept__ == (c)|__kept__ %}",
             ),
             (
                 "{% set x = -a ~ b - c %}",
@@ -398,7 +502,7 @@ mod tests {
             ),
             (
                 "{{ a not in b ~ c }}",
-                "{{ a not in (b)|string ~ (c)|string }}",
+                "{{ (a)|__kept__ not in ((b)|string ~ (c)|string)|__kept__ }}",
             ),
             ("{{ ~ }}{{ ~ a }}", "{{ ~ }}{{ ~ (a)|string }}"),
         ] {

@@ -43,11 +43,13 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     env.add_filter("float", float);
     env.add_filter("round", round);
     env.add_filter("indent", indent);
-    env.add_filter("wordcount", |value: &Value| {
-        str_of(value)
+    env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
+        let text = text(value)?;
+        bounds::spend(4 * text.len() as u64)?;
+        let words = text
             .split(|c: char| c != '_' && !c.is_alphanumeric())
-            .filter(|w| !w.is_empty())
-            .count()
+            .filter(|w| !w.is_empty());
+        Ok(words.count())
     });
     env.add_filter(
         "center",
@@ -57,7 +59,11 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
         },
     );
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
-    env.add_filter("striptags", minijinja_contrib::filters::striptags);
+    env.add_filter("striptags", |value: &Value| -> Result<String, Error> {
+        let text = text(value)?;
+        bounds::spend(16 * text.len() as u64)?;
+        Ok(minijinja_contrib::filters::striptags(text))
+    });
     env.add_filter("truncate", truncate);
     env.add_filter("replace", replace);
 
@@ -93,7 +99,7 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
         },
     );
     env.add_function("strftime_now", move |format: &str| {
-        strftime(clock(), format)
+        bounds::spend(16 * format.len() as u64).map(|()| strftime(clock(), format))
     });
 }
 
@@ -102,10 +108,13 @@ fn text(value: &Value) -> Result<String, Error> {
     Ok(str_of(value))
 }
 
-fn trim(value: &Value, chars: Option<&str>) -> String {
-    let text = str_of(value);
-    text.trim_matches(|c| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)))
-        .to_owned()
+fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    // Each character is looked for among those.
+    let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
+    let text = text(value)?;
+    bounds::spend(each.saturating_mul(text.len() as u64))?;
+    let cut = text.trim_matches(|c| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c)));
+    Ok(cut.to_owned())
 }
 
 fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
@@ -125,6 +134,7 @@ fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 Some(attribute) => member(&item, attribute)?,
                 None => item,
             };
+            bounds::spend_element()?;
             bounds::spend(separator.len() as u64)?;
             parts.push(text(&item)?);
         }
@@ -142,10 +152,15 @@ fn member(value: &Value, path: &str) -> Result<Value, Error> {
 }
 
 fn length(value: &Value) -> Result<usize, Error> {
+    // The characters of a text are counted in no time to speak of.
+    bounds::spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
     match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
-        None if value.kind() == ValueKind::Iterable => Ok(value.try_iter()?.count()),
+        None if value.kind() == ValueKind::Iterable => {
+            bounds::spend_all(value)?;
+            Ok(value.try_iter()?.count())
+        }
         None => Err(invalid(format!(
             "object of type '{}' has no len()",
             value.kind()
@@ -154,6 +169,7 @@ fn length(value: &Value) -> Result<usize, Error> {
 }
 
 fn items(value: &Value) -> Result<Value, Error> {
+    bounds::spend_on(value)?;
     if value.is_undefined() {
         return Ok(list(Vec::new()));
     }
@@ -195,7 +211,8 @@ fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         .map_or("...".to_owned(), |end| str_of(&end));
     let leeway = size(args.int(3, "leeway")?, 5);
     args.finish()?;
-    let text = str_of(value);
+    let text = text(value)?;
+    bounds::spend(text.len() as u64)?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -218,6 +235,7 @@ fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
         .is_some_and(|by| by.as_str() == Some("value"));
     let reverse = args.flag(2, "reverse")?;
     args.finish()?;
+    bounds::spend_all(value)?;
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
         return Err(invalid("Can only sort a mapping."));
@@ -260,6 +278,9 @@ fn last(value: &Value) -> Result<Value, Error> {
             .chars()
             .next_back()
             .map_or(Value::UNDEFINED, Value::from)),
+        None if value.len().is_some_and(|length| length > 0) => {
+            value.get_item_by_index(value.len().unwrap_or(1) - 1)
+        }
         None => Ok(value.try_iter()?.last().unwrap_or(Value::UNDEFINED)),
     }
 }
@@ -278,6 +299,7 @@ fn numeric(value: &Value) -> Option<f64> {
     reason = "as Python's int(), within i64"
 )]
 fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    bounds::spend_on(value)?;
     let args = Args::new(&args)?;
     let default = args.get(0, "default")?.unwrap_or(Value::from(0));
     let base = args
@@ -306,11 +328,10 @@ fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     })
 }
 
-fn float(value: &Value, default: Option<Value>) -> Value {
-    numeric(value)
-        .map(Value::from)
-        .or(default)
-        .unwrap_or(Value::from(0.0))
+fn float(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    bounds::spend_on(value)?;
+    let number = numeric(value).map(Value::from).or(default);
+    Ok(number.unwrap_or(Value::from(0.0)))
 }
 
 fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {

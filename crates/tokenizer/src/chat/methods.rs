@@ -6,7 +6,7 @@ use vllm_sim_python::is_blank;
 
 use super::args::Args;
 use super::bounds;
-use super::dialect::SLICE;
+use super::dialect::{ITEM, SLICE};
 use super::python::{list, pair, str_of};
 
 /// Calls `value.method(args)`.
@@ -22,6 +22,11 @@ pub(super) fn call(
     if method == SLICE {
         return slice(value, args);
     }
+    if method == ITEM {
+        return item(value, args);
+    }
+    // What is looked for, and where.
+    args.iter().try_for_each(bounds::spend_on)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
@@ -33,10 +38,28 @@ pub(super) fn call(
                 }
             }
         }
-        ValueKind::Map => on_dict(value, method, args),
-        ValueKind::Seq | ValueKind::Iterable => on_list(value, method, args),
+        ValueKind::Map => {
+            if method != "get" {
+                bounds::spend_on(value)?;
+            }
+            on_dict(value, method, args)
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            bounds::spend_all(value)?;
+            on_list(value, method, args)
+        }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
+}
+
+/// `value[key]`: characters are counted to find one, and a key is read whole.
+fn item(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (key,): (&Value,) = from_args(args)?;
+    bounds::spend_on(key)?;
+    if let Some(text) = value.as_str() {
+        bounds::spend(text.len() as u64)?;
+    }
+    value.get_item(key)
 }
 
 fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -339,6 +362,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     if step == 0 {
         return Err(invalid("slice step cannot be zero"));
     }
+    bounds::spend_on(value)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
@@ -347,6 +371,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
                 let stop = bound(stop.unwrap_or(i64::MAX), text.len());
                 return Ok(text[start..stop.max(start)].into());
             }
+            bounds::spend(16 * text.len() as u64)?;
             let chars: Vec<char> = text.chars().collect();
             Ok(places(start, stop, step, chars.len())
                 .map(|at| chars[at])
