@@ -236,3 +236,40 @@ async fn long_lists_are_looked_at_once() {
     }
     assert!(sim.is_idle().await, "a slot is stuck");
 }
+
+/// A template of a request ends by its bytes, its depth, its instructions, or by what it reads.
+#[tokio::test]
+async fn of_templates() {
+    let sim = Sim::serve(&["--trust-request-chat-template"]).await;
+    let long = "{% set s = 'ab' * 400000 %}";
+    let endless = |body: &str| format!("{long}{{% for i in range(99999) %}}{body}{{% endfor %}}");
+    let cases = [
+        ("x".repeat(2 << 20), "the chat template is too large"),
+        (
+            format!("{{{{ a{} }}}}", ".a".repeat(9999)),
+            "operators in one expression",
+        ),
+        (
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
+            "recursion",
+        ),
+        ("{{ '%99999999d' % 1 }}".to_owned(), "width of 99999999"),
+        (
+            endless("{% for j in range(99999) %}{% endfor %}"),
+            "ran out of fuel",
+        ),
+        (endless("{{ s }}"), "does too much"),
+        (endless("{% if s|wordcount %}{% endif %}"), "does too much"),
+        (endless("{% if s[::-1] == s %}{% endif %}"), "does too much"),
+        (endless("{% if s[-1] == 'b' %}{% endif %}"), "does too much"),
+    ];
+    let bounds = cases.map(|(template, words)| {
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        (
+            CHAT,
+            json!({"messages": messages, "chat_template": template}),
+            words,
+        )
+    });
+    all_refuse(&sim, &bounds).await;
+}

@@ -64,3 +64,12 @@ fn plain(path: &str) -> String {
     let parameter = Regex::new(r"\{[^}]*\}").unwrap();
     parameter.replace_all(path, "{}").into_owned()
 }
+
+/// `/metrics` has buckets and no single values; nobody should take what is read out of them for more.
+#[tokio::test]
+async fn the_dashboard_says_where_its_percentiles_are_from() {
+    let sim = Sim::serve(&[]).await;
+    let page = sim.get("/dashboard").await.text();
+    assert!(page.contains("First token, median from buckets"));
+    assert!(page.contains("99th ${p[2]} (from buckets)"));
+}

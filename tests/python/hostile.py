@@ -2,8 +2,8 @@
 
     python3 tests/python/hostile.py target/release/vllm-sim [requests] [seed]
 
-Two servers in turn, one of each command-line mode, take half of them each on 127.0.0.1, within 1 GiB
-of address space: the golden requests of the tests with bodies, paths, methods and headers changed at
+Three servers in turn, one of each command-line mode and one for speech, take them on 127.0.0.1, within
+1 GiB of address space: the golden requests of the tests with bodies, paths, methods and headers changed at
 random, lengths that are wrong, bodies that trickle or are cut, clients that leave at any moment. Afterwards
 the process lives and answers, nothing runs or waits, no reply and no line of the log tells of a panic.
 """
@@ -53,8 +53,8 @@ HEADERS = [
 ]
 
 
-def goldens():
-    """Path and body of every golden request, and every path alone."""
+def goldens(speech):
+    """Path and body of every golden request, and every path alone; those about speech, or the others."""
     found = []
     for file in sorted((ROOT / "tests/golden/http").glob("*.txt")):
         first, second = file.read_bytes().split(b"\n", 2)[:2]
@@ -64,7 +64,9 @@ def goldens():
     found *= 2
     found += [(path, b"{}") for path in re.findall(r'"(/[^"\s]*)"', routes)]
     form = b'--xyz\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n--xyz--\r\n'
-    return found + [(f"/v1/audio/{task}", form) for task in ("transcriptions", "translations")] * 3
+    if speech:
+        return [(f"/v1/audio/{task}", form) for task in ("transcriptions", "translations")]
+    return found
 
 
 def start(flags, log):
@@ -194,8 +196,8 @@ async def nurse(port, over):
         await asyncio.sleep(0.3)
 
 
-async def play(port, requests, seen, panics):
-    bodies, over = goldens(), asyncio.Event()
+async def play(port, requests, speech, seen, panics):
+    bodies, over = goldens(speech), asyncio.Event()
     nursing = asyncio.create_task(nurse(port, over))
     share = lambda n: range(n, requests, CLIENTS)
     rngs = [random.Random(f"{SEED} {n}") for n in range(CLIENTS)]
@@ -214,14 +216,19 @@ def at_work(port):
 
 def main():
     model = str(ROOT / "tests/fixtures/tiny-llama")
-    servers = [["--model", model], ["serve", model, "--enable-scale-out", "--task", "transcription", "--dev-mode"]]
-    for flags in servers:
-        name = f"/tmp/hostile-{flags[0].strip('-')}.log"
+    serve = ["serve", model, "--dev-mode"]
+    servers = [
+        (["--model", model], 45),
+        ([*serve, "--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"], 45),
+        ([*serve, "--task", "transcription"], 10),
+    ]
+    for number, (flags, share) in enumerate(servers):
+        name = f"/tmp/hostile-{number}.log"
         with open(name, "wb") as log:
             process, port = start(flags, log)
         seen, panics, began = Counter(), [], time.time()
         try:
-            asyncio.run(play(port, REQUESTS // len(servers), seen, panics))
+            asyncio.run(play(port, REQUESTS * share // 100, share == 10, seen, panics))
             assert process.poll() is None, f"it has ended: {process.returncode}, {name}"
             deadline = time.time() + 60
             while (left := at_work(port)) and time.time() < deadline:
@@ -230,7 +237,7 @@ def main():
             log = open(name, errors="replace").read()
             memory = open(f"/proc/{process.pid}/status").read().split("VmHWM:")[1].split()[0]
             took = time.time() - began
-            print(f"{flags[0]}: {sum(seen.values())} requests in {took:.0f} s, at most {int(memory) >> 10} MiB")
+            print(f"{' '.join(flags)}: {sum(seen.values())} requests in {took:.0f} s, at most {int(memory) >> 10} MiB")
             print("  " + ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
             assert not panics, f"{len(panics)} replies tell of a panic: {panics[:3]}"
             assert "panicked" not in log, f"a panic: {name}"

@@ -16,7 +16,7 @@ const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_err
 const CARDS = [
   ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
   ["prompt", "Prompt tokens/s", short], ["cache", "KV cache, fullest rank", percent], ["ended", "Requests/s", short],
-  ["ttft", "First token, median", seconds], ["errors", "HTTP errors", percent],
+  ["ttft", "First token, median from buckets", seconds], ["errors", "HTTP errors", percent],
 ];
 
 const at = (id) => document.getElementById(id);
@@ -94,7 +94,7 @@ function buckets(name) {
   });
 }
 
-/** As Prometheus' histogram_quantile: linear within the bucket. */
+/** As Prometheus' histogram_quantile: linear within the bucket, so that labels say where it is from. */
 function quantile(list, q) {
   const all = list.reduce((sum, [, count]) => sum + count, 0);
   if (!all) return null;
@@ -167,7 +167,7 @@ function drawHistogram(id, list) {
   const step = width / shown.length;
   const most = Math.max(...shown.map(([, count]) => count));
   const p = [0.5, 0.95, 0.99].map((q) => seconds(quantile(list, q)));
-  const title = `median ${p[0]}, 95th percentile ${p[1]}, 99th ${p[2]}`;
+  const title = `median ${p[0]}, 95th percentile ${p[1]}, 99th ${p[2]} (from buckets)`;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height + foot + 16}`, role: "img", "aria-label": title });
   drawn.append(svg("text", { x: 0, y: 11 }, title));
   shown.forEach(([bound, count], i) => {

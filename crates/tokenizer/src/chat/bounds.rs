@@ -307,6 +307,8 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter(KEPT, |value: Value| spend_all(&value).map(|()| value));
     env.add_filter(LOOPED, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
+        // The characters of a text are counted before the first round.
+        spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
         spend(rounds.saturating_mul(body)).map(|()| value)
     });
     macro_rules! count {
@@ -558,5 +560,14 @@ mod tests {
             assert!(render(&times(0)).is_ok(), "{reads}");
             refused(&times(99_999), "too much");
         }
+    }
+
+    #[test]
+    fn loops_over_long_texts_are_counted() {
+        refused(
+            "{% set s = 'ab' * 400000 %}{% for i in range(99999) %}{% for c in s %}{% break %}\
+             {% endfor %}{% endfor %}",
+            "too much",
+        );
     }
 }

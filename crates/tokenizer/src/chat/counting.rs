@@ -5,9 +5,6 @@ use super::bounds::{KEPT, LOOPED};
 use super::dialect::{Edit, enclosed};
 use super::lexer::{JinjaTag, JinjaToken};
 
-/// Text of a loop's body that is not worth counting: less than its instructions cost.
-const LITTLE: usize = 16;
-
 /// What to put into each tag.
 pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     let bodies = bodies(tags);
@@ -20,12 +17,12 @@ pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
             [word, rest @ ..] if tag.statement && word.is_name("set") => kept(rest),
-            [word, rest @ ..] if tag.statement && word.is_name("for") && *body > LITTLE => {
+            [word, rest @ ..] if tag.statement && word.is_name("for") => {
                 enclosed(iterated(rest), &format!("{LOOPED}({body})"))
             }
             _ => Vec::new(),
         };
-        if again > LITTLE {
+        if again > 0 {
             edits.extend(recursions(&tag.tokens, again));
         }
         edits

@@ -498,7 +498,7 @@ mod tests {
             ),
             (
                 "{% for a in b ~ c recursive %}",
-                "{% for a in (b)|string ~ (c)|string recursive %}",
+                "{% for a in ((b)|string ~ (c)|string)|__looped__(0) recursive %}",
             ),
             (
                 "{{ a not in b ~ c }}",
