@@ -253,7 +253,10 @@ async fn of_templates() {
             "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
             "recursion",
         ),
-        ("{{ '%99999999d' % 1 }}".to_owned(), "width of 99999999"),
+        (
+            "{{ '%99999999d'|format(1) }}".to_owned(),
+            "width of 99999999",
+        ),
         (
             endless("{% for j in range(99999) %}{% endfor %}"),
             "ran out of fuel",

@@ -143,13 +143,13 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     };
     let mut loops = tag.statement && tokens.first().is_some_and(|word| word.is_name("for"));
     let mut operands = BTreeSet::new();
-    for at in 1..tokens.len() {
+    for (at, token) in tokens.iter().enumerate().skip(1) {
         if named(at, "in") && std::mem::take(&mut loops) {
             continue;
         }
         let negated = at > 1 && named(at - 1, "not");
         let tested = named(at - 1, "is") || negated && named(at - 2, "is");
-        let sign = tokens[at].kind == TokenKind::Other && SIGNS.contains(&tokens[at].text);
+        let sign = token.kind == TokenKind::Other && SIGNS.contains(&token.text);
         if !sign && (!named(at, "in") || tested) {
             continue;
         }
