@@ -1,11 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench bless fmt build docs chart image wire vllm-flags
+.PHONY: help check run test bench load instructions bless fmt build docs chart image wire vllm-flags
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 check: ## everything that CI checks
 	.ci/run
@@ -18,6 +18,12 @@ test: ## all tests
 
 bench: ## all benchmarks
 	cargo bench
+
+load: ## BINARY under load beside a bare hyper server, as docs/performance.md shows it
+	python3 benches/load/compare.py --binary $(BINARY)
+
+instructions: ## instructions of a chat with BINARY, against the budget
+	benches/instructions.py $(BINARY) --check release
 
 bless: ## run the tests and rewrite the golden files
 	BLESS=1 cargo test

@@ -23,7 +23,7 @@ impl FaultMetrics {
         let faults = IntCounterVec::new(faults, &["kind", "scenario", "phase"]).expect(CONSTANT);
         let phase = Opts::new(
             "vllm_sim_scenario_phase",
-            "The phase of the drill that is being played.",
+            "The phase of the scenario that is being played.",
         );
         let phase = IntGaugeVec::new(phase, &["scenario", "phase"]).expect(CONSTANT);
         let registry = Registry::new();
