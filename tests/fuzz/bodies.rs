@@ -109,7 +109,7 @@ fn a_chat_that_is_read_straight_is_the_one_that_the_schema_makes() {
         let bounds = RequestBounds::default();
         if let Some(request) = ChatRequest::read_plain(input, &bounds) {
             let value = body::read(Some("application/json"), input).unwrap();
-            assert_eq!(ChatRequest::parse(&value, &bounds), Ok(request));
+            assert_eq!(ChatRequest::parse(&value, &bounds), Ok(*request));
         }
     });
 }

@@ -83,7 +83,7 @@ def main():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [binary, "--model", "m", "--port", str(port), "--max-model-len", "4000000"]
-    command += ["--max-num-seqs", "10000"]
+    command += ["--max-num-seqs", "10000", "--max-request-body-size-mb", "64"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     slow = []
     try:

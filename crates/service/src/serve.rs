@@ -155,7 +155,7 @@ pub struct Prepared {
     /// Tokens that the context leaves.
     pub budget: i128,
     /// What the sampler is asked to do.
-    pub params: SamplingParams,
+    pub params: Box<SamplingParams>,
 }
 
 /// A request that is being answered.
@@ -274,7 +274,7 @@ impl Service {
             target,
             prompts,
             budget,
-            params: protocol.sampling_params(budget)?,
+            params: Box::new(protocol.sampling_params(budget)?),
         })
     }
 

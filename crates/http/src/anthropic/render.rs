@@ -101,7 +101,7 @@ enum Block {
 
 /// Writes the events of a message.
 pub(super) struct MessageStream {
-    chat: ChatView,
+    chat: Box<ChatView>,
     form: &'static MessageForm,
     prompt: u32,
     index: usize,
@@ -111,7 +111,7 @@ pub(super) struct MessageStream {
 
 impl MessageStream {
     /// A stream that answers a prompt of `prompt` tokens.
-    pub(super) fn new(chat: ChatView, form: &'static MessageForm, prompt: u32) -> Self {
+    pub(super) fn new(chat: Box<ChatView>, form: &'static MessageForm, prompt: u32) -> Self {
         Self {
             chat,
             form,

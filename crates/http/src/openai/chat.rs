@@ -46,7 +46,7 @@ async fn respond(app: &Arc<App>, received: &Received) -> Answer {
     let text = received.for_schema(app);
     // A body of usual members says nothing beside the request.
     let (request, value) = match text.and_then(|text| ChatRequest::read_plain(text, bounds)) {
-        Some(request) => (Box::new(request), Value::Null),
+        Some(request) => (request, Value::Null),
         None => {
             let value = received.posted(app)?;
             (read(app, &received.head, &value)?, value)
@@ -106,7 +106,7 @@ pub(crate) async fn start(
     requests: &[ChatRequest],
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<Started<ChatView>, Refused<ChatView>> {
+) -> Result<Started<Box<ChatView>>, Refused<Box<ChatView>>> {
     let request = &requests[0];
     let generation = GenerationRequest {
         model: request.model.as_deref(),
@@ -142,7 +142,7 @@ struct Chats<'r> {
 }
 
 impl Protocol for Chats<'_> {
-    type View = ChatView;
+    type View = Box<ChatView>;
 
     fn check_first(&self) -> Result<(), Fault> {
         let request = &self.requests[0];
@@ -167,7 +167,7 @@ impl Protocol for Chats<'_> {
         self.requests[0].sampling_params(budget, &self.app.policy.generation.defaults)
     }
 
-    fn view(&mut self, ready: &Prepared) -> (ChatView, Transfer) {
+    fn view(&mut self, ready: &Prepared) -> (Box<ChatView>, Transfer) {
         let request = &self.requests[0];
         let mut view = view(self.app, request, ready);
         let remote = request.kv_transfer_params.as_ref();
@@ -175,7 +175,7 @@ impl Protocol for Chats<'_> {
         (view, transfer)
     }
 
-    fn complete(&self, view: &mut ChatView, content: &Content) -> Result<Duration, Fault> {
+    fn complete(&self, view: &mut Box<ChatView>, content: &Content) -> Result<Duration, Fault> {
         view.parsed |= matches!(content, Content::Tools { .. });
         let seed = self.app.service.settings().seed;
         let image = self
@@ -311,7 +311,7 @@ fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
 }
 
 /// What the shape of the answer depends on.
-fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
+fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> Box<ChatView> {
     let prompt = &ready.prompts[0];
     let mut view = prepare::view(app, &request.into(), ready);
     view.weights = request
@@ -338,7 +338,7 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
         .filter(|m| request.echo && m.role() == role)
         .map(|m| m.text())
         .filter(|text| !text.is_empty());
-    ChatView {
+    Box::new(ChatView {
         role: role.into(),
         echo: echo.map(Into::into),
         include_reasoning: request.include_reasoning,
@@ -357,5 +357,5 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> ChatView {
         image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,
-    }
+    })
 }

@@ -220,7 +220,7 @@ fn image_block(out: &mut String) {
 
 /// Writes the chunks of a chat stream.
 pub(crate) struct ChatStream {
-    chat: ChatView,
+    chat: Box<ChatView>,
     /// Everything of a chunk up to its choices.
     head: String,
     prompt: u32,
@@ -238,7 +238,7 @@ struct SoFar {
 
 impl ChatStream {
     /// A stream of `choices` choices to a prompt of `prompt` tokens.
-    pub(crate) fn new(chat: ChatView, choices: usize, prompt: u32) -> Self {
+    pub(crate) fn new(chat: Box<ChatView>, choices: usize, prompt: u32) -> Self {
         let head = chat.view.chunk_head("chat.completion.chunk");
         Self {
             so_far: vec![SoFar::default(); choices],

@@ -5,13 +5,16 @@ use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
+use futures_util::{StreamExt, stream};
+use vllm_sim_service::long_work;
 use vllm_sim_wire::fault::Fault;
 
 /// Most numbers in one answer: what 2,048 inputs of 8,192 dimensions have.
 const MAX_NUMBERS: usize = 16 << 20;
 
-/// Rows up to this many bytes are one body with a length; more are sent in frames of this size.
-const FRAME_BYTES: usize = 256 * 1024;
+/// Rows up to this many bytes are one body with a length; more are sent in frames of this size, which
+/// are written away from the async threads.
+const FRAME_BYTES: usize = 64 * 1024;
 
 /// Refuses an answer of more numbers than one request gets.
 ///
@@ -78,9 +81,14 @@ fn body<W: FnMut(&mut String, usize) + Send + 'static>(mut rows: Rows<W>) -> Bod
     if rows.tail.is_none() {
         return Body::from(first);
     }
-    let frames = std::iter::once(first).chain(std::iter::from_fn(move || rows.frame()));
-    let frames = frames.map(|frame| Ok::<_, Infallible>(Bytes::from(frame)));
-    Body::from_stream(futures_util::stream::iter(frames))
+    let further = stream::unfold(rows, |mut rows| {
+        long_work(async move {
+            let frame = rows.frame()?;
+            Some((frame, rows))
+        })
+    });
+    let frames = stream::iter([first]).chain(further);
+    Body::from_stream(frames.map(|frame| Ok::<_, Infallible>(Bytes::from(frame))))
 }
 
 #[cfg(test)]

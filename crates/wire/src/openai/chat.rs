@@ -185,7 +185,7 @@ wire_model! {
 impl ChatRequest {
     /// Reads the bytes of a JSON body as [`Self::parse`] would read what they hold, where they say
     /// nothing unusual; `None` leaves them to it.
-    pub fn read_plain(body: &[u8], bounds: &RequestBounds) -> Option<Self> {
+    pub fn read_plain(body: &[u8], bounds: &RequestBounds) -> Option<Box<Self>> {
         plain_chat::read(body, bounds)
     }
 

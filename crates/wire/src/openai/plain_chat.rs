@@ -75,7 +75,7 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Op
 }
 
 /// The request of a body of usual members; `None` for any other body, which may be as good.
-pub(super) fn read(text: &[u8], bounds: &RequestBounds) -> Option<ChatRequest> {
+pub(super) fn read(text: &[u8], bounds: &RequestBounds) -> Option<Box<ChatRequest>> {
     static BLANK: LazyLock<Option<ChatRequest>> =
         LazyLock::new(|| ChatRequest::read(&json!({"messages": []})));
 
@@ -87,42 +87,46 @@ pub(super) fn read(text: &[u8], bounds: &RequestBounds) -> Option<ChatRequest> {
     if plain.stream_options.is_some() && !streams {
         return None;
     }
-    let blank = BLANK.clone()?;
-    let messages = plain.messages.into_iter().map(Message::plain);
     let widened = |number: Option<i64>| number.map(i128::from);
     let flag = |given: Option<bool>| Some(given.unwrap_or(false));
-    Some(ChatRequest {
-        messages: messages.collect::<Option<_>>()?,
-        model: plain.model,
-        max_tokens: widened(plain.max_tokens),
-        max_completion_tokens: widened(plain.max_completion_tokens),
-        temperature: plain.temperature,
-        top_p: plain.top_p,
-        stream: flag(plain.stream),
-        stream_options: plain.stream_options.map(|options| StreamOptions {
-            include_usage: flag(options.include_usage),
-            continuous_usage_stats: flag(options.continuous_usage_stats),
-        }),
-        n: widened(plain.n).or(blank.n),
-        seed: plain.seed,
-        stop: match plain.stop {
-            None => blank.stop,
-            Some(PlainStop::One(text)) => Some(Stop(vec![text])),
-            Some(PlainStop::Many(texts)) if texts.len() <= bounds.stop_strings => Some(Stop(texts)),
-            Some(PlainStop::Many(_)) => return None,
-        },
-        frequency_penalty: plain.frequency_penalty,
-        presence_penalty: plain.presence_penalty,
-        repetition_penalty: plain.repetition_penalty,
-        top_k: widened(plain.top_k),
-        min_p: plain.min_p,
-        min_tokens: plain.min_tokens.into(),
-        ignore_eos: plain.ignore_eos,
-        priority: plain.priority,
-        user: plain.user,
-        return_token_ids: plain.return_token_ids,
-        ..blank
-    })
+    let messages = plain.messages.into_iter().map(Message::plain);
+    let messages = messages.collect::<Option<_>>()?;
+    // Filled where it stays: it is large to move.
+    let mut request = Box::new(BLANK.clone()?);
+    request.messages = messages;
+    request.model = plain.model;
+    request.max_tokens = widened(plain.max_tokens);
+    request.max_completion_tokens = widened(plain.max_completion_tokens);
+    request.temperature = plain.temperature;
+    request.top_p = plain.top_p;
+    request.stream = flag(plain.stream);
+    request.stream_options = plain.stream_options.map(|options| StreamOptions {
+        include_usage: flag(options.include_usage),
+        continuous_usage_stats: flag(options.continuous_usage_stats),
+    });
+    if plain.n.is_some() {
+        request.n = widened(plain.n);
+    }
+    request.seed = plain.seed;
+    match plain.stop {
+        None => {}
+        Some(PlainStop::One(text)) => request.stop = Some(Stop(vec![text])),
+        Some(PlainStop::Many(texts)) if texts.len() <= bounds.stop_strings => {
+            request.stop = Some(Stop(texts));
+        }
+        Some(PlainStop::Many(_)) => return None,
+    }
+    request.frequency_penalty = plain.frequency_penalty;
+    request.presence_penalty = plain.presence_penalty;
+    request.repetition_penalty = plain.repetition_penalty;
+    request.top_k = widened(plain.top_k);
+    request.min_p = plain.min_p;
+    request.min_tokens = plain.min_tokens.into();
+    request.ignore_eos = plain.ignore_eos;
+    request.priority = plain.priority;
+    request.user = plain.user;
+    request.return_token_ids = plain.return_token_ids;
+    Some(request)
 }
 
 #[cfg(test)]
@@ -350,7 +354,7 @@ mod tests {
                 let checked = checked(&text);
                 // The order of members and the sign of zero count too.
                 prop_assert_eq!(format!("{:?}", Ok::<_, Fault>(&request)), format!("{:?}", checked.as_ref()));
-                prop_assert_eq!(Ok(request), checked);
+                prop_assert_eq!(Ok(*request), checked);
             }
         }
 
