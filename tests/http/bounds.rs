@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use vllm_sim_config::CliMode;
+
 use super::sim::Sim;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -275,4 +277,23 @@ async fn of_templates() {
         )
     });
     all_refuse(&sim, &bounds).await;
+}
+
+/// The blocks of a prompt are named in each of its choices.
+#[tokio::test]
+async fn of_prompts_times_choices() {
+    let events =
+        r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:*"}"#;
+    let flags = [
+        "--model",
+        "demo",
+        "--force-dummy-tokenizer",
+        "--max-model-len",
+        "32768",
+    ];
+    let flags = [&flags[..], &["--kv-events-config", events]].concat();
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    let body = json!({"prompt": vec![7; 30_000], "n": 16_384, "max_tokens": 1, "stream": true});
+    let words = "The prompts of all sequences (prompts times n) would take more than 128 MiB.";
+    all_refuse(&sim, &[(COMPLETION, body, words)]).await;
 }

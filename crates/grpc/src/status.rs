@@ -29,6 +29,7 @@ fn serve_status(error: &ServeError) -> u16 {
         | ServeError::Paused => 503,
         ServeError::Rank { .. }
         | ServeError::TooManySequences { .. }
+        | ServeError::PromptsTooLarge { .. }
         | ServeError::AnswerTooLarge { .. }
         | ServeError::TooLarge { .. }
         | ServeError::Constraint(_)

@@ -70,6 +70,7 @@ pub(super) fn fault(error: &ServeError) -> Fault {
         | ServeError::Constraint(_)
         | ServeError::Tools(_)
         | ServeError::TooManySequences { .. }
+        | ServeError::PromptsTooLarge { .. }
         | ServeError::AnswerTooLarge { .. }
         | ServeError::TooLarge { .. } => Fault::bad_request(message),
     }

@@ -2,6 +2,7 @@
 
 mod admission;
 mod backlog;
+mod block_plan;
 mod content;
 mod control;
 mod embed;
@@ -34,7 +35,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
 };
-use vllm_sim_engine::kv::{self, Extras, HashConfig, Hasher, Lora};
+use vllm_sim_engine::kv::{HashConfig, Hasher};
 use vllm_sim_engine::{
     BlockPlan, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
 };
@@ -109,6 +110,14 @@ pub enum ServeError {
         /// What was asked for.
         asked: u64,
     },
+    /// More prompt in all of its sequences than one request may have.
+    #[error(
+        "The prompts of all sequences (prompts times n) would take more than {most} MiB. Send fewer or shorter prompts or a smaller n."
+    )]
+    PromptsTooLarge {
+        /// The most, in MiB.
+        most: u64,
+    },
     /// More text than one answer may hold.
     #[error(
         "The answer would take more than {most} MiB. Ask for fewer or shorter choices, or for fewer log probabilities."
@@ -130,7 +139,9 @@ impl ServeError {
     pub(crate) fn is_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens | Self::Draining => false,
-            Self::TooManySequences { .. } | Self::AnswerTooLarge { .. } => false,
+            Self::TooManySequences { .. }
+            | Self::PromptsTooLarge { .. }
+            | Self::AnswerTooLarge { .. } => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -335,6 +346,12 @@ impl Service {
         let too_large = || ServeError::AnswerTooLarge {
             most: MAX_BYTES >> 20,
         };
+        if let Some(hasher) = &self.hasher
+            && !block_plan::fits(hasher, job)
+        {
+            let most = block_plan::MAX_BYTES >> 20;
+            return Err(ServeError::PromptsTooLarge { most });
+        }
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
         let mut scripts = Vec::with_capacity(sequences as usize);
@@ -343,13 +360,30 @@ impl Service {
             let context = prompt.tokens.iter().copied();
             let context = context.fold(CONTEXT_START, context_after);
             let key = self.key(job, prompt, context, arrival);
+            let extras = self
+                .hasher
+                .as_ref()
+                .map(|_| block_plan::extras(&self.models, job, prompt));
+            let hasher = self.hasher.as_ref().zip(extras.as_ref());
+            let mut chain = hasher.map(|(hasher, extras)| {
+                let mut chain = hasher.chain(extras);
+                chain.extend(&prompt.tokens);
+                chain
+            });
             for choice in 0..job.n {
                 // The likeliest answer is the same in every choice.
                 let key = mix(key, if job.greedy { 0 } else { u64::from(choice) });
                 let mut script = self.script(job, prompt, key)?;
                 script.prompt = context;
                 size = size.with(script.len()).ok_or_else(too_large)?;
-                let mut submission = self.submission(job, prompt, key, &script, parent.clone());
+                // The blocks of the prompt are those of all its choices.
+                let own = match choice + 1 == job.n {
+                    true => chain.take(),
+                    false => chain.clone(),
+                };
+                let plan = own.map(|chain| block_plan::finish(chain, &script));
+                let mut submission =
+                    self.submission(job, prompt, key, &script, plan, parent.clone());
                 let settings = job.settings.as_ref();
                 submission.sequence.delays = settings.and_then(|s| s.delays.get(rank).cloned());
                 submissions.push(submission);
@@ -461,12 +495,13 @@ impl Service {
         prompt: &Prompt,
         key: u64,
         script: &Script,
+        plan: Option<Arc<BlockPlan>>,
         parent: Arc<ParentRequest>,
     ) -> Submission {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
-        sequence.plan = self.plan(job, prompt, script);
+        sequence.plan = plan;
         let followed = self.settings.followed.then(|| sequence.plan.clone());
         sequence.priority = job.priority;
         sequence.timeline = script.times.clone();
@@ -522,46 +557,6 @@ impl Service {
                 }),
             },
         }
-    }
-
-    /// Names of the blocks of a prompt and its answer, when somebody looks for them.
-    fn plan(&self, job: &Job, prompt: &Prompt, script: &Script) -> Option<Arc<BlockPlan>> {
-        let hasher = self.hasher.as_ref()?;
-        let lora = match &job.target {
-            Target::Base => None,
-            Target::Lora { name, id } => {
-                let adapters = self.models.adapters();
-                let path = adapters
-                    .iter()
-                    .find(|a| a.id == *id)
-                    .map_or("", |a| a.path.as_str());
-                Some(Lora {
-                    id: LoraId(*id),
-                    name: name.clone(),
-                    path: path.into(),
-                })
-            }
-        };
-        let extras = Extras {
-            lora,
-            model: self.models.displayed().clone(),
-            salt: job.cache_salt.clone(),
-            media: prompt
-                .media
-                .iter()
-                .map(|item| kv::MediaSpan {
-                    identifier: item.identifier.clone(),
-                    start: item.start,
-                    len: item.len,
-                })
-                .collect(),
-        };
-        let mut chain = hasher.chain(&extras);
-        chain.extend(&prompt.tokens);
-        let mut output = Vec::with_capacity(script.len() as usize);
-        output.extend(script.tokens().map(|token| token.id));
-        chain.extend(&output);
-        Some(Arc::new(chain.finish()))
     }
 
     /// The rank asked for, or the one with the least to do.

@@ -219,6 +219,14 @@ impl Hasher {
         self.none.as_slice()
     }
 
+    /// Bytes of the plan of so many tokens, about.
+    pub const fn plan_bytes(&self, tokens: u64) -> u64 {
+        let config = &self.config;
+        let token = if config.keep_tokens { 4 } else { 0 };
+        let block = if config.keep_hashes { 8 + 32 } else { 8 };
+        tokens * token + tokens / config.block_size as u64 * block
+    }
+
     /// The plan of a sequence whose prompt and output are `tokens`.
     pub fn plan(&self, tokens: &[u32], extras: &Extras) -> BlockPlan {
         let mut chain = self.chain(extras);

@@ -1,0 +1,55 @@
+//! Names of the blocks of prompts and answers, when somebody looks for them.
+
+use std::sync::Arc;
+
+use crate::generate::Script;
+use crate::generate::request::{Prompt, Target};
+use crate::job::Job;
+use crate::models::Models;
+use vllm_sim_engine::kv::{Chain, Extras, Hasher, Lora, MediaSpan};
+use vllm_sim_engine::{BlockPlan, LoraId};
+
+/// Most bytes of the plans of a job's prompts: each of its choices has one.
+pub(super) const MAX_BYTES: u64 = 128 << 20;
+
+/// Whether the plans of all sequences are small enough, their answers left out.
+pub(super) fn fits(hasher: &Hasher, job: &Job) -> bool {
+    let prompts = job.prompts.iter();
+    let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
+    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BYTES
+}
+
+/// What goes into the names of a prompt's blocks besides its tokens.
+pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
+    let lora = match &job.target {
+        Target::Base => None,
+        Target::Lora { name, id } => {
+            let adapters = models.adapters();
+            let adapter = adapters.iter().find(|adapter| adapter.id == *id);
+            Some(Lora {
+                id: LoraId(*id),
+                name: name.clone(),
+                path: adapter.map_or("", |adapter| adapter.path.as_str()).into(),
+            })
+        }
+    };
+    let media = prompt.media.iter().map(|item| MediaSpan {
+        identifier: item.identifier.clone(),
+        start: item.start,
+        len: item.len,
+    });
+    Extras {
+        lora,
+        model: models.displayed().clone(),
+        salt: job.cache_salt.clone(),
+        media: media.collect(),
+    }
+}
+
+/// The plan of a prompt, which `chain` holds, and of its answer.
+pub(super) fn finish(mut chain: Chain<'_>, script: &Script) -> Arc<BlockPlan> {
+    let mut output = Vec::with_capacity(script.len() as usize);
+    output.extend(script.tokens().map(|token| token.id));
+    chain.extend(&output);
+    Arc::new(chain.finish())
+}
