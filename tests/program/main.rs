@@ -7,6 +7,7 @@
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
 //! - `dataset`, `record`: recorded replies
+//! - `fuzz`: readers of what others wrote, on inputs near those of the tests
 //! - `log`: a log that cannot be written
 //! - `ship`: dashboards, alerts, manifests
 //! - `tool_usage`: wrong usage of every command
@@ -19,6 +20,7 @@ mod config;
 mod dataset;
 mod engine_dynamo;
 mod engine_validate;
+mod fuzz;
 mod imports;
 mod log;
 mod online;
