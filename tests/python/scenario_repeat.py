@@ -14,8 +14,12 @@ import sys
 import urllib.request
 from collections import Counter
 
-import httpx
 import openai
+
+try:  # what the SDK stands on, by its version
+    import httpx2 as httpx
+except ImportError:
+    import httpx
 
 BASE = (sys.argv + ["http://127.0.0.1:8000"])[1]
 CLIENTS = 50
