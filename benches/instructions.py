@@ -25,7 +25,7 @@ def ask(port, times):
             sys.exit(f"{reply.status}: {body[:200]}")
 
 
-def wait_up(port, server):
+def wait_up(port, server, log):
     end = time.time() + 120
     while time.time() < end and server.poll() is None:
         try:
@@ -35,7 +35,8 @@ def wait_up(port, server):
                 return
         except OSError:
             time.sleep(0.1)
-    sys.exit(f"did not start: {server.args}")
+    log.seek(0)
+    sys.exit(f"did not start: {server.args}\n{log.read().decode(errors='replace')[-2000:]}")
 
 
 def collected(binary, flags, times):
@@ -48,7 +49,7 @@ def collected(binary, flags, times):
                    "--host", "127.0.0.1", "--port", str(port), "--seed", "1"]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
-            wait_up(port, server)
+            wait_up(port, server, log)
             ask(port, times)
         finally:
             server.send_signal(signal.SIGTERM)
