@@ -195,5 +195,5 @@ fn main() {
                     "peak_rss_kib": mem1.0, "threads": mem1.1,
                     "rss_before_kib": rss0, "rss_at_max_open_kib": rss_at, "max_open_streams": max_open,
                     "rss_kib_per_open_stream": if max_open > 0 { r3((rss_at as f64 - rss0 as f64) / max_open as f64) } else { 0.0 } },
-    })).unwrap());
+    })).expect("a value is always written"));
 }

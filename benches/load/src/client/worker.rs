@@ -3,6 +3,7 @@
 use crate::http::{Finders, Resp, St};
 use crate::stats::Stats;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is asked of the server.
 pub struct Cfg {
@@ -32,12 +33,8 @@ pub struct Shared {
 
 /// Nanoseconds of the kernel's clock, the one that it stamps arrivals with.
 pub fn now() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 #[derive(PartialEq)]

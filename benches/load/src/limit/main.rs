@@ -92,13 +92,16 @@ pub fn wants_stream(body: &[u8]) -> bool {
 }
 
 pub fn listen() -> std::net::TcpListener {
-    let s = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    s.set_reuse_address(true).unwrap();
-    s.set_nonblocking(true).unwrap();
-    s.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], options().port)).into())
-        .unwrap();
-    s.listen(4096).unwrap();
-    s.into()
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], options().port));
+    let open = || -> std::io::Result<std::net::TcpListener> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(4096)?;
+        Ok(socket.into())
+    };
+    open().unwrap_or_else(|error| panic!("{address}: {error}"))
 }
 
 fn main() {

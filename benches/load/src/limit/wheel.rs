@@ -1,4 +1,7 @@
 //! Hashed timer wheel: fixed slots, entries carry their exact deadline; one tick drives many streams.
+use std::sync::LazyLock;
+use std::time::Instant;
+
 pub struct Wheel<T> {
     slots: Vec<Vec<(u64, T)>>,
     tick: u64, // ns per slot
@@ -6,13 +9,10 @@ pub struct Wheel<T> {
     pub len: usize,
 }
 
+/// Nanoseconds since it was first asked.
 pub fn now() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64
 }
 
 impl<T> Wheel<T> {

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::first_reader::Api;
+use super::llmd_responses::kind;
 
 /// Most alternatives of a token that are shown, however many are asked for.
 pub(super) const MAX_LOGPROBS: i64 = 100;
@@ -170,18 +171,11 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
 
 /// A message request of roles, blocks and choices that everybody knows.
 fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
-    let kind = |value: &Value| {
-        value
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or("")
-            .to_owned()
-    };
     let mut edits = Vec::new();
     let known = ["auto", "any", "tool", "none"];
     if members
         .get("tool_choice")
-        .is_some_and(|choice| choice.is_object() && !known.contains(&kind(choice).as_str()))
+        .is_some_and(|choice| choice.is_object() && !known.contains(&kind(choice)))
     {
         edits.push(("tool_choice", None));
     }
@@ -198,7 +192,7 @@ fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
         }
         if let Some(Value::Array(blocks)) = message.get_mut("content") {
             let known = ["text", "image", "tool_use", "tool_result"];
-            blocks.retain(|block| known.contains(&kind(block).as_str()));
+            blocks.retain(|block| known.contains(&kind(block)));
         }
     }
     if messages != *listed {

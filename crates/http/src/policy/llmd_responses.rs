@@ -87,7 +87,8 @@ fn known_parts(item: &mut Value) {
     }
 }
 
-fn kind(value: &Value) -> &str {
+/// What an item, a part or a block calls itself.
+pub(super) fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }
 
