@@ -4,7 +4,7 @@
     benches/instructions.py BINARY [--check NAME]
 
 Runs BINARY under callgrind twice for each command-line mode, for 100 and for 600 requests, and prints the
-difference per request, which is the same on every machine. `--check` compares with the line NAME of
+difference per request, which a busy machine changes little. `--check` compares with the line NAME of
 instructions.json and fails at more than a tenth above it.
 """
 import argparse, http.client, json, pathlib, re, signal, socket, subprocess, sys, tempfile, time

@@ -60,7 +60,7 @@ NAMED = [
     ("Requests that end by `cache_threshold`", "cache|sleep|wide|pod", "metrics", r"^families\.", "", ""),
     # The rest of an answer.
     ("Media type of an empty answer", "", "ready|health", "^content-type$", "absent", "json"),
-    ("Requests that end by `cache_threshold`", "cache|wide", "n 2", "^verdict$", "taken", "request already exists"),
+    ("Requests that end by `cache_threshold`", "cache|wide|^sleep$", "n 2", "^verdict$", "taken", "request already exists"),
     (REQUEST_ID, "heads", "^head: (long )?id$", r"^body\.id$", "mine|xxx", ""),
     (FIELDS, "", "", r"tool_calls\[\d+\]\.index$", "absent", ""),
     (FIELDS, "", "", rf"^(body|events)\b.*\.({MEMBERS})(\b|$)", "", "absent"),
