@@ -1,11 +1,11 @@
-//! Predicts a folder of recorded runs: `validate RUNS [OUT]`.
+//! Predicts a folder of recorded runs: `validate RUNS`.
+
+use vllm_sim_engine::latency::Coefficients;
 
 fn main() {
-    let mut args = std::env::args_os().skip(1).map(std::path::PathBuf::from);
-    let runs = args.next().unwrap_or_else(|| "runs".into());
-    let out = args.next();
-    match vllm_sim::tools::validate::validate(&runs, out.as_deref()) {
-        Ok(table) => print!("{table}"),
+    let runs = std::env::args_os().nth(1).unwrap_or_else(|| "runs".into());
+    match vllm_sim::tools::validate::validate(runs.as_ref(), &Coefficients::default()) {
+        Ok(validation) => print!("{}", validation.table()),
         Err(error) => eprintln!("{error}"),
     }
 }

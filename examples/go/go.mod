@@ -1,0 +1,3 @@
+module example.com/drill
+
+go 1.21
