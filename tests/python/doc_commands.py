@@ -14,6 +14,7 @@ installed are skipped too.
 """
 
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -152,10 +153,13 @@ class Reader:
         files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command) if (self.folder / name).exists()]
         port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "8000")
         secure = "--self-signed-certs" in command or "--ssl-certfile" in command
+        told = re.search(r"--ready-file (\S+)", command)
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/health"
         until = time.monotonic() + 15
         while time.monotonic() < until:
             try:
+                if port == "0" and told:
+                    url = json.loads((self.folder / told[1]).read_text())["servers"][0]["url"] + "/health"
                 urllib.request.urlopen(url, timeout=2, context=ssl._create_unverified_context()).read()
                 return None
             except OSError:

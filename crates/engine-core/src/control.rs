@@ -1,0 +1,170 @@
+//! What front ends do to an engine by name: utility calls.
+//!
+//! Source: vLLM 0.33 `vllm/v1/engine/core.py`, the methods of `EngineCore`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use rmpv::Value;
+
+use super::decode::Fields;
+use super::parts::Parts;
+use super::request::LoraRequest;
+use vllm_sim_config::Task;
+use vllm_sim_service::{Asset, Halt};
+
+/// Answers utility calls.
+pub(crate) struct Control {
+    parts: Parts,
+    weights: Mutex<String>,
+    /// Names of adapters by the front end's numbers.
+    loras: Mutex<BTreeMap<i64, String>>,
+}
+
+/// A mutex whose holder panicked is as good as any: each change is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            weights: Mutex::new("default".to_owned()),
+            loras: Mutex::default(),
+        }
+    }
+
+    /// Does what a call asks.
+    ///
+    /// # Errors
+    /// Why it cannot be done, as the caller is told.
+    pub(crate) async fn call(&self, method: &str, mut args: Fields) -> Result<Value, String> {
+        let service = &self.parts.service;
+        match method {
+            "get_supported_tasks" => Ok(self.tasks()),
+            "sleep" => {
+                let level = args.int(0).unwrap_or(1);
+                let level = u8::try_from(level).ok().filter(|level| *level <= 2);
+                let level = level.ok_or("sleep level must be 0, 1 or 2")?;
+                service.sleep(level, halt(args.text(1))?).await;
+                Ok(Value::Nil)
+            }
+            "wake_up" => Ok(service.wake(&assets(&args.take(0))?).into()),
+            "is_sleeping" => {
+                let halts = service.control.is_asleep() || service.control.is_paused();
+                Ok(halts.into())
+            }
+            "pause_generation" | "pause_scheduler" => {
+                let mode = halt(args.text(0))?;
+                let clear = args.take(1).as_bool().unwrap_or(true);
+                service.pause(mode, clear).await;
+                Ok(Value::Nil)
+            }
+            "resume_generation" | "resume_scheduler" => {
+                service.resume();
+                Ok(Value::Nil)
+            }
+            "is_scheduler_paused" => Ok(service.control.is_paused().into()),
+            "reset_prefix_cache" => {
+                let (running, external) = (args.flag(0), args.flag(1));
+                Ok(service.reset_prefix_cache(running, external).into())
+            }
+            // There is no memory, encoder or profiler behind these.
+            "reset_mm_cache"
+            | "reset_encoder_cache"
+            | "execute_dummy_batch"
+            | "profile"
+            | "release_kv_cache_memory" => Ok(Value::Nil),
+            "add_lora" => self.add_lora(args.take(0)),
+            "remove_lora" => Ok(self.remove_lora(args.int(0)).into()),
+            "pin_lora" => {
+                let id = args.int(0);
+                let known = id.is_some_and(|id| lock(&self.loras).contains_key(&id));
+                Ok(known.into())
+            }
+            "list_loras" => {
+                let ids: Vec<_> = lock(&self.loras)
+                    .keys()
+                    .map(|id| Value::from(*id))
+                    .collect();
+                Ok(ids.into())
+            }
+            "collective_rpc" => {
+                let parallel = &self.parts.config.engine.parallel;
+                let workers = (parallel.tensor * parallel.pipeline) as usize;
+                Ok(vec![Value::Nil; workers].into())
+            }
+            "get_weight_version" => Ok(lock(&self.weights).as_str().into()),
+            "set_weight_version" => {
+                *lock(&self.weights) = args.text(0).ok_or("a version is a text")?;
+                Ok(Value::Nil)
+            }
+            "compute_weight_checksums" => Ok(Value::Array(Vec::new())),
+            "get_kv_cache_group_metadata" => Ok(self.cache_groups()),
+            _ => Err(format!(
+                "the simulator's engine core has no method {method}"
+            )),
+        }
+    }
+
+    fn tasks(&self) -> Value {
+        match self.parts.config.api.task {
+            Task::Embed => vec![Value::from("embed"), "token_embed".into()].into(),
+            Task::Classify => vec![Value::from("classify"), "token_classify".into()].into(),
+            _ => vec![Value::from("generate")].into(),
+        }
+    }
+
+    fn add_lora(&self, lora: Value) -> Result<Value, String> {
+        if !self.parts.config.lora.enabled {
+            return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
+        }
+        let lora = LoraRequest::read(lora).map_err(|error| error.to_string())?;
+        let models = &self.parts.service.models;
+        let loaded = models.load(&lora.name, &lora.path, None, true);
+        loaded.map_err(|error| error.to_string())?;
+        lock(&self.loras).insert(lora.id, lora.name);
+        Ok(true.into())
+    }
+
+    fn remove_lora(&self, id: Option<i64>) -> bool {
+        let name = id.and_then(|id| lock(&self.loras).remove(&id));
+        name.is_some_and(|name| self.parts.service.models.unload(&name))
+    }
+
+    fn cache_groups(&self) -> Value {
+        let group = [
+            ("group_idx", Value::from(0)),
+            ("kind", "full_attention".into()),
+            ("block_size", self.parts.config.engine.block_size.into()),
+            ("sliding_window", Value::Nil),
+        ];
+        let group = group.map(|(key, value)| (key.into(), value));
+        vec![Value::Map(group.to_vec())].into()
+    }
+}
+
+/// What becomes of running work.
+fn halt(mode: Option<String>) -> Result<Halt, String> {
+    match mode.as_deref() {
+        None | Some("abort") => Ok(Halt::Abort),
+        Some("wait") => Ok(Halt::Wait),
+        Some("keep") => Ok(Halt::Keep),
+        Some(other) => Err(format!("mode is {other}: abort, wait or keep is wanted")),
+    }
+}
+
+/// What is to wake up; nothing: all.
+fn assets(tags: &Value) -> Result<Vec<Asset>, String> {
+    let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
+    let asset = |tag: &Value| match tag.as_str() {
+        Some("weights") => Ok(Asset::Weights),
+        Some("kv_cache") => Ok(Asset::KvCache),
+        Some("scheduling") => Ok(Asset::Scheduling),
+        _ => Err(format!(
+            "tag is {tag}: weights, kv_cache or scheduling is wanted"
+        )),
+    };
+    tags.iter().map(asset).collect()
+}

@@ -1,0 +1,153 @@
+//! MessagePack as it comes: integers of any width, maps with names or numbers for keys, fields that
+//! are missing at the end.
+
+use rmpv::Value;
+use serde_json::{Map, Number, Value as Json};
+
+/// What cannot be read, and why.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreadable {
+    /// No MessagePack.
+    #[error("it is no MessagePack: {0}")]
+    Format(#[from] rmpv::decode::Error),
+    /// A value of another type.
+    #[error("{field} is {found}, {expected} is wanted")]
+    Type {
+        /// Which.
+        field: &'static str,
+        /// What came.
+        found: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+/// Reads one value.
+pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, Unreadable> {
+    Ok(rmpv::decode::read_value(&mut bytes)?)
+}
+
+/// The fields of an array, from the first one; those behind its end are nil.
+pub(crate) struct Fields(Vec<Value>);
+
+impl Fields {
+    /// # Errors
+    /// [`Unreadable::Type`] for anything but an array.
+    pub(crate) fn of(value: Value, field: &'static str) -> Result<Self, Unreadable> {
+        match value {
+            Value::Array(fields) => Ok(Self(fields)),
+            other => Err(wrong(field, &other, "an array")),
+        }
+    }
+
+    pub(crate) fn take(&mut self, index: usize) -> Value {
+        let field = self.0.get_mut(index);
+        field.map_or(Value::Nil, |field| std::mem::replace(field, Value::Nil))
+    }
+
+    pub(crate) fn text(&mut self, index: usize) -> Option<String> {
+        text(self.take(index))
+    }
+
+    pub(crate) fn int(&mut self, index: usize) -> Option<i64> {
+        self.take(index).as_i64()
+    }
+
+    pub(crate) fn flag(&mut self, index: usize) -> bool {
+        self.take(index).as_bool().unwrap_or(false)
+    }
+}
+
+/// A value of another type than `expected`; the value is shown short.
+pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> Unreadable {
+    let mut found = found.to_string();
+    if let Some((cut, _)) = found.char_indices().nth(60) {
+        found.truncate(cut);
+        found.push('…');
+    }
+    Unreadable::Type {
+        field,
+        found,
+        expected,
+    }
+}
+
+/// A text; nil for anything else.
+pub(crate) fn text(value: Value) -> Option<String> {
+    match value {
+        Value::String(text) => text.into_str(),
+        _ => None,
+    }
+}
+
+/// The value of a key.
+pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
+    const NIL: &Value = &Value::Nil;
+    let entries = map.as_map().map_or(&[][..], Vec::as_slice);
+    let found = entries.iter().find(|(k, _)| k.as_str() == Some(key));
+    found.map_or(NIL, |(_, value)| value)
+}
+
+/// Token ids.
+pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Unreadable> {
+    let items = value
+        .as_array()
+        .ok_or_else(|| wrong(field, value, "an array of token ids"))?;
+    let id = |item: &Value| {
+        let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| wrong(field, item, "a token id"))
+    };
+    items.iter().map(id).collect()
+}
+
+/// The same as JSON. What JSON has no word for (tensors, NaN) is null.
+pub(crate) fn json(value: Value) -> Json {
+    match value {
+        Value::Nil | Value::Ext(..) => Json::Null,
+        Value::Boolean(b) => Json::Bool(b),
+        Value::Integer(n) => match (n.as_u64(), n.as_i64()) {
+            (Some(n), _) => n.into(),
+            (None, Some(n)) => n.into(),
+            (None, None) => Json::Null,
+        },
+        Value::F32(x) => Number::from_f64(x.into()).map_or(Json::Null, Json::Number),
+        Value::F64(x) => Number::from_f64(x).map_or(Json::Null, Json::Number),
+        Value::String(text) => Json::String(text.into_str().unwrap_or_default()),
+        Value::Binary(bytes) => Json::String(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::Array(items) => Json::Array(items.into_iter().map(json).collect()),
+        Value::Map(entries) => {
+            let entries = entries.into_iter().map(|(key, value)| {
+                let key = match key {
+                    Value::String(key) => key.into_str().unwrap_or_default(),
+                    other => other.to_string(),
+                };
+                (key, json(value))
+            });
+            Json::Object(entries.collect::<Map<_, _>>())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_have_names_or_numbers_for_keys() {
+        // {"a": 1, 7: [nil, 2.5], "t": ext}
+        let bytes = [
+            0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9,
+        ];
+        let read = json(value(&bytes).expect("it is MessagePack"));
+        assert_eq!(read.to_string(), r#"{"a":1,"7":[null,2.5],"t":null}"#);
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_never_large() {
+        for bytes in [&[][..], &[0xdd, 0xff, 0xff, 0xff, 0xff], &[0xc1]] {
+            let read = value(bytes);
+            assert!(read.is_err() || read.is_ok_and(|v| v.is_nil()), "{bytes:?}");
+        }
+        assert!(ids(&Value::from(-1), "x").is_err());
+    }
+}

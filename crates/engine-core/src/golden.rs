@@ -1,0 +1,128 @@
+//! Messages, byte for byte: `golden/*.hex`. `BLESS=1` rewrites them.
+
+use std::path::Path;
+
+use rmpv::Value;
+
+use super::encode::{self, EventType, FinishReason, Output, PrefillStats, RequestError};
+use super::encode::{Tensor, WaveEdge};
+use super::logprobs::LogprobRows;
+use super::stats::SchedulerStats;
+use vllm_sim_engine::SimTime;
+
+/// Sixteen bytes a line, in hexadecimal digits.
+fn shown(bytes: &[u8]) -> String {
+    let line = |bytes: &[u8]| {
+        let bytes = bytes.iter().map(|byte| format!("{byte:02x}"));
+        bytes.collect::<Vec<_>>().join(" ") + "\n"
+    };
+    bytes.chunks(16).map(line).collect()
+}
+
+fn check(name: &str, message: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
+    let shown = shown(message);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &shown).expect("the folder can be written to");
+    }
+    let golden = std::fs::read_to_string(&path).expect("there is a file");
+    assert_eq!(golden, shown, "{name}");
+}
+
+fn output(fields: impl FnOnce(&mut Output)) -> Vec<u8> {
+    let mut output = Output::new("chatcmpl-1-0a1b2c3d".into());
+    fields(&mut output);
+    encode::outputs(1, SimTime::from_millis(1500), &[output], None)
+}
+
+#[test]
+fn first_tokens_come_with_events_and_what_the_prompt_cost() {
+    let message = output(|output| {
+        output.tokens = vec![7, 70_000];
+        output.events = vec![
+            (EventType::Queued, SimTime::from_millis(1000)),
+            (EventType::Scheduled, SimTime::from_millis(1250)),
+        ];
+        output.prefill = Some(PrefillStats {
+            prompt: 40,
+            cached: 16,
+            external: 8,
+        });
+    });
+    check("first-tokens", &message);
+}
+
+#[test]
+fn log_probabilities_are_arrays_in_the_message() {
+    let rows = || LogprobRows {
+        columns: 2,
+        ids: vec![7, 9],
+        values: vec![-0.5, -1.25],
+        ranks: vec![1],
+    };
+    let message = output(|output| {
+        output.tokens = vec![7];
+        output.logprobs = Some(rows());
+        output.prompt_logprobs = Some(rows());
+    });
+    check("log-probabilities", &message);
+}
+
+#[test]
+fn the_end_names_its_reason() {
+    let message = output(|output| {
+        output.tokens = vec![9];
+        output.finish = Some(FinishReason::Stop);
+        output.stop = Some(9);
+    });
+    check("end", &message);
+}
+
+#[test]
+fn a_refusal_has_a_code() {
+    let message = output(|output| {
+        output.finish = Some(FinishReason::Error);
+        output.error = Some(RequestError {
+            code: "engine_paused",
+            message: "paused".to_owned(),
+            retryable: true,
+        });
+    });
+    check("refusal", &message);
+}
+
+#[test]
+fn pooled_numbers_are_a_tensor() {
+    let message = output(|output| {
+        output.pooled = Some(Tensor {
+            shape: vec![2, 2],
+            numbers: vec![1.0, 0.5, -0.5, 0.0],
+        });
+        output.finish = Some(FinishReason::Stop);
+    });
+    check("pooled", &message);
+}
+
+#[test]
+fn statistics_go_with_a_step() {
+    let stats = SchedulerStats {
+        wave: 3,
+        ..SchedulerStats::default()
+    };
+    let message = encode::outputs(0, SimTime::from_millis(20), &[], Some(&stats));
+    check("statistics", &message);
+}
+
+#[test]
+fn answers_to_calls_name_the_call() {
+    let call = Value::from(u64::MAX - 1);
+    check("answer", &encode::answer(0, &call, &Ok(true.into())));
+    let failed = Err("Call to make_tea method failed: no".to_owned());
+    check("failed-answer", &encode::answer(0, &call, &failed));
+}
+
+#[test]
+fn waves_begin_and_end() {
+    check("wave-begun", &encode::wave(1, WaveEdge::Begun(2)));
+    check("wave-complete", &encode::wave(0, WaveEdge::Complete(2)));
+}

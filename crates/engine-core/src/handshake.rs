@@ -1,0 +1,243 @@
+//! How an engine joins: HELLO, the addresses, the ready response, READY.
+//!
+//! Source: vLLM 0.33 `vllm/v1/engine/core.py`, `EngineCoreProc._perform_handshake`;
+//! `vllm/v1/engine/utils.py`, `wait_for_engine_startup`.
+
+use std::time::Duration;
+
+use rmpv::Value;
+
+use super::decode::{self, get};
+use super::parts::Parts;
+use super::ready;
+
+/// How long the front end may take to answer.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a socket that closes may still send.
+const LINGER_MS: i32 = 4_000;
+
+/// Why an engine core cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    /// libzmq's reason.
+    #[error("ZeroMQ: {0}")]
+    Socket(#[from] zmq::Error),
+    /// The address cannot be used.
+    #[error(
+        "cannot connect to the front end at {address:?} (--data-parallel-address, --data-parallel-rpc-port): {why}"
+    )]
+    Address {
+        /// What was tried.
+        address: String,
+        /// libzmq's reason.
+        why: zmq::Error,
+    },
+    /// Nobody answered.
+    #[error(
+        "no front end answered at {address} within {} seconds (--data-parallel-address, --data-parallel-rpc-port)",
+        PATIENCE.as_secs()
+    )]
+    Silent {
+        /// Where it was looked for.
+        address: String,
+    },
+    /// The front end's answer cannot be read.
+    #[error("the front end at {address} answered something else than addresses: {why}")]
+    Answer {
+        /// Where it is.
+        address: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// [`EngineCore::kill`](crate::EngineCore::kill).
+    #[error("the engine core died as it was told to")]
+    Killed,
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The sockets of an engine that has joined.
+pub(crate) struct Joined {
+    /// One for each front end.
+    pub(crate) inputs: Vec<zmq::Socket>,
+    pub(crate) outputs: Vec<zmq::Socket>,
+    pub(crate) coordinator: Option<Coordinator>,
+}
+
+/// The process that balances over ranks.
+pub(crate) struct Coordinator {
+    pub(crate) input: zmq::Socket,
+    pub(crate) output: zmq::Socket,
+}
+
+/// Where the front end wants to be talked to.
+#[derive(Debug, PartialEq, Eq)]
+struct Addresses {
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    coordinator: Option<(String, String)>,
+    stats: Option<String>,
+}
+
+/// Joins the front end; `None` when `stopped` hears something first.
+///
+/// # Errors
+/// [`CoreError`] when it is not there or cannot be understood.
+pub(crate) fn join(
+    context: &zmq::Context,
+    parts: &Parts,
+    stopped: &zmq::Socket,
+) -> Result<Option<Joined>, CoreError> {
+    let parallel = &parts.config.engine.parallel;
+    let address = endpoint(&parallel.address, parallel.rpc_port);
+    let identity = (parts.rank as u16).to_le_bytes();
+    let open = |kind, at: &str| -> Result<zmq::Socket, CoreError> {
+        let connect = || {
+            let socket = context.socket(kind)?;
+            socket.set_identity(&identity)?;
+            socket.set_sndhwm(0)?;
+            socket.set_rcvhwm(0)?;
+            socket.set_linger(LINGER_MS)?;
+            socket.set_ipv6(at.contains('['))?;
+            socket.connect(at)?;
+            Ok(socket)
+        };
+        connect().map_err(|why| CoreError::Address {
+            address: at.to_owned(),
+            why,
+        })
+    };
+    let handshake = open(zmq::DEALER, &address)?;
+    tracing::info!(rank = parts.rank, address, "joining the front end");
+    handshake.send(status("HELLO", None), 0)?;
+    let Some(answer) = wait(&handshake, stopped, &address)? else {
+        // Nobody will hear it any more.
+        handshake.set_linger(0)?;
+        return Ok(None);
+    };
+    let addresses = Addresses::read(&answer).map_err(|why| CoreError::Answer {
+        address: address.clone(),
+        why,
+    })?;
+    let open_all = |kind, at: &[String]| -> Result<Vec<_>, CoreError> {
+        at.iter().map(|at| open(kind, at)).collect()
+    };
+    let inputs = open_all(zmq::DEALER, &addresses.inputs)?;
+    let outputs = open_all(zmq::PUSH, &addresses.outputs)?;
+    let ready = ready::response(parts, &addresses.stats, &addresses.coordinator);
+    for input in &inputs {
+        input.send(ready.as_slice(), 0)?;
+    }
+    let coordinator = match &addresses.coordinator {
+        None => None,
+        Some((input, output)) => {
+            let input = open(zmq::XSUB, input)?;
+            let output = open(zmq::PUSH, output)?;
+            // Everything that it publishes; it says READY once all ranks listen.
+            input.send([1].as_slice(), 0)?;
+            if wait(&input, stopped, &address)?.is_none() {
+                return Ok(None);
+            }
+            Some(Coordinator { input, output })
+        }
+    };
+    let hash = (parallel.data > 1).then_some("");
+    handshake.send(status("READY", hash), 0)?;
+    tracing::info!(
+        rank = parts.rank,
+        front_ends = inputs.len(),
+        coordinator = coordinator.is_some(),
+        "joined the front end"
+    );
+    Ok(Some(Joined {
+        inputs,
+        outputs,
+        coordinator,
+    }))
+}
+
+/// The next message of a socket; `None` when `stopped` hears something first.
+fn wait(
+    socket: &zmq::Socket,
+    stopped: &zmq::Socket,
+    address: &str,
+) -> Result<Option<Vec<u8>>, CoreError> {
+    let mut items = [
+        socket.as_poll_item(zmq::POLLIN),
+        stopped.as_poll_item(zmq::POLLIN),
+    ];
+    if zmq::poll(&mut items, PATIENCE.as_millis() as i64)? == 0 {
+        return Err(CoreError::Silent {
+            address: address.to_owned(),
+        });
+    }
+    if items[1].is_readable() {
+        return Ok(None);
+    }
+    let frames = socket.recv_multipart(0)?;
+    Ok(Some(frames.into_iter().next().unwrap_or_default()))
+}
+
+/// HELLO or READY. This engine is never one that the front end started itself.
+fn status(word: &str, hash: Option<&str>) -> Vec<u8> {
+    let mut entries = vec![
+        ("status", Value::from(word)),
+        ("local", false.into()),
+        ("headless", true.into()),
+    ];
+    entries.extend(hash.map(|hash| ("parallel_config_hash", hash.into())));
+    ready::map(entries)
+}
+
+/// `tcp://host:port`; an IPv6 address gets its brackets.
+fn endpoint(host: &str, port: u16) -> String {
+    match host {
+        host if host.contains(':') && !host.starts_with('[') => format!("tcp://[{host}]:{port}"),
+        host => format!("tcp://{host}:{port}"),
+    }
+}
+
+impl Addresses {
+    fn read(message: &[u8]) -> Result<Self, String> {
+        let message = decode::value(message).map_err(|error| error.to_string())?;
+        let addresses = get(&message, "addresses");
+        let list = |key: &str| -> Result<Vec<String>, String> {
+            let items = get(addresses, key).as_array();
+            let texts = items.map(|items| items.iter().filter_map(Value::as_str));
+            let texts: Vec<_> = texts.into_iter().flatten().map(str::to_owned).collect();
+            match texts.is_empty() {
+                true => Err(format!("no {key} in {message}")),
+                false => Ok(texts),
+            }
+        };
+        let text = |key: &str| get(addresses, key).as_str().map(str::to_owned);
+        let found = Self {
+            inputs: list("inputs")?,
+            outputs: list("outputs")?,
+            coordinator: text("coordinator_input").zip(text("coordinator_output")),
+            stats: text("frontend_stats_publish_address"),
+        };
+        if found.inputs.len() != found.outputs.len() {
+            return Err(format!("as many inputs as outputs are wanted: {message}"));
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_address_gets_brackets() {
+        assert_eq!(endpoint("::1", 5), "tcp://[::1]:5");
+        assert_eq!(endpoint("head", 29_550), "tcp://head:29550");
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_refused() {
+        assert!(Addresses::read(b"\xc0").unwrap_err().contains("no inputs"));
+        assert!(Addresses::read(b"").is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! The thread that reads: requests, aborts and calls of the front ends.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use rmpv::Value;
+use tokio::runtime::Handle;
+
+use super::control::Control;
+use super::decode::{self, Fields};
+use super::encode;
+use super::handshake::{self, CoreError};
+use super::output::{self, Item};
+use super::parts::Parts;
+use super::request::CoreRequest;
+use super::serve::Requests;
+
+/// Messages that one socket may have in a row before the others are looked at.
+const MOST_IN_A_ROW: usize = 64;
+
+/// Types of messages.
+const ADD: &[u8] = &[0];
+const ABORT: &[u8] = &[1];
+const START_DP_WAVE: &[u8] = &[2];
+const UTILITY: &[u8] = &[3];
+
+/// What the socket that stops an engine says to have it die.
+pub(crate) const KILL: &str = "kill";
+
+/// Reads what front ends send.
+pub(crate) struct Input {
+    parts: Parts,
+    runtime: Handle,
+    queue: Sender<Item>,
+    stopped: zmq::Socket,
+    requests: Arc<Requests>,
+    control: Arc<Control>,
+}
+
+impl Input {
+    pub(crate) fn new(
+        parts: Parts,
+        runtime: Handle,
+        queue: Sender<Item>,
+        stopped: zmq::Socket,
+    ) -> Self {
+        Self {
+            requests: Arc::new(Requests::new(parts.clone(), queue.clone())),
+            control: Arc::new(Control::new(parts.clone())),
+            parts,
+            runtime,
+            queue,
+            stopped,
+        }
+    }
+
+    /// Joins the front end and reads until it is stopped.
+    ///
+    /// # Errors
+    /// [`CoreError`] when it cannot join, or a socket breaks.
+    pub(crate) fn run(
+        self,
+        context: &zmq::Context,
+        steps: Receiver<Item>,
+    ) -> Result<(), CoreError> {
+        let Some(joined) = handshake::join(context, &self.parts, &self.stopped)? else {
+            return Ok(());
+        };
+        let (wave_input, wave_output) = match joined.coordinator {
+            Some(coordinator) => (Some(coordinator.input), Some(coordinator.output)),
+            None => (None, None),
+        };
+        let sender = output::Sender::new(&self.parts, joined.outputs, wave_output);
+        let name = format!("core-out-{}", self.parts.rank);
+        let writing = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || sender.run(&steps))?;
+        let _runtime = self.runtime.enter();
+        let read = self.read(&joined.inputs, wave_input.as_ref());
+        let dead = read.is_err();
+        // The other thread may have ended by itself.
+        let _ = self.queue.send(Item::Stop { dead });
+        if writing.join().is_err() {
+            tracing::error!("the thread that writes to the front end panicked");
+        }
+        read
+    }
+
+    fn read(&self, inputs: &[zmq::Socket], waves: Option<&zmq::Socket>) -> Result<(), CoreError> {
+        let sockets: Vec<_> = inputs.iter().chain(waves).collect();
+        loop {
+            let mut items: Vec<_> = sockets
+                .iter()
+                .map(|socket| socket.as_poll_item(zmq::POLLIN))
+                .collect();
+            items.push(self.stopped.as_poll_item(zmq::POLLIN));
+            zmq::poll(&mut items, -1)?;
+            if items.last().is_some_and(zmq::PollItem::is_readable) {
+                return match self.stopped.recv_bytes(zmq::DONTWAIT)? {
+                    word if word == KILL.as_bytes() => Err(CoreError::Killed),
+                    _ => Ok(()),
+                };
+            }
+            for (socket, item) in sockets.iter().zip(&items) {
+                if !item.is_readable() {
+                    continue;
+                }
+                for _ in 0..MOST_IN_A_ROW {
+                    match socket.recv_multipart(zmq::DONTWAIT) {
+                        Ok(frames) => self.hear(&frames),
+                        Err(zmq::Error::EAGAIN) => break,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&self, frames: &[Vec<u8>]) {
+        let (Some(kind), Some(payload)) = (frames.first(), frames.get(1)) else {
+            tracing::warn!(
+                frames = frames.len(),
+                "a message of the front end is too short"
+            );
+            return;
+        };
+        let heard = match kind.as_slice() {
+            ADD => self.add(payload),
+            ABORT => self.abort(payload),
+            UTILITY => self.call(payload),
+            START_DP_WAVE => self.start_wave(payload),
+            other => {
+                tracing::warn!(kind = ?other, "the front end sends a message of an unknown type");
+                Ok(())
+            }
+        };
+        if let Err(error) = heard {
+            tracing::warn!(kind = ?kind, %error, "a message of the front end cannot be read");
+        }
+    }
+
+    /// Another rank has requests. This one computes nothing for it.
+    fn start_wave(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+        let fields = decode::value(payload)?;
+        let wave = fields
+            .as_array()
+            .and_then(|fields| fields.first()?.as_u64());
+        let wave = wave.ok_or_else(|| decode::wrong("wave", &fields, "an array of numbers"))?;
+        if let Some(waves) = &self.parts.waves {
+            waves.raise(wave);
+        }
+        Ok(())
+    }
+
+    fn add(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+        let request = CoreRequest::read(payload)?;
+        if let Some(waves) = &self.parts.waves {
+            waves.raise(request.wave);
+        }
+        self.requests.add(&self.runtime, request);
+        Ok(())
+    }
+
+    fn abort(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+        let ids = decode::value(payload)?;
+        let ids = ids
+            .as_array()
+            .ok_or_else(|| decode::wrong("request_ids", &ids, "an array of texts"))?;
+        let ids = ids.iter().filter_map(Value::as_str).map(Into::into);
+        let _ = self.queue.send(Item::Abort(ids.collect()));
+        Ok(())
+    }
+
+    fn call(&self, payload: &[u8]) -> Result<(), decode::Unreadable> {
+        let mut fields = Fields::of(decode::value(payload)?, "utility call")?;
+        let client = fields.int(0).and_then(|n| usize::try_from(n).ok());
+        let call = fields.take(1);
+        let method = fields.text(2).unwrap_or_default();
+        let args = Fields::of(fields.take(3), "args")?;
+        let (control, queue) = (self.control.clone(), self.queue.clone());
+        let rank = self.parts.rank;
+        self.runtime.spawn(async move {
+            let result = control.call(&method, args).await;
+            let result = result.map_err(|why| format!("Call to {method} method failed: {why}"));
+            let message = encode::answer(rank, &call, &result);
+            let client = client.unwrap_or(0);
+            let _ = queue.send(Item::Answer { client, message });
+        });
+        Ok(())
+    }
+}

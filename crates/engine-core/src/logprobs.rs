@@ -1,0 +1,149 @@
+//! Log probabilities as the wire has them: arrays of one row for each token.
+//!
+//! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
+
+use vllm_sim_random::mix;
+use vllm_sim_service::generate::{CONTEXT_START, Script, context_after};
+use vllm_sim_service::logprobs::{Position, RankedToken};
+use vllm_sim_wire::SamplingParams;
+
+/// What a request wants to know.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RequestedLogprobs {
+    output: Option<Others>,
+    prompt: Option<Others>,
+    temperature: f64,
+}
+
+/// What stands beside the chosen token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Others {
+    Likeliest(usize),
+    All,
+    These(Vec<u32>),
+}
+
+/// Rows of as many columns each; the first one is the chosen token.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LogprobRows {
+    pub(crate) columns: usize,
+    pub(crate) ids: Vec<i32>,
+    pub(crate) values: Vec<f32>,
+    /// Of the chosen tokens, from 1.
+    pub(crate) ranks: Vec<i32>,
+}
+
+/// What the values follow from besides the text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) vocabulary: u32,
+    pub(crate) seed: u64,
+}
+
+impl RequestedLogprobs {
+    /// `None`: nothing.
+    pub(crate) fn of(params: &SamplingParams) -> Option<Self> {
+        let others = |asked: Option<i128>| {
+            asked.map(|most| usize::try_from(most).map_or(Others::All, Others::Likeliest))
+        };
+        let these = params.logprob_token_ids.as_ref().map(|ids| {
+            let ids = ids.iter().filter_map(|id| u32::try_from(*id).ok());
+            Others::These(ids.collect())
+        });
+        let asked = Self {
+            output: these.or(others(params.logprobs)),
+            prompt: others(params.prompt_logprobs),
+            temperature: match params.top_k {
+                1 => 0.0,
+                _ => params.temperature,
+            },
+        };
+        (asked.output.is_some() || asked.prompt.is_some()).then_some(asked)
+    }
+
+    /// Whether the prompt's are asked for.
+    pub(crate) fn of_prompt(&self) -> bool {
+        self.prompt.is_some()
+    }
+
+    /// Those of the tokens of a script from `position` on.
+    pub(crate) fn rows(
+        &self,
+        source: Source,
+        script: &Script,
+        position: usize,
+        tokens: &[u32],
+    ) -> Option<LogprobRows> {
+        let others = self.output.as_ref()?;
+        let mut rows = LogprobRows::default();
+        for (index, id) in tokens.iter().enumerate() {
+            let context = script.context(position + index);
+            rows.push(others.beside(source.at(context, self.temperature), *id));
+        }
+        Some(rows)
+    }
+
+    /// Those of a prompt, from its second token on.
+    pub(crate) fn prompt_rows(&self, source: Source, prompt: &[u32]) -> Option<LogprobRows> {
+        let others = self.prompt.as_ref()?;
+        let (first, rest) = prompt.split_first()?;
+        let mut rows = LogprobRows::default();
+        let mut context = context_after(CONTEXT_START, *first);
+        for id in rest {
+            rows.push(others.beside(source.at(context, 1.0), *id));
+            context = context_after(context, *id);
+        }
+        (!rows.ranks.is_empty()).then_some(rows)
+    }
+}
+
+impl Source {
+    fn at(self, context: u64, temperature: f64) -> Position {
+        Position {
+            vocabulary: self.vocabulary,
+            context: mix(self.seed, context),
+            temperature,
+        }
+    }
+}
+
+impl Others {
+    fn beside(&self, position: Position, id: u32) -> Vec<RankedToken> {
+        let all = position.vocabulary.max(2) as usize;
+        match self {
+            Self::Likeliest(most) => position.row(id, (*most).min(all)),
+            Self::All => position.row(id, all),
+            Self::These(ids) => position.entries_of(id, ids),
+        }
+    }
+}
+
+impl Default for LogprobRows {
+    fn default() -> Self {
+        Self {
+            columns: 1,
+            ids: Vec::new(),
+            values: Vec::new(),
+            ranks: Vec::new(),
+        }
+    }
+}
+
+impl LogprobRows {
+    fn push(&mut self, entries: Vec<RankedToken>) {
+        self.columns = entries.len();
+        self.ranks
+            .extend(entries.first().map(|own| own.rank as i32));
+        self.ids.extend(entries.iter().map(|entry| entry.id as i32));
+        self.values
+            .extend(entries.iter().map(|entry| entry.logprob));
+    }
+
+    /// Appends the rows of the next step.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.columns = other.columns;
+        self.ids.append(&mut other.ids);
+        self.values.append(&mut other.values);
+        self.ranks.append(&mut other.ranks);
+    }
+}

@@ -1,0 +1,192 @@
+//! From an engine to the thread that writes: one batch for each step.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::encode::PrefillStats;
+use super::output::Item;
+use super::stats::{AdapterUse, DraftCounts, SchedulerStats};
+use super::step::{Step, StepEvent};
+use vllm_sim_config::{Config, SchedulerKind};
+use vllm_sim_engine::driver::{Observer, SequenceRecord};
+use vllm_sim_engine::{Event, SimTime, Stats};
+
+/// Hands what an engine does to its core.
+///
+/// A batching engine says when a step is over. The pool has no steps: what comes out at one
+/// instant counts as one.
+pub struct OutputObserver {
+    queue: Sender<Item>,
+    /// Whether the engine marks its steps.
+    steps: bool,
+    /// Whether it has a prefix cache to look into.
+    cache: bool,
+    /// Whether a connector is asked for what is not in it.
+    connector: bool,
+    /// `None`: `--disable-log-stats`.
+    stats: Option<SchedulerStats>,
+    /// Sequences that ran when that was last sent.
+    told: usize,
+    open: Vec<(Arc<str>, StepEvent)>,
+    at: SimTime,
+    done: Vec<Step>,
+}
+
+impl OutputObserver {
+    pub(crate) fn new(queue: Sender<Item>, config: &Config) -> Self {
+        let engine = &config.engine;
+        let drafts = engine.speculative.as_ref();
+        Self {
+            queue,
+            steps: engine.scheduler != SchedulerKind::Pool,
+            cache: engine.enable_prefix_caching || engine.enable_kvcache,
+            connector: config
+                .kv_transfer
+                .as_ref()
+                .is_some_and(|transfer| transfer.connector.is_some()),
+            stats: (!config.metrics.disable_log_stats).then(|| SchedulerStats {
+                drafts: drafts.map(|drafts| DraftCounts::new(drafts.num_tokens as usize)),
+                ..SchedulerStats::default()
+            }),
+            told: 0,
+            open: Vec::new(),
+            at: SimTime::ZERO,
+            done: Vec::new(),
+        }
+    }
+
+    fn close(&mut self, at: SimTime) {
+        self.done.push(Step {
+            at,
+            events: std::mem::take(&mut self.open),
+            stats: None,
+        });
+    }
+
+    fn push(&mut self, at: SimTime, record: &SequenceRecord, event: StepEvent) {
+        if !self.steps && !self.open.is_empty() && at != self.at {
+            self.close(self.at);
+        }
+        self.at = at;
+        self.open.push((record.request.id.clone(), event));
+    }
+
+    fn count_lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
+        if let (Some(stats), Some(name)) = (&mut self.stats, &record.request.lora) {
+            let used = stats.loras.entry(name.clone()).or_default();
+            change(used);
+            if used.waiting + used.running == 0 {
+                stats.loras.remove(name);
+            }
+        }
+    }
+}
+
+impl Observer for OutputObserver {
+    fn on_queued(&mut self, record: &SequenceRecord) {
+        self.count_lora(record, |used| used.waiting += 1);
+    }
+
+    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
+        let starts = |used: &mut AdapterUse| {
+            used.waiting = used.waiting.saturating_sub(1);
+            used.running += 1;
+        };
+        let said = match event {
+            Event::Scheduled {
+                cached, external, ..
+            } => {
+                self.count_lora(record, starts);
+                if let Some(stats) = self.stats.as_mut()
+                    && record.looked_up
+                    && self.cache
+                {
+                    stats.look_up(record, self.connector);
+                }
+                StepEvent::Scheduled {
+                    queued: record.queued,
+                    scheduled: at,
+                    prefill: PrefillStats {
+                        prompt: record.prompt,
+                        cached: *cached,
+                        external: *external,
+                    },
+                }
+            }
+            Event::Drafts {
+                proposed, accepted, ..
+            } => {
+                if let Some(stats) = &mut self.stats {
+                    stats.verify(*proposed, *accepted);
+                }
+                return;
+            }
+            Event::Tokens { n, .. } => StepEvent::Tokens(*n),
+            Event::Preempted { .. } => {
+                self.count_lora(record, |used| {
+                    used.running = used.running.saturating_sub(1);
+                    used.waiting += 1;
+                });
+                StepEvent::Preempted(at)
+            }
+            Event::Resumed { .. } => {
+                self.count_lora(record, starts);
+                StepEvent::Resumed(at)
+            }
+            Event::Ended { end, .. } => {
+                let running = record.running;
+                self.count_lora(record, |used| {
+                    let count = match running {
+                        true => &mut used.running,
+                        false => &mut used.waiting,
+                    };
+                    *count = count.saturating_sub(1);
+                });
+                StepEvent::Ended(*end)
+            }
+            _ => return,
+        };
+        self.push(at, record, said);
+    }
+
+    fn on_engine(&mut self, at: SimTime, event: &Event) {
+        if self.steps && matches!(event, Event::Step { .. }) {
+            self.close(at);
+        }
+    }
+
+    fn on_stats(&mut self, stats: &Stats) {
+        if let Some(own) = &mut self.stats {
+            own.gauges = *stats;
+        }
+    }
+
+    fn on_rest(&mut self) {
+        let visible = |(_, event): &(_, StepEvent)| {
+            matches!(event, StepEvent::Tokens(_) | StepEvent::Ended(_))
+        };
+        // What was scheduled waits for the end of its step, unless something ended outside of one.
+        if !self.open.is_empty() && (!self.steps || self.open.iter().any(visible)) {
+            self.close(self.at);
+        }
+        if let Some(stats) = &mut self.stats {
+            let running = stats.gauges.running;
+            // A pool has no step that would say so. Who waits is told with the next output.
+            if self.done.is_empty() && running != self.told {
+                self.done.push(Step {
+                    at: self.at,
+                    events: Vec::new(),
+                    stats: None,
+                });
+            }
+            if let Some(last) = self.done.last_mut() {
+                last.stats = Some(Box::new(stats.take()));
+                self.told = running;
+            }
+        }
+        for step in self.done.drain(..) {
+            // Its core is gone when the process ends.
+            let _ = self.queue.send(Item::Step(step));
+        }
+    }
+}

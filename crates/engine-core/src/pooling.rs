@@ -1,0 +1,61 @@
+//! Vectors and classes of prompts.
+//!
+//! Source: vLLM 0.33 `vllm/pooling_params.py`; `vllm/model_executor/layers/pooler`, whose results
+//! are scaled or made probabilities in the engine.
+
+use super::encode::Tensor;
+use super::request::Pooling;
+use vllm_sim_config::Config;
+use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding};
+
+/// Most numbers in one answer: what 4,096 tokens of 4,096 dimensions have.
+const MAX_NUMBERS: usize = 16 << 20;
+
+/// What the model says of a prompt.
+///
+/// # Errors
+/// What cannot be answered, in words.
+pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result<Tensor, String> {
+    let classes = config.api.num_labels.max(1);
+    let (columns, embeds, each) = match pooling.task.as_str() {
+        "embed" => (dimensions(config, pooling), true, false),
+        "token_embed" => (dimensions(config, pooling), true, true),
+        "classify" => (classes as usize, false, false),
+        "token_classify" => (classes as usize, false, true),
+        other => {
+            return Err(format!(
+                "the simulator's engine core has no pooler for {other}: \
+                 embed, token_embed, classify and token_classify are served"
+            ));
+        }
+    };
+    let rows = if each { prompt.len() } else { 1 };
+    if rows.saturating_mul(columns) > MAX_NUMBERS {
+        return Err(format!(
+            "the answer would hold {rows} vectors of {columns} numbers, the most is {MAX_NUMBERS} numbers"
+        ));
+    }
+    let row = |tokens: &[u32]| match embeds {
+        true => shared_token_embedding(tokens, columns, pooling.activation),
+        false => class_probabilities(tokens, classes),
+    };
+    Ok(match each {
+        true => Tensor {
+            shape: vec![rows, columns],
+            numbers: prompt.chunks(1).flat_map(row).collect(),
+        },
+        false => Tensor {
+            shape: vec![columns],
+            numbers: row(prompt),
+        },
+    })
+}
+
+/// Length of the vectors.
+fn dimensions(config: &Config, pooling: &Pooling) -> usize {
+    let model = config.model.hf_config.as_deref();
+    let own = model.and_then(|config| config.get("hidden_size")?.as_u64());
+    let own = own.and_then(|n| u32::try_from(n).ok());
+    let own = own.unwrap_or(config.content.default_embedding_dimensions);
+    pooling.dimensions.unwrap_or(own) as usize
+}

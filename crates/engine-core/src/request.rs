@@ -1,0 +1,351 @@
+//! What a front end asks: `EngineCoreRequest`, an array whose last fields may be missing.
+//!
+//! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreRequest`; `vllm/lora/request.py`.
+
+use std::sync::Arc;
+
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use super::decode::{self, Fields, Unreadable, get, wrong};
+use vllm_sim_tokenizer::{MediaFeature, Modality};
+use vllm_sim_wire::SamplingParams;
+use vllm_sim_wire::schema::Wire;
+
+/// A request for generation or pooling.
+#[derive(Debug)]
+pub(crate) struct CoreRequest {
+    /// The id of this engine's answers.
+    pub(crate) id: Arc<str>,
+    /// Which front end wants them.
+    pub(crate) client: usize,
+    /// The newest wave that the front end knows of.
+    pub(crate) wave: u64,
+    /// Or what cannot be read of it.
+    pub(crate) fields: Result<RequestFields, Unreadable>,
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(crate) struct RequestFields {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) media: Vec<MediaFeature>,
+    pub(crate) work: Work,
+    pub(crate) lora: Option<LoraRequest>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) priority: i64,
+    /// `traceparent` and `tracestate`.
+    pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// It ends as soon as it is queued.
+    pub(crate) abort_immediately: bool,
+}
+
+/// What is made of the prompt.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Generate(Box<Sampling>),
+    Pool(Pooling),
+}
+
+/// Parameters of a pooler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pooling {
+    /// `embed`, `classify`, `token_embed`, `token_classify`, …
+    pub(crate) task: String,
+    /// Length of the vectors; `None`: the model's.
+    pub(crate) dimensions: Option<u32>,
+    /// Whether vectors are scaled to length one.
+    pub(crate) activation: bool,
+}
+
+/// Parameters of the sampler.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    pub(crate) params: SamplingParams,
+    /// The model's end of sequence, as the front end's tokenizer has it.
+    pub(crate) eos: Option<u32>,
+}
+
+/// An adapter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoraRequest {
+    pub(crate) name: String,
+    pub(crate) id: i64,
+    pub(crate) path: String,
+    pub(crate) in_place: bool,
+}
+
+impl CoreRequest {
+    /// Reads the payload of ADD.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when not even the id can be read.
+    pub(crate) fn read(payload: &[u8]) -> Result<Self, Unreadable> {
+        let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
+        let id = fields.take(0);
+        let id = match id.as_str() {
+            Some(text) => text.into(),
+            None => return Err(wrong("request_id", &id, "a text")),
+        };
+        let client = fields.int(11).and_then(|n| usize::try_from(n).ok());
+        let wave = fields.int(12).and_then(|n| u64::try_from(n).ok());
+        Ok(Self {
+            id,
+            client: client.unwrap_or(0),
+            wave: wave.unwrap_or(0),
+            fields: RequestFields::read(fields),
+        })
+    }
+}
+
+impl RequestFields {
+    fn read(mut fields: Fields) -> Result<Self, Unreadable> {
+        let prompt = match fields.take(1) {
+            // A prompt of embeddings has no ids.
+            Value::Nil => Vec::new(),
+            ids => decode::ids(&ids, "prompt_token_ids")?,
+        };
+        let media = fields.take(2);
+        let media = media.as_array().map_or(&[][..], Vec::as_slice);
+        let work = match (fields.take(3), fields.take(4)) {
+            (Value::Nil, Value::Nil) => {
+                return Err(wrong(
+                    "sampling_params",
+                    &Value::Nil,
+                    "these or pooling_params",
+                ));
+            }
+            (Value::Nil, pooling) => Work::Pool(Pooling::read(pooling)?),
+            (sampling, _) => Work::Generate(Box::new(Sampling::read(sampling)?)),
+        };
+        let lora = match fields.take(6) {
+            Value::Nil => None,
+            lora => Some(LoraRequest::read(lora)?),
+        };
+        let trace = fields.take(14);
+        let header = |name: &str| get(&trace, name).as_str().map(Into::into);
+        Ok(Self {
+            prompt,
+            media: media.iter().map(media_feature).collect::<Result<_, _>>()?,
+            work,
+            lora,
+            cache_salt: fields.text(7),
+            priority: fields.int(13).unwrap_or(0),
+            trace: header("traceparent").map(|parent| (parent, header("tracestate"))),
+            abort_immediately: fields.flag(19),
+        })
+    }
+}
+
+impl Pooling {
+    fn read(value: Value) -> Result<Self, Unreadable> {
+        let mut fields = Fields::of(value, "pooling_params")?;
+        let activation = fields.take(0).as_bool();
+        let dimensions = match fields.take(1) {
+            Value::Nil => None,
+            found => match found.as_u64().and_then(|n| u32::try_from(n).ok()) {
+                Some(dimensions) => Some(dimensions),
+                None => return Err(wrong("dimensions", &found, "a count")),
+            },
+        };
+        let task = fields.text(4);
+        Ok(Self {
+            task: task.ok_or_else(|| wrong("task", &Value::Nil, "a text"))?,
+            dimensions,
+            activation: activation.unwrap_or(true),
+        })
+    }
+}
+
+impl Sampling {
+    fn read(value: Value) -> Result<Self, Unreadable> {
+        if !value.is_map() {
+            return Err(wrong("sampling_params", &value, "a map"));
+        }
+        let eos = get(&value, "_eos_token_id").as_u64();
+        let mut params = decode::json(value);
+        if let Json::Object(params) = &mut params {
+            // Stop strings are found by the front end, in the text that it makes.
+            params.remove("stop");
+            let outputs = params.get_mut("structured_outputs");
+            if let Some(tag) = outputs.and_then(|outputs| outputs.get_mut("structural_tag"))
+                && let Some(mut parsed) =
+                    tag.as_str().and_then(|tag| serde_json::from_str(tag).ok())
+            {
+                call_with_objects(&mut parsed);
+                *tag = Json::String(parsed.to_string());
+            }
+        }
+        let read = SamplingParams::read(&params).ok_or_else(|| {
+            let found = Value::from(params.to_string());
+            wrong("sampling_params", &found, "vLLM's SamplingParams")
+        })?;
+        Ok(Self {
+            params: SamplingParams {
+                n: 1,
+                // A front end whose request ignores it does not name it.
+                ignore_eos: read.ignore_eos || eos.is_none(),
+                ..read
+            },
+            eos: eos.and_then(|id| u32::try_from(id).ok()),
+        })
+    }
+}
+
+/// Arguments of a call that may be any JSON become objects, as a model would write them: for a tool
+/// that is not strict the tag says no more than that, and parsers take nothing else.
+fn call_with_objects(tag: &mut Json) {
+    match tag {
+        Json::Array(items) => items.iter_mut().for_each(call_with_objects),
+        Json::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Json::Bool(true) if key == "json_schema" => {
+                        *value = serde_json::json!({"type": "object"});
+                    }
+                    _ if key == "json_schema" => {}
+                    value => call_with_objects(value),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+impl LoraRequest {
+    /// # Errors
+    /// [`Unreadable::Type`] for anything but an array that begins with a name and a number.
+    pub(crate) fn read(value: Value) -> Result<Self, Unreadable> {
+        let mut fields = Fields::of(value, "lora_request")?;
+        let name = fields.take(0);
+        let id = fields.take(1);
+        Ok(Self {
+            name: match name.as_str() {
+                Some(name) => name.to_owned(),
+                None => return Err(wrong("lora_name", &name, "a text")),
+            },
+            id: match id.as_i64() {
+                Some(id) => id,
+                None => return Err(wrong("lora_int_id", &id, "a number")),
+            },
+            path: fields.text(2).unwrap_or_default(),
+            in_place: fields.flag(4),
+        })
+    }
+}
+
+/// An image, audio clip or video, by its place and hash; its pixels do not matter.
+fn media_feature(feature: &Value) -> Result<MediaFeature, Unreadable> {
+    let position = get(feature, "mm_position");
+    let number = |key: &'static str| {
+        let found = get(position, key);
+        let number = found.as_u64().and_then(|n| u32::try_from(n).ok());
+        number.ok_or_else(|| wrong("mm_position", position, "offset and length"))
+    };
+    let name = |key: &str| get(feature, key).as_str().map(Arc::from);
+    let identifier = name("identifier").or_else(|| name("mm_hash"));
+    Ok(MediaFeature {
+        modality: match get(feature, "modality").as_str() {
+            Some("audio") => Modality::Audio,
+            Some("video") => Modality::Video,
+            _ => Modality::Image,
+        },
+        identifier: identifier.unwrap_or_else(|| "".into()),
+        start: number("offset")?,
+        len: number("length")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A whole request with every field that is looked at.
+    fn whole() -> Vec<u8> {
+        let map = |entries: &[(&str, Value)]| {
+            let entries = entries.iter().map(|(k, v)| ((*k).into(), v.clone()));
+            Value::Map(entries.collect())
+        };
+        let position = map(&[("offset", 1.into()), ("length", 2.into())]);
+        let media = map(&[
+            ("modality", "image".into()),
+            ("identifier", "hash".into()),
+            ("mm_position", position),
+        ]);
+        let tag = r#"{"type":"structural_tag","format":{"type":"any_text"}}"#;
+        let params = map(&[
+            ("max_tokens", 9.into()),
+            ("stop", vec![Value::from("x")].into()),
+            ("logit_bias", Value::Map(vec![(7.into(), 1.5.into())])),
+            ("structured_outputs", map(&[("structural_tag", tag.into())])),
+            ("_eos_token_id", 2.into()),
+        ]);
+        let lora = vec!["name".into(), 1.into(), "path".into()];
+        let trace = map(&[("traceparent", "00-1-1-00".into())]);
+        let mut fields = vec![Value::Nil; 22];
+        fields[0] = "id-1".into();
+        fields[1] = vec![Value::from(1), 2.into(), 3.into()].into();
+        fields[2] = vec![media].into();
+        fields[3] = params;
+        fields[6] = Value::Array(lora);
+        fields[7] = "salt".into();
+        fields[11] = 1.into();
+        fields[13] = (-3).into();
+        fields[14] = trace;
+        fields[19] = true.into();
+        let mut bytes = Vec::new();
+        rmpv::encode::write_value(&mut bytes, &fields.into()).expect("a buffer takes everything");
+        bytes
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let request = CoreRequest::read(&whole()).expect("it is right");
+        assert_eq!((&*request.id, request.client), ("id-1", 1));
+        let fields = request.fields.expect("it is right");
+        assert_eq!(fields.prompt, [1, 2, 3]);
+        assert_eq!((fields.media[0].start, fields.media[0].len), (1, 2));
+        assert_eq!(fields.cache_salt.as_deref(), Some("salt"));
+        assert_eq!((fields.priority, fields.abort_immediately), (-3, true));
+        assert_eq!(fields.lora.expect("one").name, "name");
+        assert_eq!(&*fields.trace.expect("one").0, "00-1-1-00");
+        let Work::Generate(sampling) = fields.work else {
+            panic!("{:?}", fields.work);
+        };
+        assert_eq!((sampling.params.stop, sampling.eos), (None, Some(2)));
+        assert!(!sampling.params.ignore_eos);
+    }
+
+    #[test]
+    fn no_bytes_make_a_reader_panic() {
+        let whole = whole();
+        for cut in 0..whole.len() {
+            let _ = CoreRequest::read(&whole[..cut]);
+        }
+        let mut word = 1_u64;
+        for _ in 0..20_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..3 {
+                word = vllm_sim_random::mix(word, 7);
+                let at = word as usize % bytes.len();
+                bytes[at] = (word >> 32) as u8;
+            }
+            let _ = CoreRequest::read(&bytes);
+        }
+        let deep = vec![0x91; 100_000];
+        assert!(CoreRequest::read(&deep).is_err());
+    }
+
+    #[test]
+    fn a_call_without_a_schema_has_an_object_for_its_arguments() {
+        let mut tag = serde_json::json!({"format": {"tags": [
+            {"content": {"type": "json_schema", "json_schema": true}},
+            {"content": {"type": "json_schema", "json_schema": {"not": {"json_schema": true}}}},
+        ]}});
+        call_with_objects(&mut tag);
+        let contents = tag.pointer("/format/tags").expect("they stay");
+        let schemas = [0, 1].map(|tag| contents[tag]["content"]["json_schema"].to_string());
+        let kept = r#"{"not":{"json_schema":true}}"#;
+        assert_eq!(schemas, [r#"{"type":"object"}"#, kept]);
+    }
+}

@@ -1,0 +1,194 @@
+//! What an engine counts between two messages: `SchedulerStats`.
+//!
+//! Counters are those since the last message, gauges are levels.
+//!
+//! Source: vLLM 0.33 `vllm/v1/metrics/stats.py`, `SchedulerStats`, `PrefixCacheStats`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::encode::Writer;
+use vllm_sim_engine::Stats;
+use vllm_sim_engine::driver::SequenceRecord;
+
+/// Gauges and counters of one message.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SchedulerStats {
+    pub(crate) gauges: Stats,
+    /// The wave of ranks that it belongs to.
+    pub(crate) wave: u64,
+    pub(crate) prefix: CacheLookups,
+    /// `None`: there is no connector.
+    pub(crate) external: Option<CacheLookups>,
+    /// `None`: no tokens are drafted.
+    pub(crate) drafts: Option<DraftCounts>,
+    /// Adapters with sequences that wait and run.
+    pub(crate) loras: BTreeMap<Arc<str>, AdapterUse>,
+}
+
+/// Tokens looked up in a cache and found there.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CacheLookups {
+    requests: u64,
+    queries: u64,
+    hits: u64,
+}
+
+/// Drafted tokens, and those of them that were right.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DraftCounts {
+    drafts: u64,
+    /// By position in the draft.
+    proposed: Vec<u64>,
+    accepted: Vec<u64>,
+}
+
+/// Sequences of one adapter.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AdapterUse {
+    pub(crate) waiting: u64,
+    pub(crate) running: u64,
+}
+
+impl CacheLookups {
+    fn add(&mut self, queries: u32, hits: u32) {
+        self.requests += 1;
+        self.queries += u64::from(queries);
+        self.hits += u64::from(hits);
+    }
+
+    fn write(self, w: &mut Writer) {
+        w.map(8);
+        w.text("reset");
+        w.flag(false);
+        w.count("requests", self.requests);
+        w.count("queries", self.queries);
+        w.count("hits", self.hits);
+        w.count("preempted_requests", 0);
+        w.count("preempted_queries", 0);
+        w.count("preempted_hits", 0);
+        w.text("hits_by_source");
+        w.map(0);
+    }
+}
+
+impl DraftCounts {
+    /// None yet of at most so many tokens each.
+    pub(crate) fn new(tokens: usize) -> Self {
+        Self {
+            drafts: 0,
+            proposed: vec![0; tokens],
+            accepted: vec![0; tokens],
+        }
+    }
+
+    fn add(&mut self, proposed: u32, accepted: u32) {
+        let count = |positions: &mut [u64], n: u32| {
+            positions
+                .iter_mut()
+                .take(n as usize)
+                .for_each(|at| *at += 1);
+        };
+        self.drafts += 1;
+        count(&mut self.proposed, proposed);
+        count(&mut self.accepted, accepted);
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.map(6);
+        w.count("num_spec_tokens", self.proposed.len() as u64);
+        w.count("num_drafts", self.drafts);
+        w.count("num_draft_tokens", self.proposed.iter().sum());
+        w.count("num_accepted_tokens", self.accepted.iter().sum());
+        w.text("num_accepted_tokens_per_pos");
+        w.counts(&self.accepted);
+        w.text("num_draft_tokens_per_pos");
+        w.counts(&self.proposed);
+    }
+}
+
+impl SchedulerStats {
+    /// A step found `accepted` of a sequence's drafts right.
+    pub(crate) fn verify(&mut self, proposed: u32, accepted: u32) {
+        if let Some(drafts) = &mut self.drafts {
+            drafts.add(proposed, accepted);
+        }
+    }
+
+    /// A sequence left the queue: what it looked up, in the cache and through a connector.
+    pub(crate) fn look_up(&mut self, record: &SequenceRecord, connector: bool) {
+        self.prefix.add(record.prompt, record.cached);
+        if connector || record.external > 0 {
+            let external = self.external.get_or_insert_default();
+            external.add(record.prompt.saturating_sub(record.cached), record.external);
+        }
+    }
+
+    /// Those of a message that goes out now; counting begins again.
+    pub(crate) fn take(&mut self) -> Self {
+        let taken = self.clone();
+        self.prefix = CacheLookups::default();
+        self.external = self.external.map(|_| CacheLookups::default());
+        let drafts = self.drafts.as_ref();
+        self.drafts = drafts.map(|drafts| DraftCounts::new(drafts.proposed.len()));
+        taken
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        let Stats {
+            running,
+            waiting,
+            deferred,
+            used_blocks,
+            total_blocks,
+            ..
+        } = self.gauges;
+        let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
+        // `vllm-rs` does without a key only where its value may be nil.
+        w.map(12);
+        w.count("num_running_reqs", running as u64);
+        w.count("num_waiting_reqs", waiting as u64);
+        w.count("num_skipped_waiting_reqs", deferred as u64);
+        w.count("step_counter", 0);
+        w.count("current_wave", self.wave);
+        w.text("kv_cache_usage");
+        w.float(usage);
+        w.text("prefix_cache_stats");
+        self.prefix.write(w);
+        w.text("connector_prefix_cache_stats");
+        match self.external {
+            Some(external) => external.write(w),
+            None => w.nil(),
+        }
+        w.text("spec_decoding_stats");
+        match self.drafts.as_ref().filter(|drafts| drafts.drafts > 0) {
+            Some(drafts) => drafts.write(w),
+            None => w.nil(),
+        }
+        w.text("kv_cache_eviction_events");
+        w.array(0);
+        self.write_loras(w);
+    }
+
+    fn write_loras(&self, w: &mut Writer) {
+        let used = |count: fn(&AdapterUse) -> u64| {
+            let used = self
+                .loras
+                .iter()
+                .map(move |(name, used)| (name, count(used)));
+            used.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+        };
+        w.text("waiting_lora_adapters");
+        let waiting = used(|used| used.waiting);
+        w.map(waiting.len());
+        for (name, count) in waiting {
+            w.count(name, count);
+        }
+        w.text("running_lora_adapters");
+        let running = used(|used| used.running);
+        w.map(running.len());
+        for (name, count) in running {
+            w.count(name, count);
+        }
+    }
+}

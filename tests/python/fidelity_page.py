@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Writes docs/fidelity.md and the table behind `vllm-sim explain` from recorded runs.
+
+    fidelity_page.py VLLM_SIM RUNS_DIR INFERENCEX_POINTS.jsonl [LEFT_OUT.json]
+
+RUNS_DIR holds recorded runs as docs/recording.md describes them, the points are measured servers as
+inferencex_runs.py reads them, and LEFT_OUT.json is what `roofline_fit.py --left-out` writes: the
+errors of every run with constants that were fitted without its deployment.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PAGE = os.path.join(ROOT, "docs", "fidelity.md")
+TABLE = os.path.join(ROOT, "src", "tools", "explain", "recorded_deployments.csv")
+METRICS = ("ttft_mean", "itl_mean", "e2e_mean")
+BEGIN, END = "<!-- written by tests/python/fidelity_page.py -->", "<!-- end -->"
+
+
+def validated(program, runs):
+    text = subprocess.run([program, "validate", "--runs", runs, "--json", "-"], check=True,
+                          stdout=subprocess.PIPE).stdout
+    return json.loads(text)
+
+
+def inferencex(program, points):
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, os.path.join(HERE, "inferencex_runs.py"), points, folder],
+                       check=True, stdout=subprocess.DEVNULL)
+        return validated(program, folder)
+
+
+def median(errors, digits=1):
+    errors = [abs(error) for error in errors if error is not None]
+    return f"{statistics.median(errors):.{digits}f}" if errors else ""
+
+
+def deployments(judge, runs, metrics):
+    """Lines of the table: runs of one deployment, the stable ones if there are any."""
+    groups = {}
+    for run in runs:
+        key = (run["model"], run["gpu"], run["weights"], run["tp"])
+        groups.setdefault(key, []).append(run)
+    for (model, gpu, weights, tp), members in sorted(groups.items()):
+        members = [run for run in members if run["regime"] == "stable"] or members
+        errors = [median([run["error_percent"].get(key) for run in members]) if key in metrics
+                  else "" for key in METRICS]
+        first = members[0]
+        yield [judge, model, gpu, weights, str(tp), "experts" if first["experts"] else "dense",
+               f"{first['weight_gb']:.3f}", str(len(members)), first["regime"], *errors]
+
+
+def markdown(head, rows):
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(str(cell) or "-" for cell in row) + " |"
+
+
+def cells(errors, of="median"):
+    return [f"{errors[key][of]:.1f}" if key in errors else "" for key in METRICS]
+
+
+def left_out_row(left_out, runs, keep):
+    kept = [left_out[run["id"]] for run in runs if keep(run) and run["id"] in left_out]
+    return [median([errors[i] for errors in kept]) for i in range(3)]
+
+
+def page(report, points, left_out):
+    runs, summary = report["runs"], report["summary"]
+    stable = [run for run in runs if run["regime"] == "stable"]
+    yield "## Recorded runs"
+    yield ""
+    yield (f"{len(runs)} runs, {len(stable)} of them stable. Sizes of the errors of the means, in percent:")
+    yield ""
+    rows = [[f"median of the {len(stable)} stable runs", *cells(summary["stable"])],
+            [f"mean of the {len(stable)} stable runs", *cells(summary["stable"], "mean")],
+            [f"median of all {len(runs)}", *cells(summary["all"])],
+            [f"mean of all {len(runs)}", *cells(summary["all"], "mean")]]
+    if left_out:
+        row = left_out_row(left_out, runs, lambda run: run["regime"] == "stable")
+        rows.insert(1, ["**the same, constants fitted without the run's deployment**",
+                        *(f"**{cell}**" for cell in row)])
+    yield from markdown(["", "TTFT", "ITL", "E2E"], rows)
+    yield ""
+    yield ("The constants of the roofline were fitted on runs of this set; the bold row is what they "
+           "are worth elsewhere." if left_out else
+           "The constants of the roofline were fitted on runs of this set.")
+    yield ""
+    yield "Medians by group:"
+    yield ""
+    rows = [[group["name"], group["by"], group["runs"], *cells(group["error_percent"])]
+            for group in report["groups"] if group["by"] != "source"]
+    yield from markdown(["Runs", "by", "runs", "TTFT", "ITL", "E2E"], rows)
+    yield ""
+    yield "## Other simulators on these runs"
+    yield ""
+    yield ("Median sizes of the errors of the predictions that their authors published, and ours on the "
+           "same runs. `trained-on-this`: its authors fitted it on these runs, as ours was.")
+    yield ""
+    rows = []
+    for peer in report["peers"]:
+        theirs, ours = cells(peer["error_percent"]), cells(peer["ours_on_these"])
+        rows.append([peer["name"], peer["runs"],
+                     *(f"{a or '-'} ({b or '-'})" for a, b in zip(theirs, ours))])
+    yield from markdown(["Simulator (ours on the same runs)", "runs", "TTFT", "ITL", "E2E"], rows)
+    yield ""
+    yield "## By deployment"
+    yield ""
+    table = list(deployments("public runs", runs, METRICS))
+    points = list(deployments("InferenceX", points["runs"], ("itl_mean",)))
+    yield ("Median sizes of the errors of the stable runs of a deployment, or of the others where it has "
+           "none. Of InferenceX only the gap between tokens is judged. `vllm-sim explain` names the "
+           "nearest of these deployments.")
+    yield ""
+    rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}", row[3], f"{row[7]} {row[8]}", row[0],
+             *row[9:]] for row in table + points]
+    yield from markdown(["Model", "GPUs", "weights", "runs", "from", "TTFT", "ITL", "E2E"], rows)
+    yield ""
+    yield "Sources of the runs:"
+    yield ""
+    for group in report["groups"]:
+        if group["by"] == "source":
+            yield f"- {group['name']}: {group['runs']} runs"
+    yield "- InferenceMAX, InferenceX and NVIDIA's own runs (measured points in aiconfigurator-core, Apache-2.0): " \
+          f"{sum(int(row[7]) for row in points)} runs"
+    with open(TABLE, "w") as file:
+        file.write("judge,model,gpu,weights,tp,kind,weight_gb,runs,regime,ttft,itl,e2e\n")
+        for row in table + points:
+            file.write(",".join(row) + "\n")
+
+
+def main():
+    if len(sys.argv) not in (4, 5):
+        sys.exit(__doc__)
+    program, runs, points = sys.argv[1:4]
+    left_out = {}
+    if len(sys.argv) == 5:
+        with open(sys.argv[4]) as file:
+            left_out = json.load(file)
+    with open(PAGE) as file:
+        before, rest = file.read().split(BEGIN)
+    after = rest.split(END)[1]
+    lines = page(validated(program, runs), inferencex(program, points), left_out)
+    text = "\n".join(lines)
+    with open(PAGE, "w") as file:
+        file.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

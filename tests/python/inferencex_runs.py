@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Turns measured points of InferenceX (InferenceMAX) into runs that `vllm-sim validate` reads, or
+judges the predictions made of them.
+
+    inferencex_runs.py POINTS.jsonl RUNS_DIR          one run per point into RUNS_DIR
+    inferencex_runs.py --judge RUNS_DIR PREDICTIONS   errors of TPOT by model, GPU, precision, TP
+
+A point names model, GPU, precision, tensor parallelism, concurrency and lengths, and what was
+measured: TTFT and TPOT. How servers and clients were set is what the benchmark's public scripts
+say: a closed loop of ten requests per place, lengths drawn between 0.8 and 1 of the nominal ones,
+random prompts, no prefix cache, --max-num-seqs of the concurrency, 8192 tokens a step, greedy
+sampling, and for Llama an fp8 cache. Points with attention data parallelism or expert parallelism,
+and models with compressed attention, are left out and counted.
+"""
+import json
+import os
+import random
+import statistics
+import sys
+
+# hidden, layers, heads, kv_heads, head_dim, intermediate, vocab, experts, per token, expert width
+MODELS = {
+    "Llama-3.1-70B": (8192, 80, 64, 8, 128, 28672, 128256, 0, 0, 0),
+    "Llama-3.1-8B-Instruct-FP8": (4096, 32, 32, 8, 128, 14336, 128256, 0, 0, 0),
+    "Qwen3-32B": (5120, 64, 64, 8, 128, 25600, 151936, 0, 0, 0),
+    "Qwen3-235B-A22B-FP8": (4096, 94, 64, 4, 128, 12288, 151936, 128, 8, 1536),
+    "MiniMax-M2.5": (3072, 62, 48, 8, 128, 1536, 200064, 256, 8, 1536),
+    "gpt-oss-120b": (2880, 36, 64, 8, 64, 2880, 201088, 128, 4, 2880),
+}
+GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
+# Whose weights are stored with a scale per block.
+BLOCK_SCALES = {"Qwen3-235B-A22B-FP8", "MiniMax-M2.5"}
+REQUESTS_PER_PLACE = 5  # ten were measured; TPOT settles before
+
+
+def run(number, point):
+    name = point["model"].split("/")[-1]
+    # gpt-oss looks back 128 tokens in every other layer, which a run cannot say.
+    if name not in MODELS or name == "gpt-oss-120b":
+        return None
+    if (point.get("attention_dp") or 1) > 1 or (point.get("moe_ep") or 1) > 1:
+        return None
+    sizes = dict(zip(("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab",
+                      "experts", "experts_per_token", "moe_intermediate"), MODELS[name]))
+    weights = {"": "none", "fp8": "fp8", "fp4": "fp4"}[point["precision"]]
+    if weights == "fp8" and name in BLOCK_SCALES:
+        weights = "fp8_block"
+    draw = random.Random(number)
+    between = lambda most: draw.randint(max(1, round(0.8 * most)), most)
+    places = point["concurrency"]
+    trace = [{"t": 0.0, "input": between(point["isl"]), "output": between(point["osl"])}
+             for _ in range(places * REQUESTS_PER_PLACE)]
+    inferencemax = point["source"].startswith("InferenceMAX")
+    group = " ".join([name, GPUS[point["system"]], point["precision"] or "bf16", f"tp{point['tp']}"])
+    return {
+        "id": f"x{number:03d}", "group": group, "model": point["model"],
+        "hardware": GPUS[point["system"]], "tp": point["tp"], "dp": 1, "ep": False,
+        "regime": "stable", "source": point["source"],
+        "model_config": {**sizes, "shared_expert_intermediate": 0, "tie_word_embeddings": False,
+                         "weight_quantization": weights, "quantized_modules": None,
+                         "gated_mlp": True},
+        "vllm": {"block_size": 16, "max_num_seqs": places if inferencemax else 1024,
+                 "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9,
+                 "enable_prefix_caching": False, "enable_chunked_prefill": True,
+                 # The default of vLLM since 0.14; the benchmark's scripts ask for it.
+                 "async_scheduling": inferencemax, "num_gpu_blocks": None, "max_model_len": None,
+                 "kv_cache_dtype": "fp8" if inferencemax and "Llama" in name else "auto"},
+        "workload": {"kind": "trace", "api": "completions, streaming", "client_timeout_s": None,
+                     "client_max_concurrency": places, "trace": trace},
+        "sampling": {"truncated_sampling": False},
+        "actual": {"summary": {"ttft_mean": point["ttft_ms"], "itl_mean": point["tpot_ms"]}},
+    }
+
+
+def write(points, folder):
+    os.makedirs(folder, exist_ok=True)
+    left_out = 0
+    with open(points) as lines:
+        for number, line in enumerate(lines):
+            made = run(number, json.loads(line))
+            if made is None:
+                left_out += 1
+                continue
+            with open(os.path.join(folder, made["id"] + ".json"), "w") as file:
+                json.dump(made, file)
+    print(f"{number + 1 - left_out} runs, {left_out} points left out")
+
+
+def judge(folder, predictions):
+    groups = {}
+    for file in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, file)) as text:
+            made = json.load(text)
+        with open(os.path.join(predictions, made["id"] + ".json")) as text:
+            said = json.load(text)["summary"]
+        off = 100 * (said["itl_mean"] / made["actual"]["summary"]["itl_mean"] - 1)
+        groups.setdefault(made["group"], []).append(off)
+    print(f"{'TPOT, percent off':44} {'n':>4} {'median':>7} {'size':>6}  (signed median, median size)")
+    for group, off in sorted(groups.items()):
+        print(f"{group:44} {len(off):4} {statistics.median(off):7.1f} "
+              f"{statistics.median(map(abs, off)):6.1f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4 and sys.argv[1] == "--judge":
+        judge(*sys.argv[2:])
+    elif len(sys.argv) == 3:
+        write(*sys.argv[1:])
+    else:
+        sys.exit(__doc__)

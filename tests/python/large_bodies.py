@@ -1,0 +1,69 @@
+"""Memory that a large body takes at its peak, in times of the body; needs nothing but Python and Linux.
+
+    python3 tests/python/large_bodies.py target/release/vllm-sim
+"""
+
+import json
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+BINARY = sys.argv[1]
+CHAT = "/v1/chat/completions"
+
+
+def chat(messages):
+    return json.dumps({"model": "demo", "max_tokens": 1, "messages": messages})
+
+
+random.seed(1)
+IDS = ",".join(str(random.randrange(32_000)) for _ in range(2_000_000))
+PART = {"type": "text", "text": "ab"}
+BODIES = [
+    ("2,000,000 token ids", "/v1/completions", f'{{"model":"demo","max_tokens":1,"prompt":[{IDS}]}}'),
+    ("4 MB of text", CHAT, chat([{"role": "user", "content": "word " * 800_000}])),
+    ("300,000 messages", CHAT, chat([{"role": "user", "content": "ab"}] * 300_000)),
+    ("300,000 parts", CHAT, chat([{"role": "user", "content": [PART] * 300_000}])),
+]
+
+
+def memory(process, key):
+    """MiB of a process."""
+    with open(f"/proc/{process.pid}/status") as status:
+        return int(re.search(rf"{key}:\s+(\d+)", status.read()).group(1)) / 1024
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+for name, path, text in BODIES:
+    port = free_port()
+    flags = ["--model", "demo", "--port", str(port), "--max-model-len", "8000000", "--max-request-body-size-mb", "64"]
+    server = subprocess.Popen([BINARY, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    base = f"http://127.0.0.1:{port}"
+    end = time.monotonic() + 20
+    while True:
+        try:
+            urllib.request.urlopen(f"{base}/health").read()
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+    before, body = memory(server, "VmHWM"), text.encode()
+    asked = urllib.request.Request(base + path, body, {"Content-Type": "application/json"})
+    started = time.monotonic()
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        answer.read()
+    took = time.monotonic() - started
+    grown, size = memory(server, "VmHWM") - before, len(body) / 2**20
+    print(f"{name}: {size:.1f} MiB, peak +{grown:.0f} MiB, {grown / size:.1f} x, {took:.2f} s", flush=True)
+    server.kill()
+    server.wait()
