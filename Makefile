@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart image wire vllm-flags
+.PHONY: help check run test bench load instructions bless fmt build docs chart image wheel python examples site picture wire vllm-flags
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -42,6 +42,31 @@ chart: ## render and check the chart and the manifests, start what they say
 	python3 tests/ship/chart_args.py $(BINARY) manifests
 	tests/ship/kserve.sh $(BINARY)
 	tests/ship/metrics_lint.sh $(BINARY)
+
+wheel: ## the Python package in python/dist, by maturin; with BINARY=path around that program
+ifeq ($(origin BINARY),file)
+	python3 -m venv target/wheel-venv
+	target/wheel-venv/bin/pip install -q 'maturin>=1.9,<2'
+	cd python && ../target/wheel-venv/bin/maturin build --locked --out dist
+else
+	python3 python/pack_wheel.py $(BINARY) python/dist
+endif
+
+python: ## types and tests of the Python package around BINARY
+	tests/ship/python_package.sh $(BINARY)
+
+examples: ## the examples with BINARY
+	tests/ship/examples.sh $(BINARY)
+
+site: ## the pages as one searchable site in target/site, by MkDocs
+	python3 -m venv target/site-venv
+	target/site-venv/bin/pip install -q mkdocs-material==9.8.1
+	rm -rf target/site-pages && mkdir -p target/site-pages
+	git ls-files -z '*.md' 'docs/pictures/*.svg' | xargs -0 cp --parents -t target/site-pages
+	NO_MKDOCS_2_WARNING=1 target/site-venv/bin/mkdocs build -q
+
+picture: ## the picture of README.md, from a run of BINARY
+	python3 docs/pictures/terminal.py $(BINARY)
 
 wire: ## the Responses schema anew, from the openai SDK of crates/wire/generate/requirements.txt
 	python3 -m venv target/wire-venv

@@ -1,3 +1,5 @@
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
@@ -26,6 +28,12 @@ pub(super) fn start_plain_log() {
     let _ = builder("warn,vllm_sim=info").try_init();
 }
 
+/// Whether a person looks on, who has not asked for plain text (<https://no-color.org>).
+fn colours() -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    std::io::stderr().is_terminal() && !plain
+}
+
 /// Lines on standard error, of what `filter` lets through.
 fn builder(
     filter: &str,
@@ -34,7 +42,7 @@ fn builder(
     // on the same standard error would panic in whoever wrote the line, such as a request.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr as fn() -> std::io::Stderr)
-        .with_ansi(false)
+        .with_ansi(colours())
         .log_internal_errors(false)
         .with_env_filter(EnvFilter::new(filter))
 }

@@ -4,14 +4,16 @@ mod calibrate;
 mod log;
 mod shell;
 mod signals;
+mod start;
 mod tool;
 
 use std::process::ExitCode;
 
-use crate::server::{Fleet, StartError};
-use crate::tools::usage::UsageError;
+use crate::server::{Fleet, Headless, StartError};
+use crate::tools::usage::{Unmet, UsageError};
 use log::start_log;
 use signals::Signals;
+use start::{ReadyFile, log_listening, log_start};
 use vllm_sim_config::{Command, ConfigError, Loaded};
 
 /// Wrong arguments or configuration.
@@ -27,8 +29,15 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
             Ok(text) => print(&text),
-            Err(error) => complain(&format!("{error:#}"), exit_code(&error)),
+            Err(error) => {
+                if let Some(unmet) = error.downcast_ref::<Unmet>() {
+                    print(&unmet.printed);
+                }
+                complain(&format!("{error:#}"), exit_code(&error))
+            }
         },
+        // Who types the name alone wants to know what there is.
+        Err(error) if args.len() <= 1 => complain_of_nothing(&error),
         Err(error) => complain(&error, BAD_CONFIG),
     }
 }
@@ -50,6 +59,7 @@ fn is_config(error: &StartError) -> bool {
             | StartError::DoesNotFit(_)
             | StartError::MissingFeature { .. }
             | StartError::Scenario { .. }
+            | StartError::Replies { .. }
             | StartError::Spans(..)
     )
 }
@@ -71,20 +81,20 @@ fn complain(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// How the program is called, and what is missing.
+fn complain_of_nothing(error: &ConfigError) -> ExitCode {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{}\n", vllm_sim_config::usage());
+    complain(error, BAD_CONFIG)
+}
+
 fn serve(loaded: Loaded) -> ExitCode {
     start_log(&loaded.config);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    // Not `Debug` of it, which shows keys.
-    let shown = serde_json::Value::Object(loaded.to_json());
-    tracing::info!(configuration = %shown, "starting");
-    if !loaded.ignored.is_empty() {
-        tracing::info!(
-            flags = loaded.ignored.join(" "),
-            "accepted, without effect here"
-        );
-    }
+    log_start(&loaded);
+    log_ignored(&loaded);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -98,21 +108,31 @@ fn serve(loaded: Loaded) -> ExitCode {
     code
 }
 
+/// Names every flag without effect once; those that a user of vLLM would feel, as a warning.
+fn log_ignored(loaded: &Loaded) {
+    let is_felt = |flag: &&String| loaded.felt.contains(flag);
+    let (felt, rest): (Vec<&String>, Vec<&String>) = loaded.ignored.iter().partition(is_felt);
+    let words = |flags: &[&String]| {
+        let words: Vec<&str> = flags.iter().map(|flag| flag.as_str()).collect();
+        words.join(" ")
+    };
+    if !felt.is_empty() {
+        let flags = words(&felt);
+        tracing::warn!(flags, "accepted, without the effect that they have in vLLM");
+    }
+    if !rest.is_empty() {
+        tracing::info!(flags = words(&rest), "accepted, without effect here");
+    }
+}
+
 async fn until_signalled(loaded: Loaded) -> ExitCode {
-    let name = loaded
-        .config
-        .model
-        .served_names
-        .first()
-        .cloned()
-        .unwrap_or_default();
+    let ready_file = loaded.config.server.ready_file.clone();
+    if let Some(path) = &ready_file {
+        ReadyFile::clear(path);
+    }
     let mut signals = Signals::new();
     if loaded.config.server.headless || loaded.config.engine.parallel.api_servers == 0 {
-        // Its engines would take requests from a head node, which has its own here.
-        let engines = loaded.config.engine.parallel.local_ranks.1;
-        tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
-        signals.next().await;
-        return ExitCode::SUCCESS;
+        return engines_alone(loaded, signals).await;
     }
     let started = tokio::select! {
         started = Fleet::start(loaded) => started,
@@ -129,15 +149,47 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
             return complain(&error, code);
         }
     };
-    let servers = fleet.servers().len();
-    match fleet.address() {
-        Some(address) => tracing::info!(%address, servers, model = name, "listening"),
-        None => tracing::info!(servers, model = name, "listening on the Unix socket"),
+    // There until this function returns, and before the log says so.
+    let ready_file = ready_file.map(|path| ReadyFile::write(&path, &fleet));
+    if let Some(Err(error)) = &ready_file {
+        fleet.shutdown().await;
+        return complain(error, FAILED);
     }
+    log_listening(&fleet);
     signals.next().await;
     tracing::info!("shutting down; a second signal ends at once");
     tokio::select! {
         () = fleet.shutdown() => ExitCode::SUCCESS,
         () = signals.next() => ExitCode::from(FAILED),
+    }
+}
+
+/// Engines for an API server of vLLM.
+async fn engines_alone(loaded: Loaded, mut signals: Signals) -> ExitCode {
+    let engines = loaded.config.engine.parallel.local_ranks.1;
+    tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
+    let started = tokio::select! {
+        started = Headless::start(loaded) => started,
+        () = signals.next() => return ExitCode::SUCCESS,
+    };
+    let mut headless = match started {
+        Ok(headless) => headless,
+        Err(error) if is_config(&error) => return complain(&error, BAD_CONFIG),
+        Err(error) => return complain(&error, FAILED),
+    };
+    let failure = tokio::select! {
+        error = headless.failed() => Some(error),
+        () = signals.next() => None,
+    };
+    if failure.is_none() {
+        tracing::info!("shutting down; a second signal ends at once");
+    }
+    tokio::select! {
+        () = headless.shutdown() => {}
+        () = signals.next() => return ExitCode::from(FAILED),
+    }
+    match failure {
+        Some(error) => complain(&error, FAILED),
+        None => ExitCode::SUCCESS,
     }
 }

@@ -11,7 +11,7 @@ use super::tool::ValidateArgs;
 use crate::tools::usage::{UsageError, refuse};
 #[cfg(feature = "sqlite")]
 use crate::tools::{dataset, record};
-use crate::tools::{replay, sweep};
+use crate::tools::{gateway, plan, replay, sweep};
 use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
 
 /// Commands that are no tools.
@@ -78,7 +78,8 @@ pub(super) fn help(name: &'static str) -> String {
 /// The long names that a tool reads besides those of `serve`.
 pub(super) fn long_names(name: &'static str) -> Vec<String> {
     let command = tool(name);
-    let names = command.get_arguments().flat_map(|arg| {
+    let commands = std::iter::once(&command).chain(command.get_subcommands());
+    let names = commands.flat_map(Command::get_arguments).flat_map(|arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
         arg.get_long().into_iter().chain(aliases)
     });
@@ -110,6 +111,8 @@ fn tool(name: &'static str) -> Command {
     let command = match name {
         "replay" | "bench" => with_flags_of_serve(replay::command()),
         "sweep" => with_flags_of_serve(sweep::command()),
+        "plan" => with_flags_of_serve(plan::command()),
+        "gateway" => gateway::command().mut_subcommand("score", with_flags_of_serve),
         "calibrate" => with_flags_of_serve(calibrate::command()),
         "explain" => clap_command(CliMode::Vllm)
             .about("Explain the step times of a deployment")
@@ -167,6 +170,8 @@ mod tests {
             ("replay", "request-rate"),
             ("bench", "target"),
             ("sweep", "grid"),
+            ("plan", "attainment"),
+            ("gateway score", "replicas"),
             ("calibrate", "hold-out"),
             ("validate", "runs"),
             ("explain", "gpu"),

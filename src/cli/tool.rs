@@ -1,8 +1,8 @@
 //! The subcommands that run offline: words in, a text out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use super::shell;
@@ -11,11 +11,12 @@ use crate::tools::replay::Deployment;
 use crate::tools::usage::{self, UsageError, refuse};
 #[cfg(feature = "sqlite")]
 use crate::tools::{dataset, record};
-use crate::tools::{explain, replay, sweep, validate};
+use crate::tools::{explain, gateway, plan, replay, sweep, validate};
 use vllm_sim_config::{
-    CliMode, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
+    CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
     load_engine, load_known, nearest_flag, without_passwords,
 };
+use vllm_sim_engine::latency::Coefficients;
 
 /// Runs the tool `name` with the words behind it; the text is for standard output.
 ///
@@ -59,6 +60,17 @@ pub(super) fn run(
             let sort = |words: &[String]| sort(name, words, env);
             sweep::run(words, &sort, &|words| deploy(words, env))
         }
+        "plan" => {
+            super::log::start_plain_log();
+            let sort = |words: &[String]| sort(name, words, env);
+            plan::run(words, &sort, &|words| deploy(words, env))
+        }
+        "gateway" => {
+            super::log::start_plain_log();
+            let sort = |words: &[String]| sort(name, words, env);
+            let serve = |words: &[String]| serve(words, env);
+            gateway::run(words, &sort, &|words| deploy(words, env), &serve)
+        }
         "explain" => run_explain(words, env),
         #[cfg(feature = "sqlite")]
         "record" => {
@@ -81,11 +93,51 @@ pub(super) struct ValidateArgs {
     /// Folder for a JSON file of each prediction.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Constants of the roofline, in YAML or JSON, as `serve` takes them.
+    #[arg(long, value_name = "FILE")]
+    latency_coefficients: Option<PathBuf>,
+    /// Write runs, predictions and errors as JSON; -: to standard output, instead of the table.
+    #[arg(long, value_name = "FILE", alias = "report-json")]
+    json: Option<PathBuf>,
+    /// Write a page: predicted and measured latencies, errors by group, other simulators' errors.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 fn run_validate(words: &[String]) -> Result<String> {
     match usage::parse::<ValidateArgs>(words)? {
-        Ok(args) => Ok(validate::validate(&args.runs, args.out.as_deref())?),
+        Ok(args) => {
+            let file = args.latency_coefficients.as_deref();
+            let coefficients =
+                file.map_or(Ok(Coefficients::default()), server::read_coefficients)?;
+            let write = |file: &Path, text: String| {
+                let shown = file.display();
+                std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))
+            };
+            if let Some(folder) = &args.out {
+                let shown = folder.display();
+                std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
+            }
+            let validation = validate::validate(&args.runs, &coefficients)?;
+            if let Some(folder) = &args.out {
+                for run in &validation.runs {
+                    let file = folder.join(format!("{}.json", run.id));
+                    write(&file, serde_json::to_string_pretty(&run.predicted)? + "\n")?;
+                }
+            }
+            if let Some(file) = &args.html {
+                let typed = usage::command_line("validate", words);
+                write(file, validation.page(&typed))?;
+            }
+            if let Some(file) = &args.json {
+                let text = serde_json::to_string_pretty(&validation.to_json())? + "\n";
+                if file.as_os_str() == "-" {
+                    return Ok(text);
+                }
+                write(file, text)?;
+            }
+            Ok(validation.table())
+        }
         Err(help) => Ok(help),
     }
 }
@@ -127,7 +179,8 @@ pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec,
 /// The engine that flags of `serve` describe. Without any step times it takes Dynamo's polynomial:
 /// virtual time that stands still tells nothing.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
-    let (mut loaded, _) = load_engine(words, CliMode::Vllm, env)?;
+    let mut flags = words.to_vec();
+    let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
     let timeless = engine.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
@@ -136,9 +189,8 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         && engine.delays.prefill_overhead.is_zero()
         && engine.delays.prefill_per_token.is_zero();
     if timeless {
-        let mut words = words.to_vec();
-        words.push("--latency-model=polynomial".to_owned());
-        (loaded, _) = load_engine(&words, CliMode::Vllm, env)?;
+        flags.push("--latency-model=polynomial".to_owned());
+        (loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
     }
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
@@ -151,7 +203,17 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         gpus: parallel.tensor * parallel.pipeline,
         seed: config.content.seed.unwrap_or(0),
         about: typed.collect(),
+        flags,
     })
+}
+
+/// The configuration of servers that `serve` would start with these flags.
+fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded> {
+    let typed = ["vllm-sim", "serve"].map(str::to_owned);
+    match vllm_sim_config::load(&[&typed[..], words].concat(), env)? {
+        Command::Serve(loaded) => Ok(*loaded),
+        _ => bail!("these flags start no server"),
+    }
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
@@ -167,5 +229,16 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let (engine, setup) = server::modelled(&loaded.config)?;
     let utilization = loaded.config.engine.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
-    Ok(explain::explain(&loaded.config.model.name, &engine, setup))
+    let derived = loaded.effective.iter().filter_map(|setting| {
+        Some(explain::Derived {
+            flag: setting.name,
+            value: setting.values.first()?,
+            rule: setting.rule.as_deref()?,
+        })
+    });
+    let derived: Vec<_> = derived.collect();
+    let name = &loaded.config.model.name;
+    let cache = loaded.config.engine.kv_cache.as_ref();
+    let caches = (cache, loaded.config.engine.kv_offload.as_ref());
+    Ok(explain::explain(name, &engine, setup, &derived, caches))
 }

@@ -7,28 +7,34 @@ use super::observers::EngineObservers;
 use super::{setup, timing};
 use vllm_sim_config::{Compat, Config, SchedulerKind};
 use vllm_sim_engine::Scheduler;
-use vllm_sim_engine::driver::{LiveEngine, Observers, TimerTuning};
+use vllm_sim_engine::driver::{LiveEngine, Observer, Observers, TimerTuning};
 use vllm_sim_engine::latency::{Setup, Speed};
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::pool::PoolConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
-use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig};
+use vllm_sim_engine::sched::vllm::{Speculation, VllmConfig, WindowCache};
 
-/// Starts one engine for each rank of this process.
+/// Starts one engine for each rank of this process. `epoch` is the zero of their clock, `port` the
+/// server's; `extra` hears the first one besides `observers`.
 pub(super) fn start(
     config: &Config,
     seed: u64,
-    epoch: Instant,
+    (epoch, port): (Instant, u16),
     observers: &EngineObservers,
-    port: u16,
+    mut extra: Option<Box<dyn Observer>>,
 ) -> Result<Vec<LiveEngine>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
-        let observers = observers.of_engine(config, (index, rank), epoch, port)?;
+        let mut observers = observers.of_engine(config, (index, rank), epoch, port)?;
+        observers.extend(extra.take());
         let scheduler = scheduler(config, seed)?;
         let name = format!("engine-{rank}");
-        let observers = Box::new(Observers(observers));
+        // A single one is called without going around.
+        let observers: Box<dyn Observer> = match observers.len() {
+            1 => observers.remove(0),
+            _ => Box::new(Observers(observers)),
+        };
         let started = LiveEngine::start(&name, epoch, scheduler, observers, TimerTuning::default());
         live.push(started.map_err(StartError::Thread)?);
     }
@@ -103,14 +109,18 @@ pub(super) fn modelled(
             decode: engine.decode_speedup_ratio,
         },
         // vLLM's own count has a null block that cannot be used.
-        num_gpu_blocks: setup::blocks(config).saturating_sub(1),
+        num_gpu_blocks: setup::pool_blocks(config).saturating_sub(1),
         block_size: engine.block_size,
+        window_cache: window_cache(config),
         max_num_seqs: engine.max_num_seqs,
-        max_num_batched_tokens: engine.max_num_batched_tokens,
+        max_num_batched_tokens: engine.max_num_scheduled_tokens,
+        reserve_full_prompt: engine.reserve_full_prompt,
         max_model_len: config.model.max_model_len,
         enable_chunked_prefill: engine.enable_chunked_prefill,
         enable_prefix_caching: engine.enable_prefix_caching || engine.enable_kvcache,
         long_prefill_token_threshold: engine.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive: engine.long_prefill_token_threshold_adaptive,
+        prefill_schedule_interval: engine.prefill_schedule_interval,
         policy: engine.policy,
         async_scheduling: engine.async_scheduling,
         victim: engine.victim,
@@ -118,6 +128,7 @@ pub(super) fn modelled(
         speculation: engine.speculative.as_ref().map(|s| Speculation {
             accept: s.acceptance.clone(),
             free: false,
+            drops_last_block: s.drops_last_block,
         }),
         max_loras: if config.lora.enabled {
             config.lora.max_loras
@@ -129,11 +140,22 @@ pub(super) fn modelled(
         max_waiting: engine.max_waiting_queue_length.map(|n| n as usize),
         fetch: fetch(config),
         lease: setup::lease(config),
+        host_tier: engine.kv_offload.as_ref().map(|host| host.tier.clone()),
         kv_events: config.kv_events.enabled || config.metrics.kv_cache,
         seed,
         ..VllmConfig::default()
     };
     Ok((vllm, setup))
+}
+
+/// Layers with a window that have groups of their own.
+fn window_cache(config: &Config) -> Option<WindowCache> {
+    let plan = &config.engine.kv_cache.as_ref()?.plan;
+    let interval = config.engine.retention_interval?;
+    (plan.window_groups > 0).then_some(WindowCache {
+        tokens: plan.window,
+        interval,
+    })
 }
 
 /// Time to fetch a remote prompt: fixed, and per token.

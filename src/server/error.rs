@@ -36,6 +36,14 @@ pub enum StartError {
         /// What is wrong with it.
         why: String,
     },
+    /// The file of `--replies`.
+    #[error("{path}: {why}")]
+    Replies {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The weights leave no room for a KV cache.
     #[error("engine: {0}")]
     DoesNotFit(String),
@@ -53,6 +61,10 @@ pub enum StartError {
     /// Where spans go.
     #[error("otlp-traces-endpoint {0:?}: {1}")]
     Spans(String, String),
+    /// An engine cannot join, or not stay with, the API server of vLLM that it is for.
+    #[cfg(feature = "zmq")]
+    #[error("engine core: {0}")]
+    Core(#[from] vllm_sim_engine_core::CoreError),
     /// A thread could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),

@@ -13,7 +13,7 @@ struct Part {
     is_wanted: fn(&Config) -> bool,
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part {
         feature: "download",
         built: cfg!(feature = "download"),
@@ -61,6 +61,12 @@ const PARTS: [Part; 7] = [
         built: cfg!(feature = "zmq"),
         flags: "--kv-transfer-config",
         is_wanted: |config| config.kv_transfer.is_some(),
+    },
+    Part {
+        feature: "zmq",
+        built: cfg!(feature = "zmq"),
+        flags: "--headless",
+        is_wanted: |config| config.server.headless,
     },
 ];
 

@@ -56,7 +56,8 @@ impl Fleet {
             }
         }
         for server in fleet.servers.iter().step_by(ranks) {
-            if let Err(error) = scenario::start(server, scenario.clone()) {
+            let (state, config) = (server.app().admin_state(), server.app().config());
+            if let Err(error) = scenario::start(state, config, scenario.clone()) {
                 fleet.shutdown().await;
                 return Err(error);
             }

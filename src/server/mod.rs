@@ -1,17 +1,21 @@
 //! Composition: from a [`Config`] to a running server, and its end.
 
 mod accept;
+mod backend;
 mod engines;
 mod error;
 mod features;
 mod fleet;
+mod headless;
 mod observers;
 mod prefill;
+mod replies;
 mod reset;
 mod scenario;
 mod setup;
 mod side;
 mod socket;
+mod startup_log;
 mod stats_log;
 mod supervisor;
 mod texts;
@@ -26,21 +30,13 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::tls::Acceptor;
-use vllm_sim_config::{Compat, Config, Loaded};
-use vllm_sim_engine::Command;
-use vllm_sim_engine::driver::LiveEngine;
+use vllm_sim_config::{Config, Loaded};
 use vllm_sim_engine::latency::Setup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
-#[cfg(feature = "zmq")]
-use vllm_sim_observe::kv_transfer::ReadListener;
-use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::generate::Generator;
-use vllm_sim_service::{Models, Service, Settings};
 
-use observers::EngineObservers;
-use scenario::FaultCounter;
+use backend::{Backend, BackendParts};
 use socket::ServerSocket;
 use texts::Texts;
 
@@ -48,6 +44,8 @@ pub use error::StartError;
 #[cfg(not(all(feature = "download", feature = "sqlite")))]
 pub(crate) use error::without;
 pub use fleet::Fleet;
+pub use headless::Headless;
+pub use timing::read_coefficients;
 
 /// The batching engine that a configuration describes, and the deployment behind its roofline.
 ///
@@ -72,13 +70,10 @@ pub struct Server {
     /// Where it listens for gRPC besides; `None`: the address above is the only one.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
-    live: Vec<LiveEngine>,
-    observers: EngineObservers,
+    backend: Backend,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
-    #[cfg(feature = "zmq")]
-    _listeners: Vec<ReadListener>,
 }
 
 impl Server {
@@ -102,7 +97,7 @@ impl Server {
         let config = loaded.config.clone();
         let scenario = scenario::read(&config)?;
         let server = Self::begin(config, Some(loaded), Arc::default(), texts).await?;
-        match scenario::start(&server, scenario) {
+        match scenario::start(server.app().admin_state(), server.app().config(), scenario) {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.shutdown().await;
@@ -124,6 +119,7 @@ impl Server {
             Some(tls) => Some((Acceptor::new(tls, certificate_names(&config))?, tls.clone())),
             None => None,
         };
+        let replies = replies::read(&config)?;
         let socket = ServerSocket::bind(&config).await?;
         let grpc_socket = match config.server.grpc_port {
             Some(port) => Some(ServerSocket::bind_tcp(&config, port).await?),
@@ -131,21 +127,22 @@ impl Server {
         };
         let port = socket.address().map_or(config.server.port, |a| a.port());
         let routes = vllm_sim_http::routes(&config);
-        let metrics = Metrics::new(setup::metrics(&config, routes.paths()));
-        let seed = config.content.seed.unwrap_or_else(clock_seed);
-        tracing::info!(seed, "seed");
-        let observers = EngineObservers::open(&config, &metrics)?;
-        let live = engines::start(&config, seed, started, &observers, port)?;
-        let service = Arc::new(service(&config, texts, seed, live.clone()));
-        #[cfg(feature = "zmq")]
-        let listeners = prefill::listen(&config, &service);
-        let logged = stats_log::engines(&config, &metrics, &live);
-        let counter = FaultCounter(metrics.clone());
-        service.faults.report_to(Arc::new(counter));
+        let parts = BackendParts {
+            texts,
+            paths: routes.paths(),
+            started,
+            port,
+            observer: None,
+        };
+        let backend = Backend::start(&config, parts)?;
+        let service = backend.service.clone();
+        service.replies.set(replies);
+        startup_log::engines(&config);
+        let logged = stats_log::engines(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
             config: config.clone(),
             service: service.clone(),
-            metrics,
+            metrics: backend.metrics.clone(),
             routes,
             port,
             started,
@@ -191,18 +188,16 @@ impl Server {
             ));
         }
         accepting.spawn(accept::run(socket, http, acceptor, stopping, keep_alive));
+        startup_log::serving(&config, address);
         let shutdown_timeout = config.server.shutdown_timeout;
         Ok(Self {
             address,
             grpc_address,
             app,
-            live,
-            observers,
+            backend,
             accepting,
             shutdown_timeout,
             socket: path,
-            #[cfg(feature = "zmq")]
-            _listeners: listeners,
         })
     }
 
@@ -215,20 +210,7 @@ impl Server {
     /// then is cut.
     pub async fn shutdown(mut self) {
         self.app.stop();
-        let service = self.app.service().clone();
-        let drained = async {
-            while service.in_flight() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(self.shutdown_timeout, drained)
-            .await
-            .is_err()
-        {
-            for live in &self.live {
-                live.command(Command::CancelAll);
-            }
-        }
+        self.backend.drain(self.shutdown_timeout).await;
         let availability = self.app.availability();
         availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
@@ -237,53 +219,11 @@ impl Server {
         // Connections that stay idle or stall are cut.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
         self.accepting.shutdown().await;
-        for live in &self.live {
-            live.stop();
-        }
-        self.observers.close().await;
+        self.backend.close().await;
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
     }
-}
-
-fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> Service {
-    let models = Models::new(
-        &config.model.served_names,
-        config.api.skip_model_name_validation,
-    );
-    for module in &config.lora.modules {
-        let base = module.base_model_name.clone();
-        if let Err(error) = models.load(&module.name, &module.path, base, false) {
-            tracing::warn!(%error, "adapter not loaded");
-        }
-    }
-    let settings = Settings {
-        max_model_len: config.model.max_model_len,
-        seed,
-        // llm-d draws on from its seed: the next answer to the same prompt is another one.
-        repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
-        admission: config.engine.admission,
-        tools: config.content.tools.clone(),
-        hashes: setup::hashes(config),
-        traced: config.server.otlp_traces_endpoint.is_some(),
-        followed: config.metrics.kv_cache,
-        role: config.engine.role,
-    };
-    let mut generator = Generator::new(config.content.mode, seed, texts.tokenizer)
-        .with_whole_echo(!config.content.echo_cut)
-        .with_mute(config.model.tokenizer.skip_init);
-    if let Some(recordings) = texts.recordings {
-        generator = generator.with_recordings(recordings);
-    }
-    Service::new(models, generator, live, settings)
-}
-
-#[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
-fn clock_seed() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Names a self-signed certificate is good for.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Server;
 use super::error::StartError;
 use vllm_sim_config::Config;
+use vllm_sim_http::AdminState;
 use vllm_sim_observe::metrics::{Metrics, Rejection};
 use vllm_sim_service::fault::{AdmissionBound, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::Scenario;
@@ -37,13 +37,17 @@ pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     scenario.map(Some).map_err(|error| failed(config, error))
 }
 
-/// Starts it on all ranks of the deployment that a server belongs to.
-pub(super) fn start(server: &Server, scenario: Option<Scenario>) -> Result<(), StartError> {
+/// Starts it on all ranks of a deployment.
+pub(super) fn start(
+    admin_state: &AdminState,
+    config: &Config,
+    scenario: Option<Scenario>,
+) -> Result<(), StartError> {
     let Some(scenario) = scenario else {
         return Ok(());
     };
-    let started = server.app().admin_state().start(scenario);
-    started.map_err(|why| failed(server.app().config(), why))
+    let started = admin_state.start(scenario);
+    started.map_err(|why| failed(config, why))
 }
 
 fn failed(config: &Config, why: impl ToString) -> StartError {

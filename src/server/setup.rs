@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::timing;
-use vllm_sim_config::{Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
-use vllm_sim_engine::kv::{HashAlgo, HashConfig, KvConfig};
+use vllm_sim_config::{Compat, Config, Connector, KvCacheSize, KvTransfer, SchedulerKind, Task};
+use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig};
 use vllm_sim_observe::kv_events::HashFormat;
-use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, Settings};
-use vllm_sim_service::LiveSettings;
+use vllm_sim_observe::metrics::{CacheConfig, EngineFeatures, FakeMetrics, OffloadInfo, Settings};
+use vllm_sim_service::{LiveSettings, NgramLookup};
 use vllm_sim_tokenizer::{Hub, TokenizerLocation};
+use vllm_sim_wire::Version;
 
 /// Blocks of the KV cache when nothing says how many.
 const BLOCKS: u32 = 16_384;
@@ -61,6 +62,7 @@ pub(super) fn tuned(config: &Config) -> LiveSettings {
         rates: config.faults.rates.clone(),
         admission: config.engine.admission,
         health: config.faults.health_status,
+        retry_after_seconds: config.faults.retry_after_seconds,
         ..LiveSettings::default()
     }
 }
@@ -76,8 +78,15 @@ pub(super) fn has_cache(config: &Config) -> bool {
 /// Usable blocks of the KV cache of one rank, and the null block: as typed, or what fits, or a
 /// usual number.
 pub(super) fn blocks(config: &Config) -> u32 {
-    let told = config.engine.num_blocks;
+    let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
+    let told = planned.or(config.engine.num_blocks);
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
+}
+
+/// The same as a scheduler counts them: each holds its tokens in all layers.
+pub(super) fn pool_blocks(config: &Config) -> u32 {
+    let planned = config.engine.kv_cache.as_ref();
+    planned.map_or_else(|| blocks(config), KvCacheSize::pool_blocks)
 }
 
 /// The KV cache of the pool scheduler.
@@ -106,20 +115,29 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
     // Events and `/debug/kv_cache` show the names.
     let shown = config.kv_events.enabled || config.server.dev_mode;
-    (has_cache(config) && (engine.enable_prefix_caching || engine.enable_kvcache)).then(|| {
-        HashConfig {
-            algo: if shown {
-                engine.hash_algo
-            } else {
-                HashAlgo::Internal
-            },
-            seed: engine.hash_seed.clone(),
-            block_size: engine.block_size,
-            keep_hashes: config.kv_events.enabled
-                && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
-            keep_tokens: config.kv_events.enabled,
-        }
+    let found =
+        engine.enable_prefix_caching || engine.enable_kvcache || engine.kv_offload.is_some();
+    (has_cache(config) && found).then(|| HashConfig {
+        algo: if shown {
+            engine.hash_algo
+        } else {
+            HashAlgo::Internal
+        },
+        seed: engine.hash_seed.clone(),
+        block_size: engine.block_size,
+        keep_hashes: config.kv_events.enabled
+            && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
+        keep_tokens: config.kv_events.enabled,
     })
+}
+
+/// How drafts are found in the text.
+pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
+    let speculative = config.engine.speculative.as_ref();
+    let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;
+    let (min, max) = speculative.prompt_lookup?;
+    let tokens = speculative.num_tokens;
+    Some(NgramLookup { min, max, tokens })
 }
 
 /// What the engines have that observers look at.
@@ -129,17 +147,17 @@ pub(super) fn engine_features(config: &Config) -> EngineFeatures {
         cache: has_cache(config) && config.engine.enable_prefix_caching
             || config.engine.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
-        connector: connector(config).is_some(),
+        connector: connector(config).is_some() || config.engine.kv_offload.is_some(),
     }
 }
 
-/// What `/metrics` shows.
-pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
+/// The KV cache as `/metrics` and the log show it.
+pub(super) fn cache_config(config: &Config) -> CacheConfig {
     let engine = &config.engine;
-    let (first, count) = engine.parallel.local_ranks;
-    let cache = CacheConfig {
+    let (_, count) = engine.parallel.local_ranks;
+    CacheConfig {
         block_size: engine.block_size,
-        user_specified_block_size: true,
+        user_specified_block_size: engine.block_size_typed,
         num_gpu_blocks: blocks(config),
         num_gpu_blocks_override: engine.num_blocks,
         max_model_len: config.model.max_model_len,
@@ -153,7 +171,32 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         cache_dtype: engine.kv_cache_dtype.clone(),
         data_parallel_size: count,
         kv_cache_memory_bytes: engine.kv_cache_memory_bytes,
-    };
+        kv_offloading_size: engine.kv_offload.as_ref().and_then(|host| host.size_gib),
+        concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
+        retention_interval: engine.retention_interval,
+        names_simple_cpu_offload: Version::of(&config.model.vllm_version) >= Version::V033,
+        ..CacheConfig::default()
+    }
+}
+
+/// The cache in the memory of the host as `/metrics` shows it.
+fn offload_info(config: &Config) -> Option<OffloadInfo> {
+    let host = config.engine.kv_offload.as_ref()?;
+    Some(OffloadInfo {
+        simple: host.tier.rules == HostRules::Simple,
+        workers: host.workers,
+        chunks: host.tier.chunks,
+        blocks_per_chunk: host.tier.blocks_per_chunk,
+        bytes: host.bytes,
+        tokens: host.tokens(config.engine.block_size),
+    })
+}
+
+/// What `/metrics` shows.
+pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
+    let engine = &config.engine;
+    let (first, count) = engine.parallel.local_ranks;
+    let cache = cache_config(config);
     let fake = config
         .metrics
         .fake
@@ -186,6 +229,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
             connector(config),
             Some(Connector::Nixl | Connector::NixlPush)
         ),
+        offload: offload_info(config),
         multiprocess: engine.parallel.api_servers > 1,
         runtime_series: engine.parallel.api_servers <= 1,
         routes,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::Stats;
 use vllm_sim_engine::driver::LiveEngine;
-use vllm_sim_observe::metrics::{EngineMetrics, Metrics, Totals};
+use vllm_sim_observe::metrics::{DraftTotals, EngineMetrics, Metrics, Totals};
 
 /// One engine.
 pub(super) struct LoggedEngine {
@@ -55,12 +55,15 @@ pub(super) fn engines(
 /// Logs about these engines until it is dropped.
 pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
     let mut last = vec![LastLine::default(); engines.len()];
+    let mut drafts = vec![LastDrafts::default(); engines.len()];
+    let mut copies = vec![LastCopies::default(); engines.len()];
     let mut before = Instant::now();
     loop {
         tokio::time::sleep(every).await;
         let seconds = before.elapsed().as_secs_f64();
         before = Instant::now();
-        for (engine, last) in engines.iter().zip(&mut last) {
+        let before = last.iter_mut().zip(&mut drafts).zip(&mut copies);
+        for (engine, ((last, drafts), copies)) in engines.iter().zip(before) {
             let totals = engine.metrics.totals();
             let stats = engine.live.stats();
             let (text, is_idle) = line(engine.number, &stats, totals, last, seconds);
@@ -69,7 +72,84 @@ pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
             } else {
                 tracing::info!("{text}");
             }
+            drafts.seconds += seconds;
+            if let Some(text) = drafts.line(engine.metrics.draft_totals()) {
+                tracing::info!("{text}");
+            }
+            if let Some(text) = copies.line(engine.metrics.offload_totals()) {
+                tracing::info!("{text}");
+            }
         }
+    }
+}
+
+/// Copies to and from the memory of the host up to the last line about them.
+#[derive(Debug, Clone, Default)]
+struct LastCopies(Vec<f64>);
+
+impl LastCopies {
+    /// The line about copies since the last one, if there were any.
+    ///
+    /// Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/metrics.py`,
+    /// `KVConnectorLogging`.
+    fn line(&mut self, now: Option<Vec<(&'static str, f64)>>) -> Option<String> {
+        let now = now?;
+        let before = std::mem::take(&mut self.0);
+        let before = before.into_iter().chain(std::iter::repeat(0.0));
+        let grown = now.iter().zip(before);
+        let grown: Vec<String> = grown
+            .filter(|((_, now), before)| now > before)
+            .map(|((name, now), before)| {
+                let name = name.strip_suffix("_total").unwrap_or(name);
+                format!("{name}={}", now - before)
+            })
+            .collect();
+        self.0 = now.into_iter().map(|(_, now)| now).collect();
+        (!grown.is_empty()).then(|| format!("KV Transfer metrics: {}", grown.join(", ")))
+    }
+}
+
+/// Drafts of the last line about them, and how long ago that was.
+#[derive(Debug, Clone, Default)]
+struct LastDrafts {
+    totals: DraftTotals,
+    seconds: f64,
+}
+
+impl LastDrafts {
+    /// The line about drafts since the last one, if there were any.
+    ///
+    /// Source: vLLM 0.33 `vllm/v1/spec_decode/metrics.py`, `SpecDecodingLogging`.
+    fn line(&mut self, now: DraftTotals) -> Option<String> {
+        let before = std::mem::replace(&mut self.totals, now);
+        let now = &self.totals;
+        let drafts = now.drafts.saturating_sub(before.drafts);
+        if drafts == 0 {
+            return None;
+        }
+        let seconds = std::mem::take(&mut self.seconds).max(1e-9);
+        let proposed = now.proposed.saturating_sub(before.proposed);
+        let accepted = now.accepted.saturating_sub(before.accepted);
+        let share = |n: u64, of: u64| n as f64 / of.max(1) as f64;
+        let earlier = before
+            .accepted_at
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(0));
+        let at = now.accepted_at.iter().zip(earlier);
+        let at =
+            at.map(|(now, before)| format!("{:.3}", share(now.saturating_sub(before), drafts)));
+        Some(format!(
+            "SpecDecoding metrics: Mean acceptance length: {:.2}, Accepted throughput: {:.2} \
+             tokens/s, Drafted throughput: {:.2} tokens/s, Accepted: {accepted} tokens, Drafted: \
+             {proposed} tokens, Per-position acceptance rate: {}, Avg Draft acceptance rate: \
+             {:.1}%",
+            1.0 + share(accepted, drafts),
+            accepted as f64 / seconds,
+            proposed as f64 / seconds,
+            at.collect::<Vec<_>>().join(", "),
+            share(accepted, proposed) * 100.0,
+        ))
     }
 }
 
@@ -121,6 +201,51 @@ fn line(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_about_drafts_is_vllms() {
+        let totals = |drafts, proposed, accepted, accepted_at: &[u64]| DraftTotals {
+            drafts,
+            proposed,
+            accepted,
+            accepted_at: accepted_at.to_vec(),
+        };
+        let mut last = LastDrafts::default();
+        assert_eq!(last.line(totals(0, 0, 0, &[0, 0])), None);
+        last.seconds = 10.0;
+        assert_eq!(
+            last.line(totals(100, 200, 120, &[80, 40])).as_deref(),
+            Some(
+                "SpecDecoding metrics: Mean acceptance length: 2.20, Accepted throughput: 12.00 \
+                 tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: 120 tokens, Drafted: 200 \
+                 tokens, Per-position acceptance rate: 0.800, 0.400, Avg Draft acceptance rate: \
+                 60.0%"
+            )
+        );
+        last.seconds = 5.0;
+        let next = last
+            .line(totals(150, 300, 120, &[80, 40]))
+            .unwrap_or_default();
+        assert!(
+            next.contains("length: 1.00") && next.contains("rate: 0.000, 0.000"),
+            "{next}"
+        );
+    }
+
+    #[test]
+    fn a_line_tells_of_copies_since_the_last() {
+        let mut last = LastCopies::default();
+        assert_eq!(last.line(None), None);
+        let totals = |bytes, time| Some(vec![("vllm:b_total", bytes), ("vllm:t", time)]);
+        assert_eq!(last.line(totals(0.0, 0.0)), None);
+        let text = last.line(totals(100.0, 0.5));
+        assert_eq!(
+            text.as_deref(),
+            Some("KV Transfer metrics: vllm:b=100, vllm:t=0.5")
+        );
+        let text = last.line(totals(130.0, 0.5));
+        assert_eq!(text.as_deref(), Some("KV Transfer metrics: vllm:b=30"));
+    }
 
     #[test]
     fn the_line_is_vllms() {

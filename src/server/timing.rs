@@ -6,8 +6,8 @@ use super::error::{StartError, wrong};
 use super::setup;
 use vllm_sim_config::{Config, LatencySource};
 use vllm_sim_engine::latency::{
-    Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape, Polynomial, Quantization,
-    Roofline, Scheme, Setup, gpu, model,
+    Aic, AicSetup, Coefficients, GPUS, Gpu, Grid, LatencyModel, Memory, MixedStep, ModelShape,
+    Polynomial, Quantization, Roofline, Scheme, Setup, gpu, kv_width, model,
 };
 use vllm_sim_observe::metrics::WorkModel;
 
@@ -17,6 +17,10 @@ const GPU: &str = "H100";
 /// Step times, and the deployment that they follow from, if they do.
 pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), StartError> {
     let engine = &config.engine;
+    let planned = engine.kv_cache.as_ref();
+    if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
+        return Err(StartError::DoesNotFit(refusal.clone()));
+    }
     Ok(match &engine.latency_source {
         LatencySource::Delays => {
             let delays = engine.delays.clone();
@@ -35,7 +39,61 @@ pub(super) fn latency(config: &Config) -> Result<(LatencyModel, Option<Setup>), 
             let roofline = Roofline::new(&setup).map_err(wrong)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
         }
+        LatencySource::Aic(data) => {
+            let setup = deployment(config, None)?;
+            let aic = kernel_tables(config, data, &setup)?;
+            (LatencyModel::Aic(Box::new(aic)), Some(setup))
+        }
     })
+}
+
+/// Names of GPUs in NVIDIA's kernel tables.
+const SYSTEMS: [(&str, &str); 9] = [
+    ("A100-SXM-80GB", "a100_sxm"),
+    ("B200-SXM-180GB", "b200_sxm"),
+    ("B300-SXM-288GB", "b300_sxm"),
+    ("GB200-186GB", "gb200"),
+    ("GB300-288GB", "gb300"),
+    ("H100-SXM-80GB", "h100_sxm"),
+    ("H200-SXM-141GB", "h200_sxm"),
+    ("L40S-48GB", "l40s"),
+    ("RTX-PRO-6000-96GB", "rtx_pro_6000_server"),
+];
+
+fn kernel_tables(config: &Config, data: &Path, setup: &Setup) -> Result<Aic, StartError> {
+    let engine = &config.engine;
+    let system = SYSTEMS.iter().find(|(gpu, _)| *gpu == setup.gpu.name);
+    let (_, system) = system.ok_or_else(|| {
+        let known = SYSTEMS.map(|(gpu, _)| gpu).join(", ");
+        let gpu = setup.gpu.name;
+        wrong(format!(
+            "--aic-data: there are no tables of {gpu}, but of {known}"
+        ))
+    })?;
+    if setup.pp > 1 || engine.parallel.data > 1 {
+        return Err(wrong(
+            "--aic-data: pipeline and data parallelism are not read from the tables, must be 1",
+        ));
+    }
+    let kind = |config: &serde_json::Value| {
+        let kind = config["model_type"].as_str().unwrap_or_default();
+        kind.starts_with("qwen3")
+    };
+    let named = || config.model.name.to_ascii_lowercase().contains("qwen3");
+    let roofline = Roofline::new(setup).map_err(wrong)?;
+    let setup = AicSetup {
+        shape: setup.shape.clone(),
+        system: (*system).to_owned(),
+        backend: "vllm".to_owned(),
+        version: None,
+        tp: setup.tp,
+        moe_ep: if engine.parallel.expert { setup.tp } else { 1 },
+        kv_bytes: setup.kv_bytes,
+        qk_norm: config.model.hf_config.as_deref().map_or_else(named, kind),
+        mixed: MixedStep::Combined,
+        overhead: roofline.overhead(),
+    };
+    Aic::open(data, &setup).map_err(|error| wrong(format!("--aic-data: {error}")))
 }
 
 fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, StartError> {
@@ -61,15 +119,42 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<Setup, Sta
             true => engine.parallel.data,
             false => 1,
         },
+        truncated_sampling: truncated_sampling(config)?,
         coefficients: coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?,
         ..Setup::new(shape, gpu.clone())
     })
 }
 
+/// Whether requests that say nothing of sampling have their vocabulary cut (top-p, top-k): what the
+/// model's generation config says, with the overrides laid over it.
+///
+/// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
+fn truncated_sampling(config: &Config) -> Result<bool, StartError> {
+    let model = &config.model;
+    let folder = match model.generation_config.as_str() {
+        "vllm" => None,
+        "auto" => Some(model.name.as_str()),
+        folder => Some(folder),
+    };
+    let mut defaults = serde_json::Map::new();
+    if let Some(folder) = folder {
+        let file = Path::new(folder).join("generation_config.json");
+        // A name on the hub has no folder here; nothing is known of it then.
+        if let Ok(text) = std::fs::read_to_string(&file) {
+            defaults = serde_json::from_str(&text)
+                .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+        }
+    }
+    defaults.extend(model.generation_config_overrides.clone());
+    let number = |name: &str| defaults.get(name).and_then(serde_json::Value::as_f64);
+    let greedy = number("temperature") == Some(0.0);
+    let cut = number("top_p").is_some_and(|p| p < 1.0) || number("top_k").is_some_and(|k| k > 0.0);
+    Ok(cut && !greedy)
+}
+
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     let name = config.engine.gpu.as_deref().unwrap_or(GPU);
-    let found = gpu(name).or_else(|| gpu(name.split("_sxm").next()?));
-    found.ok_or_else(|| {
+    gpu(name).ok_or_else(|| {
         let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
         let known = known.join(", ");
         wrong(format!("--gpu {name:?} is not known, there are {known}"))
@@ -137,19 +222,17 @@ fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
     )
 }
 
-/// Bytes per number in the KV cache.
+/// Whole bytes per number in the KV cache, as step times count them.
 fn kv_bytes(config: &Config) -> u32 {
-    match config.engine.kv_cache_dtype.starts_with("fp8") {
-        true => 1,
-        false => 2,
-    }
+    let width = kv_width(&config.engine.kv_cache_dtype, 128);
+    width.map_or(2, |bytes| bytes.round().max(1.0) as u32)
 }
 
 /// Blocks that fit: into the bytes set aside for them, else into what the weights leave on the
 /// GPU. `None`: nobody named a GPU or bytes, or the model's shape is not known.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
     let engine = &config.engine;
-    let roofline = matches!(engine.latency_source, LatencySource::Roofline { .. });
+    let roofline = engine.latency_source.knows_gpu();
     if engine.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }
@@ -164,7 +247,10 @@ pub(super) fn blocks(config: &Config) -> Option<u32> {
 
 /// What `vllm-sim calibrate` fitted: a mapping of names to numbers, in YAML or JSON; in a profile
 /// for `--config` it stands itself where the file could be named.
-fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
+///
+/// # Errors
+/// [`StartError`] names the file, or the number that cannot be read.
+pub fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
     let at = path.display();
     let text = match path.to_str().filter(|text| text.starts_with('{')) {
         Some(mapping) => mapping.to_owned(),

@@ -1,11 +1,17 @@
 //! Why a simulated deployment is as fast as it is, in words and tables.
 
-use std::fmt::{self, Write as _};
+mod nearest_run;
 
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use vllm_sim_config::{KvCacheSize, KvOffload};
 use vllm_sim_engine::latency::{
-    Batch, Breakdown, LatencyModel, Memory, ModelShape, Scheme, Setup, Speed,
+    Batch, Breakdown, Coefficients, LatencyModel, Memory, ModelShape, Setup, Speed,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
+
+use super::validate::weights_name;
 
 /// Context length of the decode table.
 const CONTEXT: u32 = 1024;
@@ -17,12 +23,31 @@ const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Explains an engine: what the model weighs, what the cache holds, how long a step takes and
 /// where the time goes.
 ///
-/// `setup` and `utilization` say more when the latency model is a roofline.
-pub fn explain(name: &str, engine: &VllmConfig, setup: Option<(&Setup, f64)>) -> String {
+/// `setup` and `utilization` say more when the latency model is a roofline; `derived` are the
+/// settings that nobody typed and the rules that gave them, `cache` is the plan of the KV cache, `host` what the memory of the
+/// host keeps of it.
+pub fn explain(
+    name: &str,
+    engine: &VllmConfig,
+    setup: Option<(&Setup, f64)>,
+    derived: &[Derived<'_>],
+    (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
+) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = write_all(&mut text, name, engine, setup);
+    let _ = write_all(&mut text, name, engine, setup, derived, (cache, host));
     text
+}
+
+/// A setting that nobody typed.
+#[derive(Debug, Clone, Copy)]
+pub struct Derived<'a> {
+    /// Its flag.
+    pub flag: &'a str,
+    /// What it has become.
+    pub value: &'a str,
+    /// Why.
+    pub rule: &'a str,
 }
 
 fn write_all(
@@ -30,11 +55,13 @@ fn write_all(
     name: &str,
     engine: &VllmConfig,
     setup: Option<(&Setup, f64)>,
+    derived: &[Derived<'_>],
+    (cache, host): (Option<&KvCacheSize>, Option<&KvOffload>),
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization)) = setup {
         write_model(text, &setup.shape)?;
-        write_memory(text, setup, utilization, engine)?;
+        write_memory(text, setup, utilization, engine, cache)?;
     }
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
     writeln!(
@@ -42,6 +69,12 @@ fn write_all(
         "KV cache    {} blocks of {} = {tokens} tokens",
         engine.num_gpu_blocks, engine.block_size
     )?;
+    if let Some(cache) = cache {
+        write_groups(text, cache, engine.max_model_len)?;
+    }
+    if let Some(host) = host {
+        write_host(text, host, engine.block_size)?;
+    }
     writeln!(
         text,
         "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
@@ -56,10 +89,68 @@ fn write_all(
     if engine.speed != Speed::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
+    let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
+    if let Some((setup, _)) = setup.filter(|_| roofline && engine.speed == Speed::default()) {
+        match setup.coefficients == Coefficients::default() {
+            true => nearest_run::write(text, setup)?,
+            false => writeln!(
+                text,
+                "Evidence    none: the constants are not the usual ones"
+            )?,
+        }
+    }
+    write_derived(text, derived)?;
     writeln!(text, "\nOne decode step, context {CONTEXT} each (ms)\n")?;
     write_decodes(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
     write_prompts(text, engine)
+}
+
+/// How the groups of layers share the cache.
+fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
+    let plan = &cache.plan;
+    let windows = match plan.window_groups {
+        0 => String::new(),
+        groups => format!(", {groups} that see {} tokens", plan.window),
+    };
+    writeln!(
+        text,
+        "            groups of layers: {} that see everything{windows}; {} blocks of {} bytes; \
+         {:.2} requests of {context} tokens",
+        plan.full_groups, cache.blocks, plan.block_bytes, cache.concurrency,
+    )
+}
+
+/// The cache in the memory of the host.
+fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Result {
+    let (tier, link) = (&host.tier, host.link);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    writeln!(
+        text,
+        "Host cache  {} chunks of {} = {} tokens in {:.1} GiB; {} GB/s from each of {} GPUs and {} \
+         GB/s back ({}): {:.3} and {:.3} ms a chunk",
+        tier.chunks,
+        tier.blocks_per_chunk * block_size,
+        host.tokens(block_size),
+        host.bytes as f64 / f64::from(1 << 30),
+        link.to_host,
+        host.workers,
+        link.to_device,
+        link.name,
+        ms(tier.chunk_time.0),
+        ms(tier.chunk_time.1),
+    )
+}
+
+/// A line for each setting that nobody typed.
+fn write_derived(text: &mut String, derived: &[Derived<'_>]) -> fmt::Result {
+    if !derived.is_empty() {
+        writeln!(text, "\nWhat nobody typed, and the rule that gave it\n")?;
+    }
+    for Derived { flag, value, rule } in derived {
+        writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
+    }
+    Ok(())
 }
 
 fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
@@ -91,13 +182,7 @@ fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
             window.layers, window.tokens
         )?;
     }
-    let weights = match shape.quantization.scheme {
-        Scheme::None => "bf16",
-        Scheme::Fp8 => "fp8",
-        Scheme::Fp8Block => "fp8 with block scales",
-        Scheme::Int8 => "int8",
-        Scheme::Int4 => "4-bit",
-    };
+    let weights = weights_name(shape.quantization.scheme);
     writeln!(text, "; weights {weights}")
 }
 
@@ -106,6 +191,7 @@ fn write_memory(
     setup: &Setup,
     utilization: f64,
     engine: &VllmConfig,
+    cache: Option<&KvCacheSize>,
 ) -> fmt::Result {
     let gpu = &setup.gpu;
     writeln!(
@@ -126,13 +212,15 @@ fn write_memory(
         engine.max_num_batched_tokens,
         None,
     );
+    let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
+    let (token, blocks) = cache.map_or((plain, memory.blocks), |cache| {
+        (cache.plan.token_bytes(), cache.blocks)
+    });
     writeln!(
         text,
-        "Memory      {:.2} GB of weights on each GPU, {} bytes of cache per token; {} blocks fit \
-         into {utilization} of it",
+        "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token; {blocks} \
+         blocks fit into {utilization} of it",
         memory.weight_bytes / 1e9,
-        memory.block_bytes / f64::from(engine.block_size.max(1)),
-        memory.blocks,
     )
 }
 
@@ -206,6 +294,17 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         "first token",
         lengths.iter().map(|&n| format!("{:.1}", time(n))),
     )?;
+    if let Some(tier) = &engine.host_tier {
+        let chunk = tier.blocks_per_chunk * engine.block_size;
+        let load = |n: u32| match n / chunk.max(1) {
+            0 => "-".to_owned(),
+            chunks => {
+                let time = tier.latency + tier.chunk_time.1 * chunks;
+                format!("{:.1}", time.as_secs_f64() * 1e3)
+            }
+        };
+        line(text, "from the host", lengths.iter().map(|&n| load(n)))?;
+    }
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
     };
@@ -272,8 +371,6 @@ fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> f
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use vllm_sim_engine::latency::{Roofline, gpu, model};
 
     use super::*;
@@ -287,13 +384,20 @@ mod tests {
             max_num_seqs: 64,
             ..VllmConfig::default()
         };
-        let text = explain("Llama-3.1-8B", &engine, Some((&setup, 0.9)));
+        let text = explain(
+            "Llama-3.1-8B",
+            &engine,
+            Some((&setup, 0.9)),
+            &[],
+            (None, None),
+        );
         for part in [
             "32 layers of 4096",
             "1 x H100-SXM-80GB",
             "131072 bytes",
             "  matrices",
             "5.6 ms",
+            "Evidence    1 x H100-SXM-80GB with bf16 weights of this size was recorded",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
@@ -316,7 +420,7 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmConfig::default()
         };
-        let text = explain("some", &engine, None);
+        let text = explain("some", &engine, None, &[], (None, None));
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())

@@ -5,6 +5,9 @@ pub mod calibrate;
 pub mod dataset;
 pub mod dynamo_run;
 pub mod explain;
+pub mod gateway;
+mod grid;
+pub mod plan;
 #[cfg(feature = "sqlite")]
 pub mod record;
 pub mod replay;

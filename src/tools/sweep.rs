@@ -2,23 +2,17 @@
 
 mod page;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
 use serde_json::{Map, Value, json};
 
 use vllm_sim_replay::report::Report;
 
+use super::grid::{self, label};
 use super::replay::{
-    Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools, split,
+    Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
-use super::usage::{UsageError, refuse};
-use crate::server::StartError;
-
-/// Most points of a grid, so that a slip of the pen cannot run for ever.
-const MOST_POINTS: usize = 10_000;
+use super::usage::command_line;
 
 /// Play one workload against every combination of flags, and say which makes the most of its
 /// GPUs.
@@ -43,12 +37,6 @@ struct Args {
     /// Points that are played at the same time; results do not change with it.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-}
-
-/// A flag of the grid.
-struct GridAxis {
-    name: String,
-    values: Vec<String>,
 }
 
 /// One combination.
@@ -102,19 +90,22 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What to tell the user; of a point with its flags.
 pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
-    let parsed = split::<Args>(args)?;
-    if parsed.wants_help() {
-        let help = parsed.parse(&[])?;
-        return Ok(help.err().unwrap_or_default());
-    }
-    let (_, loose) = sort(&parsed.others)?;
-    let Ok(base) = parsed.parse(&loose)? else {
-        return Ok(String::new());
+    let base: Args = match grid::base(args, sort)? {
+        Ok(base) => base,
+        Err(help) => return Ok(help),
     };
-    let axes = axes(&base.grid)?;
-    let points = combinations(&axes)
+    let axes = grid::axes("--grid", &base.grid)?;
+    let points = grid::combinations(&axes)
         .into_iter()
-        .map(|values| point(args, &axes, values, sort, deploy))
+        .map(|values| {
+            let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
+            let (args, pools) = grid::point(args, &axes, &values, sort, build)?;
+            Ok(GridPoint {
+                values,
+                args,
+                pools,
+            })
+        })
         .collect::<Result<Vec<_>>>()?;
     if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
         && points.iter().all(|point| point.pools.is_err())
@@ -132,109 +123,19 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     }
     if let Some(file) = &base.report.html {
         let shown = file.display();
-        let text = page::page(&names, &played);
+        let text = page::page(&names, &played, &command_line("sweep", args));
         std::fs::write(file, text).with_context(|| format!("cannot write {shown}"))?;
     }
     Ok(table(&names, &played))
 }
 
-fn axes(grid: &[String]) -> Result<Vec<GridAxis>> {
-    let axes = grid.iter().map(|text| {
-        let (name, values) = text
-            .split_once('=')
-            .ok_or_else(|| UsageError(format!("--grid {text:?} must be NAME=VALUE,VALUE,…")))?;
-        let values: Vec<String> = values.split(',').map(|v| v.trim().to_owned()).collect();
-        if values.iter().any(String::is_empty) {
-            refuse!("--grid {text:?} has an empty value");
-        }
-        let name = name.trim().trim_start_matches("--").replace('_', "-");
-        Ok(GridAxis { name, values })
-    });
-    let axes: Vec<GridAxis> = axes.collect::<Result<_>>()?;
-    let points = axes
-        .iter()
-        .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
-    match points.filter(|&n| n <= MOST_POINTS) {
-        Some(_) => Ok(axes),
-        None => refuse!("--grid: more than {MOST_POINTS} points"),
-    }
-}
-
-/// All combinations, the last axis running fastest.
-fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
-    let mut all = vec![Vec::new()];
-    for axis in axes {
-        all = all
-            .into_iter()
-            .flat_map(|values: Vec<String>| {
-                axis.values.iter().map(move |value| {
-                    let mut values = values.clone();
-                    values.push(value.clone());
-                    values
-                })
-            })
-            .collect();
-    }
-    all
-}
-
-fn point(
-    args: &[String],
-    axes: &[GridAxis],
-    values: Vec<String>,
-    sort: Sort<'_>,
-    deploy: Deploy<'_>,
-) -> Result<GridPoint> {
-    let mut all = args.to_vec();
-    let set = axes.iter().zip(&values);
-    all.extend(set.map(|(axis, value)| format!("--{}={value}", axis.name)));
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || label(&names, &values);
-    let parsed = split::<Args>(&all)?;
-    let (flags, loose) = sort(&parsed.others).with_context(place)?;
-    let Ok(args) = parsed.parse(&loose).with_context(place)? else {
-        refuse!("--help is no flag of a grid");
-    };
-    let pools = match pools(&args.pools, &flags, deploy) {
-        Ok(pools) => Ok(pools),
-        Err(error) => match error.downcast_ref::<StartError>() {
-            Some(StartError::DoesNotFit(why)) => Err(why.clone()),
-            _ => return Err(error).with_context(place),
-        },
-    };
-    Ok(GridPoint {
-        values,
-        args,
-        pools,
-    })
-}
-
 /// Plays all points, several at a time; the results are in the order of the points.
 fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
-    let next = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<PlayedReport>>>> =
-        points.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        while let Some(at) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < points.len())
-        {
-            let played = play_one(&points[at]);
-            if let Ok(mut result) = results[at].lock() {
-                *result = Some(played);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.clamp(1, points.len().max(1)) {
-            scope.spawn(work);
-        }
-        work();
-    });
+    let results = grid::in_parallel(points, threads, play_one);
     let pairs = points.iter().zip(results);
     pairs
         .map(|(point, result)| {
-            let report = result.into_inner().ok().flatten();
-            let report = report.context("a point was not played")??;
+            let report = result?;
             Ok(PointResult {
                 values: point.values.clone(),
                 played: report.map(|report| {
@@ -266,13 +167,14 @@ fn play_one(point: &GridPoint) -> Result<PlayedReport> {
 }
 
 /// What is told of each point: title, key of the summary.
-const COLUMNS: [(&str, &str); 6] = [
+const COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),
     ("ITL p50 ms", "median_itl_ms"),
     ("ITL p99 ms", "p99_itl_ms"),
     ("req/s", "request_throughput_rps"),
     ("out tok/s", "output_throughput_tok_s"),
+    ("reused", "prefix_cache_reused_ratio"),
 ];
 
 /// The greatest goodput per GPU; `None` when no point has any.
@@ -327,14 +229,6 @@ fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
         }
     }
     notes
-}
-
-fn label(names: &[&str], values: &[String]) -> String {
-    let flags = names.iter().zip(values);
-    let flags: Vec<String> = flags
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    flags.join(" ")
 }
 
 fn table(names: &[&str], played: &[PointResult]) -> String {

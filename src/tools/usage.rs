@@ -4,12 +4,23 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use vllm_sim_config::closest;
+use vllm_sim_config::{closest, flags, without_passwords};
 
 /// The command line of a tool is wrong: the exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
+
+/// A tool has done its work, and what was required of the result is not reached: the result is
+/// printed, and the exit code is 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{missed}")]
+pub struct Unmet {
+    /// The result.
+    pub printed: String,
+    /// What is not reached.
+    pub missed: String,
+}
 
 /// Returns a [`UsageError`], made as by `format!`.
 macro_rules! refuse {
@@ -72,4 +83,63 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
         _ => {}
     }
     error
+}
+
+/// A command as it can be typed again, with secrets masked.
+pub(crate) fn command_line(tool: &str, words: &[String]) -> String {
+    let is_secret = |name: &str| {
+        name == "target-api-key" || flags().any(|flag| flag.secret && flag.name == name)
+    };
+    let mut line = format!("vllm-sim {tool}");
+    let mut hides = false;
+    for word in words {
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, _)) => (flag, Some(flag)),
+            None => (word.as_str(), None),
+        };
+        let secret = flag
+            .strip_prefix("--")
+            .is_some_and(|name| is_secret(&name.replace('_', "-")));
+        line.push(' ');
+        match value {
+            _ if hides => line.push_str("***"),
+            Some(flag) if secret => line.push_str(&format!("{flag}=***")),
+            _ => line.push_str(&quoted(&without_passwords(word))),
+        }
+        hides = secret && value.is_none() && !hides;
+    }
+    line
+}
+
+/// A word of a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_typed_again_and_tells_no_secret() {
+        let words = [
+            "trace file.jsonl",
+            "--target-api-key",
+            "s3cret",
+            "--api-key=x",
+            "--gpu",
+            "H100",
+            "it's",
+        ];
+        let words = words.map(str::to_owned);
+        assert_eq!(
+            command_line("replay", &words),
+            r"vllm-sim replay 'trace file.jsonl' --target-api-key *** --api-key=*** --gpu H100 'it'\''s'"
+        );
+    }
 }

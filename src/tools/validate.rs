@@ -5,27 +5,31 @@
 
 mod client;
 mod error;
+mod page;
 mod report;
 mod spec;
+mod validation;
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{LatencyModel, Roofline};
+use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline};
 use vllm_sim_engine::sched::vllm::Vllm;
 
 pub(in crate::tools) use client::Client;
+use client::ClientTiming;
 pub use error::ValidateError;
 pub use report::{Latencies, Prediction};
 pub(in crate::tools) use spec::{RecordedRun, Request};
+pub(in crate::tools) use validation::weights_name;
+pub use validation::{SCHEMA, ValidatedRun, Validation};
 
-/// Predicts every `*.json` of the folder `runs`, writes `<id>.json` per run into `out`, and
-/// returns a table of the errors.
+/// Predicts every `*.json` of the folder `runs`.
 ///
 /// # Errors
 /// [`ValidateError`] names the file or field.
-pub fn validate(runs: &Path, out: Option<&Path>) -> Result<String, ValidateError> {
+pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, ValidateError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |error| ValidateError::Io { path, error }
@@ -41,37 +45,33 @@ pub fn validate(runs: &Path, out: Option<&Path>) -> Result<String, ValidateError
     if files.is_empty() {
         return Err(ValidateError::Empty(runs.to_owned()));
     }
-    if let Some(out) = out {
-        std::fs::create_dir_all(out).map_err(io(out))?;
-    }
-    let mut rows = Vec::new();
+    let mut validated = Vec::new();
     for path in files {
         let text = std::fs::read_to_string(&path).map_err(io(&path))?;
-        let run: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
+        let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
             path: path.clone(),
             error,
         })?;
-        let prediction = predict(&run)?;
-        if let Some(out) = out {
-            let file = out.join(format!("{}.json", prediction.id));
-            let json =
-                serde_json::to_string_pretty(&prediction).map_err(|error| ValidateError::Json {
-                    path: file.clone(),
-                    error,
-                })?;
-            std::fs::write(&file, json + "\n").map_err(io(&file))?;
-        }
-        rows.push(report::Row::new(&run, &prediction));
+        let (run, done) = play(&json, coefficients)?;
+        validated.push(ValidatedRun::new(&json, &run, &done));
     }
-    Ok(report::table(&rows))
+    Ok(Validation { runs: validated })
 }
 
 /// Predicts one run.
 ///
 /// # Errors
 /// [`ValidateError`] names the field that is missing or wrong.
-pub fn predict(run: &Value) -> Result<Prediction, ValidateError> {
-    let run = RecordedRun::read(run)?;
+pub fn predict(run: &Value, coefficients: &Coefficients) -> Result<Prediction, ValidateError> {
+    let (run, done) = play(run, coefficients)?;
+    Ok(Prediction::new(&run, &done))
+}
+
+fn play(
+    run: &Value,
+    coefficients: &Coefficients,
+) -> Result<(RecordedRun, Vec<ClientTiming>), ValidateError> {
+    let run = RecordedRun::read(run, coefficients)?;
     let roofline = Roofline::new(&run.setup)?;
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
@@ -79,6 +79,6 @@ pub fn predict(run: &Value) -> Result<Prediction, ValidateError> {
         config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
         engines.push(Vllm::new(config)?);
     }
-    let done = client::Client::new(&run, engines, &roofline).run();
-    Ok(report::Prediction::new(&run, &done))
+    let done = Client::new(&run, engines, &roofline).run();
+    Ok((run, done))
 }

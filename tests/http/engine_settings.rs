@@ -9,7 +9,7 @@ use std::time::Duration;
 use vllm_sim::server::modelled;
 use vllm_sim_config::{CliMode, Config, Loaded};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{Batch, Speed};
+use vllm_sim_engine::latency::{Batch, Coefficients, Speed};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
 use vllm_sim_engine::{End, Event, Outbox, Scheduler, SeqId, Sequence};
 
@@ -93,12 +93,65 @@ async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() 
 #[test]
 fn bytes_for_the_cache_are_blocks() {
     // 32 layers x 2 x 8 heads of 128 x 2 bytes are 128 KiB a token.
-    let blocks = |flags: &[&str]| engine(flags).num_gpu_blocks;
+    let short = ["--max-model-len", "8192"];
+    let blocks = |flags: &[&str]| engine(&[&short, flags].concat()).num_gpu_blocks;
     let gib4 = "--kv-cache-memory-bytes=4294967296";
     assert_eq!(blocks(&[gib4]), 2047);
     assert_eq!(blocks(&[gib4, "--gpu", "L4"]), 2047);
     assert_eq!(blocks(&[gib4, "--kv-cache-dtype", "fp8"]), 4095);
     assert_eq!(blocks(&[gib4, "--num-gpu-blocks-override", "100"]), 99);
+}
+
+#[test]
+fn a_step_is_given_what_is_asked_for_and_memory_follows_the_other_bound() {
+    let found = |flags: &[&str]| {
+        let engine = engine(&[&["--gpu", "H100"], flags].concat());
+        let given = (engine.max_num_batched_tokens, engine.reserve_full_prompt);
+        (given, engine.num_gpu_blocks)
+    };
+    let (usual, blocks) = found(&[]);
+    assert_eq!(usual, (8192, true));
+    let few = [
+        "--max-num-scheduled-tokens",
+        "2k",
+        "--no-scheduler-reserve-full-isl",
+    ];
+    assert_eq!(found(&few), ((2000, false), blocks));
+    let many = ["--max-num-scheduled-tokens", "16384"];
+    assert_eq!(found(&many), ((8192, true), blocks));
+}
+
+#[test]
+fn groups_of_layers_share_a_pool_whose_room_the_scheduler_has() {
+    let flags = [
+        "--kv-cache-memory-bytes",
+        "60G",
+        "--max-model-len",
+        "131072",
+    ];
+    let model = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
+    let found = |more: &[&str]| {
+        let all = [&model[..], &flags, more].concat();
+        let loaded = Loaded::from_flags(CliMode::Vllm, &all).unwrap();
+        let cache = loaded.config.engine.kv_cache.clone().unwrap();
+        let engine = modelled(&loaded.config).unwrap().0;
+        (cache.blocks, cache.tokens, engine.num_gpu_blocks)
+    };
+    // Figures of vLLM's rule; the last is the tokens in blocks of all layers.
+    assert_eq!(found(&[]), (163_840, 2_327_895, 145_493));
+    assert_eq!(
+        found(&["--disable-hybrid-kv-cache-manager"]),
+        (81_920, 1_310_720, 81_919)
+    );
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused_in_vllms_words() {
+    let error = modelled(&config(&["--kv-cache-memory-bytes", "1G"])).unwrap_err();
+    let words = "To serve at least one request with the model's max seq len (32768), (4.0 GiB KV \
+                 cache is needed, which is larger than the available KV cache memory (1.0 GiB). \
+                 Based on the available memory, the estimated maximum model length is 8176. Try ";
+    assert!(error.to_string().contains(words), "{error}");
 }
 
 #[test]
@@ -116,7 +169,8 @@ fn smaller_weights_make_shorter_steps_and_more_room() {
 #[test]
 fn coefficients_come_from_a_file() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    writeln!(file, "step_us: 5494\nsequence_us: 7.3").unwrap();
+    let more_us = Coefficients::default().step_us + 5000.0;
+    writeln!(file, "step_us: {more_us}").unwrap();
     let path = file.path().to_str().unwrap().to_owned();
     let path = path.as_str();
     let usual = decode(&engine(&["--gpu", "H100"]));
@@ -131,6 +185,27 @@ fn coefficients_come_from_a_file() {
         error.contains(path) && error.contains("step_us2"),
         "{error}"
     );
+}
+
+#[test]
+fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
+    let step = |flags: &[&str]| decode(&engine(&[&["--gpu", "H100"], flags].concat()));
+    let laid_over = |json: &str| step(&["--override-generation-config", json]);
+    let usual = step(&[]);
+    assert_eq!(laid_over(r#"{"top_p": 1.0, "top_k": -1}"#), usual);
+    assert_eq!(laid_over(r#"{"top_k": 20, "temperature": 0.0}"#), usual);
+    assert!(laid_over(r#"{"top_p": 0.9}"#) > usual);
+    assert!(laid_over(r#"{"top_k": 20}"#) > usual);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("generation_config.json");
+    std::fs::write(&file, r#"{"temperature": 0.6, "top_p": 0.9}"#).unwrap();
+    let flags = ["--generation-config", folder.path().to_str().unwrap()];
+    assert_eq!(step(&flags), laid_over(r#"{"top_p": 0.9}"#));
+    std::fs::write(&file, "{").unwrap();
+    let config = config(&[&["--gpu", "H100"], &flags[..]].concat());
+    let error = modelled(&config).unwrap_err().to_string();
+    assert!(error.contains("generation_config.json"), "{error}");
 }
 
 /// Lets everything happen that is due at or before `at`.

@@ -125,6 +125,14 @@ impl Wired {
         let hashes: Vec<u64> = hashes.iter().map(|hash| hash.as_u64().unwrap()).collect();
         match event["type"].as_str().unwrap() {
             "AllBlocksCleared" => "cleared".to_owned(),
+            "BlockStored" if event["medium"] == "CPU" => {
+                assert_eq!(
+                    (&event["token_ids"], &event["block_size"]),
+                    (&json!([]), &json!(0))
+                );
+                assert!(event.get("extra_keys").is_none());
+                format!("host+{}", self.names[&hashes[0]])
+            }
             "BlockRemoved" => {
                 assert_eq!(hashes.len(), 1, "a removal names one block");
                 format!("-{}", self.names[&hashes[0]])
@@ -290,4 +298,26 @@ async fn a_preempted_sequence_stores_again_what_was_taken() {
     due.push(whole('B', 19..24));
     due.extend((0..5).flat_map(|i| [format!("+B{}", 24 + i), format!("-A{}", 23 - i)]));
     assert_eq!(heard, due.join(" | "));
+}
+
+#[tokio::test]
+async fn blocks_of_the_host_are_named_once_they_are_copied() {
+    let flags = ["--kv-offloading-size", "1", "--kv-bytes-per-token", "1000"];
+    let mut wired = Wired::start(&flags).await;
+    wired.complete(&prompt('A', 100), 1).await;
+    let stored = "vllm:kv_offload_store_bytes_total";
+    assert!(wired.sim.shows(stored, 96_000.0).await);
+    assert_eq!(
+        wired.heard().await,
+        ["+A0 A1 A2", "host+A0 | host+A1 | host+A2"]
+    );
+    // The cache of the GPU was emptied: its blocks come from the host.
+    wired.complete(&prompt('A', 100), 1).await;
+    assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
+    assert!(
+        wired
+            .sim
+            .shows("vllm:kv_offload_load_bytes_total", 96_000.0)
+            .await
+    );
 }

@@ -18,11 +18,13 @@
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
+//! - `replies`: scripted replies, and the history of requests
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
 //! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
+//! - `host_tier`: a prefix cache in the memory of the host
 //! - `pd`: prefill and decode behind a sidecar
 //! - `tls`: certificates
 //! - `grpc`: the gRPC server
@@ -56,6 +58,7 @@ mod flags;
 mod fleet;
 mod golden;
 mod grpc;
+mod host_tier;
 mod hostile;
 mod life;
 mod llmd;
@@ -71,6 +74,7 @@ mod pd;
 mod protocols;
 mod realtime;
 mod refusals;
+mod replies;
 mod rules;
 mod scenarios;
 mod shapes_audio;
@@ -83,6 +87,8 @@ mod shapes_responses;
 mod shapes_tokens;
 mod shapes_tools;
 mod sim;
+// Draft tokens.
+mod speculation;
 mod tls;
 mod tools;
 mod transfer;

@@ -200,7 +200,9 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
             "output_tokens": {"requested": 32},
         },
     });
-    let said = validate::predict(&run).expect("is a run").summary;
+    let said = validate::predict(&run, &Coefficients::default())
+        .expect("is a run")
+        .summary;
     run["actual"] = json!({"summary": {
         "ttft_mean": said.ttft_mean * off, "itl_mean": said.itl_mean * off,
         "e2e_mean": said.e2e_mean * off,
@@ -241,8 +243,10 @@ fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
     let (slow, known) = (run("slow-6"), run("known-12"));
     for i in 0..3 {
         assert!(size(slow.before[i]) > 5.0, "{fitted}");
-        assert!(size(slow.after[i]) < 1.5, "{fitted}");
-        assert!(size(known.after[i]) < 1.5, "{fitted}");
+        // The first token falls into one step or the next.
+        let bound = if i == 0 { 2.0 } else { 1.5 };
+        assert!(size(slow.after[i]) < bound, "{fitted}");
+        assert!(size(known.after[i]) < bound, "{fitted}");
     }
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let own = fitted.profile.as_ref().expect("was asked for");

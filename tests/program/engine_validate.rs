@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use vllm_sim::tools::validate::{predict, validate};
+use vllm_sim_engine::latency::Coefficients;
 
 fn run(name: &str) -> Value {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/fidelity");
@@ -17,7 +19,8 @@ fn run(name: &str) -> Value {
 fn predictions_are_near_what_was_measured() {
     for name in ["b17.json", "b38.json"] {
         let run = run(name);
-        let predicted = serde_json::to_value(predict(&run).unwrap()).unwrap();
+        let predicted =
+            serde_json::to_value(predict(&run, &Coefficients::default()).unwrap()).unwrap();
         for key in ["ttft_mean", "itl_mean", "e2e_mean", "e2e_p90"] {
             let measured = run["actual"]["summary"][key].as_f64().unwrap();
             let ratio = predicted["summary"][key].as_f64().unwrap() / measured;
@@ -36,12 +39,90 @@ fn a_folder_becomes_a_table_and_files() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
-    let table = validate(runs.path(), Some(out.path())).unwrap();
+    run["id"] = "not-measured".into();
+    run["actual"] = Value::Null;
+    std::fs::write(runs.path().join("b.json"), run.to_string()).unwrap();
+    let path = |name: &str| out.path().join(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.args(["validate", "--runs"]).arg(runs.path());
+    command.arg("--out").arg(out.path());
+    command
+        .arg("--json")
+        .arg(path("report"))
+        .arg("--html")
+        .arg(path("page"));
+    let done = command.output().unwrap();
+    let table = String::from_utf8(done.stdout).unwrap();
     assert!(table.starts_with("run (errors in percent)"), "{table}");
     assert!(table.lines().nth(1).unwrap().starts_with("b38"), "{table}");
-    let file = std::fs::read_to_string(out.path().join("b38.json")).unwrap();
-    let file: Value = serde_json::from_str(&file).unwrap();
-    assert_eq!(file["stages"][0]["completed"], 20);
+    let cells = |line: usize| table.lines().nth(line).unwrap().split_whitespace();
+    assert_eq!(
+        cells(2).collect::<Vec<_>>(),
+        ["not-measured", "stable", "-", "-", "-"]
+    );
+    let json = |name: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path(name)).unwrap()).unwrap()
+    };
+    assert_eq!(json("b38.json")["stages"][0]["completed"], 20);
+
+    let report = json("report");
+    assert_eq!(report["schema"], "vllm-sim/fidelity/1");
+    assert_eq!(report["runs"][0]["predicted"]["stages"][0]["completed"], 20);
+    assert_eq!(report["runs"][1]["error_percent"], serde_json::json!({}));
+    assert_eq!(report["summary"]["all"]["ttft_mean"]["runs"], 1);
+    let peer = &report["peers"][0];
+    assert_eq!(
+        (&peer["runs"], &peer["ours_on_these"]["itl_mean"]["runs"]),
+        (&1.into(), &1.into())
+    );
+    let page = std::fs::read_to_string(path("page")).unwrap();
+    for part in [
+        "By group",
+        "Other simulators",
+        "A100-SXM-80GB",
+        "measured",
+        "--html",
+    ] {
+        assert!(page.contains(part), "no {part:?}");
+    }
+    assert!(!page.contains("NaN") && !page.contains(">inf"));
+}
+
+#[test]
+fn json_can_be_all_that_is_printed() {
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);
+    run["actual"]["requests"] =
+        serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
+    std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
+    let said = validate(runs.path(), &Coefficients::default()).unwrap();
+    assert!(said.page("command").contains("Gap between tokens"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command
+        .args(["validate", "--json", "-", "--runs"])
+        .arg(runs.path());
+    let json: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(json["runs"][0]["predicted"]["summary"]["completed"], 3);
+}
+
+#[test]
+fn other_coefficients_move_predictions_but_no_front_end_where_there_is_none() {
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
+    let usual = Coefficients::default();
+    let slow = Coefficients {
+        step_us: usual.step_us + 5000.0,
+        front_end_us: usual.front_end_us + 50_000.0,
+        ..usual
+    };
+    let said = |run: &Value, by: &Coefficients| predict(run, by).unwrap().summary;
+    let (before, after) = (said(&run, &usual), said(&run, &slow));
+    assert!((after.itl_mean - before.itl_mean - 5.0).abs() < 0.5);
+    assert!(after.ttft_mean - before.ttft_mean > 55.0);
+    run["workload"]["api"] = "in process".into();
+    let more = said(&run, &slow).ttft_mean - said(&run, &usual).ttft_mean;
+    assert!((5.0..20.0).contains(&more), "{more} ms");
 }
 
 #[test]
@@ -49,7 +130,9 @@ fn what_is_wrong_with_a_run_is_named() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
         change(&mut run);
-        predict(&run).unwrap_err().to_string()
+        predict(&run, &Coefficients::default())
+            .unwrap_err()
+            .to_string()
     };
     let unknown = error(&|run| run["hardware"] = "Cray-1".into());
     assert_eq!(unknown, "run b17: hardware \"Cray-1\" is not known");

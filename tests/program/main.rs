@@ -2,14 +2,17 @@
 //!
 //! - `architecture`: length of files, circles of imports, tests that sleep, paths that must not be
 //!   committed; with `imports` and `rust_tokens`, which read the sources
-//! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `online`: the tools that
+//! - `calibrate`, `engine_validate`, `engine_dynamo`, `replay_command`, `plan`, `online`: the tools that
 //!   predict
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
 //! - `dataset`, `record`: recorded replies
+//! - `engine_core`: engines behind an API server of vLLM, played by the test
 //! - `fuzz`: readers of what others wrote, on inputs near those of the tests
+//! - `gateway`: `gateway score` at gateways of the test's own
 //! - `log`: a log that cannot be written
 //! - `ship`: dashboards, alerts, manifests
+//! - `start`: what the program says when it starts, and where
 //! - `tool_usage`: wrong usage of every command
 //! - `wire`: recorded errors of vLLM
 
@@ -18,15 +21,19 @@ mod calibrate;
 mod compat;
 mod config;
 mod dataset;
+mod engine_core;
 mod engine_dynamo;
 mod engine_validate;
 mod fuzz;
+mod gateway;
 mod imports;
 mod log;
 mod online;
+mod plan;
 mod record;
 mod replay_command;
 mod rust_tokens;
 mod ship;
+mod start;
 mod tool_usage;
 mod wire;

@@ -10,14 +10,14 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn vllm_sim(dir: &Path, words: &str) -> Output {
+pub(super) fn vllm_sim(dir: &Path, words: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.current_dir(dir).args(words.split_whitespace());
     command.output().unwrap()
 }
 
 /// What it printed; it must have gone well.
-fn printed(dir: &Path, words: &str) -> String {
+pub(super) fn printed(dir: &Path, words: &str) -> String {
     let output = vllm_sim(dir, words);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}: {errors}");
@@ -80,7 +80,12 @@ fn files_are_written_and_compared() {
         let rows = std::fs::read_to_string(dir.path().join(format!("{name}.csv"))).unwrap();
         assert_eq!(rows.lines().count(), 61);
         let page = std::fs::read_to_string(dir.path().join(format!("{name}.html"))).unwrap();
-        assert!(page.contains("<svg"));
+        assert!(page.contains("data-name=\"bound\""));
+        let command = format!(
+            "vllm-sim {}",
+            words.split_whitespace().collect::<Vec<_>>().join(" ")
+        );
+        assert!(page.contains(&command), "the page does not say {command}");
     }
     let compared = printed(dir.path(), "replay --compare a.json b.json");
     assert!(compared.contains("TTFT p99"), "{compared}");
@@ -113,6 +118,34 @@ fn a_sweep_is_the_same_on_one_thread_and_on_three() {
         8,
         "a bar for each point"
     );
+    assert!(page.contains("vllm-sim sweep --input-tokens 200"));
+}
+
+/// Sessions that do not fit on the GPU together: with and without the memory of the host, with and
+/// without drafts.
+#[test]
+fn a_sweep_compares_tiers_and_drafts() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "sweep --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --max-model-len 8192 \
+        --num-gpu-blocks-override 1000 --input-tokens 2000 --turn-tokens 500 \
+        --turns-per-session 4 --output-tokens 50 --inter-turn-delay-ms 3000 --request-count 12 \
+        --replay-concurrency 12 --grid kv-offloading-size=none,64 --grid \
+        speculative-config=none,{\"method\":\"mtp\",\"num_speculative_tokens\":2} --report-json -";
+    let sweep: Value = serde_json::from_str(&printed(dir.path(), words)).unwrap();
+    let of = |at: usize, key: &str| sweep["points"][at]["summary"][key].as_f64().unwrap();
+    let reused = |at| of(at, "prefix_cache_reused_ratio");
+    assert!(reused(2) > reused(0) + 0.2, "{} {}", reused(0), reused(2));
+    assert!(of(2, "mean_ttft_ms") < of(0, "mean_ttft_ms"));
+    for tier in [0, 2] {
+        assert!(of(tier + 1, "mean_itl_ms") < of(tier, "mean_itl_ms"));
+    }
+    let table = printed(
+        dir.path(),
+        &words.replace("--report-json -", "--html s.html"),
+    );
+    assert!(table.contains("reused"), "{table}");
+    let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
+    assert!(page.contains("kv-offloading-size 64, speculative-config none"));
 }
 
 #[test]

@@ -126,6 +126,9 @@ fn help_and_version_work_behind_every_command() {
         "validate",
         "explain",
         "sweep",
+        "plan",
+        "gateway",
+        "gateway score",
         "completions",
         "man",
     ] {
@@ -157,7 +160,7 @@ fn wrong_usage_exits_with_2_and_names_the_nearest() {
         ("launch rendre", "did you mean launch render?"),
         ("serve m --prot 1", "did you mean --port?"),
         (
-            "serve Qwen/Qwen3-8B --gpu h1000",
+            "serve Qwen/Qwen3-8B --port 0 --gpu h1000",
             "--gpu \"h1000\" is not known",
         ),
         ("replay", "what shall be played"),

@@ -14,7 +14,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::EmbedRequest;
 use vllm_sim_wire::limits::Limits;
 use vllm_sim_wire::openai::completion::Prompt;
-use vllm_sim_wire::openai::conversation::{ContentFormat, conversation};
+use vllm_sim_wire::openai::conversation::{ContentFormat, ShownMessage, conversation};
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim_wire::sampling::{SamplingDefaults, SamplingParams, output_budget};
 use vllm_sim_wire::vllm::{
@@ -85,7 +85,10 @@ fn said(case: &Case) -> Option<String> {
         let rendered = ChatRequest::parse(&value, &RequestBounds::default())
             .and_then(|request| conversation(&request.messages, format, "tiny-llama"));
         return Some(match rendered {
-            Ok(messages) => Value::Array(messages).to_string(),
+            Ok(messages) => {
+                let messages = messages.into_iter().map(ShownMessage::into_json);
+                Value::from_iter(messages).to_string()
+            }
             Err(fault) => fault.to_json(),
         });
     }
@@ -207,7 +210,8 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
         &limits.served_name,
     )?;
     let words: usize = said
-        .iter()
+        .into_iter()
+        .map(ShownMessage::into_json)
         .map(|m| tokens(m["content"].as_str().unwrap_or_default(), limits))
         .sum();
     let words = words.min(limits.max_model_len as usize + 1);

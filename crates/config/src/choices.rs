@@ -46,6 +46,27 @@ pub enum Fingerprint {
     None,
 }
 
+/// vLLM's `--performance-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum PerformanceMode {
+    #[default]
+    Balanced,
+    /// Graphs of every small batch size.
+    Interactivity,
+    /// Twice the defaults of sequences and tokens.
+    Throughput,
+}
+
+/// vLLM's `--kv-offloading-backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum OffloadBackend {
+    /// The engine itself.
+    #[default]
+    Native,
+    /// A server of its own.
+    LmCache,
+}
+
 /// Who decides which sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
@@ -64,6 +85,7 @@ pub(crate) enum LatencyKind {
     /// By the flags that name a profile or a GPU.
     #[default]
     Auto,
+    Aic,
     Delays,
     Polynomial,
     Profile,

@@ -17,7 +17,7 @@ pub enum CliMode {
 }
 
 /// Commands with a command line of their own.
-pub const TOOLS: [&str; 10] = [
+pub const TOOLS: [&str; 12] = [
     "replay",
     "bench",
     "calibrate",
@@ -26,6 +26,8 @@ pub const TOOLS: [&str; 10] = [
     "validate",
     "explain",
     "sweep",
+    "plan",
+    "gateway",
     "completions",
     "man",
 ];
@@ -95,7 +97,14 @@ pub(super) fn enter<'a>(
         [] => ("vllm-sim", args),
         [program, words @ ..] => (name_of(program), words),
     };
-    let program = named.filter(|_| program == "vllm-sim").unwrap_or(program);
+    command(
+        named.filter(|_| program == "vllm-sim").unwrap_or(program),
+        words,
+    )
+}
+
+/// Chooses by the words behind the program's name.
+fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
     let entry = |action, cli_mode, words| Invocation {
@@ -142,6 +151,10 @@ pub(super) fn enter<'a>(
         ("launch", []) => Err(ConfigError::Invalid(
             "launch needs a part of the API: launch render".to_owned(),
         )),
+        // `python3 -m vllm.entrypoints.cli.main serve …`, as `vllm-rs` starts its engine.
+        ("-m", [module, rest @ ..]) if module == "vllm.entrypoints.cli.main" => {
+            command("vllm", rest)
+        }
         // `python3 -m vllm.entrypoints.openai.api_server …`, with this program for python3.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
@@ -211,6 +224,12 @@ mod tests {
                 Action::Serve,
                 vllm,
                 "--model x",
+            ),
+            (
+                "vllm-sim -m vllm.entrypoints.cli.main serve x --headless",
+                Action::Serve,
+                vllm,
+                "x --headless",
             ),
         ] {
             let (got, got_mode, words) = enter_words(line);

@@ -7,11 +7,14 @@ use vllm_sim_engine::sched::vllm::{Policy, Victim};
 use vllm_sim_engine::{Calculator, Delays};
 use vllm_sim_service::{Admission, Role};
 
+use super::batch_limits::BatchLimits;
+use super::block_size;
 use super::choices::{LatencyKind, SchedulerKind};
-use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
+use super::kv_cache::KvCacheSize;
+use super::kv_offload::KvOffload;
 use super::model::Model;
 use super::parallel::Parallel;
 use super::speculative::Speculative;
@@ -22,10 +25,14 @@ use super::values::Values;
 pub struct Engine {
     /// Who decides which sequence runs [pool; with `serve` vllm].
     pub scheduler: SchedulerKind,
-    /// Sequences that run at once [5; with `serve` 256]; at least 1.
+    /// Sequences that run at once [5; with `serve` by the GPU, 256 without]; at least 1.
     pub max_num_seqs: u32,
-    /// Token budget of one step [8192; with `serve` 2048].
+    /// Token budget of one step [8192; with `serve` by the GPU, 2048 without].
     pub max_num_batched_tokens: u32,
+    /// Tokens that a step is given, at most as many as those.
+    pub max_num_scheduled_tokens: u32,
+    /// Whether a prompt waits until all of it fits into the KV cache (default yes).
+    pub reserve_full_prompt: bool,
     /// llm-d's bound of the queue [1000; with `serve` none]: beyond it 429.
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's bounds of the queue, in requests and in prompt tokens: beyond them 503.
@@ -40,12 +47,21 @@ pub struct Engine {
     pub gpu: Option<String>,
     /// Share of GPU memory that is used (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Tokens per block (default 16).
+    /// Tokens per block [16; with `serve` and a GPU by model and attention backend].
     pub block_size: u32,
+    /// Whether somebody chose that.
+    pub block_size_typed: bool,
     /// Blocks of the KV cache; `None`: what the GPU's memory leaves, or 16384 when it is unknown.
     pub num_blocks: Option<u32>,
     /// Bytes of the KV cache, from which `num_blocks` may follow.
     pub kv_cache_memory_bytes: Option<u64>,
+    /// The KV cache as vLLM plans it; `None`: too little is known, or another scheduler runs.
+    pub kv_cache: Option<KvCacheSize>,
+    /// A second prefix cache in the memory of the host.
+    pub kv_offload: Option<KvOffload>,
+    /// Tokens between two places at which layers with a window keep their cache, besides the ends of
+    /// prompts (default 0: none); `None`: everywhere.
+    pub retention_interval: Option<u32>,
     /// Whether full blocks are found again.
     pub enable_prefix_caching: bool,
     /// llm-d's `enable-kvcache`.
@@ -60,6 +76,10 @@ pub struct Engine {
     pub enable_chunked_prefill: bool,
     /// Longest piece of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
+    /// Whether it may be at least a request's share of the budget (default no).
+    pub long_prefill_token_threshold_adaptive: bool,
+    /// While requests decode, steps from one that reads prompts to the next (default 1).
+    pub prefill_schedule_interval: u32,
     /// Who gives way when blocks run out (default the youngest).
     pub victim: Victim,
     /// Order of the waiting queue.
@@ -109,6 +129,15 @@ pub enum LatencySource {
         /// Fitted coefficients written by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
+    /// NVIDIA's kernel tables in that folder, for the same.
+    Aic(PathBuf),
+}
+
+impl LatencySource {
+    /// Whether model, GPU and tensor parallel size say how long steps take.
+    pub fn knows_gpu(&self) -> bool {
+        matches!(self, Self::Roofline { .. } | Self::Aic(_))
+    }
 }
 
 /// Settings of the SGLang scheduler.
@@ -126,22 +155,23 @@ pub struct Sglang {
     pub schedule_conservativeness: f64,
 }
 
-/// Block sizes that llm-d allows.
-const BLOCK_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
-
 impl Engine {
     pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
         let scheduler = scheduler(v, &latency_source)?;
-        let seqs = v.get(&engine::MAX_NUM_SEQS)?;
         let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
+        let batch = BatchLimits::from_values(v, scheduler, chunked, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         Ok(Self {
             scheduler,
-            max_num_seqs: active_seqs(v, seqs)?,
-            max_num_batched_tokens: batched_tokens(v, seqs, chunked, model.max_model_len)?,
+            max_num_seqs: batch.seqs,
+            max_num_batched_tokens: batch.tokens,
+            max_num_scheduled_tokens: v
+                .get(&engine::MAX_NUM_SCHEDULED_TOKENS)?
+                .map_or(batch.tokens, |tokens| tokens.min(batch.tokens)),
+            reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
             max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
             admission: Admission {
                 requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
@@ -152,9 +182,13 @@ impl Engine {
             latency_source,
             gpu: v.get(&engine::GPU)?,
             gpu_memory_utilization: v.get(&engine::GPU_MEMORY_UTILIZATION)?,
-            block_size: block_size(v, scheduler)?,
+            block_size: block_size::block_size(v, scheduler, model)?,
+            block_size_typed: v.given(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
+            kv_cache: None,
+            kv_offload: None,
+            retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
             enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
             enable_kvcache,
             cache_hit_threshold: v.get(&kv::GLOBAL_CACHE_HIT_THRESHOLD)?,
@@ -167,6 +201,9 @@ impl Engine {
             hash_seed: v.get(&kv::HASH_SEED)?,
             enable_chunked_prefill: chunked,
             long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
+            long_prefill_token_threshold_adaptive: v
+                .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
+            prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
             victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
             policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
             async_scheduling: v.get(&engine::ASYNC_SCHEDULING)?,
@@ -192,14 +229,6 @@ impl Engine {
     pub fn speed(&self) -> f64 {
         self.speedup_ratio / self.latency_factor
     }
-}
-
-/// Sequences that run at once, where fewer do than are reported.
-fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
-    let flag = &engine::MAX_NUM_ACTIVE_SEQS;
-    let words = "max num active seqs cannot be less than 1 or more than max num seqs";
-    v.get(flag)?
-        .map_or(Ok(seqs), |n| v.fit(flag, n, 1..=i64::from(seqs), words))
 }
 
 /// Source: `dynamo/mocker/args.py`: the old switches exclude the new flag.
@@ -248,39 +277,29 @@ fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
     ))
 }
 
-/// The token budget; a default grows where vLLM would refuse it.
-///
-/// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
-fn batched_tokens(v: &Values, seqs: u32, chunked: bool, context: u32) -> Result<u32, ConfigError> {
-    let flag = &engine::MAX_NUM_BATCHED_TOKENS;
-    let typed = v.get(flag)?.unwrap_or(seqs);
-    let least = if chunked { seqs } else { seqs.max(context) };
-    if typed >= least {
-        return Ok(typed);
-    }
-    if !v.given(flag) {
-        v.derive(flag, least);
-        return Ok(least);
-    }
-    Err(ConfigError::Invalid(if typed < seqs {
-        format!(
-            "max_num_batched_tokens ({typed}) must be greater than or equal to max_num_seqs ({seqs})."
-        )
-    } else {
-        format!(
-            "max_num_batched_tokens ({typed}) is smaller than max_model_len ({context}) and chunked \
-             prefill is off: a prompt could never be read"
-        )
-    }))
-}
-
 fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     let profile = v.get(&engine::LATENCY_PROFILE)?;
     let coefficients = v.get(&engine::LATENCY_COEFFICIENTS)?;
     let gpu = v.get(&engine::GPU)?.is_some();
     let roofline = LatencySource::Roofline { coefficients };
+    let tables = v.get(&engine::AIC_DATA)?;
     let kind = v.choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
+    if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.is_some()) {
+        return match tables {
+            Some(folder) if gpu => Ok(LatencySource::Aic(folder)),
+            Some(_) => Err(ConfigError::Invalid("--aic-data requires --gpu".to_owned())),
+            None => Err(ConfigError::Invalid(
+                "--latency-model aic requires --aic-data, the folder of an installed \
+                 aiconfigurator-core or aisimulate"
+                    .to_owned(),
+            )),
+        };
+    }
+    if tables.is_some() {
+        v.warn("--aic-data has no effect: --latency-model names something else");
+    }
     match (kind, profile) {
+        (LatencyKind::Aic, _) => Ok(LatencySource::Delays),
         (LatencyKind::Delays, _) => Ok(LatencySource::Delays),
         (LatencyKind::Polynomial, _) => Ok(LatencySource::Polynomial),
         (LatencyKind::Roofline, _) if !gpu => Err(ConfigError::Invalid(
@@ -332,19 +351,6 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
     }
     v.derive(flag, "vllm");
     Ok(SchedulerKind::Vllm)
-}
-
-fn block_size(v: &Values, scheduler: SchedulerKind) -> Result<u32, ConfigError> {
-    let flag = &kv::BLOCK_SIZE;
-    let llmds = v.cli_mode == CliMode::Llmd && scheduler == SchedulerKind::Pool;
-    let typed = v.whole(flag)?;
-    if llmds && typed.is_some_and(|size| !BLOCK_SIZES.contains(&size)) {
-        return Err(v.wrong(
-            "token block size should be one of the following: 8, 16, 32, 64, 128",
-            flag,
-        ));
-    }
-    v.get(flag)
 }
 
 /// A mean and a standard deviation of at most 30 % of it; beyond that `what` is named.

@@ -12,6 +12,10 @@ pub struct Faults {
     pub rates: FaultRates,
     /// What health checks are told (default 200).
     pub health_status: u16,
+    /// `Retry-After` of refusals with 429 or 503, in seconds.
+    pub retry_after_seconds: Option<u32>,
+    /// Scripted replies, from a file.
+    pub replies: Option<PathBuf>,
     /// Failures over time, from a file.
     pub scenario: Option<PathBuf>,
 }
@@ -44,6 +48,8 @@ impl Faults {
                 specs,
             },
             health_status: v.get(&faults::HEALTH_STATUS)?,
+            retry_after_seconds: v.get(&faults::RETRY_AFTER)?,
+            replies: v.get(&faults::REPLIES)?,
             scenario: v.get(&faults::SCENARIO)?,
         })
     }

@@ -15,7 +15,7 @@ const USAGE: &str = "\
 vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
        vllm-sim serve MODEL [FLAGS]        serve, with vLLM's command line and defaults
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
-       vllm-sim replay|bench|sweep|calibrate|validate|explain|dataset|record|completions|man …";
+       vllm-sim replay|bench|sweep|plan|calibrate|validate|explain|dataset|record|completions|man …";
 
 /// What `vllm-sim launch --help` says.
 pub(super) const LAUNCH: &str = "\
@@ -26,29 +26,82 @@ Usage: vllm-sim launch render [MODEL] [FLAGS]
 Commands:
   render  Serve tokenising and rendering only; takes the flags of `vllm-sim serve`";
 
+const EXAMPLE: &str = "  vllm-sim --model demo               serve a model called demo on port 8000
+  curl http://localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"model\": \"demo\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
+  vllm-sim --help                     the first flags, and where the others are";
+
+/// How the program is called: what it says when nothing was typed.
+pub fn usage() -> String {
+    format!("Usage: {USAGE}\n\n{EXAMPLE}")
+}
+
 const AFTER: &str = "\
 Both command lines take all flags. Flags may also stand in a YAML file (--config), or in the \
 environment as VLLM_SIM_<NAME>; the command line wins over the environment, that over the file. \
 Flags of `vllm serve` that mean nothing to a simulator are accepted and ignored.
---help=WORD shows only the groups and flags that hold WORD; --help=all also the rare ones.";
+--help=WORD shows the group of that name and the flags whose names hold WORD, --help=all every flag.";
 
-/// The help text of a command line: all visible flags, or those that hold `topic` (`all`: every one).
+/// Flags of the first page: what a newcomer reaches for.
+const FIRST: [&str; 17] = [
+    "config",
+    "model",
+    "served-model-name",
+    "port",
+    "ready-file",
+    "log-level",
+    "mode",
+    "seed",
+    "max-model-len",
+    "max-num-seqs",
+    "time-to-first-token",
+    "inter-token-latency",
+    "gpu",
+    "failure-injection-rate",
+    "scenario",
+    "replies",
+    "request-history",
+];
+
+/// The help text of a command line: the first page, the flags of a group or those whose names hold
+/// `topic` (`all`: every one).
 pub fn help(cli_mode: CliMode, topic: &str) -> String {
     let topic = topic
         .trim_start_matches('-')
         .to_lowercase()
-        .replace('_', "-");
-    let wanted = move |flag: &FlagSpec| match topic.as_str() {
-        "" => !flag.hidden,
-        "all" => true,
-        word => flag.name.contains(word) || flag.group.title().to_lowercase() == word,
+        .replace(['_', ' '], "-");
+    let after = match topic.as_str() {
+        "" => format!("{}\n\n{AFTER}", groups()),
+        _ => AFTER.to_owned(),
     };
-    let mut command = clap_command(cli_mode).mut_args(|arg| {
+    let wanted = move |flag: &FlagSpec| match topic.as_str() {
+        "" => FIRST.contains(&flag.name),
+        "all" => true,
+        word => flag.name.contains(word) || word_of(flag.group) == word,
+    };
+    let command = clap_command(cli_mode).after_help(after);
+    let mut command = command.mut_args(|arg| {
         let flag = flags::long(arg.get_id().as_str());
         let shown = flag.is_some_and(&wanted);
         arg.hide(!shown)
     });
     command.render_help().to_string()
+}
+
+/// The name of a group behind `--help=`.
+fn word_of(group: FlagGroup) -> String {
+    group.title().to_lowercase().replace(' ', "-")
+}
+
+/// The groups, and how many flags each has.
+fn groups() -> String {
+    let mut out = String::from("More flags, by group:");
+    for group in FlagGroup::ALL {
+        let count = flags().filter(|flag| flag.group == group).count();
+        let word = format!("--help={}", word_of(group));
+        let _ = write!(out, "\n  {word:<28} {count:>3} flags");
+    }
+    out
 }
 
 /// The command line as clap sees it, for help texts, completions and man pages.
@@ -139,12 +192,12 @@ pub fn flags_markdown() -> String {
     out.push_str(
         "\n## Accepted and ignored\n\n\
          Flags of vLLM, llm-d-inference-sim, klog and Dynamo that mean nothing to a simulator. \
-         They are named in one log line at start.\n\n",
+         They are named in one log line at start; those marked * have an effect in vLLM and are \
+         named in a warning. Behind `serve`, a flag of vLLM until an earlier release is refused, as \
+         vLLM does, unless `--vllm-version` is no later.\n\n",
     );
-    let mut ignored: Vec<&str> = ignored::ignored_flags().map(|(name, _)| name).collect();
-    ignored.sort_unstable();
-    for name in ignored {
-        let _ = writeln!(out, "- `--{name}`");
+    for (name, remark) in ignored::remarks() {
+        let _ = writeln!(out, "- `--{name}`{remark}");
     }
     out
 }

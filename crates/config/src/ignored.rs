@@ -9,6 +9,7 @@
 
 use std::sync::LazyLock;
 
+use super::error::ConfigError;
 use super::flags;
 
 /// How many words a flag takes.
@@ -22,9 +23,18 @@ pub enum Arity {
     List,
 }
 
-/// `vllm serve`'s flags, a line each: name, what it takes, names after one dash.
+/// `vllm serve`'s flags, a line each: name, what it takes, names after one dash; `until=0.10`: the
+/// last release that had it; `felt`: a user of vLLM would expect an effect.
 /// `generate/vllm_serve_flags.py` adds those of another release.
 const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
+
+/// Whether some `vllm serve` of 0.6 to 0.33 has a flag of this name.
+pub fn is_vllm_serve_flag(name: &str) -> bool {
+    let lines = VLLM_SERVE.lines();
+    lines
+        .filter(|line| !line.starts_with('#'))
+        .any(|line| line.split(' ').next() == Some(name))
+}
 
 /// Flags of other programs whose command lines are taken.
 const OTHERS: &[(&str, Arity)] = &[
@@ -74,6 +84,19 @@ struct IgnoredFlag {
     name: &'static str,
     arity: Arity,
     shorts: Vec<&'static str>,
+    /// The last release of vLLM that had it; `None`: the imitated one has.
+    until: Option<Release>,
+    /// Whether a user of vLLM would expect an effect.
+    is_felt: bool,
+}
+
+/// Major and minor number of a release.
+type Release = (u32, u32);
+
+/// `0.33.0` and `v0.33` as numbers; `None`: it is no release.
+fn release(text: &str) -> Option<Release> {
+    let mut parts = text.trim_start_matches('v').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
@@ -81,6 +104,8 @@ static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
         name,
         arity: *arity,
         shorts: Vec::new(),
+        until: None,
+        is_felt: false,
     });
     let all = VLLM_SERVE.lines().filter_map(read).chain(others);
     let mut flags: Vec<_> = all
@@ -100,17 +125,73 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
         "list" => Arity::List,
         _ => Arity::Value,
     };
-    let shorts = words.collect();
-    Some(IgnoredFlag {
+    let mut flag = IgnoredFlag {
         name,
         arity,
-        shorts,
-    })
+        shorts: Vec::new(),
+        until: None,
+        is_felt: false,
+    };
+    for word in words {
+        match word.strip_prefix("until=") {
+            Some(last) => flag.until = release(last),
+            None if word == "felt" => flag.is_felt = true,
+            None => flag.shorts.push(word),
+        }
+    }
+    Some(flag)
+}
+
+/// Refuses flags that the imitated release of vLLM has no more, as its parser does.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] with argparse's words, and the release that had them.
+pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), ConfigError> {
+    let Some(imitated) = release(version) else {
+        return Ok(());
+    };
+    let removed = typed.iter().filter_map(|typed| {
+        let (major, minor) = named(typed)?.until.filter(|last| *last < imitated)?;
+        Some((typed, major, minor))
+    });
+    match removed.min() {
+        None => Ok(()),
+        Some((flag, major, minor)) => Err(ConfigError::Invalid(format!(
+            "unrecognized arguments: {flag} (vLLM {version} has no such flag; --vllm-version \
+             {major}.{minor} takes it)"
+        ))),
+    }
+}
+
+/// Of these flags, those that a user of vLLM would expect an effect of.
+pub(super) fn felt(typed: &[String]) -> Vec<String> {
+    let is_felt = |typed: &&String| named(typed).is_some_and(|flag| flag.is_felt);
+    typed.iter().filter(is_felt).cloned().collect()
+}
+
+/// The flag that was typed as `--name`.
+fn named(typed: &str) -> Option<&'static IgnoredFlag> {
+    let name = typed.strip_prefix("--")?;
+    IGNORED.iter().find(|flag| flag.name == name)
 }
 
 /// Every flag that is accepted and ignored, with the words it takes.
 pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
     IGNORED.iter().map(|flag| (flag.name, flag.arity))
+}
+
+/// What docs say of each of them, by name: a mark, the last release.
+pub(super) fn remarks() -> Vec<(&'static str, String)> {
+    let mut flags: Vec<_> = IGNORED.iter().collect();
+    flags.sort_unstable_by_key(|flag| flag.name);
+    let remark = |flag: &IgnoredFlag| {
+        let mark = if flag.is_felt { " *" } else { "" };
+        let until = flag.until.map_or_else(String::new, |(major, minor)| {
+            format!(", until {major}.{minor}")
+        });
+        format!("{mark}{until}")
+    };
+    flags.iter().map(|flag| (flag.name, remark(flag))).collect()
 }
 
 /// The ignored flag of this long name.

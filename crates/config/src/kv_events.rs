@@ -5,7 +5,9 @@ use super::error::ConfigError;
 use super::flags::kv;
 use super::nearest::closest;
 use super::values::Values;
-use vllm_sim_observe::kv_events::{Encoding, EventFormat, HashFormat, LLMD_TOPIC, for_rank};
+use vllm_sim_observe::kv_events::{
+    Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, for_rank,
+};
 
 /// Events about cached blocks.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +47,12 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
+/// What events say of blocks in the memory of the host.
+fn host_detail(engine: &Engine) -> HostDetail {
+    let offload = engine.kv_offload.as_ref();
+    offload.map_or(HostDetail::Names, |offload| offload.detail)
+}
+
 impl KvEvents {
     /// Event and replay socket of a rank, as vLLM numbers them; one that cannot be moved stays.
     pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
@@ -61,7 +69,8 @@ impl KvEvents {
         let Some(config) = v.get(&kv::KV_EVENTS_CONFIG)? else {
             return Ok(own);
         };
-        let events = Self::vllm(v, &config, &own)?;
+        let mut events = Self::vllm(v, &config, &own)?;
+        events.encoding.host = host_detail(engine);
         if events.enabled && v.given(&kv::ZMQ_ENDPOINT) {
             v.warn("--kv-events-config and --zmq-endpoint: events take vLLM's form, at the endpoint of the former");
         }
@@ -89,6 +98,7 @@ impl KvEvents {
                     EventFormat::LlmdArray
                 },
                 hashes: HashFormat::Int,
+                host: host_detail(engine),
             },
             buffer_steps: match (v.get(queue)?, &replay_endpoint) {
                 (size, Some(_)) => v.fit(queue, size, 1..=i64::from(u32::MAX), words)?,

@@ -73,7 +73,8 @@ impl Layer {
     /// (`--flag.a+ value`).
     ///
     /// # Errors
-    /// [`ConfigError::Value`] when what the flag holds so far is no JSON object.
+    /// [`ConfigError::Value`] when what the flag holds so far is no JSON object, or the keys are
+    /// too many.
     pub(super) fn set_key(
         &mut self,
         flag: &FlagSpec,
@@ -81,6 +82,14 @@ impl Layer {
         value: &str,
         source: ValueSource,
     ) -> Result<(), ConfigError> {
+        if path.split('.').count() > MOST_KEYS {
+            return Err(ConfigError::Value {
+                flag: format!("--{}", flag.name),
+                value: path.chars().take(80).collect(),
+                expected: format!("a path of at most {MOST_KEYS} keys"),
+                origin: source.to_string(),
+            });
+        }
         let whole = self.settings.get(flag.name).map(|s| s.values.concat());
         let mut object = match whole.as_deref() {
             None | Some("") => Map::new(),
@@ -112,6 +121,9 @@ impl Layer {
         self.warnings.extend(upper.warnings);
     }
 }
+
+/// Most keys of `--flag.a.b.c`: objects are read back as JSON, which may be 128 deep.
+const MOST_KEYS: usize = 100;
 
 /// Walks to the last key of `a.b.c`, making objects on the way.
 fn insert(object: &mut Map<String, Value>, path: &str, value: &str, append: bool) {

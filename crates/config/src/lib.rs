@@ -5,6 +5,8 @@
 //! [`load`] sees its arguments and reads the files they name, nothing else.
 
 mod api;
+mod batch_limits;
+mod block_size;
 mod choices;
 mod cli_mode;
 mod command_line;
@@ -20,7 +22,9 @@ mod flags;
 mod group;
 mod help;
 mod ignored;
+mod kv_cache;
 mod kv_events;
+mod kv_offload;
 mod kv_transfer;
 mod layers;
 mod loaded;
@@ -50,9 +54,11 @@ pub use faults::Faults;
 pub use flag::{FlagKind, FlagSpec, Range, Scope};
 pub use flags::{flags, live};
 pub use group::FlagGroup;
-pub use help::{clap_command, flags_markdown, help};
-pub use ignored::{Arity, ignored_flags};
+pub use help::{clap_command, flags_markdown, help, usage};
+pub use ignored::{Arity, ignored_flags, is_vllm_serve_flag};
+pub use kv_cache::KvCacheSize;
 pub use kv_events::KvEvents;
+pub use kv_offload::KvOffload;
 pub use kv_transfer::{Connector, KvTransfer, SideChannel};
 pub use layers::ValueSource;
 pub use loaded::{Command, Effective, Loaded, load, load_known};
@@ -100,8 +106,11 @@ pub struct Config {
 
 impl Config {
     fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let model = Model::from_values(v)?;
+        let mut model = Model::from_values(v)?;
         let mut engine = Engine::from_values(v, &model)?;
+        engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
+        let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
+        engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEvents::from_values(v, &engine)?;
         // What a decode worker holds is of no use to the next prompt.
         kv_events.enabled &= engine.role != Role::Decode;
@@ -123,7 +132,7 @@ impl Config {
             content: Content::from_values(v, model.compat)?,
             lora: Lora::from_values(v, &model)?,
             kv_events,
-            kv_transfer: KvTransfer::from_values(v, &engine.parallel)?,
+            kv_transfer,
             faults: Faults::from_values(v)?,
             metrics: Metrics::from_values(v)?,
             model,
@@ -147,7 +156,7 @@ impl Config {
                 self.server.port
             )));
         }
-        let roofline = matches!(self.engine.latency_source, LatencySource::Roofline { .. });
+        let roofline = self.engine.latency_source.knows_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::model(&self.model.name).is_some();
         if roofline && !shaped {

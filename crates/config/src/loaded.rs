@@ -11,7 +11,7 @@ use super::flags::server::FAKE_METRICS;
 use super::flags::{self, flags};
 use super::layers::{self, Layer, Setting, ValueSource};
 use super::values::Values;
-use super::{Config, command_line, dynamo, help, show, yaml};
+use super::{Config, command_line, dynamo, help, ignored, show, yaml};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
@@ -50,6 +50,8 @@ pub struct Loaded {
     pub config: Config,
     /// Flags that were accepted and mean nothing here, for one log line.
     pub ignored: Vec<String>,
+    /// Of these, flags of which a user of vLLM would expect an effect.
+    pub felt: Vec<String>,
     /// What looks like a mistake.
     pub warnings: Vec<String>,
     /// Every flag's value in force, in the order of the help text.
@@ -66,6 +68,8 @@ pub struct Effective {
     pub values: Vec<String>,
     /// Where it was typed.
     pub source: ValueSource,
+    /// The rule that a derived value follows from, where that is worth a sentence.
+    pub rule: Option<String>,
 }
 
 /// Reads a command line, the program's name included, over environment and files.
@@ -259,22 +263,29 @@ impl Loaded {
                 name: flag.name,
                 values: values.raw(flag).to_vec(),
                 source: values.source(flag),
+                rule: None,
             })
             .collect();
-        for (name, value) in notes.derived {
-            if let Some(entry) = effective.iter_mut().find(|entry| entry.name == name) {
-                entry.values = vec![value];
+        for derived in notes.derived {
+            let mut entries = effective.iter_mut();
+            if let Some(entry) = entries.find(|entry| entry.name == derived.name) {
+                entry.values = vec![derived.value];
                 entry.source = ValueSource::Derived;
+                entry.rule = derived.rule;
             }
         }
         let mut warnings = settings.warnings.clone();
         warnings.extend(notes.warnings);
         let ignored = settings.ignored.clone();
+        if cli_mode == CliMode::Vllm {
+            ignored::refuse_removed(&ignored, &config.model.vllm_version)?;
+        }
         if ignored.iter().any(|flag| flag == RENDER_URL) {
             warnings.push(format!("{RENDER_URL} {NOT_RENDERED}"));
         }
         Ok(Self {
             config,
+            felt: ignored::felt(&ignored),
             ignored,
             warnings,
             effective,
@@ -291,6 +302,11 @@ impl Loaded {
     /// The configuration as llm-d's `/admin/config` shows it: flag names, durations as texts.
     pub fn to_json(&self) -> Map<String, Value> {
         show::json(self)
+    }
+
+    /// As [`Self::to_json`], only what somebody typed, in a file, the environment or the command line.
+    pub fn to_json_chosen(&self) -> Map<String, Value> {
+        show::json_chosen(self)
     }
 
     /// What an operator may change while running, changed; all the rest stays.

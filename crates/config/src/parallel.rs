@@ -18,6 +18,10 @@ pub struct Parallel {
     pub balance: Balance,
     /// Port of the supervisor (multi-port mode) (default 9256).
     pub supervisor_port: Option<u16>,
+    /// Host of the API server that engines without one join (default 127.0.0.1).
+    pub address: String,
+    /// Its port for that (default 29550).
+    pub rpc_port: u16,
     /// API server processes to report [data parallel size].
     pub api_servers: u32,
     /// Experts spread over ranks.
@@ -64,6 +68,8 @@ impl Parallel {
             local_ranks,
             balance,
             supervisor_port: multi_port.then_some(supervisor_port),
+            address: v.get(&engine::DATA_PARALLEL_ADDRESS)?,
+            rpc_port: v.get(&engine::DATA_PARALLEL_RPC_PORT)?,
             api_servers: api_servers(v, data, local_ranks.1, balance)?,
             expert: v.get(&engine::ENABLE_EXPERT_PARALLEL)?,
         })

@@ -12,8 +12,10 @@ use vllm_sim_observe::otel::OtlpProtocol;
 pub struct Server {
     /// Address to listen on; `None`: all interfaces.
     pub host: Option<String>,
-    /// TCP port of the first rank (default 8000); 0 (only with `serve`): any free one.
+    /// TCP port of the first rank (default 8000); 0: any free one.
     pub port: u16,
+    /// A file that says where the server listens, while it does.
+    pub ready_file: Option<PathBuf>,
     /// Unix socket instead of host and port.
     pub uds: Option<PathBuf>,
     /// Prefix under which every route exists too: empty, or `/x` without a slash at the end.
@@ -38,6 +40,10 @@ pub struct Server {
     pub request_id_headers: bool,
     /// Where the process runs, as Kubernetes tells it.
     pub pod: Pod,
+    /// How many of the newest requests are remembered.
+    pub request_history: usize,
+    /// Whether their bodies are, too.
+    pub request_history_bodies: bool,
     /// Whether `/load` counts.
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
@@ -154,6 +160,7 @@ impl Server {
         Ok(Self {
             host: v.get(&server::HOST)?,
             port: v.get(&server::PORT)?,
+            ready_file: v.get(&server::READY_FILE)?,
             uds: v.get(&server::UDS)?,
             root_path: root_path(v.text(&server::ROOT_PATH).unwrap_or_default()),
             api_keys: v.get(&server::API_KEY)?,
@@ -175,6 +182,8 @@ impl Server {
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
             },
+            request_history: v.get(&faults::REQUEST_HISTORY)?,
+            request_history_bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
             load_tracking: v.get(&server::ENABLE_SERVER_LOAD_TRACKING)?,
             dev_mode: v.get(&server::DEV_MODE)?,
             enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,

@@ -98,7 +98,13 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &Effective) {
         _ => plain(&entry.values.concat()),
     };
     let mark = if typed { "" } else { "# " };
-    let _ = writeln!(out, "{mark}{}: {value}  # {}", flag.name, entry.source);
+    let rule = entry.rule.as_ref();
+    let rule = rule.map_or_else(String::new, |rule| format!(": {rule}"));
+    let _ = writeln!(
+        out,
+        "{mark}{}: {value}  # {}{rule}",
+        flag.name, entry.source
+    );
 }
 
 /// A text, quoted where YAML would read something else.
@@ -133,6 +139,17 @@ pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
         .zip(&loaded.effective)
         .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
         .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
+        .collect()
+}
+
+/// [`json`] without what nobody chose.
+pub(super) fn json_chosen(loaded: &Loaded) -> Map<String, Value> {
+    let mut all = json(loaded);
+    let chosen =
+        |entry: &&Effective| !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
+    let chosen = loaded.effective.iter().filter(chosen);
+    chosen
+        .filter_map(|entry| Some((entry.name.to_owned(), all.swap_remove(entry.name)?)))
         .collect()
 }
 

@@ -2,8 +2,15 @@ use serde_json::{Map, Value};
 
 use super::error::ConfigError;
 use super::flag::FlagSpec;
-use super::flags::engine;
+use super::flags::{engine, kv};
 use super::values::Values;
+
+/// Most draft tokens of a step.
+const MOST_DRAFTS: u64 = 64;
+/// What `suffix` drafts unless it is told otherwise, vLLM's `suffix_decoding_max_tree_depth`.
+const SUFFIX_DRAFTS: u64 = 24;
+/// Tokens that `ngram` compares unless it is told otherwise.
+const LOOKUP: u64 = 5;
 
 /// Draft tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,13 +21,51 @@ pub struct Speculative {
     pub num_tokens: u32,
     /// Chance that draft i is accepted when all before were; one per draft.
     pub acceptance: Vec<f64>,
+    /// Whether a hit in the prefix cache gives up its last block.
+    pub drops_last_block: bool,
+    /// Fewest and most tokens that are looked up in the text for drafts; `None`: drafts come by
+    /// chance.
+    pub prompt_lookup: Option<(u32, u32)>,
     /// The whole object as typed.
     pub raw: Value,
 }
 
+/// The object of `--speculative-config`.
+struct Keys(Map<String, Value>);
+
 impl Speculative {
     /// `--speculative-config` with what the `--spec-*` flags add.
     pub(super) fn from_values(v: &Values) -> Result<Option<Self>, ConfigError> {
+        let keys = Keys::read(v)?;
+        v.get(&engine::SPEC_TOKENS)?;
+        if keys.0.is_empty() {
+            return Ok(None);
+        }
+        let named = keys.method();
+        let num_tokens = keys.num_tokens(named)?;
+        let synthetic = keys.synthetic(num_tokens)?;
+        let is_told = synthetic.is_some() || v.given(&engine::SPEC_ACCEPTANCE_RATES);
+        let looks_up = named.is_some_and(|name| name.starts_with("ngram"));
+        Ok(Some(Self {
+            method: named.unwrap_or("ngram").to_owned(),
+            num_tokens,
+            acceptance: match (synthetic, named) {
+                (Some(rates), _) => conditional(&rates),
+                (None, Some(name)) if !is_told => usual(name, num_tokens as usize),
+                (None, _) => typed(v, num_tokens)?,
+            },
+            drops_last_block: keys.drops_last_block(v, named)?,
+            prompt_lookup: match looks_up && !is_told {
+                true => Some(keys.prompt_lookup()?),
+                false => None,
+            },
+            raw: Value::Object(keys.0),
+        }))
+    }
+}
+
+impl Keys {
+    fn read(v: &Values) -> Result<Self, ConfigError> {
         let mut config: Map<String, Value> = v
             .get(&engine::SPECULATIVE_CONFIG)?
             .unwrap_or_default()
@@ -43,41 +88,182 @@ impl Speculative {
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
             config.insert(key.to_owned(), value);
         }
-        v.get(&engine::SPEC_TOKENS)?;
-        if config.is_empty() {
-            return Ok(None);
+        Ok(Self(config))
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.as_str()
+    }
+
+    fn is_on(&self, key: &str) -> bool {
+        self.0.get(key).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// A member that is there and not null.
+    fn given(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The method, as vLLM finds it; `None`: nothing but a number of drafts is said, as Dynamo's
+    /// mocker says it.
+    fn method(&self) -> Option<&str> {
+        match (self.text("method"), self.text("model")) {
+            (Some(method), _) => Some(method),
+            (None, Some("ngram" | "[ngram]")) => Some("ngram"),
+            (None, Some(_)) => Some("draft_model"),
+            (None, None) => None,
         }
-        let num_tokens = config
-            .get("num_speculative_tokens")
-            .and_then(Value::as_u64)
+    }
+
+    fn num_tokens(&self, method: Option<&str>) -> Result<u32, ConfigError> {
+        let usual = (method == Some("suffix")).then_some(SUFFIX_DRAFTS);
+        let given = self.given("num_speculative_tokens");
+        let number = given.map_or(usual, Value::as_u64);
+        let number = number.filter(|n| (1..=MOST_DRAFTS).contains(n));
+        number
             .and_then(|n| u32::try_from(n).ok())
-            .filter(|n| (1..=64).contains(n))
-            .ok_or_else(|| {
-                ConfigError::Invalid(
-                    "speculative-config: num_speculative_tokens must be between 1 and 64"
+            .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
+    }
+
+    /// The unconditional rates of vLLM's synthetic acceptance, if it is asked for.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/config/speculative.py`,
+    /// `_resolve_synthetic_acceptance_rates`.
+    fn synthetic(&self, drafts: u32) -> Result<Option<Vec<f64>>, ConfigError> {
+        let rates = self.given("synthetic_acceptance_rates");
+        let length = self.given("synthetic_acceptance_length");
+        let way = self.text("rejection_sample_method").unwrap_or("standard");
+        match way {
+            "standard" | "block" | "fly" if rates.is_none() && length.is_none() => Ok(None),
+            "standard" | "block" | "fly" => Err(invalid(
+                "synthetic_acceptance_rates / synthetic_acceptance_length are only valid with \
+                 rejection_sample_method='synthetic'."
+                    .to_owned(),
+            )),
+            "synthetic" => match (rates, length) {
+                (Some(rates), None) => unconditional(rates, drafts as usize).map(Some),
+                (None, Some(length)) => of_length(length, drafts).map(Some),
+                _ => Err(invalid(
+                    "rejection_sample_method='synthetic' requires exactly one of \
+                     synthetic_acceptance_rates or synthetic_acceptance_length."
                         .to_owned(),
-                )
-            })?;
-        let default = if config.contains_key("model") {
-            "draft_model"
-        } else {
-            "ngram"
+                )),
+            },
+            other => Err(invalid(format!(
+                "rejection_sample_method {other:?} is not one of standard, synthetic, block, fly"
+            ))),
+        }
+    }
+
+    /// Only the draft models that read the target's hidden states lose the last block of a hit, and
+    /// only where blocks cannot be named by what follows them.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `use_eagle`; `vllm/v1/core/sched/scheduler.py`.
+    fn drops_last_block(&self, v: &Values, method: Option<&str>) -> Result<bool, ConfigError> {
+        let Some(method) = method else {
+            return Ok(true);
         };
-        let method = config
-            .get("method")
-            .and_then(Value::as_str)
-            .unwrap_or(default);
-        Ok(Some(Self {
-            method: method.to_owned(),
-            num_tokens,
-            acceptance: acceptance(v, num_tokens)?,
-            raw: Value::Object(config),
-        }))
+        let eagle = matches!(method, "eagle" | "eagle3") || method.ends_with("mtp");
+        let plain = self.is_on("disable_lookahead_block_hashes")
+            || v.get(&kv::KV_TRANSFER_CONFIG)?.is_some();
+        Ok(eagle && plain && !self.is_on("disable_eagle_block_drop"))
+    }
+
+    /// `prompt_lookup_min` and `prompt_lookup_max`; one that is not said is as the other.
+    fn prompt_lookup(&self) -> Result<(u32, u32), ConfigError> {
+        let read = |key: &str| {
+            let Some(value) = self.given(key) else {
+                return Ok(None);
+            };
+            let number = value.as_u64().filter(|n| (1..=MOST_DRAFTS).contains(n));
+            let number = number.and_then(|n| u32::try_from(n).ok());
+            let words = || invalid(format!("{key} is {value}, must be between 1 and 64"));
+            number.map(Some).ok_or_else(words)
+        };
+        let (min, max) = (read("prompt_lookup_min")?, read("prompt_lookup_max")?);
+        let most = max.or(min).unwrap_or(LOOKUP as u32);
+        let least = min.unwrap_or(most);
+        if least > most {
+            return Err(invalid(format!(
+                "prompt_lookup_min={least} must be <= prompt_lookup_max={most}"
+            )));
+        }
+        Ok((least, most))
     }
 }
 
-/// One chance per draft token: missing ones are 0.
-fn acceptance(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
+fn invalid(words: String) -> ConfigError {
+    ConfigError::Invalid(format!("speculative-config: {words}"))
+}
+
+/// Rates as typed: one per draft, none greater than the one before.
+fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
+    let rates: Option<Vec<f64>> = typed
+        .as_array()
+        .and_then(|list| list.iter().map(Value::as_f64).collect());
+    let rates = rates.filter(|rates| rates.len() == drafts).ok_or_else(|| {
+        let words = format!("synthetic_acceptance_rates must have length {drafts}, got {typed}.");
+        invalid(words)
+    })?;
+    if rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
+        let words = format!("synthetic_acceptance_rates entries must be in [0, 1], got {typed}.");
+        return Err(invalid(words));
+    }
+    if rates.windows(2).any(|pair| pair[1] > pair[0]) {
+        let words = format!("synthetic_acceptance_rates must be non-increasing, got {typed}.");
+        return Err(invalid(words));
+    }
+    Ok(rates)
+}
+
+/// The rates of least variance with this mean number of tokens a step.
+fn of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
+    let most = f64::from(drafts) + 1.0;
+    let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
+    let length = length.ok_or_else(|| {
+        invalid(format!(
+            "synthetic_acceptance_length must be in [1, {most}], got {typed}."
+        ))
+    })?;
+    let rate = |draft: u32| (length - 1.0 - f64::from(draft)).clamp(0.0, 1.0);
+    Ok((0..drafts).map(rate).collect())
+}
+
+/// Chances given that all drafts before were accepted.
+fn conditional(rates: &[f64]) -> Vec<f64> {
+    let before = std::iter::once(&1.0).chain(rates);
+    let pairs = rates.iter().zip(before);
+    let chance = |(rate, before): (&f64, &f64)| if *before > 0.0 { rate / before } else { 0.0 };
+    pairs.map(chance).collect()
+}
+
+/// Chances that are usual for a method, from published acceptance rates of chats.
+///
+/// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
+/// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the rest is set beside these.
+fn usual(method: &str, drafts: usize) -> Vec<f64> {
+    let falling = |first: f64, factor: f64| {
+        let chances = std::iter::successors(Some(first), move |chance| Some(chance * factor));
+        chances.take(drafts).collect()
+    };
+    let listed = |first: &[f64], rest: f64| {
+        let chances = first.iter().copied().chain(std::iter::repeat(rest));
+        chances.take(drafts).collect()
+    };
+    match method {
+        "eagle3" => falling(0.72, 0.97),
+        "eagle" => falling(0.65, 0.93),
+        "dflash" | "dspark" => falling(0.88, 0.93),
+        // Only where no text is at hand: a fifth of the steps has drafts, and six in ten of them
+        // begin right.
+        "ngram" | "ngram_gpu" | "suffix" => listed(&[0.12, 0.85], 0.9),
+        name if name.ends_with("mtp") => listed(&[0.83, 0.62], 0.55),
+        _ => falling(0.72, 1.0),
+    }
+}
+
+/// What `--spec-acceptance-rates` says, one chance per draft: missing ones are 0.
+fn typed(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
     for text in v.comma_list(flag)? {

@@ -25,8 +25,17 @@ pub(super) struct Values {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
-    pub(super) derived: Vec<(&'static str, String)>,
+    pub(super) derived: Vec<Derivation>,
     bare_durations: Vec<&'static str>,
+}
+
+/// What a value that was left open has become.
+#[derive(Debug, Clone)]
+pub(super) struct Derivation {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    /// Why, where that is worth a sentence.
+    pub(super) rule: Option<String>,
 }
 
 impl Values {
@@ -148,7 +157,17 @@ impl Values {
 
     /// Records what a value that was left open has become.
     pub(super) fn derive(&self, flag: &FlagSpec, value: impl Display) {
-        let derived = (flag.name, value.to_string());
+        self.note(flag, value, None);
+    }
+
+    /// The same, and the rule that it follows from.
+    pub(super) fn derive_by(&self, flag: &FlagSpec, value: impl Display, rule: impl Into<String>) {
+        self.note(flag, value, Some(rule.into()));
+    }
+
+    fn note(&self, flag: &FlagSpec, value: impl Display, rule: Option<String>) {
+        let (name, value) = (flag.name, value.to_string());
+        let derived = Derivation { name, value, rule };
         self.notes.borrow_mut().derived.push(derived);
     }
 

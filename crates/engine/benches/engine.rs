@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::kv::{HostRules, HostTierConfig};
 use vllm_sim_engine::latency::{LatencyModel, Polynomial};
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
@@ -139,6 +140,17 @@ impl Loop {
     }
 }
 
+/// The memory of a host with room for a million blocks.
+const TIER: HostTierConfig = HostTierConfig {
+    rules: HostRules::Native,
+    chunks: 1_000_000,
+    blocks_per_chunk: 1,
+    chunk_bytes: 2 << 20,
+    outputs: false,
+    latency: Duration::from_micros(20),
+    chunk_time: (Duration::from_micros(40), Duration::from_micros(40)),
+};
+
 fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
     let scale = if full { 1 } else { 1000 };
     for (name, batch, prompt, output, block, groups, requests) in [
@@ -164,11 +176,12 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
         ("vllm 64 x 128/1024, block 16", 64, 128, 1024, 16, 0, 20_000),
         ("vllm 256 x 256/256, block 16", 256, 256, 256, 16, 0, 50_000),
     ] {
-        for (kind, run_lengths, caching) in [
-            ("runs", true, true),
-            ("runs, no cache", true, false),
-            ("tokens", false, true),
-            ("tokens, no cache", false, false),
+        for (kind, run_lengths, caching, host) in [
+            ("runs", true, true, false),
+            ("runs, no cache", true, false, false),
+            ("runs, host tier", true, true, true),
+            ("tokens", false, true, false),
+            ("tokens, no cache", false, false, false),
         ] {
             let num_gpu_blocks = 16_384 * 64 / block;
             let test = Loop {
@@ -183,6 +196,7 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                     enable_prefix_caching: caching,
                     block_size: block,
                     run_lengths,
+                    host_tier: host.then_some(TIER),
                     ..VllmConfig::mocker()
                 },
             };

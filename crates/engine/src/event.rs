@@ -1,5 +1,7 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::kv::HostCounts;
 use super::{BlockKey, BlockPlan, LoraId, SeqId};
 
 /// How a sequence ended.
@@ -24,7 +26,7 @@ pub enum Event {
         id: SeqId,
         /// Prompt tokens found in this engine's prefix cache.
         cached: u32,
-        /// Prompt tokens fetched from another engine.
+        /// Prompt tokens fetched from another engine or the memory of the host.
         external: u32,
     },
     /// Output tokens came out.
@@ -33,6 +35,15 @@ pub enum Event {
         id: SeqId,
         /// How many, at least one.
         n: u32,
+    },
+    /// Draft tokens of a sequence were verified in a step; its tokens of that step follow.
+    Drafts {
+        /// Whose.
+        id: SeqId,
+        /// Drafts, at least one.
+        proposed: u32,
+        /// Of these, how many were right, from the first on.
+        accepted: u32,
     },
     /// One output token came out at the end of each of the last `n` steps.
     ///
@@ -88,6 +99,8 @@ pub enum Event {
     },
     /// The prefix cache was emptied.
     Cleared,
+    /// Something happened in the memory of the host.
+    Host(Box<HostEvent>),
     /// One batch ran (batching schedulers only).
     Step {
         /// Prompt tokens computed, cached ones not counted.
@@ -102,12 +115,54 @@ pub enum Event {
     },
 }
 
+/// What happened to blocks in the memory of the host
+/// ([`HostTierConfig`](crate::kv::HostTierConfig)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostEvent {
+    /// Chunks of a plan came in.
+    Stored {
+        /// Whose blocks.
+        plan: Arc<BlockPlan>,
+        /// Which chunks of it, the first one being 0.
+        chunks: Vec<u32>,
+        /// Blocks of a chunk.
+        blocks_per_chunk: u32,
+    },
+    /// Chunks left, to make room.
+    Removed {
+        /// The last block of each; the whole hash where the plan had one.
+        keys: Vec<(BlockKey, Option<[u8; 32]>)>,
+    },
+    /// Blocks were copied.
+    Copied {
+        /// Into the memory of the host; else back.
+        to_host: bool,
+        /// How many bytes, all GPUs together.
+        bytes: u64,
+        /// How long that took, without waiting for others.
+        took: Duration,
+    },
+    /// Blocks of a request found room.
+    Allocated {
+        /// Chunks that they fill.
+        chunks: u32,
+    },
+    /// Blocks of a request found no room, or not all.
+    Refused,
+    /// A request that had to wait until it was known what is there knows it.
+    Answered {
+        /// How long it waited.
+        waited: Duration,
+    },
+}
+
 impl Event {
     /// The sequence it is about, if it is about one.
     pub fn sequence(&self) -> Option<SeqId> {
         match self {
             Self::Scheduled { id, .. }
             | Self::Tokens { id, .. }
+            | Self::Drafts { id, .. }
             | Self::Decoded { id, .. }
             | Self::Preempted { id }
             | Self::Resumed { id }
@@ -129,6 +184,8 @@ pub enum Command {
     CancelAll,
     /// Forget the prefix cache.
     ResetPrefixCache(Reset),
+    /// Forget what the memory of the host holds.
+    ResetHostTier,
     /// Whether full blocks enter the prefix cache from now on, and are found in it.
     Caching(bool),
     /// Another engine has read the blocks of an ended sequence.
@@ -189,4 +246,6 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Preemptions since the start.
     pub preemptions: u64,
+    /// Chunks in the memory of the host.
+    pub host: HostCounts,
 }

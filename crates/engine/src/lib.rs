@@ -15,7 +15,9 @@
 //! 6. same configuration, seed and inputs → same log, byte for byte;
 //! 7. runnable work always has a pending step;
 //! 8. a stored block's parent was stored before it;
-//! 9. a removed block was stored and is referenced by no one.
+//! 9. a removed block was stored and is referenced by no one;
+//! 10. the memory of the host holds a block once at most and no more than it has room for; what it gives
+//!     back or loses was stored there.
 
 #[cfg(feature = "live")]
 pub mod driver;
@@ -33,8 +35,8 @@ mod sequence;
 use std::collections::VecDeque;
 
 pub use delays::{Calculator, Delays, LONGEST_DELAY};
-pub use event::{CachedBlock, Command, End, Event, Reset, Stats};
-pub use sequence::{BlockKey, BlockPlan, ExtraKey, LoraId, SeqId, Sequence, Transfer};
+pub use event::{CachedBlock, Command, End, Event, HostEvent, Reset, Stats};
+pub use sequence::{BlockKey, BlockPlan, Draft, ExtraKey, LoraId, SeqId, Sequence, Transfer};
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 

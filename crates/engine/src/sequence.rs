@@ -61,6 +61,15 @@ pub enum Transfer {
     RemoteDecode,
 }
 
+/// Draft tokens of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Draft {
+    /// How many are proposed; 0: none.
+    pub proposed: u8,
+    /// Of these, how many are right, from the first on.
+    pub accepted: u8,
+}
+
 /// What the engine plays: lengths and keys, no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence {
@@ -96,6 +105,10 @@ pub struct Sequence {
     /// of the delays of the pool scheduler, which draws those of tokens beyond its end; the
     /// batching schedulers ignore it. Never runs back.
     pub timeline: Option<Arc<[Duration]>>,
+    /// What is drafted after its first, second, … output token, where the drafts follow from the
+    /// text (`ngram`). `None`: as many as the engine drafts, right by chance. Only the vLLM
+    /// scheduler heeds it.
+    pub drafts: Option<Arc<[Draft]>>,
     /// How long it was prepared before it was submitted. In a pool, if it starts at once, its first
     /// delay is that much shorter: delays count from the arrival of a request.
     pub spent: Duration,
@@ -119,6 +132,7 @@ impl Sequence {
             tail: Duration::ZERO,
             delays: None,
             timeline: None,
+            drafts: None,
             spent: Duration::ZERO,
         }
     }

@@ -15,7 +15,8 @@ use super::proto::{
 };
 use super::read::CallMetadata;
 use super::{fault, read, status};
-use vllm_sim_service::{Policy, embedding};
+use vllm_sim_service::Policy;
+use vllm_sim_service::pooling::llmd_embedding;
 
 /// Answers the calls of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
@@ -85,7 +86,7 @@ impl VllmEngine for Engine {
         }
         let embedding_dim = self.parts.config.content.default_embedding_dimensions;
         Ok(Response::new(EmbedResponse {
-            embedding: embedding(&tokens, embedding_dim),
+            embedding: llmd_embedding(&tokens, embedding_dim as usize),
             prompt_tokens: tokens.len() as u32,
             embedding_dim,
         }))

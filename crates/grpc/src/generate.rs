@@ -53,7 +53,7 @@ impl Answer {
             .all(|c| matches!(c.state(), SequenceState::Ended(_)));
         let prompt_tokens = self.reply.prompt_tokens();
         let choice = self.reply.choices.first_mut()?;
-        let cached_tokens = choice.progress().cached();
+        let cached_tokens = choice.progress().reused(prompt_tokens);
         while choice.sent < choice.released() {
             if let Some(faults) = &mut self.faults {
                 if faults.room() == 0 {

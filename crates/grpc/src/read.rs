@@ -10,9 +10,8 @@ use vllm_sim_config::Config;
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
-    AdmitAt, CallLength, ContextCheck, EngineChecks, GenerationRequest, ModelName, OutputRoom,
-    Policy, Prepared, Protocol, Refusal, RequestFaults, Service, ToolSchemas, Transfer, ValidateAt,
-    off_thread,
+    EngineChecks, GenerationRequest, OutputRoom, Policy, Prepared, Protocol, Refusal,
+    RequestFaults, Service, Transfer, off_thread,
 };
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -23,32 +22,24 @@ use vllm_sim_wire::{Fault, Limits, SamplingDefaults, SamplingParams, Version};
 /// job alone.
 pub(super) fn policy(config: &Config, service: &Service) -> Policy {
     let tokenizer = service.generator.tokenizer();
-    Policy {
-        limits: Limits {
-            max_model_len: config.model.max_model_len,
-            max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
-            // The simulated tokenizer knows every id.
-            vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
-            version: Version::of(&config.model.vllm_version),
-            speculative: config.engine.speculative.is_some(),
-            data_parallel_ranks: service.ranks().len() as u32,
-            ..Limits::default()
+    let limits = Limits {
+        max_model_len: config.model.max_model_len,
+        max_logprobs: config.api.max_logprobs.map_or(-1, i64::from),
+        // The simulated tokenizer knows every id.
+        vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
+        version: Version::of(&config.model.vllm_version),
+        speculative: config.engine.speculative.is_some(),
+        data_parallel_ranks: service.ranks().len() as u32,
+        ..Limits::default()
+    };
+    let defaults = SamplingDefaults {
+        bounds: RequestBounds {
+            n: config.api.limits.n.into(),
+            ..RequestBounds::default()
         },
-        defaults: SamplingDefaults {
-            bounds: RequestBounds {
-                n: config.api.limits.n.into(),
-                ..RequestBounds::default()
-            },
-            ..SamplingDefaults::default()
-        },
-        max_bad_words: config.api.limits.bad_words as usize,
-        tool_schemas: ToolSchemas::Any,
-        model_name: ModelName::Optional,
-        admission: AdmitAt::Submission,
-        validation: ValidateAt::BeforePrompt,
-        context: ContextCheck::Prompt,
-        calls: CallLength::Cut,
-    }
+        ..SamplingDefaults::default()
+    };
+    Policy::of_token_ids(limits, defaults, config.api.limits.bad_words as usize)
 }
 
 /// What the metadata of a call say.
@@ -100,6 +91,7 @@ pub(super) fn request<'r>(
         skip_cache_read: false,
         trace: metadata.trace,
         faults: Some(metadata.faults),
+        usage: None,
     };
     let call = TokenCall {
         parts,

@@ -94,7 +94,7 @@ pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap
 }
 
 /// Asks for the operator's key, when there is one.
-fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
+pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     let Some(key) = &app.config.server.admin_key else {
         return Ok(());
     };

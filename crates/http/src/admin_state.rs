@@ -75,7 +75,7 @@ pub(super) enum AdminError {
 
 impl AdminState {
     /// A server whose settings are kept here from now on.
-    pub(crate) fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
+    pub fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
         let local_ranks = loaded.config.engine.parallel.local_ranks;
         let ranks = vec![loaded; controls.service.ranks().len()];
         AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);

@@ -13,6 +13,7 @@ use super::availability::Availability;
 use super::media_cache::MediaCache;
 use super::openai::responses::store::ResponseStore;
 use super::policy::Policy;
+use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use vllm_sim_config::{CliMode, Config, Fingerprint, Loaded};
@@ -60,6 +61,8 @@ pub struct App {
     /// What answers name as the version of the weights.
     pub(super) weight_version: ArcSwap<String>,
     pub(super) responses: Arc<ResponseStore>,
+    /// The newest requests; `None`: nobody wants them.
+    pub(super) history: Option<Arc<RequestHistory>>,
     /// Settings that an operator may change.
     pub(super) admin_state: Arc<AdminState>,
     /// What these settings act on.
@@ -98,6 +101,7 @@ impl App {
             fingerprint: fingerprint(&config).map(Into::into),
             chat_template: chat_template(&config),
             openapi: OnceLock::new(),
+            history: history(&config),
             admin_state,
             controls: Arc::new(controls),
             media_cache: MediaCache::default(),
@@ -214,6 +218,19 @@ fn fingerprint(config: &Config) -> Option<String> {
             Some(format!("{text}-{hash}"))
         }
     }
+}
+
+/// The history of `--request-history`.
+fn history(config: &Config) -> Option<Arc<RequestHistory>> {
+    let server = &config.server;
+    let (keep, bodies) = (server.request_history, server.request_history_bodies);
+    (keep > 0).then(|| {
+        Arc::new(RequestHistory::new(
+            keep,
+            bodies,
+            server.max_request_body_bytes,
+        ))
+    })
 }
 
 /// The engine's name among the engines of a deployment.

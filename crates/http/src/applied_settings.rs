@@ -34,6 +34,7 @@ impl AppliedSettings {
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
                 admission: engine.admission,
                 health: first.faults.health_status,
+                retry_after_seconds: first.faults.retry_after_seconds,
                 origin,
             },
             speed: engine.speed(),

@@ -120,6 +120,7 @@ impl FromRequest<Arc<App>> for Received {
         Ok(Self {
             head: RequestHead {
                 faults: parts.extensions.remove(),
+                usage: parts.extensions.remove(),
                 headers: parts.headers,
             },
             bytes: read(app, body).await?,

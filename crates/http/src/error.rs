@@ -11,7 +11,16 @@ pub(super) type Answer = Result<Response<Body>, Fault>;
 
 /// A fault as a JSON answer.
 pub(super) fn response(fault: &Fault) -> Response<Body> {
-    json(status(fault.status), fault.to_json())
+    retry_after(fault, json(status(fault.status), fault.to_json()))
+}
+
+/// The answer with the fault's `Retry-After`.
+pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
+    if let Some(seconds) = fault.retry_after_seconds {
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 /// A JSON answer.

@@ -116,7 +116,7 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
                 count("return_error");
                 Fault::new(
                     code,
-                    kind(code),
+                    ErrorType::of_status(code),
                     format!("Simulated error triggered by X-Return-Error header (code {code})"),
                 )
             }
@@ -138,20 +138,6 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
     let status = failure.status();
     Err(Fault {
         param: failure.param().map(str::to_owned),
-        ..Fault::new(status, kind(status), failure.message(model))
+        ..Fault::new(status, ErrorType::of_status(status), failure.message(model))
     })
-}
-
-/// llm-d's `type` of a status.
-fn kind(status: u16) -> ErrorType {
-    match status {
-        400 => ErrorType::BadRequest,
-        401 => ErrorType::Authentication,
-        403 => ErrorType::PermissionDenied,
-        404 => ErrorType::NotFound,
-        422 => ErrorType::UnprocessableEntity,
-        429 => ErrorType::RateLimit,
-        500.. => ErrorType::InternalServer,
-        _ => ErrorType::ApiConnection,
-    }
 }

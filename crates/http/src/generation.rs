@@ -100,6 +100,7 @@ pub(crate) fn request<'r>(app: &App, head: &RequestHead, id: Arc<str>) -> Genera
         rank: app.policy.rank(rank(&head.headers)),
         trace: trace(&head.headers),
         faults: head.faults.clone(),
+        usage: head.usage.clone(),
         ..headless(app, id)
     }
 }
@@ -127,6 +128,7 @@ pub(crate) fn headless<'r>(app: &App, id: Arc<str>) -> GenerationRequest<'r> {
         skip_cache_read: false,
         trace: None,
         faults: None,
+        usage: None,
     }
 }
 

@@ -21,6 +21,7 @@ use tower::ServiceExt;
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
 use super::openai::chat;
+use super::request_history::RequestHistory;
 use super::request_log::RequestLog;
 use super::route_index::CHAT;
 use super::{cors, error, fault, route_index, routes};
@@ -123,11 +124,23 @@ impl HttpService {
         }
         self.merge_slashes(&mut request);
         self.strip_root_path(&mut request);
-        Ok(match self.request_log.clone() {
+        if let Some(history) = &self.app.history
+            && RequestHistory::concerns(&request)
+        {
+            let (recording, request) = history.begin(request, started);
+            // Boxed: a server without a history has no room for it.
+            let response = Box::pin(self.answer(request, started)).await;
+            return Ok(recording.answer(response));
+        }
+        Ok(self.answer(request, started).await)
+    }
+
+    async fn answer(&self, request: Request<Body>, started: f64) -> Response<Body> {
+        match self.request_log.clone() {
             // Boxed: a server without a request log has no room for it.
             Some(request_log) => Box::pin(self.logged(&request_log, request, started)).await,
             None => self.respond(request, started).await,
-        })
+        }
     }
 
     /// Answers a request, and logs both as far as somebody asked.
@@ -173,6 +186,7 @@ impl HttpService {
             cors::allow_origin(cors, origin.as_ref(), &mut response);
             response
         };
+        self.say_when_to_retry(&mut response);
         let headers = response.headers_mut();
         for (name, value) in self.fixed_headers.iter() {
             headers.insert(name.clone(), value.clone());
@@ -181,6 +195,19 @@ impl HttpService {
             headers.insert(REQUEST_ID, id);
         }
         response
+    }
+
+    /// `Retry-After` of a refusal that does not say it itself.
+    fn say_when_to_retry(&self, response: &mut Response<Body>) {
+        let status = response.status();
+        if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
+            return;
+        }
+        let settings = self.app.service().faults.settings();
+        if let Some(seconds) = settings.retry_after_seconds {
+            let entry = response.headers_mut().entry(header::RETRY_AFTER);
+            entry.or_insert(seconds.into());
+        }
     }
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {

@@ -46,6 +46,15 @@ pub(super) fn float(out: &mut String, number: f64) {
     }
 }
 
+/// Appends a 32-bit float as numpy prints it: the shortest text that reads back as one.
+pub(super) fn float32(out: &mut String, number: f32) {
+    if number.is_finite() {
+        out.push_str(ryu::Buffer::new().format_finite(number));
+    } else {
+        out.push_str("null");
+    }
+}
+
 /// Appends any JSON value.
 pub(super) fn value(out: &mut String, value: &serde_json::Value) {
     // A Value always serialises.

@@ -8,6 +8,7 @@
 //! them as server-sent events.
 
 mod admin;
+mod admin_requests;
 mod admin_state;
 mod anthropic;
 mod app;
@@ -36,6 +37,7 @@ mod policy;
 mod pooling;
 mod query;
 mod request_head;
+mod request_history;
 mod request_log;
 mod route_index;
 mod routes;
@@ -52,3 +54,4 @@ pub use availability::Availability;
 pub use http_service::HttpService;
 pub use route_index::RouteIndex;
 pub use routes::routes;
+pub use server_controls::ServerControls;

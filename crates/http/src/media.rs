@@ -102,8 +102,8 @@ pub(crate) fn find(
 
 /// A message whose media became marks.
 fn marked(app: &App, message: &Message, items: &mut Vec<MediaItem>) -> Result<Message, Fault> {
-    let mut raw = message.raw().clone();
-    if let Some(Value::Array(parts)) = raw.get_mut("content") {
+    let mut json = message.to_json().into_owned();
+    if let Some(Value::Array(parts)) = json.get_mut("content") {
         for part in parts {
             let Some(modality) = modality(part) else {
                 continue;
@@ -112,7 +112,7 @@ fn marked(app: &App, message: &Message, items: &mut Vec<MediaItem>) -> Result<Me
             *part = json!({"type": "text", "text": media_marker(items.len() - 1)});
         }
     }
-    Ok(message.with_raw(raw))
+    Ok(message.with_json(json))
 }
 
 /// What a part is, if it is no text.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName};
 
-use vllm_sim_service::RequestFaults;
+use vllm_sim_service::{RequestFaults, TokenUsage};
 
 /// Headers that are looked for in every request: a name that is no text is not parsed each time.
 pub(super) mod names {
@@ -38,4 +38,6 @@ pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
     /// What befalls it; `None`: nothing can.
     pub(super) faults: Option<Arc<RequestFaults>>,
+    /// Where its tokens are counted; `None`: nobody asks.
+    pub(super) usage: Option<Arc<TokenUsage>>,
 }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, Response, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
@@ -222,15 +222,18 @@ fn is_short(headers: &HeaderMap) -> bool {
 }
 
 fn header_lines(headers: &HeaderMap) -> String {
-    let lines = headers.iter().map(|(name, value)| {
-        let value = if SECRET_HEADERS.contains(&name.as_str()) {
-            Cow::Borrowed(MASK)
-        } else {
-            String::from_utf8_lossy(value.as_bytes())
-        };
-        format!("{name}: {value}")
-    });
+    let lines = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", shown_header(name, value)));
     lines.collect::<Vec<_>>().join("; ")
+}
+
+/// The value of a header, masked where it is a secret.
+pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
+    if SECRET_HEADERS.contains(&name.as_str()) {
+        return Cow::Borrowed(MASK);
+    }
+    String::from_utf8_lossy(value.as_bytes())
 }
 
 /// A body as text, with the values of secret fields masked.

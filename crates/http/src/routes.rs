@@ -15,8 +15,8 @@ use super::pooling::{embeddings, score};
 use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
-    admin, anthropic, audio, dashboard, error, invocations, ops, pooling, same_origin, tokenize,
-    transfer, vllm,
+    admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
+    same_origin, tokenize, transfer, vllm,
 };
 use vllm_sim_config::{CliMode, Config, Task};
 use vllm_sim_service::generate::Mode;
@@ -38,6 +38,7 @@ fn table(config: &Config) -> Vec<Route> {
         ("/load", "GET", get(ops::load)),
         (METRICS, "GET", any(ops::metrics)),
         ("/dashboard", "GET", get(dashboard::show)),
+        ("/dashboard/latencies", "GET", get(dashboard::latencies)),
         (
             "/kv_event_sources",
             "GET",
@@ -261,9 +262,18 @@ fn administration() -> Vec<Route> {
     let scenario = get(admin::scenario)
         .post(admin::run_scenario)
         .delete(admin::end_scenario);
+    let replies = get(admin_requests::replies)
+        .post(admin_requests::set_replies)
+        .delete(admin_requests::end_replies);
     vec![
         ("/admin/config", "GET, POST", settings),
         ("/admin/scenario", "GET, POST, DELETE", scenario),
+        (
+            "/admin/requests",
+            "GET, DELETE",
+            get(admin_requests::list).delete(admin_requests::clear),
+        ),
+        ("/admin/replies", "GET, POST, DELETE", replies),
         ("/fake_metrics", "POST", post(admin::fake_metrics)),
     ]
 }

@@ -16,7 +16,7 @@ use vllm_sim_service::Service;
 use vllm_sim_service::scenario::Action;
 
 /// The parts of a server that settings and phases act on. Kept as long as the server runs.
-pub(crate) struct ServerControls {
+pub struct ServerControls {
     /// The use cases.
     pub(crate) service: Arc<Service>,
     /// What `/metrics` shows.
@@ -31,7 +31,7 @@ pub(crate) struct ServerControls {
 
 impl ServerControls {
     /// The controls of a server with these parts.
-    pub(crate) fn new(config: &Config, service: Arc<Service>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(config: &Config, service: Arc<Service>, metrics: Arc<Metrics>) -> Self {
         Self {
             service,
             metrics,
@@ -39,6 +39,11 @@ impl ServerControls {
             image_output: ImageOutput::new(config),
             fake_metrics: Mutex::new(config.metrics.fake.clone().unwrap_or_default()),
         }
+    }
+
+    /// Follows whether clients can connect.
+    pub fn availability(&self) -> watch::Receiver<Availability> {
+        self.availability.subscribe()
     }
 
     /// Sets what differs from the fake metrics that were set before: requests may have moved the

@@ -25,6 +25,9 @@ type Polled = Poll<Option<Result<Frame<Bytes>, BrokenOff>>>;
 /// Most bytes of one frame, about; more waits for the next one.
 const MAX_FRAME_BYTES: usize = 8 * 1024;
 
+/// Bytes of one event, about: a frame that grows byte by byte is copied again and again.
+const EVENT_BYTES: usize = 320;
+
 /// Frames of a stream that carry one event each, even when more are due: short replies look as
 /// they do upstream. Ten events in a frame take a third of the time, so long ones do not.
 const SINGLE_EVENT_FRAMES: u32 = 24;
@@ -217,7 +220,8 @@ impl<R: Render> EventStream<R> {
                 _ => None,
             };
             let first = choice.sent == 0;
-            let group = if first { 1 } else { self.interval };
+            let least = if first { 1 } else { self.interval };
+            let group = choice.progress().part_end(choice.sent, least) - choice.sent;
             let mut tokens = if due >= group || ended.is_some() {
                 due.min(group)
             } else {
@@ -241,6 +245,12 @@ impl<R: Render> EventStream<R> {
                 first,
                 end: last,
             };
+            if out.is_empty() {
+                let events = (due / group.max(1)) as usize;
+                // The last event begins within the bound.
+                let most = max_steps.min(MAX_FRAME_BYTES / EVENT_BYTES + 2);
+                out.reserve(events.clamp(1, most) * EVENT_BYTES);
+            }
             choice.sent += tokens;
             steps += 1;
             self.render.step(out, choice, &step);

@@ -16,7 +16,7 @@ use super::{error, json};
 use crate::body::Posted;
 use crate::error::Answer;
 use vllm_sim_service::off_thread;
-use vllm_sim_tokenizer::{ChatInput, Tokenizer};
+use vllm_sim_tokenizer::{ChatInput, ChatMessages, Tokenizer};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
@@ -114,7 +114,7 @@ fn render(app: &App, tokenizer: &Tokenizer, request: &TokenizeChat) -> Result<Ve
     let mut kwargs = app.config.model.chat_template_kwargs.clone();
     kwargs.extend(request.chat_template_kwargs.clone().unwrap_or_default());
     let text = tokenizer.render_chat(&ChatInput {
-        messages: &messages,
+        messages: ChatMessages::Read(&prepare::chat_messages(&messages)),
         tools: tools.as_deref(),
         documents: None,
         add_generation_prompt: request.add_generation_prompt,

@@ -49,11 +49,13 @@ fn push(out: &mut String, value: &Value) {
 
 /// Appends `text` as the inside of a JSON string with `ensure_ascii=False`.
 pub fn escape(out: &mut String, text: &str) {
+    let special = |b: u8| (b < 0x20) | (b == b'"') | (b == b'\\');
+    // Most texts have nothing to escape; without an early end this looks at many bytes at once.
+    if !text.bytes().fold(false, |any, b| any | special(b)) {
+        return out.push_str(text);
+    }
     let mut rest = text;
-    while let Some(at) = rest
-        .bytes()
-        .position(|b| b < 0x20 || b == b'"' || b == b'\\')
-    {
+    while let Some(at) = rest.bytes().position(special) {
         out.push_str(&rest[..at]);
         match rest.as_bytes()[at] {
             b'"' => out.push_str("\\\""),

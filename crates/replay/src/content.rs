@@ -22,6 +22,7 @@ impl SessionContent {
     pub(super) fn turn(
         &mut self,
         prompt: &Prompt,
+        lora: Option<&str>,
         output: OutputRef,
         block_size: u32,
         grows: bool,
@@ -38,6 +39,7 @@ impl SessionContent {
         let tokens: u64 = all.clone().map(|run| u64::from(run.len)).sum();
         let total = tokens + u64::from(said.len);
         let mut keys = KeyChain::new(block_size, total);
+        keys.parent = lora.map_or(0, adapter_key);
         all.chain([&said]).for_each(|run| keys.add(run));
         if grows {
             self.history.extend_from_slice(runs);
@@ -52,6 +54,11 @@ impl SessionContent {
         };
         (u32::try_from(tokens).unwrap_or(u32::MAX), Arc::new(plan))
     }
+}
+
+/// Blocks of an adapter are no other's.
+fn adapter_key(name: &str) -> u64 {
+    name.bytes().fold(1, |key, byte| mix(key, byte.into()))
 }
 
 /// What a turn says: unlike anything else.
@@ -162,11 +169,31 @@ mod tests {
             len: 16,
         };
         let first = Prompt::Whole(vec![run(1, 32, false)]);
-        let (tokens, plan) = content.turn(&first, said(0), 8, true);
+        let (tokens, plan) = content.turn(&first, None, said(0), 8, true);
         assert_eq!((tokens, plan.keys.len()), (32, 6));
         let more = Prompt::Grown(vec![run(2, 8, false)]);
-        let (tokens, next) = content.turn(&more, said(1), 8, false);
+        let (tokens, next) = content.turn(&more, None, said(1), 8, false);
         assert_eq!((tokens, next.keys.len()), (56, 9));
         assert_eq!(next.keys[..6], plan.keys[..]);
+    }
+
+    #[test]
+    fn an_adapter_has_blocks_of_its_own() {
+        let prompt = Prompt::Whole(vec![run(1, 32, false)]);
+        let said = OutputRef {
+            session: 5,
+            turn: 0,
+            len: 0,
+        };
+        let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
+            let (_, plan) = SessionContent::default().turn(&prompt, lora, said, 8, false);
+            plan.keys.clone()
+        });
+        assert_eq!(one, again);
+        assert!(
+            base.iter()
+                .all(|key| !one.contains(key) && !other.contains(key))
+        );
+        assert!(one.iter().all(|key| !other.contains(key)));
     }
 }

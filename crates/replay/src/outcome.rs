@@ -90,6 +90,21 @@ pub struct Outcome<'a> {
     pub queued_ns: u64,
     /// The words of a failure (online only).
     pub error: Option<&'a str>,
+    /// What the answer said of itself (online only).
+    pub reply: Option<&'a HttpReply>,
+}
+
+/// What an answer over HTTP says besides its tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HttpReply {
+    /// Its status; `None`: no answer came.
+    pub status: Option<u16>,
+    /// The server that it names in its headers, where they were asked for.
+    pub pod: Option<String>,
+    /// The id of the completion.
+    pub id: Option<String>,
+    /// Prompt tokens from the prefix cache; `None`: it does not say.
+    pub cached: Option<u32>,
 }
 
 /// The way of a request's cache from a prefill worker to a decode worker.

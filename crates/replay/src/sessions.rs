@@ -50,7 +50,13 @@ impl OpenSession {
             turn,
             len: spec.output,
         };
-        self.content.turn(&spec.prompt, output, block_size, grows)
+        self.content.turn(
+            &spec.prompt,
+            spec.lora.as_deref(),
+            output,
+            block_size,
+            grows,
+        )
     }
 
     pub(super) fn turn(&self, turn: u32) -> &Turn {

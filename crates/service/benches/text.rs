@@ -67,7 +67,7 @@ fn main() {
     ];
     time("render a conversation", rounds, |_| {
         let chat = ChatInput {
-            messages: &messages,
+            messages: messages.as_slice().into(),
             tools: None,
             documents: None,
             add_generation_prompt: true,

@@ -48,8 +48,6 @@ pub(super) fn extras(models: &Models, job: &Job, prompt: &Prompt) -> Extras {
 
 /// The plan of a prompt, which `chain` holds, and of its answer.
 pub(super) fn finish(mut chain: Chain<'_>, script: &Script) -> Arc<BlockPlan> {
-    let mut output = Vec::with_capacity(script.len() as usize);
-    output.extend(script.tokens().map(|token| token.id));
-    chain.extend(&output);
+    chain.extend(&script.token_ids());
     Arc::new(chain.finish())
 }

@@ -191,8 +191,12 @@ impl Service {
     }
 
     /// Forgets the prefix cache; `false` when blocks are in use that `running` does not make
-    /// sequences give up. Ranks that have none in use forget theirs all the same, as in vLLM.
-    pub fn reset_prefix_cache(&self, running: bool) -> bool {
+    /// sequences give up. Ranks that have none in use forget theirs all the same, as in vLLM. With
+    /// `external` what lies in the memory of the host is forgotten too.
+    pub fn reset_prefix_cache(&self, running: bool, external: bool) -> bool {
+        if external {
+            self.command(&Command::ResetHostTier);
+        }
         let reset = if running {
             Reset::Preempt
         } else {

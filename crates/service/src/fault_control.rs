@@ -23,6 +23,8 @@ pub struct LiveSettings {
     pub admission: Admission,
     /// What health checks are told.
     pub health: u16,
+    /// `Retry-After` of refusals with 429 or 503, in seconds; `None`: none.
+    pub retry_after_seconds: Option<u32>,
     /// Whose settings these are.
     pub origin: FaultOrigin,
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::{HandOver, LiveSettings};
 use crate::generate::request::{Bias, Prompt, StopString, Stops, Target};
 use crate::generate::tools::{ToolChoice, ToolDef};
+use crate::scripted::ScriptedReply;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::KvSource;
 use vllm_sim_schema_sampler::Compiled;
@@ -150,6 +151,8 @@ pub enum Content {
     /// Free text.
     #[default]
     Text,
+    /// What a script says, whatever was asked for.
+    Scripted(Arc<ScriptedReply>),
     /// Text under a constraint.
     Constrained(Arc<Compiled>),
     /// Text under a constraint, in which a parser looks for calls of tools.

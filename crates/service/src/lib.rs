@@ -5,7 +5,6 @@ mod backlog;
 mod block_plan;
 mod content;
 mod control;
-mod embed;
 pub mod fault;
 mod fault_control;
 mod fault_injector;
@@ -13,14 +12,18 @@ pub mod generate;
 mod hand_over;
 mod job;
 mod leases;
+pub mod logprobs;
 mod models;
+mod ngram;
 mod off_thread;
 mod policy;
+pub mod pooling;
 mod refusal;
 mod reply;
 mod reply_size;
 mod request_faults;
 pub mod scenario;
+pub mod scripted;
 mod serve;
 
 use std::sync::Arc;
@@ -31,6 +34,7 @@ use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
 use crate::generate::tools::{ToolError, ToolSettings, plan_calls};
 use crate::generate::{CONTEXT_START, Generator, Reason, Script, context_after};
 use reply_size::{MAX_BYTES, ReplySize};
+use scripted::ScriptedReplies;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     LiveEngine, ParentRequest, PlannedFinish, RequestInfo, SpanAttributes, Submission,
@@ -45,16 +49,16 @@ use vllm_sim_schema_sampler::{Compiled, ConstraintError, SchemaCache};
 pub use admission::Admission;
 pub use content::ToolRequest;
 pub use control::{Asset, Control, Halt};
-pub use embed::embedding;
 pub use fault_control::{FaultControl, LiveSettings};
 pub use fault_injector::{FaultInjector, GRACE, InjectorAction};
 pub use hand_over::HandOver;
 pub use job::{Content, Job, Shown, Transfer};
 pub use models::{Adapter, LoadError, Models};
+pub use ngram::NgramLookup;
 pub use off_thread::{long_work, off_thread};
 pub use policy::{AdmitAt, CallLength, ContextCheck, ModelName, Policy, ToolSchemas, ValidateAt};
 pub use refusal::{Refusal, Refused};
-pub use reply::{Choice, Reply};
+pub use reply::{Choice, Reply, TokenUsage};
 pub use request_faults::RequestFaults;
 pub use serve::{EngineChecks, GenerationRequest, OutputRoom, Prepared, Protocol, Served};
 pub use vllm_sim_engine::{CachedBlock, Command, Reset};
@@ -169,6 +173,8 @@ pub struct Settings {
     pub followed: bool,
     /// What is done here of each request.
     pub role: Role,
+    /// How drafts are found in the text; `None`: not there.
+    pub ngram: Option<NgramLookup>,
 }
 
 /// What the engines of a service do of a request.
@@ -193,6 +199,8 @@ pub struct Service {
     pub control: Control,
     /// What may go wrong, and what an operator may change.
     pub faults: FaultControl,
+    /// What is said to messages that match.
+    pub replies: ScriptedReplies,
     ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
     schemas: SchemaCache,
@@ -231,6 +239,7 @@ impl Service {
             generator,
             control: Control::default(),
             faults: FaultControl::default(),
+            replies: ScriptedReplies::default(),
             ranks,
             schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(Hasher::new),
@@ -442,6 +451,7 @@ impl Service {
         };
         let form = match &job.content {
             Content::Text => OutputForm::Text,
+            Content::Scripted(reply) => OutputForm::Scripted(reply.clone()),
             Content::Constrained(compiled) => OutputForm::Exact(self.sample(compiled, key)?),
             Content::Parsed(compiled) => OutputForm::Parsed(self.sample(compiled, key)?),
             Content::Tools {
@@ -462,8 +472,8 @@ impl Service {
                 }
             }
         };
-        let limit = match (&form, self.settings.role) {
-            (OutputForm::Calls(_), Role::Whole | Role::Decode) if job.whole_calls => room,
+        let limit = match self.settings.role {
+            Role::Whole | Role::Decode if job.whole_calls && form.calls() => room,
             _ => limit,
         };
         Ok(self.generator.script(&GenerateRequest {
@@ -505,6 +515,8 @@ impl Service {
         let followed = self.settings.followed.then(|| sequence.plan.clone());
         sequence.priority = job.priority;
         sequence.timeline = script.times.clone();
+        let ngram = self.settings.ngram.as_ref();
+        sequence.drafts = ngram.map(|ngram| ngram.of_script(&prompt.tokens, script));
         if script.calls.len() > 1 {
             sequence.no_gap = script.further_calls();
         }

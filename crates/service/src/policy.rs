@@ -32,6 +32,24 @@ pub struct Policy {
     pub calls: CallLength,
 }
 
+impl Policy {
+    /// The rules of an API between programs, which sends prompts as token ids: no model to name,
+    /// admission with the job alone, and the prompt alone has to fit.
+    pub fn of_token_ids(limits: Limits, defaults: SamplingDefaults, max_bad_words: usize) -> Self {
+        Self {
+            limits,
+            defaults,
+            max_bad_words,
+            tool_schemas: ToolSchemas::Any,
+            model_name: ModelName::Optional,
+            admission: AdmitAt::Submission,
+            validation: ValidateAt::BeforePrompt,
+            context: ContextCheck::Prompt,
+            calls: CallLength::Cut,
+        }
+    }
+}
+
 /// How long calls of tools may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallLength {

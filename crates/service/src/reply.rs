@@ -16,7 +16,29 @@ pub struct Reply {
     pub size: usize,
     /// Whether a sequence goes on for a while after its last token.
     pub lingers: bool,
+    /// Who wants to know its tokens when it has gone.
+    pub(crate) usage: Option<Arc<TokenUsage>>,
     in_flight: Arc<AtomicU32>,
+}
+
+/// Tokens of a request, for who asks after its end.
+#[derive(Debug, Default)]
+pub struct TokenUsage {
+    prompt: AtomicU32,
+    completion: AtomicU32,
+}
+
+impl TokenUsage {
+    /// Tokens of the prompts and of all choices; 0 while it goes on, or when it was refused.
+    pub fn tokens(&self) -> (u32, u32) {
+        let read = |count: &AtomicU32| count.load(Ordering::Relaxed);
+        (read(&self.prompt), read(&self.completion))
+    }
+
+    fn add(&self, prompt: u32, completion: u32) {
+        self.prompt.fetch_add(prompt, Ordering::Relaxed);
+        self.completion.fetch_add(completion, Ordering::Relaxed);
+    }
 }
 
 /// One sequence of a job: what will be said and how far it is.
@@ -59,6 +81,7 @@ impl Reply {
             prompts,
             size,
             lingers: false,
+            usage: None,
             in_flight,
         }
     }
@@ -102,6 +125,10 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        if let Some(usage) = &self.usage {
+            let completion = self.choices.iter().map(Choice::released).sum();
+            usage.add(self.prompt_tokens(), completion);
+        }
         self.in_flight
             .fetch_sub(self.choices.len() as u32, Ordering::Relaxed);
     }

@@ -9,10 +9,12 @@ use std::time::Duration;
 use super::content::{ToolRequest, content};
 use super::policy::{AdmitAt, CallLength, Policy, ToolSchemas, ValidateAt};
 use super::{
-    Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Shown, Transfer,
-    long_work,
+    Content, Job, Refusal, Refused, Reply, RequestFaults, ServeError, Service, Shown, TokenUsage,
+    Transfer, long_work,
 };
+use crate::fault::FaultOrigin;
 use crate::generate::request::{Prompt, Target};
+use crate::scripted::ScriptedReply;
 use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_wire::sampling::output_budget;
@@ -65,6 +67,8 @@ pub struct GenerationRequest<'r> {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// What befalls it on purpose.
     pub faults: Option<Arc<RequestFaults>>,
+    /// Who wants to know its tokens when it has gone.
+    pub usage: Option<Arc<TokenUsage>>,
 }
 
 /// What the length of an answer is measured against.
@@ -178,6 +182,8 @@ impl Service {
         mut protocol: P,
     ) -> Result<Served<P::View>, Refused<P::View>> {
         let ready = self.prepare(policy, &mut request, &mut protocol).await?;
+        let scripted = self.scripted(&request, &ready)?;
+        let usage = request.usage.take();
         let (mut view, transfer) = protocol.view(&ready);
         let late = self.check_late(policy, &request, &ready);
         let strict = policy.tool_schemas == ToolSchemas::Whitelisted;
@@ -207,7 +213,7 @@ impl Service {
                 OutputRoom::Shared => asked.or(policy.defaults.max_tokens).is_some(),
                 OutputRoom::PerPrompt | OutputRoom::Context => asked.is_some(),
             },
-            content,
+            content: scripted.map_or(content, Content::Scripted),
             whole_calls: policy.calls == CallLength::Whole,
             reasoning: request.reasoning,
             priority: request.priority,
@@ -226,10 +232,33 @@ impl Service {
             ..own
         };
         match self.generate_away(job).await {
-            Ok(reply) => Ok(Served { view, reply }),
+            Ok(mut reply) => {
+                reply.usage = usage;
+                Ok(Served { view, reply })
+            }
             Err(error) if error.is_late() => Err(Refused::Late(error.into(), view)),
             Err(error) => Err(Refused::Early(error.into())),
         }
+    }
+
+    /// What a script has in store for a request: a reply, or nothing.
+    ///
+    /// # Errors
+    /// A failure.
+    fn scripted(
+        &self,
+        request: &GenerationRequest<'_>,
+        ready: &Prepared,
+    ) -> Result<Option<Arc<ScriptedReply>>, Refusal> {
+        let text = ready.prompts.first().map_or("", |prompt| &*prompt.echo);
+        let asked = request.model.filter(|name| !name.is_empty());
+        let model = asked.unwrap_or(self.models.displayed());
+        self.replies.choose(text, model).map_err(|(fault, name)| {
+            let settings = request.faults.as_ref().map(|faults| &faults.settings);
+            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+            self.faults.count(name, &origin);
+            Refusal::Invalid(fault)
+        })
     }
 
     /// What vLLM does before the headers of a stream go out.

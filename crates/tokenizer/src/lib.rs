@@ -20,7 +20,9 @@ mod tokenizer;
 #[cfg(feature = "hf")]
 mod tests;
 
-pub use chat::{ChatInput, ChatTemplates, ContentFormat, TemplateError, plain_text};
+pub use chat::{
+    ChatInput, ChatMessage, ChatMessages, ChatTemplates, ContentFormat, TemplateError, plain_text,
+};
 pub use detokenizer::{Detokenizer, Fragments};
 pub use error::TokenizerError;
 pub use hf::Hf;

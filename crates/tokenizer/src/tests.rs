@@ -358,7 +358,7 @@ fn templates_fail_with_an_error_and_nothing_else() {
     let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"})];
     let render = |template| {
         tokenizer.render_chat(&ChatInput {
-            messages: &messages,
+            messages: messages.as_slice().into(),
             chat_template: Some(template),
             ..ChatInput::default()
         })
@@ -447,7 +447,7 @@ fn messages_of_a_wrong_form_are_refused() {
     ] {
         let messages = [message];
         let error = tokenizer.render_chat(&ChatInput {
-            messages: &messages,
+            messages: messages.as_slice().into(),
             ..ChatInput::default()
         });
         assert_eq!(error.unwrap_err().to_string(), expected);
@@ -460,7 +460,7 @@ fn the_simulated_tokenizer_needs_no_files() {
     assert_eq!(why, "simulated: words and signs");
     let messages = [json!({"role": "user", "content": "This is a test."})];
     let chat = ChatInput {
-        messages: &messages,
+        messages: messages.as_slice().into(),
         add_generation_prompt: true,
         ..ChatInput::default()
     };
@@ -578,7 +578,7 @@ fn large_inputs_are_answered() {
             .map(|n| json!({"role": "user", "content": format!("message {n}")}))
             .collect();
         let chat = ChatInput {
-            messages: &messages,
+            messages: messages.as_slice().into(),
             ..ChatInput::default()
         };
         let text = tokenizer.render_chat(&chat).unwrap();

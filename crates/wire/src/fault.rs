@@ -61,6 +61,20 @@ pub enum ErrorType {
 }
 
 impl ErrorType {
+    /// llm-d's `type` of a status. Source: llm-d-inference-sim `failures.go`.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            400 => Self::BadRequest,
+            401 => Self::Authentication,
+            403 => Self::PermissionDenied,
+            404 => Self::NotFound,
+            422 => Self::UnprocessableEntity,
+            429 => Self::RateLimit,
+            500.. => Self::InternalServer,
+            _ => Self::ApiConnection,
+        }
+    }
+
     /// The text on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -100,6 +114,8 @@ pub struct Fault {
     pub message: String,
     /// The `param` member.
     pub param: Option<String>,
+    /// The header `Retry-After`, in seconds.
+    pub retry_after_seconds: Option<u32>,
 }
 
 impl Fault {
@@ -110,6 +126,7 @@ impl Fault {
             error_type,
             message: message.into(),
             param: None,
+            retry_after_seconds: None,
         }
     }
 

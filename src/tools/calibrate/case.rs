@@ -1,6 +1,7 @@
 //! One measured run, ready to be played again and again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -52,6 +53,10 @@ pub(super) enum Statistic {
 }
 
 impl Statistic {
+    fn is_first_token(self) -> bool {
+        matches!(self, Self::Ttft | Self::TtftMedian | Self::TtftTail)
+    }
+
     fn of(self, latencies: &Latencies) -> f64 {
         match self {
             Self::Ttft => latencies.ttft_mean,
@@ -122,6 +127,7 @@ impl CalibrationCase {
             drains: false,
             stages: 1,
             timeout: None,
+            first_use_stall: Duration::ZERO,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
         };
         let warning = overloaded(bench);
@@ -142,7 +148,7 @@ impl CalibrationCase {
 
     /// A recorded run that describes its deployment.
     pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
-        let mut run = RecordedRun::read(json)?;
+        let mut run = RecordedRun::read(json, &Coefficients::default())?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -266,6 +272,26 @@ impl CalibrationCase {
         let default = Coefficients::default().front_end_us;
         self.has_front_end
             .then_some(default + self.front_end_offset_us)
+    }
+
+    /// What a parameter that moves by the scale of its prior does to every target, where that is
+    /// known without playing: it is what all requests have on average over where in a step they
+    /// arrive. Played, evenly spaced requests all arrive at the same place of a step, and a small
+    /// move changes nothing or a whole step.
+    pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
+        let scale = parameter.prior().scale;
+        let front_end_ms = self.front_end_us().unwrap_or(0.0) / 1e3;
+        let slopes = self.targets.iter().map(|target| match parameter {
+            Parameter::FrontEnd if target.kind == Statistic::Itl || !self.has_front_end => {
+                Some(0.0)
+            }
+            Parameter::FrontEnd => Some(scale / 1e3 / target.measured),
+            Parameter::StepScale if target.kind.is_first_token() => {
+                Some(scale * (1.0 - front_end_ms / target.measured).max(0.0))
+            }
+            _ => None,
+        });
+        slopes.collect()
     }
 
     /// How many stages were measured.

@@ -150,7 +150,8 @@ impl CaseRunner<'_> {
         open: &[usize],
     ) -> Result<LinearFit, CalibrateError> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
-        for &column in open {
+        let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
+        for &column in open.iter().filter(|column| !front_end(**column)) {
             let key = |j: usize| {
                 let column = self.columns[j];
                 (column.parameter, column.deployment.is_some())
@@ -194,6 +195,16 @@ impl CaseRunner<'_> {
             }
         }
         let fitted = self.fitted();
+        for &column in open {
+            let known = |i: &usize| self.cases[*i].known_slopes(self.columns[column].parameter);
+            for (i, slope) in fitted.iter().flat_map(known).enumerate() {
+                if let Some(slope) = slope
+                    && self.concerns(self.columns[column], owners[i])
+                {
+                    slopes[column][i] = slope;
+                }
+            }
+        }
         let base = fitted.iter().flat_map(|i| {
             let case = &self.cases[*i];
             // Stages share what one run counts, unless there is no other.

@@ -183,7 +183,7 @@ fn record(
         let (completion, chat) = match generation {
             Generation::Tokens => {
                 let asked = ChatInput {
-                    messages: &history[..=place],
+                    messages: history[..=place].into(),
                     add_generation_prompt: true,
                     ..ChatInput::default()
                 };

@@ -386,7 +386,11 @@ fn vllm(
     }
     let victims = [Victim::Last, Victim::First];
     let (accept, seed) = drafts(args)?;
-    let speculation = (!accept.is_empty()).then_some(Speculation { accept, free: true });
+    let speculation = (!accept.is_empty()).then_some(Speculation {
+        accept,
+        free: true,
+        drops_last_block: true,
+    });
     Ok(VllmConfig {
         latency: latency(
             args,

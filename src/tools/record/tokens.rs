@@ -9,7 +9,9 @@ use vllm_sim_tokenizer::{ChatInput, ContentFormat, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
-use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
+use vllm_sim_wire::openai::conversation::{
+    ContentFormat as WireFormat, ShownMessage, conversation,
+};
 
 /// The tokens of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -209,8 +211,13 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
     };
     let model = request.model.as_deref().unwrap_or_default();
     // What is not text goes into the template as it is.
-    let messages = conversation(&request.messages, format, model)
-        .unwrap_or_else(|_| request.messages.iter().map(|m| m.raw().clone()).collect());
+    let messages: Vec<Value> = match conversation(&request.messages, format, model) {
+        Ok(messages) => messages.into_iter().map(ShownMessage::into_json).collect(),
+        Err(_) => {
+            let messages = request.messages.iter();
+            messages.map(|m| m.to_json().into_owned()).collect()
+        }
+    };
     let tools: Option<Vec<Value>> = request
         .tools
         .as_ref()
@@ -225,7 +232,7 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         kwargs.insert("reasoning_effort".to_owned(), effort.clone().into());
     }
     let text = tokenizer.render_chat(&ChatInput {
-        messages: &messages,
+        messages: messages.as_slice().into(),
         tools: tools.as_deref(),
         documents: documents.as_ref(),
         add_generation_prompt: request.add_generation_prompt,

@@ -9,6 +9,8 @@ pub struct Deployment {
     pub engine: EngineSpec,
     /// GPUs of a worker.
     pub gpus: u32,
+    /// The flags that describe it, those added by us included.
+    pub flags: Vec<String>,
     /// Seed of all draws.
     pub seed: u64,
     /// What a report says about it: names and values.

@@ -22,10 +22,10 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
 use super::dynamo_run;
-use super::usage::refuse;
+use super::usage::{command_line, refuse};
 pub use deploy::{Deploy, Deployment, Sort};
+pub(super) use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
-pub(super) use options::{PoolArgs, ReportArgs, WorkloadArgs, split};
 pub(super) use pools::{Pools, pools};
 use sink::{facts, sink};
 pub(super) use workload::{limit, open};
@@ -40,6 +40,7 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What to tell the user.
 pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String> {
+    let typed = command_line("replay", args);
     let parsed = split::<ReplayArgs>(args)?;
     let (flags, loose) = match parsed.wants_help() {
         true => Default::default(),
@@ -70,11 +71,11 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     if served {
         let (report, wall) = online::run(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        return write_report(&report, &args.report, Some(wall), &[targets]);
+        return write_report(&report, &args.report, Some(wall), &[targets], &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let report = dynamo_run::dynamo_run(dir)?;
-        return write_report(&report, &args.report, None, &[]);
+        return write_report(&report, &args.report, None, &[], &typed);
     }
     let pools = pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
@@ -83,7 +84,7 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let started = wall_clock();
     let report = play(&pools, source.as_mut(), pace, limit, &args.report)?;
     let wall = wall_clock().duration_since(started);
-    write_report(&report, &args.report, Some(wall), &about)
+    write_report(&report, &args.report, Some(wall), &about, &typed)
 }
 
 #[expect(
@@ -131,6 +132,7 @@ fn write_report(
     args: &ReportArgs,
     wall: Option<Duration>,
     about: &[(String, String)],
+    typed: &str,
 ) -> Result<String> {
     let mut json = Vec::new();
     if let Some(file) = &args.report_json {
@@ -145,7 +147,7 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
-        write_page(file, &html::page(report, "vllm-sim replay", about))?;
+        write_page(file, &html::page(report, "vllm-sim replay", about, typed))?;
     }
     if args.report_json.as_deref() == Some("-") {
         return Ok(String::from_utf8(json)?);

@@ -313,7 +313,7 @@ pub(in crate::tools) struct ReportArgs {
 
 /// Which API of a real server is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ApiName {
+pub(in crate::tools) enum ApiName {
     /// `/v1/completions`, prompts of token ids.
     Completions,
     /// `/v1/chat/completions`.

@@ -1,38 +1,28 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{document, escape};
+use vllm_sim_replay::html::{command, document, escape, table};
 
 use super::{Played, PointResult, best, cells, notes};
 
-/// The page of a sweep: good requests per second and GPU as bars, and the table.
-pub(super) fn page(names: &[&str], played: &[PointResult]) -> String {
+/// The page of a sweep: good requests per second and GPU as bars, the table, and the command as it
+/// was typed.
+pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     bars(&mut body, names, played);
-    let (head, rows) = cells(names, played);
+    let (head, mut rows) = cells(names, played);
     let best = best(played);
-    body.push_str("<section><h2>Points</h2><div class=\"wide\"><table><thead><tr>");
-    for cell in &head {
-        let _ = write!(body, "<th>{}</th>", escape(cell));
-    }
-    body.push_str("</tr></thead><tbody>");
-    for (at, row) in rows.iter().enumerate() {
-        body.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let mark = if Some(at) == best && column == 0 {
-                " ★"
-            } else {
-                ""
-            };
-            let tag = if column == 0 { "th" } else { "td" };
-            let _ = write!(body, "<{tag}>{}{mark}</{tag}>", escape(cell));
+    body.push_str("<section><h2>Points</h2>");
+    for (at, row) in rows.iter_mut().enumerate() {
+        if let Some(first) = row.first_mut().filter(|_| Some(at) == best) {
+            first.push_str(" ★");
         }
-        body.push_str("</tr>");
     }
-    body.push_str("</tbody></table></div>");
+    body.push_str(&table(&head, &rows));
     for note in notes(names, played) {
         let _ = write!(body, "<p>{}</p>", escape(&note.replacen('*', "★", 1)));
     }
     body.push_str("</section>");
+    body.push_str(&command(typed));
     document("vllm-sim sweep", &body)
 }
 

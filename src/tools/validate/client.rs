@@ -116,8 +116,10 @@ impl<'a> Client<'a> {
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            self.arrivals
-                .set(now + self.front_end.front_end(running), i);
+            let arrival = now + self.front_end.front_end(running);
+            // Until the kernels of the first request are compiled, nothing is computed.
+            let begin = self.seen[0].sent + self.run.first_use_stall;
+            self.arrivals.set(arrival.max(begin), i);
             if let Some(timeout) = self.run.timeout {
                 self.timeouts.push_back((now + timeout, i));
             }

@@ -1,7 +1,4 @@
-use std::fmt::Write as _;
-
 use serde::Serialize;
-use serde_json::Value;
 
 use super::client::ClientTiming;
 use super::spec::RecordedRun;
@@ -63,6 +60,45 @@ impl Prediction {
     }
 }
 
+/// Points of a distribution.
+const CURVE_POINTS: u32 = 50;
+
+/// How latencies of the completed requests of a run are distributed: in ms, at even shares of the
+/// requests from none to all.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Curves {
+    pub(super) ttft: Vec<f64>,
+    pub(super) itl: Vec<f64>,
+    pub(super) e2e: Vec<f64>,
+}
+
+impl Curves {
+    pub(super) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
+        let complete = || run.requests.iter().zip(done).filter(|(_, d)| d.complete);
+        let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+        let several = complete().filter(|(r, _)| r.output > 1);
+        Self {
+            ttft: curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
+            itl: curve(
+                several
+                    .map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1))
+                    .collect(),
+            ),
+            e2e: curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
+        }
+    }
+}
+
+/// A distribution as [`Curves`] holds it; empty of nothing.
+pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    let shares = (0..=CURVE_POINTS).map(|i| f64::from(i) / f64::from(CURVE_POINTS));
+    match values.is_empty() {
+        true => Vec::new(),
+        false => shares.map(|share| percentile(&values, share)).collect(),
+    }
+}
+
 impl Latencies {
     fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientTiming)>) -> Self {
         let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,12 +133,13 @@ impl Latencies {
     }
 }
 
-fn mean(values: &[f64]) -> f64 {
+/// 0 of nothing.
+pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Between the two nearest of the sorted values.
-fn percentile(sorted: &[f64], p: f64) -> f64 {
+pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;
     };
@@ -110,95 +147,4 @@ fn percentile(sorted: &[f64], p: f64) -> f64 {
     let low = sorted[at as usize];
     let high = sorted[(at as usize + 1).min(last)];
     low + (high - low) * at.fract()
-}
-
-/// One line of the table.
-pub(in crate::tools) struct Row {
-    id: String,
-    regime: String,
-    /// Percent off: TTFT, ITL, E2E (means); averaged over stages where runs are judged so.
-    errors: [f64; 3],
-}
-
-impl Row {
-    pub(in crate::tools) fn new(run: &Value, prediction: &Prediction) -> Self {
-        let by_stage = run["score_level"].as_str() == Some("stages");
-        let actual = &run["actual"];
-        let pairs: Vec<(&Latencies, &Value)> = match actual["stages"].as_array() {
-            Some(stages) if by_stage => prediction.stages.iter().zip(stages).collect(),
-            _ => vec![(&prediction.summary, &actual["summary"])],
-        };
-        let error = |key: &str, predicted: &dyn Fn(&Latencies) -> f64| {
-            let errors: Vec<f64> = pairs
-                .iter()
-                .filter_map(|(p, a)| Some((predicted(p), a[key].as_f64().filter(|a| *a != 0.0)?)))
-                .map(|(p, a)| (p / a - 1.0) * 100.0)
-                .collect();
-            match errors[..] {
-                [one] => one,
-                _ => mean(&errors.iter().map(|e| e.abs()).collect::<Vec<_>>()),
-            }
-        };
-        let regime = run["regime"].as_str().unwrap_or_default();
-        Self {
-            id: prediction.id.clone(),
-            regime: regime
-                .split([' ', ':'])
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
-            errors: [
-                error("ttft_mean", &|l| l.ttft_mean),
-                error("itl_mean", &|l| l.itl_mean),
-                error("e2e_mean", &|l| l.e2e_mean),
-            ],
-        }
-    }
-}
-
-/// Errors per run, and their medians over the stable runs and over all.
-pub(in crate::tools) fn table(rows: &[Row]) -> String {
-    let width = rows
-        .iter()
-        .map(|row| row.id.len())
-        .max()
-        .unwrap_or(0)
-        .max(24);
-    let mut text = String::new();
-    let mut line = |name: &str, regime: &str, [ttft, itl, e2e]: [f64; 3]| {
-        let _ = writeln!(
-            text,
-            "{name:<width$}  {regime:<9} {ttft:>8.1} {itl:>8.1} {e2e:>8.1}"
-        );
-    };
-    for row in rows {
-        line(&row.id, &row.regime, row.errors);
-    }
-    let mut sum_up = |name: &str, rows: &[&Row]| {
-        let columns = [0, 1, 2].map(|i| {
-            let mut errors: Vec<f64> = rows.iter().map(|row| row.errors[i].abs()).collect();
-            errors.sort_by(f64::total_cmp);
-            (percentile(&errors, 0.5), mean(&errors))
-        });
-        line(
-            &format!("median of {} {name}", rows.len()),
-            "",
-            columns.map(|c| c.0),
-        );
-        line(
-            &format!("mean of {} {name}", rows.len()),
-            "",
-            columns.map(|c| c.1),
-        );
-    };
-    let stable: Vec<&Row> = rows.iter().filter(|row| row.regime == "stable").collect();
-    if !stable.is_empty() {
-        sum_up("stable runs", &stable);
-    }
-    sum_up("runs", &rows.iter().collect::<Vec<_>>());
-    let head = format!(
-        "{:<width$}  {:<9} {:>8} {:>8} {:>8}\n",
-        "run (errors in percent)", "regime", "TTFT", "ITL", "E2E"
-    );
-    head + &text
 }

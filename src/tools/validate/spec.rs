@@ -26,6 +26,9 @@ pub(in crate::tools) struct RecordedRun {
     pub drains: bool,
     pub stages: usize,
     pub timeout: Option<Duration>,
+    /// How long the first request waits for kernels that are compiled at their first use, and all
+    /// that come meanwhile.
+    pub first_use_stall: Duration,
     pub max_in_flight: usize,
 }
 
@@ -40,8 +43,11 @@ pub(in crate::tools) struct Request {
     pub plan: Arc<BlockPlan>,
 }
 
-/// A front end in another cluster behind its own load generator (vLLM 0.11 on GKE).
-const SLOW_FRONT_END_US: f64 = 15_400.0;
+/// What a front end in another cluster behind its own load generator (vLLM 0.11 on GKE) takes
+/// beyond the usual one.
+const SLOW_FRONT_END_US: f64 = 9_800.0;
+/// Fitted to public runs with the constants of the roofline (`tests/python/roofline_fit.py`).
+const FIRST_USE_STALL: Duration = Duration::from_millis(3_840);
 /// Prompt lengths lie within this share of their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
@@ -86,17 +92,28 @@ impl<'a> RunFields<'a> {
             .ok_or_else(|| self.wrong(path, "must be a string"))
     }
 
+    /// Seconds; `None`: not there.
+    fn duration(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
+        let seconds = self.at(path).as_f64();
+        let duration = seconds.map(Duration::try_from_secs_f64).transpose();
+        duration.map_err(|error| self.wrong(path, error.to_string()))
+    }
+
     fn flag(&self, path: &str) -> bool {
         self.at(path).as_bool() == Some(true)
     }
 }
 
 impl RecordedRun {
-    pub(in crate::tools) fn read(value: &Value) -> Result<Self, ValidateError> {
+    /// `coefficients` are those of the roofline; how slow a front end is, a run says itself.
+    pub(in crate::tools) fn read(
+        value: &Value,
+        coefficients: &Coefficients,
+    ) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = RunFields { run: &id, value };
         let ranks = fields.count("dp")?.max(1);
-        let setup = setup(&fields, ranks)?;
+        let setup = setup(&fields, ranks, coefficients)?;
         let engine = engine(&fields, &setup)?;
         let requests = match fields.text("workload.kind")? {
             "shared_prefix" => shared_prefix(&fields, engine.block_size)?,
@@ -106,15 +123,12 @@ impl RecordedRun {
                 return Err(fields.wrong("workload.kind", problem));
             }
         };
-        let timeout = match fields.at("workload.client_timeout_s").as_f64() {
-            None => None,
-            Some(s) => Some(
-                Duration::try_from_secs_f64(s)
-                    .map_err(|e| fields.wrong("workload.client_timeout_s", e.to_string()))?,
-            ),
-        };
+        let timeout = fields.duration("workload.client_timeout_s")?;
         let cap = fields.at("workload.client_max_concurrency").as_u64();
         Ok(Self {
+            first_use_stall: fields
+                .duration("workload.first_use_stall_s")?
+                .unwrap_or_else(|| first_use_stall(&fields, &setup)),
             setup,
             engine,
             ranks,
@@ -128,7 +142,24 @@ impl RecordedRun {
     }
 }
 
-fn setup(fields: &RunFields, ranks: u32) -> Result<Setup, ValidateError> {
+/// A server just started compiles its Triton kernels, which multiply experts in bf16, when the
+/// first request needs them. Engines in process were warmed up.
+fn first_use_stall(fields: &RunFields, setup: &Setup) -> Duration {
+    let shape = &setup.shape;
+    let triton = shape.moe.is_some() && shape.quantization.scheme == Scheme::None;
+    let in_process = fields.at("workload.api").as_str();
+    let in_process = in_process.is_some_and(|api| api.contains("in process"));
+    match triton && !in_process {
+        true => FIRST_USE_STALL,
+        false => Duration::ZERO,
+    }
+}
+
+fn setup(
+    fields: &RunFields,
+    ranks: u32,
+    coefficients: &Coefficients,
+) -> Result<Setup, ValidateError> {
     let name = fields.text("hardware")?;
     let gpu =
         gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
@@ -137,12 +168,12 @@ fn setup(fields: &RunFields, ranks: u32) -> Result<Setup, ValidateError> {
         .at("source")
         .as_str()
         .is_some_and(|s| s.contains("GKE"));
-    let defaults = Coefficients::default();
-    let each = defaults.front_end_sequence_us;
     let (front_end_us, front_end_sequence_us) = match (in_process, slow) {
         (true, _) => (0.0, 0.0),
-        (false, true) => (SLOW_FRONT_END_US, each),
-        (false, false) => (defaults.front_end_us, each),
+        (false, slow) => (
+            coefficients.front_end_us + if slow { SLOW_FRONT_END_US } else { 0.0 },
+            coefficients.front_end_sequence_us,
+        ),
     };
     Ok(Setup {
         tp: fields.count("tp")?,
@@ -157,7 +188,7 @@ fn setup(fields: &RunFields, ranks: u32) -> Result<Setup, ValidateError> {
         coefficients: Coefficients {
             front_end_us,
             front_end_sequence_us,
-            ..defaults
+            ..*coefficients
         },
         ..Setup::new(shape(fields)?, gpu.clone())
     })
@@ -172,6 +203,7 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
     let experts = n("experts")?;
     let scheme = match fields.text("model_config.weight_quantization")? {
         "none" => Scheme::None,
+        "fp8_block" => Scheme::Fp8Block,
         s if s.starts_with("fp8") => Scheme::Fp8,
         s if s.starts_with("int8") => Scheme::Int8,
         _ => Scheme::Int4,

@@ -92,6 +92,47 @@ fn every_flag_of_vllm_serve_is_known() {
 }
 
 #[test]
+fn flags_of_earlier_releases_are_refused_as_vllm_refuses_them() {
+    let read = |words: &[&str]| try_words(&[&["vllm", "serve", "m"], words].concat(), &[]);
+    assert_eq!(
+        read(&["--use-v2-block-manager", "--num-scheduler-steps", "8"])
+            .unwrap_err()
+            .to_string(),
+        "unrecognized arguments: --num-scheduler-steps (vLLM 0.33.0 has no such flag; \
+         --vllm-version 0.9 takes it)"
+    );
+    let steps = ["--num-scheduler-steps", "8", "--vllm-version"];
+    for (version, taken) in [
+        ("0.9.2", true),
+        ("v0.8.5", true),
+        ("0.10.0", false),
+        ("dev", true),
+    ] {
+        let words = [&steps[..], &[version]].concat();
+        assert_eq!(read(&words).is_ok(), taken, "{version}");
+    }
+    let llmd = ["vllm-sim", "--model", "m", "--num-scheduler-steps", "8"];
+    assert_eq!(
+        try_words(&llmd, &[]).unwrap().ignored,
+        ["--num-scheduler-steps"]
+    );
+}
+
+#[test]
+fn flags_that_vllm_acts_by_are_told_apart() {
+    let words = [
+        "vllm",
+        "serve",
+        "m",
+        "--enforce-eager",
+        "--trust-remote-code",
+    ];
+    let loaded = try_words(&words, &[]).unwrap();
+    assert_eq!(loaded.ignored, ["--enforce-eager", "--trust-remote-code"]);
+    assert_eq!(loaded.felt, ["--enforce-eager"]);
+}
+
+#[test]
 fn ignored_flags_are_named_once_whatever_they_take() {
     for (name, arity) in ignored_flags() {
         let flag = format!("--{name}");
@@ -100,13 +141,15 @@ fn ignored_flags_are_named_once_whatever_they_take() {
             Arity::Value => &["1"],
             Arity::List => &["1", "2"],
         };
-        let words = [&["vllm", "serve", "m", &flag], value, &["--port", "7"]].concat();
+        let old = ["vllm", "serve", "m", "--vllm-version", "0.7.0"];
+        let words = [&old[..], &[&flag], value, &["--port", "7"]].concat();
         let loaded = try_words(&words, &[]).unwrap();
         assert_eq!(loaded.ignored, [flag.as_str()], "{name}");
         assert_eq!(loaded.config.server.port, 7, "{name}");
         if arity == Arity::Switch {
             let off = format!("--no-{name}");
-            let loaded = try_words(&["vllm", "serve", "m", &off], &[]).unwrap();
+            let words = [&old[..], &[&off]].concat();
+            let loaded = try_words(&words, &[]).unwrap();
             assert_eq!(loaded.ignored, [flag.as_str()]);
         }
     }
@@ -138,7 +181,15 @@ fn help_is_grouped_and_knows_the_mode() {
     let text = help(CliMode::Llmd, "");
     assert!(text.contains("--time-to-first-token <DURATION>"), "{text}");
     assert!(text.contains("Scheduler and queue:") && text.contains("[default: 5]"));
-    assert!(!text.contains("--hf-endpoint"));
+    assert!(!text.contains("--hf-endpoint") && text.lines().count() < 100);
+    for word in text
+        .split_whitespace()
+        .filter_map(|w| w.strip_prefix("--help="))
+    {
+        let group = help(CliMode::Llmd, word.trim_end_matches([';', ',']));
+        assert!(word == "WORD" || group.contains("  --"), "{word}");
+    }
+    assert!(help(CliMode::Llmd, "kv-events").contains("--kv-events-config"));
     assert!(help(CliMode::Vllm, "").contains("[default: 256]"));
     assert!(help(CliMode::Vllm, "all").contains("--hf-endpoint"));
     let some = help(CliMode::Vllm, "max-num");

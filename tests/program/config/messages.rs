@@ -7,7 +7,6 @@ const MESSAGES: &[(&[&str], &str)] = &[
     (&["--model", ""], "model parameter is empty"),
     (&["--mode", "hello"], "invalid mode 'hello'"),
     (&["--port", "-50"], "invalid port"),
-    (&["--port", "0"], "invalid port"),
     (&["--port", "65536"], "invalid port"),
     (
         &["--inter-token-latency", "-1s"],
@@ -351,6 +350,41 @@ const MESSAGES: &[(&[&str], &str)] = &[
     (
         &["--speculative-config", r#"{"method":"ngram"}"#],
         "num_speculative_tokens must be between 1 and 64",
+    ),
+    (
+        &[
+            "--speculative-config",
+            r#"{"method":"mtp","num_speculative_tokens":2,"synthetic_acceptance_length":2}"#,
+        ],
+        "are only valid with rejection_sample_method='synthetic'.",
+    ),
+    (
+        &[
+            "--speculative-config",
+            r#"{"method":"mtp","num_speculative_tokens":2,"rejection_sample_method":"synthetic"}"#,
+        ],
+        "requires exactly one of synthetic_acceptance_rates or synthetic_acceptance_length.",
+    ),
+    (
+        &[
+            "--speculative-config",
+            r#"{"method":"mtp","num_speculative_tokens":2,"rejection_sample_method":"synthetic","synthetic_acceptance_rates":[0.5,0.6]}"#,
+        ],
+        "synthetic_acceptance_rates must be non-increasing, got [0.5,0.6].",
+    ),
+    (
+        &[
+            "--speculative-config",
+            r#"{"method":"mtp","num_speculative_tokens":2,"rejection_sample_method":"synthetic","synthetic_acceptance_length":3.5}"#,
+        ],
+        "synthetic_acceptance_length must be in [1, 3], got 3.5.",
+    ),
+    (
+        &[
+            "--speculative-config",
+            r#"{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_min":4,"prompt_lookup_max":3}"#,
+        ],
+        "prompt_lookup_min=4 must be <= prompt_lookup_max=3",
     ),
     (
         &[

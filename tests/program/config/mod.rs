@@ -7,10 +7,12 @@
 
 mod chart;
 mod cli_modes;
+mod devices;
 mod flags;
 mod layers;
 mod llmd_table;
 mod messages;
+mod offload;
 mod printed;
 mod shapes;
 mod sources;

@@ -151,6 +151,18 @@ fn objects_can_be_typed_key_by_key() {
 }
 
 #[test]
+fn keys_that_are_typed_one_by_one_are_bounded() {
+    let deep = format!("--hf-overrides{}", ".a".repeat(5000));
+    let error = refusal(&[&deep, "1"]);
+    assert!(
+        error.contains("is not a path of at most 100 keys"),
+        "{error}"
+    );
+    let most = format!("--hf-overrides{}", ".a".repeat(100));
+    serve(&[&most, "1"]);
+}
+
+#[test]
 fn numbers_may_carry_vllms_suffixes() {
     for (text, tokens) in [
         ("32k", 32_000),
@@ -254,7 +266,11 @@ fn drafts_have_a_chance_each() {
         .speculative
         .unwrap();
     assert_eq!((spec.method.as_str(), spec.num_tokens), ("ngram", 3));
-    assert_eq!(spec.acceptance, [0.85, 0.3, 0.0]);
+    assert_eq!(spec.acceptance, [0.12, 0.85, 0.9]);
+    assert_eq!(spec.prompt_lookup, Some((3, 3)));
+    let as_dynamo = serve(&["--spec-tokens", "3"]).engine.speculative.unwrap();
+    assert_eq!(as_dynamo.acceptance, [0.85, 0.3, 0.0]);
+    assert!(as_dynamo.drops_last_block && as_dynamo.prompt_lookup.is_none());
     let words = [
         "--spec-tokens",
         "2",
@@ -267,6 +283,62 @@ fn drafts_have_a_chance_each() {
         [0.5, 0.25]
     );
     assert!(serve(&[]).engine.speculative.is_none());
+}
+
+fn drafts(config: serde_json::Value) -> vllm_sim_config::Speculative {
+    let config = serve(&["--speculative-config", &config.to_string()]);
+    config.engine.speculative.unwrap()
+}
+
+#[test]
+fn synthetic_acceptance_is_vllms() {
+    let of = |key: &str, value: serde_json::Value| {
+        let mut config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
+            "rejection_sample_method": "synthetic"});
+        config[key] = value;
+        drafts(config).acceptance
+    };
+    let close = |found: Vec<f64>, expected: [f64; 4]| {
+        let pairs = found.iter().zip(expected);
+        assert!(
+            pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9),
+            "{found:?}"
+        );
+    };
+    close(
+        of("synthetic_acceptance_length", json!(3.24)),
+        [1.0, 1.0, 0.24, 0.0],
+    );
+    close(of("synthetic_acceptance_length", json!(1)), [0.0; 4]);
+    close(of("synthetic_acceptance_length", json!(5.0)), [1.0; 4]);
+    let rates = json!([0.8, 0.4, 0.4, 0.0]);
+    close(
+        of("synthetic_acceptance_rates", rates),
+        [0.8, 0.5, 1.0, 0.0],
+    );
+}
+
+#[test]
+fn only_what_reads_the_targets_states_loses_the_last_block_of_a_hit() {
+    let of = |method: &str, key: &str, on: bool| {
+        let mut config = json!({"method": method, "model": "d", "num_speculative_tokens": 2});
+        config[key] = on.into();
+        drafts(config).drops_last_block
+    };
+    let plain = "disable_lookahead_block_hashes";
+    assert!(of("eagle3", plain, true) && of("mtp", plain, true));
+    assert!(!of("eagle3", plain, false) && !of("draft_model", plain, true));
+    let transfer = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
+    for (drop, expected) in [(false, true), (true, false)] {
+        let config = json!({"method": "eagle", "model": "d", "num_speculative_tokens": 2,
+            "disable_eagle_block_drop": drop});
+        let words = ["--kv-transfer-config", transfer, "--speculative-config"];
+        let config = serve(&[&words[..], &[&config.to_string()]].concat());
+        assert_eq!(
+            config.engine.speculative.unwrap().drops_last_block,
+            expected
+        );
+    }
 }
 
 #[test]
@@ -298,7 +370,7 @@ const LINES: &[&str] = &[
     "vllm serve m --load-format dummy --served-model-name tiny-llama --host 127.0.0.1 --max-model-len 1024 --block-size 32 --enforce-eager --max-num-seqs 1 --max-num-queued-reqs 1 --shutdown-timeout 20 --sse-keep-alive-interval 1 --scheduling-policy priority --prefix-caching-hash-algo xxhash_cbor --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://127.0.0.1:5557\"}' --num-gpu-blocks-override 40 --enable-mfu-metrics --disable-uvicorn-access-log --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":3,\"prompt_lookup_max\":3}'",
     "vllm serve m --load-format dummy --served-model-name tiny-llama --host 127.0.0.1 --max-model-len 1024 --block-size 32 --enforce-eager --data-parallel-size 2 --max-num-seqs 1 --sse-keep-alive-interval 1 --enable-lora --max-loras 1 --max-lora-rank 8 --lora-modules sql-lora=adapters/sql-lora --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://127.0.0.1:5557\"}' --num-gpu-blocks-override 40 --prefix-caching-hash-algo sha256",
     "vllm serve /mnt/models --served-model-name NAME publishers/NS/models/NAME --port 8000 --disable-access-log-for-endpoints /health,/metrics,/ping --shutdown-timeout 60 --tensor-parallel-size 2 --kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}' --enable-ssl-refresh --ssl-certfile /c --ssl-keyfile /k",
-    "vllm serve m -tp 2 -dp 4 -pp 1 -q fp8 -O3 -cc.mode=3 -ac.backend FLASH_ATTN -n 2 -r 0 --no-enable-log-requests --disable-log-requests --gpu-memory-utilization=0.95 --swap-space 4 --trust-remote-code --cudagraph-capture-sizes 1 2 4 --compilation-config.cudagraph_mode FULL_DECODE_ONLY --tool-strict-level parameter --structured-outputs-config.disable_any_whitespace true",
+    "vllm serve m --vllm-version 0.10.2 -tp 2 -dp 4 -pp 1 -q fp8 -O3 -cc.mode=3 -ac.backend FLASH_ATTN -n 2 -r 0 --no-enable-log-requests --disable-log-requests --gpu-memory-utilization=0.95 --swap-space 4 --trust-remote-code --cudagraph-capture-sizes 1 2 4 --compilation-config.cudagraph_mode FULL_DECODE_ONLY --tool-strict-level parameter --structured-outputs-config.disable_any_whitespace true",
     "vllm serve --config /dev/null m --data-parallel-size 8 --data-parallel-size-local 8 --data-parallel-multi-port-external-lb --data-parallel-supervisor-port 8020 --async-scheduling --max-num-batched-tokens 8k --all2all-backend naive",
 ];
 

@@ -115,6 +115,21 @@ fn a_chat_that_is_read_straight_is_the_one_that_the_schema_makes() {
 }
 
 #[test]
+fn a_completion_that_is_read_straight_is_the_one_that_the_schema_makes() {
+    fuzz("plain completion", 1, corpus(), |input| {
+        let bounds = RequestBounds::default();
+        if let Some(mut request) = CompletionRequest::read_plain(input, &bounds) {
+            let value = body::read(Some("application/json"), input).unwrap();
+            let parsed = CompletionRequest::parse(&value, &bounds);
+            if value.get("max_tokens").is_none_or(Value::is_null) {
+                request.max_tokens = Some(16);
+            }
+            assert_eq!(parsed, Ok(request));
+        }
+    });
+}
+
+#[test]
 fn request_classes_take_or_refuse() {
     fuzz("request classes", 1, corpus(), |input| {
         let Ok(value) = body::read(Some("application/json"), input) else {

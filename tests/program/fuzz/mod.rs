@@ -4,7 +4,7 @@
 //! `FUZZ_CASES` is the number of inputs of a target, `FUZZ_FROM` the number of the first. CI runs it
 //! within 1 GiB of address space (`.ci/run`).
 //!
-//! - `bodies`: JSON as Python reads it, request classes, the chat that is read straight
+//! - `bodies`: JSON as Python reads it, request classes, the chats and completions that are read straight
 //! - `constraints`: schemas, patterns, grammars, structural tags
 //! - `files`: YAML, traces, results, tables of a profiler, recordings
 //! - `served`: forms and media, through a server

@@ -104,7 +104,7 @@ fn chat<'a>(case: &'a Map<String, Value>, template: &'a str) -> ChatInput<'a> {
     let list = |name: &str| case.get(name).and_then(Value::as_array).map(Vec::as_slice);
     let flag = |name: &str| case.get(name) == Some(&Value::Bool(true));
     ChatInput {
-        messages: list("messages").unwrap_or_default(),
+        messages: list("messages").unwrap_or_default().into(),
         tools: list("tools"),
         documents: case.get("documents"),
         add_generation_prompt: flag("add_generation_prompt"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{LatencyKind, SchedulerKind};
+use crate::choices::{LatencyKind, PerformanceMode, SchedulerKind};
 use crate::flag::{Flag, MANY, Scope};
 use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
@@ -50,12 +50,12 @@ flags! {
         .or("1.0").within(0.0, 1e9, "decode-speedup-ratio cannot be negative");
     SCHEDULER: SchedulerKind = Flag::choice("scheduler", Scheduler, words![("pool", SchedulerKind::Pool), ("vllm", SchedulerKind::Vllm), ("sglang", SchedulerKind::Sglang)], "pool: slots, each sequence on its own timeline; vllm: continuous batching; sglang: radix cache.")
         .by_mode("pool", "vllm").also(&["engine-type"]);
-    MAX_NUM_SEQS: u32 = Flag::new("max-num-seqs", Scheduler, "Sequences that run at once.")
+    MAX_NUM_SEQS: u32 = Flag::new("max-num-seqs", Scheduler, "Sequences that run at once [with `serve` 1024 where --gpu has 70 GiB and is no A100].")
         .by_mode("5", "256").also(&["max-running-requests"]).live(Scope::Server)
         .range(1, MANY, "max num seqs cannot be less than 1");
     MAX_NUM_ACTIVE_SEQS: Option<i64> = Flag::new("max-num-active-seqs", Scheduler, "Lowers max-num-seqs without changing what is reported of it.")
         .hide();
-    MAX_NUM_BATCHED_TOKENS: Option<u32> = Flag::new("max-num-batched-tokens", Scheduler, "Token budget of a step.")
+    MAX_NUM_BATCHED_TOKENS: Option<u32> = Flag::new("max-num-batched-tokens", Scheduler, "Token budget of a step [with `serve` 8192 on such GPUs, 16384 from 160 GiB].")
         .by_mode("8192", "2048").suffixed()
         .range(1, MANY, "max-num-batched-tokens cannot be less than 1");
     MAX_WAITING_QUEUE_LENGTH: Option<u32> = Flag::new("max-waiting-queue-length", Scheduler, "Longest queue; a full one answers 429. none: no bound.")
@@ -68,14 +68,26 @@ flags! {
         .range(0, i64::MAX, "max-num-queued-tokens cannot be less than 0");
     ENABLE_CHUNKED_PREFILL: bool = Flag::new("enable-chunked-prefill", Scheduler, "Read a prompt in pieces.")
         .or("true");
-    LONG_PREFILL_TOKEN_THRESHOLD: u32 = Flag::new("long-prefill-token-threshold", Scheduler, "Longest piece of one prompt per step; 0: the budget.")
+    LONG_PREFILL_TOKEN_THRESHOLD: u32 = Flag::new("long-prefill-token-threshold", Scheduler, "Longest piece of one prompt per step, unless it is alone; 0: the budget.")
         .or("0").range(0, MANY, "long-prefill-token-threshold cannot be less than 0");
+    LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE: bool = Flag::new("long-prefill-token-threshold-adaptive", Scheduler, "Such a piece may be at least the budget over the number of requests.")
+        .or("false");
+    PREFILL_SCHEDULE_INTERVAL: u32 = Flag::new("prefill-schedule-interval", Scheduler, "While requests decode, steps from one that reads prompts to the next.")
+        .or("1").range(1, 1_000_000, "prefill-schedule-interval must be between 1 and 1000000");
     SCHEDULING_POLICY: Policy = Flag::choice("scheduling-policy", Scheduler, words![("fcfs", Policy::Fcfs), ("priority", Policy::Priority)], "Order of the queue.")
         .or("fcfs");
     PREEMPTION_MODE: Victim = Flag::choice("preemption-mode", Scheduler, words![("lifo", Victim::Last), ("fifo", Victim::First), ("recompute", Victim::Last), ("swap", Victim::Last)], "Who gives way when blocks run out: the youngest (lifo) or the oldest.")
         .or("lifo");
     ASYNC_SCHEDULING: bool = Flag::new("async-scheduling", Scheduler, "Two steps in flight instead of one.")
         .or("true");
+    MAX_NUM_SCHEDULED_TOKENS: Option<u32> = Flag::new("max-num-scheduled-tokens", Scheduler, "Tokens that a step is given [max-num-batched-tokens]; memory follows the other.")
+        .suffixed().range(1, MANY, "max-num-scheduled-tokens cannot be less than 1");
+    SCHEDULER_RESERVE_FULL_ISL: bool = Flag::new("scheduler-reserve-full-isl", Scheduler, "A prompt waits until all of it fits into the KV cache, not its first piece alone.")
+        .or("true");
+    PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: twice the defaults of max-num-seqs and max-num-batched-tokens.")
+        .or("balanced");
+    ATTENTION_BACKEND: Option<String> = Flag::new("attention-backend", Scheduler, "Attention kernels, such as FLASHMLA or CUTLASS_MLA: they decide the default of block-size.");
+    ALL2ALL_BACKEND: Option<String> = Flag::new("all2all-backend", Parallel, "Kernels of expert parallelism: with deepep_low_latency or nixl_ep a step has 256 tokens by default.");
     WATERMARK: f64 = Flag::new("watermark", Scheduler, "Share of blocks kept free on admission, 0 to 1.")
         .or("0").within(0.0, 0.999_999, "watermark must be at least 0 and less than 1");
     SPECULATIVE_CONFIG: Option<JsonMap> = Flag::new("speculative-config", Scheduler, "Draft tokens: {\"method\", \"num_speculative_tokens\", …}.")
@@ -105,8 +117,9 @@ flags! {
         .or("4096").range(1, MANY, "sglang-clip-max-new-tokens cannot be less than 1");
     SGLANG_SCHEDULE_CONSERVATIVENESS: f64 = Flag::new("sglang-schedule-conservativeness", Scheduler, "SGLang: greater admits less.")
         .or("1.0").within(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
-    LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Where step times come from. auto: the profile or GPU that is named, else the delays.")
+    LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("aic", LatencyKind::Aic), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Where step times come from. auto: the profile, tables or GPU that are named, else the delays.")
         .or("auto");
+    AIC_DATA: Option<PathBuf> = Flag::new("aic-data", Timing, "Folder of NVIDIA's kernel tables: an installed aiconfigurator-core or aisimulate.");
     LATENCY_PROFILE: Option<PathBuf> = Flag::new("latency-profile", Timing, "Measured grid: an NPZ file or a profiler's folder.")
         .also(&["planner-profile-data"]);
     LATENCY_COEFFICIENTS: Option<PathBuf> = Flag::new("latency-coefficients", Timing, "Coefficients fitted by `vllm-sim calibrate`: a file, or the mapping itself.");
@@ -140,6 +153,10 @@ flags! {
     DATA_PARALLEL_SUPERVISOR_PORT: u16 = Flag::new("data-parallel-supervisor-port", Parallel, "The supervisor's port.")
         .or("9256")
         .range(1, 65_535, "invalid data-parallel-supervisor-port: 1 to 65535 are allowed");
+    DATA_PARALLEL_ADDRESS: String = Flag::new("data-parallel-address", Parallel, "Host of the API server that --headless engines join.")
+        .or("127.0.0.1").short(&["dpa"]);
+    DATA_PARALLEL_RPC_PORT: u16 = Flag::new("data-parallel-rpc-port", Parallel, "Its port for that.")
+        .or("29550").short(&["dpp"]).range(1, 65_535, "invalid data-parallel-rpc-port: 1 to 65535 are allowed");
     API_SERVER_COUNT: Option<u32> = Flag::new("api-server-count", Parallel, "API server processes to report [data-parallel-size].")
         .short(&["asc"]).range(0, 1024, "api-server-count cannot be negative");
 }

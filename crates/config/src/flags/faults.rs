@@ -23,6 +23,14 @@ flags! {
         .or("1").live(Scope::Server)
         .within(1e-6, 1e6, "latency factor must be more than 0 and at most 1000000");
     SCENARIO: Option<PathBuf> = Flag::new("scenario", Failures, "YAML file of a scenario: failures and slow-downs over time.");
+    REPLIES: Option<PathBuf> = Flag::new("replies", Failures, "YAML file of scripted replies: what is said, called or refused when a message matches.");
+    RETRY_AFTER: Option<u32> = Flag::new("retry-after", Failures, "Header Retry-After of every answer with 429 or 503, in seconds [none].")
+        .live(Scope::Server)
+        .range(0, i64::MAX, "retry-after cannot be negative");
+    REQUEST_HISTORY: usize = Flag::new("request-history", Server, "How many of the newest requests /admin/requests shows; 0: none.")
+        .or("0").range(0, 1_000_000, "request-history must be between 0 and 1000000");
+    REQUEST_HISTORY_BODIES: bool = Flag::new("request-history-bodies", Server, "It shows their bodies too, prompts among them.")
+        .or("false");
     ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer key that /admin and /fake_metrics ask for. With `serve`, they exist with it, or with --dev-mode.")
         .secret();
 }

@@ -1,5 +1,6 @@
 //! Blocks, and events about them.
 
+use crate::choices::OffloadBackend;
 use crate::flag::{Flag, MANY};
 use crate::group::FlagGroup::{KvCache, KvEvents};
 use crate::read::JsonMap;
@@ -14,7 +15,7 @@ flags! {
         .range(1, MANY, "num-gpu-blocks-override cannot be less than 1");
     KV_CACHE_MEMORY_BYTES: Option<i64> = Flag::new("kv-cache-memory-bytes", KvCache, "Bytes of the KV cache; the number of blocks follows from the model.")
         .suffixed();
-    BLOCK_SIZE: u32 = Flag::new("block-size", KvCache, "Tokens per block.")
+    BLOCK_SIZE: u32 = Flag::new("block-size", KvCache, "Tokens per block [with `serve` and --gpu 32, 64 or 128 where the attention backend wants it].")
         .or("16").also(&["sglang-page-size"])
         .range(1, 65_536, "block-size must be between 1 and 65536");
     ENABLE_PREFIX_CACHING: Option<bool> = Flag::new("enable-prefix-caching", KvCache, "Find full blocks again [as enable-kvcache; with `serve` yes].")
@@ -26,7 +27,19 @@ flags! {
         .or("0").within(0.0, 1.0, "global cache hit threshold must be between in range [0, 1]");
     KV_CACHE_DTYPE: String = Flag::new("kv-cache-dtype", KvCache, "Data type of the cache.")
         .or("auto");
+    PREFIX_CACHE_RETENTION_INTERVAL: Option<u32> = Flag::new("prefix-cache-retention-interval", KvCache, "Layers with a sliding window keep their cache where a prompt ends and at every multiple of so many tokens; 0: there alone; none: everywhere.")
+        .or("0").range(0, MANY, "prefix-cache-retention-interval cannot be negative");
+    DISABLE_HYBRID_KV_CACHE_MANAGER: bool = Flag::new("disable-hybrid-kv-cache-manager", KvCache, "Keep the cache of layers with a sliding window as if they saw everything.")
+        .or("false");
     KV_TRANSFER_CONFIG: Option<JsonMap> = Flag::new("kv-transfer-config", KvCache, "Disaggregated prefill: {\"kv_connector\", \"kv_role\", …}.");
+    KV_OFFLOADING_SIZE: Option<f64> = Flag::new("kv-offloading-size", KvCache, "GiB of host memory that keep KV cache, all GPUs of an engine together [none].")
+        .within(0.0, 1_048_576.0, "kv-offloading-size must be between 0 and 1048576 GiB");
+    KV_OFFLOADING_BACKEND: OffloadBackend = Flag::choice("kv-offloading-backend", KvCache, words![("native", OffloadBackend::Native), ("lmcache", OffloadBackend::LmCache)], "Who keeps it: the engine itself, or an LMCache server, which is not simulated.")
+        .or("native");
+    KV_OFFLOADING_BANDWIDTH: Option<f64> = Flag::new("kv-offloading-bandwidth", KvCache, "GB/s between a GPU and the memory of its host, in each direction [by GPU; 52].")
+        .within(0.001, 1_000_000.0, "kv-offloading-bandwidth must be between 0.001 and 1000000 GB/s");
+    SIMPLE_KV_OFFLOAD: bool = Flag::new("simple-kv-offload", KvCache, "Let --kv-offloading-size mean SimpleCPUOffloadConnector.")
+        .or("false").env(&["VLLM_USE_SIMPLE_KV_OFFLOAD"]).hide();
     KV_SIDE_CHANNEL_HOST: Option<String> = Flag::new("kv-side-channel-host", KvCache, "Host at which decoding servers reach this one (NIXL).")
         .or("localhost").env(&["VLLM_NIXL_SIDE_CHANNEL_HOST"]);
     KV_SIDE_CHANNEL_PORT: u16 = Flag::new("kv-side-channel-port", KvCache, "Its port; rank n takes the n-th after it, and replicas the ports after those.")

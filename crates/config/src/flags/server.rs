@@ -11,8 +11,9 @@ use vllm_sim_observe::otel::OtlpProtocol;
 
 flags! {
     HOST: Option<String> = Flag::new("host", Server, "Address to listen on [all interfaces].");
-    PORT: u16 = Flag::new("port", Server, "Port of the first rank. With `serve`, 0 means any free one.")
-        .or("8000").range_by_mode((1, 65_535), (0, 65_535), "invalid port: 1 to 65535 are allowed");
+    PORT: u16 = Flag::new("port", Server, "Port of the first rank; 0: any free one, which the log and --ready-file name.")
+        .or("8000").range(0, 65_535, "invalid port: 0 to 65535 are allowed");
+    READY_FILE: Option<PathBuf> = Flag::new("ready-file", Server, "A file that is written once the server listens, with the URL of each server, and removed when it ends.");
     UDS: Option<PathBuf> = Flag::new("uds", Server, "Listen on this Unix socket instead of host and port.");
     ROOT_PATH: Option<String> = Flag::new("root-path", Server, "Prefix under which every route exists too.");
     API_KEY: Vec<String> = Flag::new("api-key", Server, "Bearer keys; without any, nobody is asked for one.")
@@ -61,7 +62,7 @@ flags! {
         .or("true").hide();
     GRPC_PORT: Option<u16> = Flag::new("grpc-port", Server, "A port for gRPC alone [the HTTP port serves both].")
         .range(1, 65_535, "invalid grpc-port: 1 to 65535 are allowed");
-    HEADLESS: bool = Flag::new("headless", Server, "Engines without an HTTP server.").or("false");
+    HEADLESS: bool = Flag::new("headless", Server, "Engines without an HTTP server: they join an API server of vLLM.").or("false");
     OTLP_TRACES_ENDPOINT: Option<String> = Flag::new("otlp-traces-endpoint", Server, "Where OpenTelemetry spans go: a collector's address, such as http://localhost:4317.");
     OTLP_TRACES_PROTOCOL: OtlpProtocol = Flag::choice("otlp-traces-protocol", Server, words![("grpc", OtlpProtocol::Grpc), ("http/protobuf", OtlpProtocol::HttpProtobuf)], "How they get there; with http/protobuf the address is a URL with its path.")
         .or("grpc").env(&["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]);

@@ -310,6 +310,7 @@ impl Core {
             external: 0,
             preemptions: 0,
             running: false,
+            drafted: false,
             looked_up: !sequence.skip_cache_read,
             request: submission.request,
             progress: progress.clone(),

@@ -1,5 +1,6 @@
-use std::sync::OnceLock;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
@@ -23,6 +24,9 @@ pub struct Progress {
     /// When the request arrived, on the engine's clock.
     pub arrived: SimTime,
     waker: AtomicWaker,
+    /// Tokens that came out together, as first and one past the last, in order: accepted drafts and
+    /// the token before them. Only of sequences with drafts.
+    groups: OnceLock<Mutex<VecDeque<(u32, u32)>>>,
     /// Blocks that are kept for another engine.
     leased: OnceLock<Box<[u32]>>,
 }
@@ -58,6 +62,7 @@ impl Progress {
             last: AtomicU64::new(0),
             arrived,
             waker: AtomicWaker::new(),
+            groups: OnceLock::new(),
             leased: OnceLock::new(),
         }
     }
@@ -84,9 +89,17 @@ impl Progress {
         self.cached.load(Ordering::Acquire)
     }
 
-    /// Prompt tokens that came from another engine; known once running.
+    /// Prompt tokens that came from another engine or the memory of the host; known once running.
     pub fn external(&self) -> u32 {
         self.external.load(Ordering::Acquire)
+    }
+
+    /// Prompt tokens that were not computed here, of `prompt`: the last one is where others came from
+    /// elsewhere.
+    pub fn reused(&self, prompt: u32) -> u32 {
+        let cached = self.cached();
+        let others = prompt.saturating_sub(1).saturating_sub(cached);
+        cached + self.external().min(others)
     }
 
     /// When it left the queue, when its first and its latest token came out.
@@ -98,6 +111,35 @@ impl Progress {
     /// Numbers of the blocks that are kept for another engine; known once ended.
     pub fn leased(&self) -> Option<&[u32]> {
         self.leased.get().map(AsRef::as_ref)
+    }
+
+    /// Where the next part of an output ends that begins with token `from` and is at least `least`
+    /// long: what came out together stays together. It may lie beyond what is released.
+    pub fn part_end(&self, from: u32, least: u32) -> u32 {
+        let wanted = from.saturating_add(least);
+        let Some(groups) = self.groups.get() else {
+            return wanted;
+        };
+        // A thread that panicked while it held the lock changed nothing halfway.
+        let mut groups = groups
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        while groups.front().is_some_and(|group| group.1 <= from) {
+            groups.pop_front();
+        }
+        let cut = groups
+            .iter()
+            .find(|group| group.0 < wanted && wanted < group.1);
+        cut.map_or(wanted, |group| group.1)
+    }
+
+    /// Tokens `from..to` came out together.
+    pub(super) fn group(&self, from: u32, to: u32) {
+        let groups = self.groups.get_or_init(Mutex::default);
+        let mut groups = groups
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        groups.push_back((from, to));
     }
 
     /// Wakes this task at the next change; look again after registering.

@@ -111,6 +111,8 @@ pub struct SequenceRecord {
     pub preemptions: u32,
     /// Whether it runs; else it waits, for the first time or preempted.
     pub running: bool,
+    /// Whether drafts were verified with the tokens that come next.
+    pub(super) drafted: bool,
     /// Whether it may read the prefix cache.
     pub looked_up: bool,
     /// What came with it.
@@ -134,10 +136,14 @@ impl SequenceRecord {
                 if first {
                     self.first = at;
                 }
+                if std::mem::take(&mut self.drafted) && *n > 1 {
+                    self.progress.group(self.output, self.output + n);
+                }
                 self.output += n;
                 self.last = at;
                 self.progress.release(at, self.output, first);
             }
+            Event::Drafts { .. } => self.drafted = true,
             Event::Preempted { .. } => {
                 self.preemptions += 1;
                 self.running = false;

@@ -7,6 +7,7 @@
 mod cache;
 mod cbor;
 mod hash;
+mod host;
 mod lease;
 mod pickle;
 mod pool;
@@ -15,8 +16,12 @@ mod queue;
 mod tests;
 #[cfg(test)]
 mod vectors;
+mod window;
 
 pub use hash::{Chain, Extras, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo};
+pub use host::{HostCounts, HostRules, HostTierConfig};
+pub(crate) use host::{HostHit, HostTier, Loaded, StoreCopy};
 pub(crate) use lease::Leases;
 pub use pool::{BlockCounts, BlockPool, KvConfig};
 pub(crate) use pool::{BlockRequest, BlockTable};
+pub(crate) use window::WindowEnds;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::cache::CachedBlocks;
 use super::queue::FreeQueue;
-use crate::{BlockPlan, CachedBlock, Event};
+use crate::{BlockKey, BlockPlan, CachedBlock, Event};
 
 /// Size and habits of a [`BlockPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +149,11 @@ impl BlockPool {
         let hits = plan.keys.iter().take(most as usize);
         let hits = hits.take_while(|&&key| self.cache.find(key).is_some());
         hits.count() as u32 * self.config.block_size
+    }
+
+    /// Whether some block holds this.
+    pub(crate) fn is_cached(&self, key: BlockKey) -> bool {
+        self.cache.find(key).is_some()
     }
 
     /// Of the first `blocks` of `plan`, those at the front that are cached and held by somebody.

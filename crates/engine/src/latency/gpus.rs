@@ -1,3 +1,5 @@
+use super::all_reduce::{self, AllReduce};
+
 /// What is known of a GPU: its data sheet and how much of it kernels reach.
 ///
 /// Efficiencies: fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
@@ -26,8 +28,14 @@ pub struct Gpu {
     pub decode_attention: (f64, f64),
     /// Prefill attention: `(us, share of peak)`.
     pub prefill_attention: (f64, f64),
-    /// All-reduce over 2, 4 and 8 GPUs: `(us, GB/s)`.
-    pub all_reduce: [(f64, f64); 3],
+    /// All-reduce over 2, 4 and 8 GPUs.
+    pub all_reduce: AllReduce,
+    /// What ranks exchange for experts that are spread over them: NCCL carries it, and not vLLM's
+    /// own all-reduce.
+    pub exchange: AllReduce,
+    /// Generation of its flash attention in vLLM: 2 reads the cache of a step with a prompt chunk
+    /// once for every query head, 3 and others once for all that share it.
+    pub flash_attention: u32,
     /// Expert kernels.
     pub experts: Experts,
 }
@@ -62,8 +70,16 @@ const fn fit(fixed: f64, memory: f64, compute: f64) -> Fit {
     }
 }
 
-const NVLINK: [(f64, f64); 3] = [(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)];
-const PCIE: [(f64, f64); 3] = [(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)];
+/// What GPUs are linked by: all-reduce, and exchange between ranks.
+type Link = [AllReduce; 2];
+const NVLINK: Link = {
+    let guess = all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
+    [guess, guess]
+};
+const PCIE: Link = [
+    all_reduce::L40S,
+    all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
+];
 
 const EXPERTS: Experts = Experts {
     bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
@@ -84,7 +100,9 @@ const FALLBACK: Gpu = Gpu {
     gemm_fp8_block: fit(30.0, 0.60, 0.30),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
-    all_reduce: NVLINK,
+    all_reduce: NVLINK[0],
+    exchange: NVLINK[1],
+    flash_attention: 3,
     experts: EXPERTS,
 };
 
@@ -95,7 +113,7 @@ const fn sheet(
     (bf16_tflops, fp8_tflops): (f64, f64),
     bandwidth_tbs: f64,
     memory_gib: f64,
-    all_reduce: [(f64, f64); 3],
+    [all_reduce, exchange]: Link,
 ) -> Gpu {
     Gpu {
         name,
@@ -105,17 +123,18 @@ const fn sheet(
         bandwidth_tbs,
         memory_gib,
         all_reduce,
+        exchange,
         ..FALLBACK
     }
 }
 
 const H100: Gpu = Gpu {
     gemm: fit(3.9, 0.924, 0.591),
-    gemm_fp8: fit(14.8, 0.84, 0.30),
+    gemm_fp8: fit(7.4, 0.82, 0.42),
     gemm_fp8_block: fit(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
     prefill_attention: (22.4, 0.435),
-    all_reduce: [(4.7, 136.0), (5.4, 88.0), (5.9, 71.0)],
+    all_reduce: all_reduce::H100,
     ..sheet(
         "H100-SXM-80GB",
         &[
@@ -135,11 +154,11 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: fit(4.2, 0.865, 0.572),
-    gemm_fp8: fit(14.5, 0.81, 0.31),
+    gemm_fp8: fit(8.2, 0.775, 0.435),
     gemm_fp8_block: fit(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.452),
-    all_reduce: [(4.9, 139.0), (5.4, 91.0), (6.0, 45.0)],
+    all_reduce: all_reduce::H200,
     experts: Experts {
         bf16: EXPERTS.bf16,
         fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
@@ -159,7 +178,8 @@ const A100: Gpu = Gpu {
     gemm: fit(6.2, 0.758, 0.518),
     decode_attention: (26.3, 0.838),
     prefill_attention: (23.2, 0.467),
-    all_reduce: [(5.6, 94.0), (6.4, 52.0), (8.2, 46.0)],
+    all_reduce: all_reduce::A100,
+    flash_attention: 2,
     ..sheet(
         "A100-SXM-80GB",
         &[
@@ -178,19 +198,20 @@ const A100: Gpu = Gpu {
 
 const L40S: Gpu = Gpu {
     gemm: fit(0.0, 0.800, 0.501),
-    gemm_fp8: fit(7.2, 0.71, 0.30),
+    gemm_fp8: fit(5.3, 0.70, 0.42),
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
+    flash_attention: 2,
     ..sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE)
 };
 
 const B200: Gpu = Gpu {
     gemm: fit(3.8, 0.813, 0.493),
-    gemm_fp8: fit(6.1, 0.61, 0.31),
+    gemm_fp8: fit(8.0, 0.705, 0.37),
     gemm_fp8_block: fit(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     prefill_attention: (17.3, 0.486),
-    all_reduce: [(7.8, 116.0), (8.5, 118.0), (9.7, 144.0)],
+    all_reduce: all_reduce::B200,
     experts: Experts {
         bf16: [fit(28.0, 0.72, 0.60), fit(32.0, 0.76, 0.13)],
         fp8: [fit(40.0, 0.68, 0.45), fit(96.0, 0.70, 0.13)],
@@ -225,7 +246,8 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["A100-PCIe", "A100-80GB-PCIe"],
         bandwidth_tbs: 1.935,
         memory_gib: 79.15,
-        all_reduce: PCIE,
+        all_reduce: PCIE[0],
+        exchange: PCIE[1],
         ..A100
     },
     Gpu {
@@ -234,7 +256,8 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 756.0,
         fp8_tflops: 1513.0,
         bandwidth_tbs: 2.0,
-        all_reduce: PCIE,
+        all_reduce: PCIE[0],
+        exchange: PCIE[1],
         ..H100
     },
     Gpu {
@@ -267,6 +290,8 @@ pub const GPUS: &[Gpu] = &[
         fp8_tflops: 1007.6,
         bandwidth_tbs: 1.792,
         memory_gib: 94.97,
+        gemm_fp8: fit(6.2, 0.785, 0.615),
+        all_reduce: all_reduce::RTX_PRO_6000,
         ..L40S
     },
     Gpu {
@@ -314,6 +339,7 @@ pub const GPUS: &[Gpu] = &[
         name: "B300-SXM-288GB",
         aliases: &["B300"],
         memory_gib: 268.0,
+        gemm_fp8: fit(7.3, 0.715, 0.385),
         ..B200
     },
     Gpu {
@@ -322,6 +348,7 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         memory_gib: 184.0,
+        all_reduce: all_reduce::GB200,
         ..B200
     },
     Gpu {
@@ -330,6 +357,7 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         memory_gib: 276.0,
+        all_reduce: all_reduce::GB200,
         ..B200
     },
     sheet(
@@ -394,8 +422,12 @@ pub const GPUS: &[Gpu] = &[
     ),
 ];
 
-/// The GPU of that name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, ….
+/// The GPU of that name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`, ….
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
+    called(name).or_else(|| called(name.split_once("_sxm")?.0))
+}
+
+fn called(name: &str) -> Option<&'static Gpu> {
     let wanted = plain(name);
     GPUS.iter().find(|gpu| {
         std::iter::once(&gpu.name)

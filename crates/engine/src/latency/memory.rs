@@ -7,6 +7,8 @@ pub struct Memory {
     pub weight_bytes: f64,
     /// One block on one GPU, bytes.
     pub block_bytes: f64,
+    /// What the weights leave for the cache of one GPU, bytes; negative: they do not fit.
+    pub room_bytes: f64,
     /// Blocks that fit; 0 when the weights do not.
     pub blocks: u32,
 }
@@ -41,6 +43,7 @@ impl Memory {
         Self {
             weight_bytes,
             block_bytes,
+            room_bytes: room,
             // Saturating: a model that does not fit leaves no block.
             blocks: (room / block_bytes).floor() as u32,
         }

@@ -3,10 +3,15 @@
 //! Every model sees only sums over the batch, so a step costs the same to predict whatever the
 //! batch holds. Floats compute a delay and end here: what leaves is whole nanoseconds.
 
+#[cfg(feature = "aic")]
+mod aic;
+mod all_reduce;
 mod batch;
 mod float_array;
 mod gpus;
 mod grid;
+mod host_link;
+mod kv_cache_plan;
 mod memory;
 mod models;
 #[cfg(feature = "npz")]
@@ -20,14 +25,19 @@ use std::time::Duration;
 
 use super::{Delays, LONGEST_DELAY};
 
+#[cfg(feature = "aic")]
+pub use aic::{Aic, AicError, AicSetup, MixedStep};
+pub use all_reduce::AllReduce;
 pub use batch::Batch;
 pub use gpus::{GPUS, Gpu, gpu};
 pub use grid::{Grid, GridError};
+pub use host_link::HostLink;
+pub use kv_cache_plan::{KvCachePlan, kv_width};
 pub use memory::Memory;
 pub use models::{known_models, model};
 pub use polynomial::Polynomial;
 pub use quantization::{Quantization, Scheme};
-pub use roofline::{Breakdown, Coefficients, Roofline, RooflineError, Setup};
+pub use roofline::{Breakdown, Coefficients, Overhead, Roofline, RooflineError, Setup};
 pub use shape::{Mla, ModelShape, Moe, ShapeError, Window};
 
 /// Where the duration of a step comes from.
@@ -49,6 +59,9 @@ pub enum LatencyModel {
     Grid(Box<Grid>),
     /// Model shape + GPU + tensor parallelism.
     Roofline(Box<Roofline>),
+    /// NVIDIA's kernel tables.
+    #[cfg(feature = "aic")]
+    Aic(Box<Aic>),
 }
 
 /// By what durations are divided; 0 and 1 leave them alone.
@@ -113,6 +126,8 @@ impl LatencyModel {
             Self::Roofline(roofline) => {
                 return divide(roofline.step(batch), speed.all).min(LONGEST_DELAY);
             }
+            #[cfg(feature = "aic")]
+            Self::Aic(aic) => return divide(aic.step(batch), speed.all).min(LONGEST_DELAY),
         };
         let (prefill, decode) = (
             divide(prefill, speed.all),

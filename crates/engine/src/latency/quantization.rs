@@ -73,6 +73,8 @@ impl Quantization {
             .filter_map(|key| config[*key].as_array())
             .flatten()
             .filter_map(Value::as_str)
+            // Norms are never quantized: `post_attention_layernorm` says nothing of attention.
+            .filter(|name| !name.contains("norm"))
             .collect();
         let keeps = |words: &[&str]| kept.iter().any(|k| words.iter().any(|w| k.contains(w)));
         Self {
@@ -150,6 +152,9 @@ mod tests {
         assert_eq!(scheme(json!({"quant_method": "fp8"})), Scheme::Fp8);
         let block = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
         assert_eq!(scheme(block), Scheme::Fp8Block);
+        let norms = json!({"quant_method": "fp8", "modules_to_not_convert":
+            ["lm_head", "model.layers.0.post_attention_layernorm", "model.layers.0.mlp.gate"]});
+        assert!(!Quantization::from_config(&norms).keep_attention);
         assert_eq!(
             scheme(json!({"quant_method": "awq", "bits": 4})),
             Scheme::Int4

@@ -3,7 +3,7 @@ mod kernels;
 use std::time::Duration;
 
 use super::{Batch, Gpu, ModelShape, Scheme};
-use kernels::{Kernels, tp_row};
+use kernels::{Kernels, Reduction};
 
 /// The few numbers that a calibration may move; the rest is physics and kernel tables.
 ///
@@ -22,10 +22,22 @@ pub struct Coefficients {
     pub sync_us: f64,
     /// Every sequence of a step.
     pub sequence_us: f64,
+    /// The same once more when the next step is not scheduled ahead: work of the CPU that a running
+    /// step hides otherwise.
+    pub sync_sequence_us: f64,
     /// Every sequence and vocabulary entry, at 3.35 TB/s, when sampling is truncated.
     pub vocab_us: f64,
+    /// Every step when sampling is truncated: the extra kernels of top-k and top-p.
+    pub truncated_us: f64,
+    /// The same for every vocabulary entry: rows are cut side by side, so that the length of one
+    /// counts and not their number.
+    pub truncated_vocab_us: f64,
     /// A step with a prompt chunk (no full CUDA graph).
     pub mixed_us: f64,
+    /// Share of what decode attention reads that is read once more for every further query head of
+    /// a group, where a prompt chunk shares the step and flash attention is version 2: it packs
+    /// the heads of a group only when each sequence has one token. Caches hold the rest.
+    pub mixed_group_share: f64,
     /// Small kernels, per layer.
     pub layer_us: f64,
     /// Times the share of bandwidth that matrix products reach.
@@ -45,11 +57,15 @@ impl Default for Coefficients {
         Self {
             front_end_us: 5600.0,
             front_end_sequence_us: 45.0,
-            step_us: 494.0,
-            sync_us: 410.0,
-            sequence_us: 7.3,
+            step_us: 112.0,
+            sync_us: 312.0,
+            sequence_us: 4.38,
+            sync_sequence_us: 3.72,
             vocab_us: 38.8e-6,
+            truncated_us: 210.0,
+            truncated_vocab_us: 2.55e-3,
             mixed_us: 610.0,
+            mixed_group_share: 0.435,
             layer_us: 15.1,
             gemm_memory_scale: 1.0,
             gemm_compute_scale: 1.0,
@@ -134,14 +150,16 @@ pub struct Roofline {
     /// us, and us per two pairs in layers that see all, and in those with a window.
     prefill: (f64, [f64; 2]),
     window: Option<u32>,
-    reduce: (f64, f64),
+    reduce: Reduction,
     small: (f64, f64),
     step: f64,
     per_sequence: f64,
     mixed: f64,
+    /// What decode attention reads again where a chunk shares the step, as a share of its reading.
+    mixed_again: f64,
     stages: u32,
-    /// us, and us per token, to hand a batch from stage to stage, all stages together.
-    hand_over: (f64, f64),
+    /// To hand a batch from stage to stage, all stages together.
+    hand_over: Reduction,
     /// us, and us per request in progress.
     front_end: (f64, f64),
 }
@@ -177,7 +195,7 @@ struct ExpertKernel {
     /// Tokens that reach this engine's experts, per token of its own.
     fan_in: f64,
     /// Gathering the tokens of all ranks and scattering the sums: one all-reduce of all of them.
-    exchange: (f64, f64),
+    exchange: Reduction,
 }
 
 impl ExpertKernel {
@@ -188,9 +206,20 @@ impl ExpertKernel {
         let seen = tokens * self.fan_in;
         let active = 1.0 - (self.miss * seen).exp();
         let memory = self.all * active + self.per_token * tokens;
-        let exchange = self.exchange.0 + self.exchange.1 * seen;
-        self.times * (self.fixed + soft_max(memory, self.compute * tokens) + exchange)
+        let product = soft_max(memory, self.compute * tokens);
+        self.times * (self.fixed + product) + self.exchange.time(seen)
     }
+}
+
+/// What a step takes beside its kernels, us.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Overhead {
+    /// Every step.
+    pub step: f64,
+    /// Every sequence.
+    pub sequence: f64,
+    /// A step with a prompt chunk.
+    pub mixed: f64,
 }
 
 /// The fourth-power mean that rounds the roofline's corner.
@@ -251,17 +280,15 @@ impl Roofline {
         let width = hq * shape.mla.map_or(d, |mla| f64::from(mla.v_dim));
         let vocab = f64::from(shape.vocab);
         let truncated = if setup.truncated_sampling { 1.0 } else { 0.0 };
-        let sync = if setup.async_scheduling {
-            0.0
-        } else {
-            co.sync_us
-        };
-        let reduce = if setup.tp > 1 {
-            let (fixed, gbs) = gpu.all_reduce[tp_row(setup.tp)];
-            let scale = 2.0 * layers * co.all_reduce_scale;
-            (scale * fixed, scale * 2.0 * h / (gbs * 1e3))
-        } else {
+        let (sync, sync_sequence) = if setup.async_scheduling {
             (0.0, 0.0)
+        } else {
+            (co.sync_us, co.sync_sequence_us)
+        };
+        let borders = f64::from(setup.pp.saturating_sub(1));
+        let mixed_again = match gpu.flash_attention {
+            2 => co.mixed_group_share * (f64::from(shape.heads / shape.kv_heads) - 1.0),
+            _ => 0.0,
         };
         Ok(Self {
             gemms: k.layer_gemms(),
@@ -270,16 +297,20 @@ impl Roofline {
             decode: k.decode_attention(),
             prefill: k.prefill_attention(),
             window: shape.window.map(|w| w.tokens),
-            reduce,
+            reduce: k.reduction(2.0 * layers, setup.tp),
             small: (
                 layers * co.layer_us,
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
             ),
-            step: co.step_us + sync,
-            per_sequence: co.sequence_us + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
+            step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
+            per_sequence: co.sequence_us
+                + sync_sequence
+                + co.vocab_us * vocab * (3.35e6 / k.bandwidth) * truncated,
             mixed: co.mixed_us,
+            mixed_again,
             stages: setup.pp,
-            hand_over: hand_over(setup),
+            // Half an all-reduce of two GPUs of one vector per token.
+            hand_over: k.reduction(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
@@ -288,6 +319,15 @@ impl Roofline {
     pub fn front_end(&self, running: u32) -> Duration {
         let (fixed, each) = self.front_end;
         Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
+    }
+
+    /// What a step takes beside its kernels.
+    pub fn overhead(&self) -> Overhead {
+        Overhead {
+            step: self.step,
+            sequence: self.per_sequence,
+            mixed: self.mixed,
+        }
     }
 
     /// The window beyond which some layers do not look.
@@ -316,10 +356,10 @@ impl Roofline {
         let prefill = batch.chunks > 0;
         let decode_attention = if batch.decodes > 0 {
             let [(fixed, per_token), (window_fixed, window_per_token)] = self.decode;
-            fixed
-                + window_fixed
-                + per_token * batch.context as f64
-                + window_per_token * batch.clipped as f64
+            let reading =
+                per_token * batch.context as f64 + window_per_token * batch.clipped as f64;
+            let again = if prefill { self.mixed_again } else { 0.0 };
+            fixed + window_fixed + reading * (1.0 + again)
         } else {
             0.0
         };
@@ -337,24 +377,13 @@ impl Roofline {
             lm_head: self.head.time(sequences),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.0
-                + self.hand_over.0
-                + (self.reduce.1 + self.hand_over.1) * tokens,
+            all_reduce: self.reduce.time(tokens) + self.hand_over.time(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: self.step
                 + self.per_sequence * sequences
                 + if prefill { self.mixed } else { 0.0 },
         }
     }
-}
-
-/// Half an all-reduce of two GPUs of one vector per token, at each border of two stages.
-fn hand_over(setup: &Setup) -> (f64, f64) {
-    let borders = f64::from(setup.pp.saturating_sub(1));
-    let (fixed, gbs) = setup.gpu.all_reduce[tp_row(2)];
-    let scale = borders * setup.coefficients.all_reduce_scale / 2.0;
-    let bytes = 2.0 * f64::from(setup.shape.hidden);
-    (scale * fixed, scale * 2.0 * bytes / (gbs * 1e3))
 }
 
 fn check(setup: &Setup) -> Result<(), RooflineError> {
@@ -375,8 +404,12 @@ fn check(setup: &Setup) -> Result<(), RooflineError> {
         ("step_us", co.step_us, false),
         ("sync_us", co.sync_us, false),
         ("sequence_us", co.sequence_us, false),
+        ("sync_sequence_us", co.sync_sequence_us, false),
         ("vocab_us", co.vocab_us, false),
+        ("truncated_us", co.truncated_us, false),
+        ("truncated_vocab_us", co.truncated_vocab_us, false),
         ("mixed_us", co.mixed_us, false),
+        ("mixed_group_share", co.mixed_group_share, false),
         ("layer_us", co.layer_us, false),
         ("gemm_memory_scale", co.gemm_memory_scale, true),
         ("gemm_compute_scale", co.gemm_compute_scale, true),
@@ -447,7 +480,7 @@ mod tests {
         let attention = 13.0 + nd * context * 4.0 * 8.0 * 128.0 / (0.934 * bw);
         let small = 15.1 + nd * (10.0 * 4096.0 + 8.0 * 4096.0) / bw;
         let head = gemm(128256.0, 4096.0, nd);
-        let overhead = 494.0 + 7.3 * nd;
+        let overhead = 112.0 + 4.38 * nd;
         let us = 32.0 * (layer + attention + small) + head + overhead;
         let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
         assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
@@ -458,6 +491,46 @@ mod tests {
         let roofline = Roofline::new(&llama(1)).unwrap();
         assert_eq!(roofline.front_end(0), Duration::from_micros(5600));
         assert_eq!(roofline.front_end(20), Duration::from_micros(6500));
+    }
+
+    #[test]
+    fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
+        let plain = Roofline::new(&llama(1)).unwrap();
+        let cut = Roofline::new(&Setup {
+            truncated_sampling: true,
+            ..llama(1)
+        })
+        .unwrap();
+        for n in [1, 64] {
+            let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+            let us = 210.0 + 2.55e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
+            assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
+        }
+    }
+
+    #[test]
+    fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
+        let more = |gpu_name: &str, repo: &str| {
+            let setup = Setup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone());
+            let once = Setup {
+                coefficients: Coefficients {
+                    mixed_group_share: 0.0,
+                    ..Coefficients::default()
+                },
+                ..setup.clone()
+            };
+            let mut mixed = decodes(20, 700);
+            mixed.add_chunk(16, 500, None);
+            let time = |setup: &Setup| Roofline::new(setup).unwrap().step(&mixed);
+            assert_eq!(
+                Roofline::new(&setup).unwrap().step(&decodes(20, 700)),
+                Roofline::new(&once).unwrap().step(&decodes(20, 700))
+            );
+            time(&setup) - time(&once)
+        };
+        assert!(more("A100", "meta-llama/Llama-3.1-8B") > Duration::from_micros(500));
+        assert!(more("A100", "meta-llama/Llama-2-7b-hf").is_zero());
+        assert!(more("H100", "meta-llama/Llama-3.1-8B").is_zero());
     }
 
     #[test]

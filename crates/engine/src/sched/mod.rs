@@ -20,7 +20,7 @@ pub struct Admitted {
     pub id: SeqId,
     /// When.
     pub at: SimTime,
-    /// Tokens that were cached.
+    /// Tokens that were cached, here or in the memory of the host.
     pub cached: u32,
     /// It ran before and was preempted.
     pub again: bool,

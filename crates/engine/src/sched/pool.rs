@@ -568,7 +568,7 @@ impl Scheduler for Pool {
                 self.config.queue = waiting.map(|n| n as usize);
                 self.admit(now, out);
             }
-            Command::Speed(_) => return false,
+            Command::Speed(_) | Command::ResetHostTier => return false,
         }
         true
     }

@@ -13,9 +13,11 @@
 
 mod adapters;
 mod bulk_decode;
+mod cadence;
 mod config;
 mod destinations;
 mod handoff;
+mod offload;
 mod plan;
 mod seqs;
 mod step;
@@ -25,9 +27,9 @@ mod waiting;
 
 use std::collections::VecDeque;
 
-use crate::kv::{BlockPool, KvConfig, Leases};
+use crate::kv::{BlockPool, HostTier, KvConfig, Leases, WindowEnds};
 use crate::{
-    CachedBlock, Command, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
+    CachedBlock, Command, Draft, End, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Stats,
     SubmitError, Transfer,
 };
 use crate::{SimTime, TimerQueue};
@@ -37,7 +39,8 @@ use vllm_sim_random::{Purpose, stream};
 use super::{Admitted, ConfigError};
 use adapters::Adapters;
 use bulk_decode::BulkDecode;
-pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig};
+use cadence::PrefillCadence;
+pub use config::{Admission, Policy, Recompute, Speculation, Victim, VllmConfig, WindowCache};
 use destinations::Destinations;
 use seqs::{SeqState, Seqs, Slot};
 use step::Step;
@@ -48,6 +51,10 @@ use waiting::WaitingQueue;
 pub struct Vllm {
     config: VllmConfig,
     pool: BlockPool,
+    /// Where hits may end, when some layers see a window.
+    window_ends: Option<WindowEnds>,
+    /// What the memory of the host keeps.
+    host: Option<Box<HostTier>>,
     seqs: Seqs,
     waiting: WaitingQueue,
     /// The running batch, in order of admission.
@@ -70,6 +77,7 @@ pub struct Vllm {
     leases: Leases,
     fetching: usize,
     destinations: Destinations,
+    cadence: PrefillCadence,
     loras: Adapters,
     /// Of the drafts of Dynamo's mocker, once one was drawn.
     draws: Option<StdRng>,
@@ -94,7 +102,14 @@ impl Vllm {
             prefix_caching: config.enable_prefix_caching,
             events: config.kv_events,
         });
+        let ends = |cache: WindowCache| {
+            let (size, blocks) = (config.block_size, config.num_gpu_blocks);
+            WindowEnds::new(cache.tokens, cache.interval, size, blocks)
+        };
+        let host = |tier| Box::new(HostTier::new(tier, config.kv_events));
         Ok(Self {
+            window_ends: config.window_cache.map(ends),
+            host: config.host_tier.clone().map(host),
             window: config.latency.window(),
             bulk: BulkDecode::new(&config),
             watermark_blocks: (config.watermark * f64::from(config.num_gpu_blocks)) as u32,
@@ -111,6 +126,7 @@ impl Vllm {
             leases: Leases::default(),
             fetching: 0,
             destinations: Destinations::default(),
+            cadence: PrefillCadence::default(),
             loras: Adapters::default(),
             draws: None,
             arrivals: 0,
@@ -179,7 +195,7 @@ impl Vllm {
         step.begun = now;
         step.end = match step.is_abandoned(&self.seqs) {
             true => now,
-            false => now + step.loading + computing,
+            false => now.max(step.copied) + step.loading + computing,
         };
     }
 
@@ -210,7 +226,7 @@ impl Vllm {
             last.rejected.append(&mut step.rejected);
         }
         out.extend(step.events.drain(..).map(|event| (now, event)));
-        report_rejected(&mut step, now, out);
+        step.report_rejected(now, out);
         step.clear();
         self.spare.push(step);
     }
@@ -234,6 +250,15 @@ impl Vllm {
                 self.seqs.free_dead(entry.slot);
                 continue;
             }
+            if entry.drafts.proposed > 0 {
+                let Draft { proposed, accepted } = entry.drafts;
+                let event = Event::Drafts {
+                    id: seq.id,
+                    proposed: proposed.into(),
+                    accepted: accepted.into(),
+                };
+                out.push_back((now, event));
+            }
             if entry.emit > 0 {
                 seq.released += entry.emit;
                 output_tokens += entry.emit;
@@ -250,7 +275,10 @@ impl Vllm {
             self.running
                 .retain(|&slot| matches!(seqs[slot].state, SeqState::Running | SeqState::Draining));
         }
-        report_rejected(&mut step, now, out);
+        step.report_rejected(now, out);
+        if self.host.is_some() {
+            self.end_copies(&mut step, now, out);
+        }
         let prompt_tokens = step.prompt_tokens;
         out.push_back((
             now,
@@ -273,9 +301,13 @@ impl Vllm {
 
     /// All tokens of a sequence are out. The caller takes it off the running batch.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        if self.seqs[slot].state == SeqState::Waiting {
-            // Preempted while its last token was in flight.
-            self.waiting.remove(&self.seqs, slot);
+        // Preempted while its last token was in flight?
+        match self.seqs[slot].state {
+            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
+            SeqState::Fetching => self.fetching -= 1,
+            _ => {}
+        }
+        if self.seqs[slot].state != SeqState::Draining {
             self.seqs[slot].state = SeqState::Resting;
         }
         self.lease(slot, now, out);
@@ -320,12 +352,16 @@ impl Vllm {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
         self.pool.forget(&mut |event| out.push_back((now, event)));
+        if let Some(ends) = &mut self.window_ends {
+            ends.clear();
+        }
         true
     }
 
     /// Frees a sequence's blocks and slot; it is in no queue any more (the running batch aside).
     fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.free_blocks(slot);
+        self.leave_host(slot);
         let id = self.seqs[slot].id;
         self.seqs.end(slot);
         out.push_back((now, Event::Ended { id, end }));
@@ -393,18 +429,6 @@ impl Vllm {
     }
 }
 
-fn report_rejected(step: &mut Step, now: SimTime, out: &mut Outbox) {
-    if step.rejected.is_empty() {
-        return;
-    }
-    let end = End::Cancelled;
-    let ended = step
-        .rejected
-        .drain(..)
-        .map(|id| (now, Event::Ended { id, end }));
-    out.extend(ended);
-}
-
 impl Scheduler for Vllm {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
@@ -461,7 +485,11 @@ impl Scheduler for Vllm {
         };
         let end = self.flight.front().map(|step| step.end);
         let kept = earlier(self.timers.next_due(), self.leases.next_due());
-        earlier(earlier(end, self.plan_at), kept)
+        let soonest = earlier(earlier(end, self.plan_at), kept);
+        match self.host.is_some() && end.is_none() {
+            true => earlier(soonest, self.next_copied()),
+            false => soonest,
+        }
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -488,6 +516,7 @@ impl Scheduler for Vllm {
                 if freed {
                     self.wake(at);
                 }
+            } else if self.host.is_some() && self.end_idle_copies(due, out) {
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
@@ -517,6 +546,7 @@ impl Scheduler for Vllm {
                 self.end_abandoned(now);
             }
             Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
+            Command::ResetHostTier => return self.reset_host(now, out),
             Command::Caching(on) => self.pool.set_caching(on),
             Command::Release(id) => {
                 let held = self.leases.release(id, &mut self.pool);
@@ -553,10 +583,12 @@ impl Scheduler for Vllm {
     }
 
     fn stats(&self) -> Stats {
+        let (deferred, host) = self.host_counts();
         Stats {
             running: self.running.len(),
-            waiting: self.waiting.len(),
-            deferred: self.fetching,
+            waiting: self.waiting.len() - deferred,
+            deferred: self.fetching + deferred,
+            host,
             used_blocks: self.pool.used(),
             total_blocks: self.pool.usable(),
             ..self.stats

@@ -13,21 +13,26 @@ use vllm_sim_engine::kv::KvConfig;
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Policy, Recompute, Speculation, Victim, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{
+    Policy, Recompute, Speculation, Victim, Vllm, VllmConfig, WindowCache,
+};
 use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Delays, End, Event, LoraId, Outbox, Reset, Scheduler, SeqId,
     Sequence, Transfer,
 };
 
+use crate::host_tier::{any_tier, check_host, reset_host};
+
 /// What happens from outside, and when.
 #[derive(Debug, Clone)]
-enum Input {
+pub(crate) enum Input {
     Submit(Request),
     /// Of the n-th sequence.
     Abort(u64),
     Pause,
     Resume,
     Reset(Reset),
+    ResetHost,
     Caching(bool),
     Release(u64),
     CancelAll,
@@ -38,14 +43,14 @@ enum Input {
 }
 
 #[derive(Debug, Clone)]
-struct Request {
+pub(crate) struct Request {
     /// Prompts of one family begin alike.
     family: u64,
-    prompt: u32,
+    pub(crate) prompt: u32,
     output: u32,
     priority: i64,
     lora: Option<u32>,
-    transfer: Transfer,
+    pub(crate) transfer: Transfer,
     tail_ms: u64,
     planned: bool,
 }
@@ -98,6 +103,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         1 => prop_oneof![
             Just(Reset::WhenIdle), Just(Reset::Preempt), Just(Reset::Forget)
         ].prop_map(Input::Reset),
+        1 => Just(Input::ResetHost),
         1 => any::<bool>().prop_map(Input::Caching),
         1 => (0..30u64).prop_map(Input::Release),
         1 => Just(Input::CancelAll),
@@ -118,7 +124,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     })
 }
 
-fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
+pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
     let total = u64::from((request.prompt + request.output) / block);
     let keys = (0..total).map(|i| {
         // The first half of a prompt belongs to its family, the rest to itself.
@@ -207,6 +213,7 @@ fn play(
                 Input::Reset(reset) => {
                     engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
                 }
+                Input::ResetHost => reset_host(engine, now, &mut out),
                 Input::Caching(on) => {
                     engine.command(now, Command::Caching(*on), &mut out);
                 }
@@ -308,7 +315,10 @@ fn check(
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
             Event::Decoded { .. } => prop_assert!(false, "nobody asked for run lengths"),
-            Event::Step { .. } | Event::LoraLoading { .. } => {}
+            Event::Drafts {
+                proposed, accepted, ..
+            } => prop_assert!(accepted <= proposed && *proposed > 0),
+            Event::Host(_) | Event::Step { .. } | Event::LoraLoading { .. } => {}
         }
     }
     let mut heard: Vec<BlockKey> = cached
@@ -422,7 +432,8 @@ fn vllm() -> impl Strategy<Value = VllmConfig> {
         any::<bool>(),
         0..2u32,
     );
-    (latency(), sizes, policies, rest).prop_map(|(latency, sizes, policies, rest)| {
+    let all = (latency(), sizes, policies, rest, any_tier());
+    all.prop_map(|(latency, sizes, policies, rest, host_tier)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let (r#async, chunked, caching, priority, first) = policies;
         let (mocker, threshold, watermark, drafts, reserve_full_prompt, max_loras) = rest;
@@ -452,15 +463,23 @@ fn vllm() -> impl Strategy<Value = VllmConfig> {
                 Recompute::Costed
             },
             long_prefill_token_threshold: threshold,
+            long_prefill_token_threshold_adaptive: first,
+            prefill_schedule_interval: 1 + threshold % 4,
             watermark,
+            window_cache: (watermark > 0.0).then_some(WindowCache {
+                tokens: 20,
+                interval: 0,
+            }),
             speculation: drafts.map(|accept| Speculation {
                 accept,
                 free: mocker == 0,
+                drops_last_block: true,
             }),
             reserve_full_prompt,
             max_loras,
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
             lease: Some(Duration::from_millis(20)),
+            host_tier,
             kv_events: true,
             ..base
         }
@@ -568,13 +587,14 @@ proptest! {
         answers_when_all_have_left(&mut Pool::new(pool), &inputs)?;
     }
 
-    /// Invariant 4, which needs a look inside.
+    /// Invariants 4 and 10, which need a look inside.
     #[test]
     fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
         let mut engine = Vllm::new(config.clone()).unwrap();
-        let (_, lives, _) = play(&mut engine, config.block_size, &inputs)?;
+        let (log, lives, _) = play(&mut engine, config.block_size, &inputs)?;
         let counts = engine.pool().counts();
         prop_assert_eq!(counts.unused + counts.idle + counts.used, config.num_gpu_blocks);
         prop_assert_eq!(counts.used, 0, "{} sequences", lives.len());
+        check_host(&engine, &log, &inputs)?;
     }
 }

@@ -1,12 +1,17 @@
 //! The engine from outside, in virtual time; `live_virtual` beside a real clock.
 //!
 //! - `invariants`: the engine's nine invariants over random workloads, for every scheduler
+//! - `aic`: step times from kernel tables
+//! - `host_tier`: what the memory of the host keeps, and when it is loaded
 //! - `pool`: exact instants of the pool of slots
 //! - `runs`: tokens told as runs equal tokens told one by one
 //! - `live_virtual`: the live driver releases what virtual time computed
 //!
 //! `offline` plays arrivals to a log; the bench shares it.
 
+#[cfg(feature = "aic")]
+mod aic;
+mod host_tier;
 mod invariants;
 #[cfg(feature = "live")]
 mod live_virtual;

@@ -14,6 +14,7 @@ use vllm_sim_engine::{
     BlockKey, BlockPlan, Command, Event, Outbox, Reset, Scheduler, SeqId, Sequence, Transfer,
 };
 
+use crate::host_tier::any_tier;
 use crate::offline::{self, Steps};
 
 #[derive(Debug, Clone)]
@@ -63,7 +64,9 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
 fn config() -> impl Strategy<Value = VllmConfig> {
     let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
     let switches = proptest::array::uniform8(any::<bool>());
-    (sizes, switches, prop_oneof![Just(0u32), 5..40u32]).prop_map(|(sizes, on, threshold)| {
+    let threshold = prop_oneof![Just(0u32), 5..40u32];
+    let all = (sizes, switches, threshold, any_tier());
+    all.prop_map(|(sizes, on, threshold, host_tier)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
         let base = match on[0] {
@@ -97,7 +100,9 @@ fn config() -> impl Strategy<Value = VllmConfig> {
                 Recompute::Costed
             },
             long_prefill_token_threshold: threshold,
+            long_prefill_token_threshold_adaptive: on[5],
             fetch: (Duration::from_millis(3), Duration::from_micros(50)),
+            host_tier,
             kv_events: true,
             log_admissions: true,
             ..base

@@ -70,7 +70,7 @@ fn keeps_inline(app: &App) -> bool {
     ];
     let kwargs = app.config.model.chat_template_kwargs.clone();
     let rendered = app.service.generator.tokenizer().render_chat(&ChatInput {
-        messages: &messages,
+        messages: messages.as_slice().into(),
         tools: None,
         documents: None,
         add_generation_prompt: true,

@@ -1,16 +1,16 @@
 //! `GET /dashboard`: one page that shows what `/metrics` says, as it changes.
 //!
-//! The page holds its style and script, so nothing else is loaded from anywhere; it asks `/metrics`
-//! and `/admin/config` of the server it came from.
+//! The page holds its style and script, so nothing else is loaded from anywhere; it asks `/metrics`,
+//! `/dashboard/latencies` and `/admin/config` of the server it came from.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Response, header};
+use axum::http::{HeaderValue, Response, StatusCode, header};
 
 use super::app::App;
-use super::routes;
+use super::{error, routes};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -34,6 +34,13 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// `GET /dashboard/latencies`: percentiles of the newest latencies in seconds, of the single values
+/// that `/metrics` has only buckets of; `null` beside fake metrics.
+pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
+    let recent = serde_json::json!(app.metrics.recent_latencies());
+    error::json(StatusCode::OK, recent.to_string())
 }
 
 /// The page; `control` decides whether its switches act, `config` whether it asks for settings.

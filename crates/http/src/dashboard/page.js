@@ -1,5 +1,5 @@
 "use strict";
-// Reads /metrics once a second and /admin/config every five; keeps two minutes of both.
+// Reads /metrics and /dashboard/latencies once a second, /admin/config every five; keeps two minutes.
 
 const EVERY_MS = 1000;
 const KEPT = 120;
@@ -16,7 +16,7 @@ const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_err
 const CARDS = [
   ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
   ["prompt", "Prompt tokens/s", short], ["cache", "KV cache, fullest rank", percent], ["ended", "Requests/s", short],
-  ["ttft", "First token, median from buckets", seconds], ["errors", "HTTP errors", percent],
+  ["ttft", "First token, median", seconds], ["errors", "HTTP errors", percent],
 ];
 
 const at = (id) => document.getElementById(id);
@@ -25,6 +25,7 @@ const samples = [];
 const history = Object.fromEntries(CARDS.map(([key]) => [key, []]));
 let held = false;
 let config = null;
+let latencies = null;
 let edited = false;
 
 function whole(x) { return x === null ? "–" : String(Math.round(x)); }
@@ -155,6 +156,13 @@ function drawCards() {
   }));
 }
 
+/** Percentiles of the newest single values; without them, of the buckets, and saying so. */
+function percentiles(id, list) {
+  const exact = latencies && latencies[id];
+  const p = exact ? [exact.p50, exact.p95, exact.p99] : [0.5, 0.95, 0.99].map((q) => quantile(list, q));
+  return { p, from: exact ? `newest ${whole(exact.count)}` : "from buckets" };
+}
+
 function drawHistogram(id, list) {
   const first = list.findIndex(([, count]) => count > 0);
   if (first < 0) {
@@ -166,8 +174,8 @@ function drawHistogram(id, list) {
   const [width, height, foot] = [Math.max(280, at(id).clientWidth), 170, 30];
   const step = width / shown.length;
   const most = Math.max(...shown.map(([, count]) => count));
-  const p = [0.5, 0.95, 0.99].map((q) => seconds(quantile(list, q)));
-  const title = `median ${p[0]}, 95th percentile ${p[1]}, 99th ${p[2]} (from buckets)`;
+  const { p: [p50, p95, p99], from } = percentiles(id, list);
+  const title = `median ${seconds(p50)}, 95th percentile ${seconds(p95)}, 99th ${seconds(p99)} (${from})`;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height + foot + 16}`, role: "img", "aria-label": title });
   drawn.append(svg("text", { x: 0, y: 11 }, title));
   shown.forEach(([bound, count], i) => {
@@ -260,7 +268,7 @@ function note(families) {
     running: sum("vllm:num_requests_running"), waiting: sum("vllm:num_requests_waiting"),
     output: rate("vllm:generation_tokens_total", {}), prompt: rate("vllm:prompt_tokens_total", {}),
     cache: usage.length ? Math.max(...usage) : null, ended: rate("vllm:request_success_total", {}),
-    ttft: quantile(buckets("vllm:time_to_first_token_seconds"), 0.5), errors: all ? bad / all : null,
+    ttft: percentiles("ttft", buckets("vllm:time_to_first_token_seconds")).p[0], errors: all ? bad / all : null,
   };
   for (const [key, list] of Object.entries(history)) {
     list.push(now[key]);
@@ -371,6 +379,7 @@ async function tick() {
       const answer = await fetch("metrics");
       if (!answer.ok) throw new Error(`/metrics answers ${answer.status}`);
       const families = parse(await answer.text());
+      latencies = await fetch("dashboard/latencies").then((exact) => (exact.ok ? exact.json() : null));
       samples.push({ time: performance.now() / 1000, families });
       if (samples.length > KEPT) samples.shift();
       note(families);

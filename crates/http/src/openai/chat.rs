@@ -21,9 +21,10 @@ use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
     Content, GenerationRequest, Prepared, Protocol, Refusal, Transfer, off_thread,
 };
-use vllm_sim_tokenizer::ChatInput;
+use vllm_sim_tokenizer::{ChatInput, ChatMessages};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::shared::ToolChoice;
 use vllm_sim_wire::sampling::SamplingParams;
 
@@ -215,7 +216,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
     let (messages, mut found) = prepare::messages(app, &request.messages, template, has_tools)?;
     let marked = std::mem::take(&mut found.marked);
     let tools = tools_shown(app, request);
-    let size: usize = request.messages.iter().map(|m| m.text().len()).sum();
+    let size: usize = request.messages.iter().map(Message::text_len).sum();
     let documents = request
         .documents
         .as_ref()
@@ -240,7 +241,7 @@ pub(crate) async fn prompt(app: &Arc<App>, request: &ChatRequest) -> Result<Prom
     let server = app.clone();
     let encode = move || {
         let text = tokenizer.render_chat(&ChatInput {
-            messages: &messages,
+            messages: ChatMessages::Read(&prepare::chat_messages(&messages)),
             tools: tools.as_deref(),
             documents: documents.as_ref(),
             add_generation_prompt: generate,
@@ -324,9 +325,9 @@ fn view(app: &App, request: &ChatRequest, ready: &Prepared) -> Box<ChatView> {
     view.media = media::counts(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
     let parser = app.config.api.reasoning_parser.is_some();
-    let tool_parser = app.config.api.tool_call_parser.is_some()
-        && request.tools.as_ref().is_some_and(|t| !t.is_empty())
-        && request.tool_choice != Some(ToolChoice::None);
+    // It reads every reply, also those to requests without tools.
+    let tool_parser =
+        app.config.api.enable_auto_tool_choice && app.config.api.tool_call_parser.is_some();
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
     let last = request.messages.last();

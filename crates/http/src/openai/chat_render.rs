@@ -218,11 +218,16 @@ fn image_block(out: &mut String) {
     out.push_str("\"}}");
 }
 
+/// What follows the index of a choice in a chunk.
+const DELTA: &str = ",\"delta\":{";
+
 /// Writes the chunks of a chat stream.
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
-    /// Everything of a chunk up to its choices.
+    /// Everything of a chunk of the first choice up to its delta's members.
     head: String,
+    /// Where the choices begin in it.
+    choices_at: usize,
     prompt: u32,
     so_far: Vec<SoFar>,
 }
@@ -239,11 +244,16 @@ struct SoFar {
 impl ChatStream {
     /// A stream of `choices` choices to a prompt of `prompt` tokens.
     pub(crate) fn new(chat: Box<ChatView>, choices: usize, prompt: u32) -> Self {
-        let head = chat.view.chunk_head("chat.completion.chunk");
+        let mut head = chat.view.chunk_head("chat.completion.chunk");
+        let choices_at = head.len();
+        head.push_str("{\"index\":0");
+        head.push_str(DELTA);
+        head.shrink_to_fit();
         Self {
             so_far: vec![SoFar::default(); choices],
             chat,
             head,
+            choices_at,
             prompt,
         }
     }
@@ -267,10 +277,14 @@ impl ChatStream {
     }
 
     fn begin(&self, out: &mut String, index: usize) {
-        out.push_str(&self.head);
+        if index == 0 {
+            out.push_str(&self.head);
+            return;
+        }
+        out.push_str(&self.head[..self.choices_at]);
         out.push_str("{\"index\":");
         json::int(out, index);
-        out.push_str(",\"delta\":{");
+        out.push_str(DELTA);
     }
 
     /// Everything of a chunk behind its delta.
@@ -464,7 +478,7 @@ impl Render for ChatStream {
 
     fn close(&mut self, out: &mut String, reply: &Reply) {
         if self.chat.view.include_usage {
-            out.push_str(&self.head);
+            out.push_str(&self.head[..self.choices_at]);
             out.push_str("],");
             self.chat
                 .view

@@ -10,12 +10,13 @@ use serde_json::Value;
 use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
 use super::{legacy, prepare};
 use crate::app::App;
-use crate::body::Posted;
+use crate::body::Received;
 use crate::error::Answer;
 use crate::generation::{self, Refused, Started};
 use crate::policy::Api;
 use crate::request_head::RequestHead;
 use crate::transfer;
+use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
     GenerationRequest, OutputRoom, Prepared, Protocol, Refusal, Transfer, off_thread,
@@ -25,8 +26,17 @@ use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt as Asked};
 use vllm_sim_wire::sampling::SamplingParams;
 
 /// Answers a completion.
-pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: Posted) -> Answer {
-    answer(&app, &head, &value).await
+pub(crate) async fn create(State(app): State<Arc<App>>, received: Received) -> Answer {
+    let arrived = app.service.now();
+    let bounds = &app.policy.generation.defaults.bounds;
+    let text = received.for_schema(&app);
+    // A body of usual members says nothing beside the request.
+    if let Some(mut request) = text.and_then(|text| CompletionRequest::read_plain(text, bounds)) {
+        request.max_tokens = request.max_tokens.or(app.policy.default_max_tokens);
+        return respond(&app, &received.head, &Value::Null, request, arrived).await;
+    }
+    let value = received.posted(&app)?;
+    answer(&app, &received.head, &value).await
 }
 
 /// Answers a completion whose body is read.
@@ -42,6 +52,17 @@ pub(crate) async fn answer(
     if body.get("max_tokens").is_none_or(Value::is_null) {
         request.max_tokens = app.policy.default_max_tokens;
     }
+    respond(app, head, value, request, arrived).await
+}
+
+/// Answers a completion; `value`: its body.
+async fn respond(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+    request: CompletionRequest,
+    arrived: SimTime,
+) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let interval = request.stream_interval.unwrap_or(1).max(1) as u32;
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
@@ -149,13 +170,12 @@ pub(crate) async fn prompts(
                 }
             }
             Asked::Tokens(ids) => {
-                let listed: Vec<_> = ids.iter().map(ToString::to_string).collect();
                 let tokens: Vec<u32> = ids
                     .iter()
                     .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
                     .collect();
                 Prompt {
-                    echo: listed.join(",").into(),
+                    echo: listed(ids).into(),
                     echo_ids: app.policy.echo_ids(&tokens),
                     tokens,
                     ..Prompt::default()
@@ -174,6 +194,18 @@ pub(crate) async fn prompts(
         prompts.push(Prompt { tokens, ..prompt });
     }
     Ok(prompts)
+}
+
+/// Token ids as the text that an echo says, in one piece: a prompt may have millions.
+fn listed(ids: &[i64]) -> String {
+    let mut text = String::with_capacity(8 * ids.len());
+    for id in ids {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(itoa::Buffer::new().format(*id));
+    }
+    text
 }
 
 fn view(app: &App, request: &CompletionRequest, ready: &Prepared) -> CompletionView {

@@ -1,9 +1,9 @@
 //! Log probabilities, made up but stable; shapes and order are vLLM 0.33's.
 
-use super::zipf::Zipf;
 use crate::json;
 use vllm_sim_random::mix;
 use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
+use vllm_sim_service::logprobs::{Position, RankedToken};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// How tokens are shown.
@@ -91,25 +91,31 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, Place<'_>
     }
 }
 
-/// The chosen token and `style.top - 1` others (only the chosen one for 0): the chosen one first,
-/// then the likeliest.
+/// The chosen token, then the likeliest `style.top`, each once: so one more where the chosen one is
+/// none of these. llm-d counts the chosen one.
 pub(crate) fn entries(
     tokenizer: &Tokenizer,
     id: u32,
     place: Place<'_>,
     style: LogprobStyle,
 ) -> Vec<TokenLogprob> {
-    let top = style.top.min(tokenizer.vocab_size().max(2)).max(1) as usize;
+    let top = style.top.min(tokenizer.vocab_size().max(2)) as usize;
     let values = match style.distribution {
-        Distribution::ByPosition => return by_position(tokenizer, id, place, top, style.as_ids),
+        Distribution::ByPosition => {
+            return by_position(tokenizer, id, place, top.max(1), style.as_ids);
+        }
         Distribution::ByRank { seed, temperature } => {
-            by_rank(tokenizer, id, mix(seed, place.context), temperature, top)
+            let position = Position {
+                vocabulary: tokenizer.vocab_size(),
+                context: mix(seed, place.context),
+                temperature,
+            };
+            position.entries(id, top)
         }
     };
-    let show = |(id, logprob, rank): (u32, f64, u32)| TokenLogprob {
+    let show = |RankedToken { id, logprob, rank }| TokenLogprob {
         id,
-        // 32-bit floats widened, as vLLM sends them; the floor is its -9999.
-        logprob: f64::from(logprob.max(-9999.0) as f32),
+        logprob: f64::from(logprob),
         rank,
         text: match style.as_ids {
             true => format!("token_id:{id}"),
@@ -146,27 +152,6 @@ fn by_position(
         },
     };
     (0..top).map(entry).collect()
-}
-
-/// Ids, values and ranks.
-fn by_rank(
-    tokenizer: &Tokenizer,
-    id: u32,
-    context: u64,
-    temperature: f64,
-    top: usize,
-) -> Vec<(u32, f64, u32)> {
-    let law = Zipf::new(context, tokenizer.vocab_size().max(2));
-    let own = law.drawn(mix(context, u64::from(id)), temperature);
-    let others = (1..).filter(|rank| *rank != own).map(|rank| {
-        // The place of the chosen token in the order of the vocabulary is another's.
-        let other = law.token(rank);
-        let other = if other == id { law.token(own) } else { other };
-        (other, law.logprob(rank), rank)
-    });
-    std::iter::once((id, law.logprob(own), own))
-        .chain(others.take(top - 1))
-        .collect()
 }
 
 /// The text of a token. One that is a part of a character has the text of all that it completes
@@ -213,8 +198,7 @@ pub(super) fn chat_entry(
     let real = text(tokenizer, token.id, place.before);
     entry(out, &entries[0], real.as_bytes());
     out.push_str(",\"top_logprobs\":[");
-    let shown = if style.top == 0 { 0 } else { entries.len() };
-    for (index, other) in entries.iter().take(shown).enumerate() {
+    for (index, other) in entries.iter().take(style.top as usize).enumerate() {
         if index > 0 {
             out.push(',');
         }
@@ -279,12 +263,7 @@ impl CompletionLogprobs {
         }
         self.count += 1;
         json::int(&mut self.offsets, self.offset);
-        let top = match style.distribution {
-            // llm-d counts the token itself.
-            Distribution::ByPosition => style.top,
-            Distribution::ByRank { .. } => style.top.saturating_add(1),
-        };
-        let entries = entries(tokenizer, id, place, LogprobStyle { top, ..style });
+        let entries = entries(tokenizer, id, place, style);
         json::string(&mut self.tokens, &entries[0].text);
         self.offset += entries[0].text.chars().count();
         if first {
@@ -340,7 +319,10 @@ pub(crate) fn prompt(
     distribution: Distribution,
 ) {
     let style = LogprobStyle {
-        top: top.saturating_add(1),
+        top: match distribution {
+            Distribution::ByPosition => top.saturating_add(1),
+            Distribution::ByRank { .. } => top,
+        },
         as_ids: false,
         distribution: distribution.of_prompt(),
     };

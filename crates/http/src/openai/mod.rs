@@ -12,4 +12,3 @@ pub(super) mod models;
 pub(super) mod prepare;
 pub(super) mod response_shape;
 pub(super) mod responses;
-mod zipf;

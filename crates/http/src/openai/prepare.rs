@@ -14,11 +14,13 @@ use crate::stream::{EventStream, Render};
 use crate::{error, fault};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::{Prepared, Reply, ToolRequest, off_thread};
-use vllm_sim_tokenizer::{ContentFormat, TemplateError, Tokenizer};
+use vllm_sim_tokenizer::{ChatMessage, ContentFormat, TemplateError, Tokenizer};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
-use vllm_sim_wire::openai::conversation::{ContentFormat as WireFormat, conversation};
+use vllm_sim_wire::openai::conversation::{
+    ContentFormat as WireFormat, ShownMessage, conversation,
+};
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::shared::ToolChoice;
 
@@ -89,7 +91,7 @@ pub(crate) fn messages(
     messages: &[Message],
     template: Option<&str>,
     has_tools: bool,
-) -> Result<(Vec<Value>, media::ConversationMedia), Fault> {
+) -> Result<(Vec<ShownMessage>, media::ConversationMedia), Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let with_media = media::find(app, messages)?;
     let messages = match &with_media {
@@ -101,9 +103,9 @@ pub(crate) fn messages(
         ContentFormat::String => WireFormat::String,
         ContentFormat::Openai => WireFormat::OpenAi,
     };
-    let shown: Vec<Value> = if app.policy.mode.any_media {
+    let shown: Vec<ShownMessage> = if app.policy.mode.any_media {
         // llm-d takes images and audio whatever the model.
-        messages.iter().map(|m| m.raw().clone()).collect()
+        messages.iter().map(Into::into).collect()
     } else {
         conversation(messages, format, &app.policy.generation.limits.served_name)?
     };
@@ -114,6 +116,16 @@ pub(crate) fn messages(
     }
     let found = with_media.map(|(_, found)| found);
     Ok((shown, found.unwrap_or_default()))
+}
+
+/// Messages as a tokenizer takes them.
+pub(crate) fn chat_messages(messages: &[ShownMessage]) -> Vec<ChatMessage<'_>> {
+    let messages = messages.iter().map(|message| match message {
+        ShownMessage::Text { role, text } => ChatMessage::Text { role, text },
+        ShownMessage::Texts { role, texts } => ChatMessage::Texts { role, texts },
+        ShownMessage::Json(message) => ChatMessage::Json(message),
+    });
+    messages.collect()
 }
 
 /// How a prompt is cut.

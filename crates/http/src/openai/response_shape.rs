@@ -84,7 +84,7 @@ impl Counts {
         };
         for choice in &reply.choices {
             counts.completion += choice.released();
-            counts.cached = choice.progress().cached();
+            counts.cached = choice.progress().reused(counts.prompt);
             counts.reasoning += reasoning_tokens(choice);
         }
         counts

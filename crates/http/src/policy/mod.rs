@@ -346,8 +346,8 @@ impl Policy {
 
     /// What an echo of a message says.
     pub(crate) fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
-        match message.raw().as_object() {
-            Some(members) if self.echoes_all => Cow::Owned(plain_text(members)),
+        match self.echoes_all.then(|| message.to_json()).as_deref() {
+            Some(Value::Object(members)) => Cow::Owned(plain_text(members)),
             _ => message.text(),
         }
     }
@@ -406,10 +406,10 @@ impl Policy {
     pub(crate) fn message_refusal(&self, fault: &Fault) -> Response<Body> {
         match self.message_errors {
             Envelope::OpenAi => error::response(fault),
-            Envelope::Anthropic => error::json(
-                error::status(fault.status),
-                fault.to_anthropic_json(self.generation.limits.version),
-            ),
+            Envelope::Anthropic => {
+                let body = fault.to_anthropic_json(self.generation.limits.version);
+                error::retry_after(fault, error::json(error::status(fault.status), body))
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
-use vllm_sim_random::mix;
+use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 /// Equal inputs fall into equal classes.
@@ -25,7 +25,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     let id = id("classify-", &head.headers, request.request_id.as_deref());
     let count = inputs.len();
     let row = move |out: &mut String, index: usize| {
-        let probs = probabilities(&inputs[index], classes);
+        let probs = class_probabilities(&inputs[index], classes);
         let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
         let comma = if index > 0 { "," } else { "" };
         let _ = write!(out, "{comma}{{\"index\":{index},\"label\":");
@@ -36,23 +36,6 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Posted { head, value }: 
     };
     let head = list_head(&id, &model);
     Ok(rows::json(head, count, row, list_tail(read)))
-}
-
-/// A distribution over the classes; of a single class, its own chance.
-fn probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
-    let key = tokens
-        .iter()
-        .fold(0xc1a5, |key, token| mix(key, u64::from(*token)));
-    let weight = |class: u32| {
-        let drawn = mix(key, u64::from(class)) % 10_000;
-        (drawn as f64 / 2_500.0).exp()
-    };
-    if classes == 1 {
-        return vec![(weight(0) / (weight(0) + 7.0)) as f32];
-    }
-    let weights: Vec<f64> = (0..classes).map(weight).collect();
-    let whole: f64 = weights.iter().sum();
-    weights.into_iter().map(|w| (w / whole) as f32).collect()
 }
 
 /// The model's own word for a class, else `LABEL_n`.

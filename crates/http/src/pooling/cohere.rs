@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
+use vllm_sim_service::pooling::{llmd_embedding, shared_token_embedding};
 use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
 
 /// Vectors of texts or of mixed content.
@@ -69,8 +70,8 @@ pub(crate) async fn create(
             out.push(',');
         }
         let vector = match hashed {
-            true => vector::hashed(&inputs[index], length, true),
-            false => vector::embed(&inputs[index], length),
+            true => shared_token_embedding(&inputs[index], length, true),
+            false => llmd_embedding(&inputs[index], length),
         };
         encoded(out, kind, &vector);
         if index + 1 == inputs.len() {

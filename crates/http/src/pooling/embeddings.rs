@@ -11,13 +11,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector};
+use super::{
+    NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
+};
 use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::json;
 use crate::policy::Api;
 use vllm_sim_config::Task;
+use vllm_sim_service::pooling::{class_probabilities, llmd_embedding, shared_token_embedding};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -27,6 +30,8 @@ struct Route {
     prefix: &'static str,
     object: &'static str,
     key: &'static str,
+    /// Appends a vector.
+    write: fn(&mut String, &[f32]),
     parse: fn(&Value) -> Result<PoolingRequest, Fault>,
 }
 
@@ -34,12 +39,15 @@ const EMBEDDING: Route = Route {
     prefix: "embd-",
     object: "embedding",
     key: "embedding",
+    // vLLM 0.33 hands numpy's array to its JSON writer here, and lists elsewhere.
+    write: vector::write_short,
     parse: PoolingRequest::parse_embedding,
 };
 const POOLING: Route = Route {
     prefix: "pooling-",
     object: "pooling",
     key: "data",
+    write: vector::write,
     parse: PoolingRequest::parse_pooling,
 };
 
@@ -87,9 +95,10 @@ async fn answer(
     rows::check(inputs.len(), length)?;
     let hashed = app.policy.mode.embeds_words && !classes;
     let unit = request.use_activation != Some(false);
-    let embed = move |tokens: &[u32]| match hashed {
-        true => vector::hashed(tokens, length, unit),
-        false => vector::embed(tokens, length),
+    let embed = move |tokens: &[u32]| match (classes, hashed) {
+        (true, _) => class_probabilities(tokens, length as u32),
+        (false, true) => shared_token_embedding(tokens, length, unit),
+        (false, false) => llmd_embedding(tokens, length),
     };
     let read = inputs.iter().map(Vec::len).sum();
     let id = id(route.prefix, headers, request.request_id.as_deref());
@@ -113,7 +122,7 @@ async fn answer(
         if base64 {
             json::string(out, &STANDARD.encode(vector::bytes(&vector, big)));
         } else {
-            vector::write(out, &vector);
+            (route.write)(out, &vector);
         }
         out.push('}');
     };
@@ -129,14 +138,23 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
         return Ok(own);
     };
     let classes = matches!(requested, "classify" | "token_classify");
-    let vectors = matches!(requested, "embed" | "token_embed" | "plugin");
-    if !(classes || vectors) || (task != Task::All && classes != own) {
-        return Err(Fault::parameter(
-            format!("Unsupported task: '{requested}' is not what this server pools for."),
-            "task",
-        ));
+    let supported = match (task, own) {
+        (Task::All, _) => return Ok(classes),
+        (_, true) => ["classify", "token_classify"],
+        (_, false) => ["embed", "token_embed"],
+    };
+    if requested == supported[0] {
+        return Ok(classes);
     }
-    Ok(classes)
+    let message = if requested == "plugin" {
+        NO_PLUGIN.to_owned()
+    } else if requested == supported[1] {
+        format!("Try switching the model's pooling_task via --pooler-config.task {requested}.")
+    } else {
+        let [first, second] = supported;
+        format!("Unsupported task: '{requested}' Supported tasks: ['{first}', '{second}']")
+    };
+    Err(Fault::parameter(message, "task"))
 }
 
 /// Vectors as raw bytes; `bytes` describes them in a header.

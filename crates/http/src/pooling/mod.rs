@@ -34,6 +34,10 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     })
 }
 
+/// vLLM's answer to data that only a plugin can read.
+const NO_PLUGIN: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
+     the 'prithvi_geospatial_mae_io_processor' offline inference example for more details.";
+
 /// Most inputs of one request (vLLM has no limit): as many as a request for generation may have
 /// sequences.
 const MAX_INPUTS: usize = 65_536;
@@ -82,11 +86,7 @@ async fn tokens(
             }
         }
         PoolingInput::Data(_) | PoolingInput::Pair(..) => {
-            return Err(Fault::parameter(
-                "No IOProcessor plugin installed. Please refer to the documentation and to the \
-                 'prithvi_geospatial_mae_io_processor' offline inference example for more details.",
-                "task",
-            ));
+            return Err(Fault::parameter(NO_PLUGIN, "task"));
         }
     }
     if inputs.is_empty() {

@@ -10,6 +10,7 @@ use crate::app::{App, unix_now};
 use crate::body::Posted;
 use crate::error::Answer;
 use crate::vllm::ok;
+use vllm_sim_config::Task;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
@@ -38,11 +39,10 @@ pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: P
         .iter()
         .enumerate()
         .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
-    let mut tokens = 0;
+    let mut scorer = Scorer::new(&app)?;
     let mut data = Vec::with_capacity(twos.len());
     for (index, (one, two)) in pairs.enumerate() {
-        let (score, length) = relevance(&app, one, two)?;
-        tokens += length;
+        let score = scorer.score(one, two, ones.len() == 1 && index > 0)?;
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
     Ok(ok(&json!({
@@ -51,7 +51,7 @@ pub(crate) async fn score(State(app): State<Arc<App>>, Posted { head, value }: P
         "created": unix_now() as u64,
         "model": &*model,
         "data": data,
-        "usage": usage(tokens),
+        "usage": usage(scorer.tokens),
     })))
 }
 
@@ -67,11 +67,10 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: 
         ));
     }
     let _guard = enter(&app, documents.len())?;
-    let mut tokens = 0;
+    let mut scorer = Scorer::new(&app)?;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        let (score, length) = relevance(&app, &query, document)?;
-        tokens += length;
+        let score = scorer.score(&query, document, index > 0)?;
         ranked.push((index, score));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -90,19 +89,47 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, Posted { head, value }: 
     Ok(ok(&json!({
         "id": id("score-", &head.headers, request.request_id.as_deref()),
         "model": &*model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": {"prompt_tokens": scorer.tokens, "total_tokens": scorer.tokens},
         "results": results,
     })))
 }
 
-/// The score of a pair, and its tokens.
-fn relevance(app: &App, one: &str, two: &str) -> Result<(f64, usize), Fault> {
-    let tokenizer = app.service.generator.tokenizer();
-    let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
-    for side in [&one, &two] {
-        app.policy.generation.fits(side, true)?;
+/// Compares texts.
+struct Scorer<'a> {
+    app: &'a App,
+    /// Length of the vectors that are compared; `None`: the model reads both texts at once.
+    dimensions: Option<usize>,
+    /// Tokens that the model read.
+    tokens: usize,
+}
+
+impl<'a> Scorer<'a> {
+    fn new(app: &'a App) -> Result<Self, Fault> {
+        let embeds = app.config.api.task == Task::Embed && app.policy.mode.embeds_words;
+        Ok(Self {
+            app,
+            dimensions: match embeds {
+                true => Some(vector::dimensions(app, None)?),
+                false => None,
+            },
+            tokens: 0,
+        })
     }
-    Ok((vector::relevance(&one, &two), one.len() + two.len()))
+
+    /// The score of a pair. A model that embeds reads the first text once.
+    fn score(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
+        let tokenizer = self.app.service.generator.tokenizer();
+        let (one, two) = (tokenizer.encode(one, true), tokenizer.encode(two, true));
+        for side in [&one, &two] {
+            self.app.policy.generation.fits(side, true)?;
+        }
+        let read_before = again && self.dimensions.is_some();
+        self.tokens += two.len() + if read_before { 0 } else { one.len() };
+        Ok(match self.dimensions {
+            Some(dimensions) => vector::cosine(&one, &two, dimensions),
+            None => vector::relevance(&one, &two),
+        })
+    }
 }
 
 /// The texts of both sides.

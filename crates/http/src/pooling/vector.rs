@@ -1,55 +1,12 @@
 //! Vectors and scores from tokens.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::app::App;
 use crate::json;
 use vllm_sim_random::mix;
+use vllm_sim_service::pooling::shared_token_embedding;
 use vllm_sim_wire::fault::Fault;
-
-/// Component i of T tokens t: `2·(t[i] mod 1024)/1024 − 1`, beyond T `2·(t[i mod T] mod 256)/256 − 1`.
-///
-/// Source: llm-d-inference-sim `pkg/api/embeddings.go`.
-pub(super) fn embed(tokens: &[u32], dimensions: usize) -> Vec<f32> {
-    let component = |i: usize| {
-        let (token, modulus) = match tokens.get(i) {
-            Some(token) => (*token, 1024),
-            None => (
-                tokens.get(i % tokens.len().max(1)).copied().unwrap_or(0),
-                256,
-            ),
-        };
-        2.0 * (token % modulus) as f32 / modulus as f32 - 1.0
-    };
-    (0..dimensions).map(component).collect()
-}
-
-/// Components that each token has a part in.
-const PARTS: u64 = 64;
-
-/// A vector whose cosine with another grows with the tokens that both texts have: made up, and
-/// enough for a search to find something. Each token adds or takes one at places that its number
-/// decides, and a repeated one little more than once. vLLM's vectors have length one (`unit`).
-pub(super) fn hashed(tokens: &[u32], dimensions: usize, unit: bool) -> Vec<f32> {
-    let mut counts = BTreeMap::new();
-    for token in tokens {
-        *counts.entry(*token).or_insert(0u32) += 1;
-    }
-    let mut vector = vec![0f32; dimensions];
-    for (token, count) in counts {
-        let weight = 1.0 + (count as f32).ln();
-        for part in 0..PARTS {
-            let place = mix(u64::from(token), part);
-            let sign = if place >> 63 == 0 { weight } else { -weight };
-            vector[(place % dimensions.max(1) as u64) as usize] += sign;
-        }
-    }
-    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    if unit && length > 0.0 {
-        vector.iter_mut().for_each(|x| *x /= length);
-    }
-    vector
-}
 
 /// How well a text answers a query, 0 to 1: the share of the query's tokens that it has, and a
 /// little that tells equal shares apart.
@@ -110,16 +67,34 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
     }
 }
 
-/// Appends numbers as a list: 32-bit floats widened, as vLLM prints them.
+/// Appends numbers as a list: 32-bit floats widened, as lists of Python are printed.
 pub(super) fn write(out: &mut String, vector: &[f32]) {
+    list(out, vector, |out, number| {
+        json::float(out, f64::from(number));
+    });
+}
+
+/// Appends numbers as a list, as arrays of numpy are printed.
+pub(super) fn write_short(out: &mut String, vector: &[f32]) {
+    list(out, vector, json::float32);
+}
+
+fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
     out.push('[');
     for (at, number) in vector.iter().enumerate() {
         if at > 0 {
             out.push(',');
         }
-        json::float(out, f64::from(*number));
+        write(out, *number);
     }
     out.push(']');
+}
+
+/// The cosine of the vectors of two texts.
+pub(super) fn cosine(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
+    let vector = |tokens| shared_token_embedding(tokens, dimensions, true);
+    let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);
+    f64::from(products.sum::<f32>())
 }
 
 /// The bytes of a vector, 32-bit floats.
@@ -139,33 +114,6 @@ pub(super) fn bytes(vector: &[f32], big: bool) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn components_beyond_the_tokens_wrap_around_with_another_modulus() {
-        let vector = embed(&[531, 1024 + 111], 4);
-        let expected = [
-            2.0 * 531.0 / 1024.0 - 1.0,
-            2.0 * 111.0 / 1024.0 - 1.0,
-            2.0 * 19.0 / 256.0 - 1.0,
-            2.0 * 111.0 / 256.0 - 1.0,
-        ];
-        assert_eq!(vector, expected);
-    }
-
-    #[test]
-    fn the_cosine_grows_with_the_tokens_in_common() {
-        let cosine = |a: &[u32], b: &[u32]| -> f32 {
-            let (a, b) = (hashed(a, 384, true), hashed(b, 384, true));
-            a.iter().zip(&b).map(|(a, b)| a * b).sum()
-        };
-        let text: Vec<u32> = (0..20).collect();
-        let shared = |n: u32| -> Vec<u32> { (0..n).chain(1000..1020 - n).collect() };
-        let cosines: Vec<f32> = [0, 5, 10, 15, 20]
-            .map(|n| cosine(&text, &shared(n)))
-            .to_vec();
-        assert!(cosines.is_sorted(), "{cosines:?}");
-        assert!((cosines[4] - 1.0).abs() < 1e-5 && cosines[0].abs() < 0.2);
-    }
 
     #[test]
     fn a_text_with_all_the_words_is_more_relevant() {

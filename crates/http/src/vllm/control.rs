@@ -90,7 +90,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Answ
         let message = "KV cache memory can only be released while generation is paused.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
-    let reset = async { app.service.reset_prefix_cache(true) };
+    let reset = async { app.service.reset_prefix_cache(true, false) };
     timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
     Ok(ok(&json!({"status": "kv_cache_released"})))
 }
@@ -118,8 +118,9 @@ pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let query: ResetQuery = query::read(&uri)?;
     let running = query.reset_running_requests;
+    let external = query.reset_external;
     Ok(ok(
-        &json!({"success": app.service.reset_prefix_cache(running)}),
+        &json!({"success": app.service.reset_prefix_cache(running, external)}),
     ))
 }
 

@@ -214,8 +214,7 @@ impl GenerateView {
             });
             entry(out, &entries[0]);
             out.push_str(",\"top_logprobs\":[");
-            let shown = if top == 0 { 0 } else { entries.len() };
-            for (index, other) in entries.iter().take(shown).enumerate() {
+            for (index, other) in entries.iter().take(top as usize).enumerate() {
                 if index > 0 {
                     out.push(',');
                 }

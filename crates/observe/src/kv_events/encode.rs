@@ -1,7 +1,7 @@
 //! From an engine's events to messages.
 
-use super::message::{self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch};
-use vllm_sim_engine::{BlockPlan, Event, ExtraKey};
+use super::message::{self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch, Medium};
+use vllm_sim_engine::{BlockPlan, Event, ExtraKey, HostEvent};
 
 /// How events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,6 +10,21 @@ pub struct Encoding {
     pub format: EventFormat,
     /// How block hashes appear.
     pub hashes: HashFormat,
+    /// What is said of blocks in the memory of the host.
+    pub host: HostDetail,
+}
+
+/// What is said of blocks that come into the memory of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostDetail {
+    /// Their names alone, an event for each chunk (vLLM's `OffloadingConnector`).
+    #[default]
+    Names,
+    /// Also parents and tokens (`self_describing_kv_events`).
+    Tokens,
+    /// All that is said of blocks on the GPU, and that the host is the engine's own
+    /// (`SimpleCPUOffloadConnector`).
+    Local,
 }
 
 /// How block hashes appear (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
@@ -27,7 +42,7 @@ pub enum HashFormat {
 pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
-        push_event(event, encoding.hashes, &mut shown);
+        push_event(event, encoding, &mut shown);
     }
     let batch = KvEventBatch {
         ts,
@@ -38,24 +53,78 @@ pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) ->
 }
 
 /// Whether an event concerns the KV cache.
-pub const fn is_kv(event: &Event) -> bool {
+pub fn is_kv(event: &Event) -> bool {
     matches!(
         event,
         Event::Stored { .. } | Event::Removed { .. } | Event::Cleared
-    )
+    ) || is_host(event)
 }
 
-fn push_event<'a>(event: &'a Event, hashes: HashFormat, shown: &mut Vec<KvEvent<'a>>) {
+/// Whether it concerns what the memory of the host holds.
+pub(super) fn is_host(event: &Event) -> bool {
+    let changes =
+        |event: &HostEvent| matches!(event, HostEvent::Stored { .. } | HostEvent::Removed { .. });
+    matches!(event, Event::Host(event) if changes(event))
+}
+
+fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
+    let hashes = encoding.hashes;
     match event {
         Event::Stored { plan, from, to } => {
             shown.push(KvEvent::BlockStored(stored(plan, *from, *to, hashes)));
         }
         // One event for each block, as vLLM and llm-d have it.
-        Event::Removed { keys } => shown
-            .extend(keys.iter().map(|(key, hash)| {
-                KvEvent::BlockRemoved(block_hash(key.0, hash.as_ref(), hashes))
-            })),
+        Event::Removed { keys } => shown.extend(keys.iter().map(|(key, hash)| {
+            let hash = block_hash(key.0, hash.as_ref(), hashes);
+            KvEvent::BlockRemoved(vec![hash], Medium::Gpu)
+        })),
+        Event::Host(event) => push_host_event(event, encoding, shown),
         Event::Cleared => shown.push(KvEvent::AllBlocksCleared),
+        _ => {}
+    }
+}
+
+/// An event for each chunk that comes in, one for all that leave at once.
+///
+/// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
+fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
+    let (hashes, detail) = (encoding.hashes, encoding.host);
+    let medium = match detail {
+        HostDetail::Local => Medium::LocalCpu,
+        HostDetail::Names | HostDetail::Tokens => Medium::Cpu,
+    };
+    match event {
+        HostEvent::Stored {
+            plan,
+            chunks,
+            blocks_per_chunk: size,
+        } => shown.extend(chunks.iter().map(|chunk| {
+            let (from, to) = (chunk * size, (chunk + 1) * size);
+            let mut event = stored(plan, from, to, hashes);
+            event.medium = medium;
+            if detail != HostDetail::Local {
+                event.extra_keys = None;
+            }
+            if detail == HostDetail::Names {
+                let last = event.block_hashes.len().saturating_sub(1);
+                event.block_hashes.drain(..last);
+                event = BlockStored {
+                    parent_block_hash: None,
+                    token_ids: &[],
+                    block_size: 0,
+                    lora_id: None,
+                    lora_name: None,
+                    has_kind: false,
+                    ..event
+                };
+            }
+            KvEvent::BlockStored(event)
+        })),
+        HostEvent::Removed { keys } => {
+            let keys = keys.iter();
+            let keys = keys.map(|(key, hash)| block_hash(key.0, hash.as_ref(), hashes));
+            shown.push(KvEvent::BlockRemoved(keys.collect(), medium));
+        }
         _ => {}
     }
 }
@@ -71,7 +140,9 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
         block_size: plan.block_size,
         lora_id: plan.lora.as_ref().map(|(id, _)| id.0),
         lora_name: plan.lora.as_ref().map(|(_, name)| &**name),
-        extra_keys: (from..to).map(|i| extra_keys(plan, i)).collect(),
+        extra_keys: Some((from..to).map(|i| extra_keys(plan, i)).collect()),
+        has_kind: true,
+        medium: Medium::Gpu,
     }
 }
 
@@ -227,6 +298,7 @@ mod tests {
             let encoding = Encoding {
                 format: EventFormat::Vllm,
                 hashes: HashFormat::Bytes(len),
+                ..Encoding::default()
             };
             hex(&encode_batch(&events, 0.25, 3, encoding))
         };
@@ -259,5 +331,78 @@ mod tests {
         let bytes = hex(&encode_batch(&[event], 0.0, 0, Encoding::default()));
         assert!(bytes.contains("ac626c6f636b5f6861736865739105"));
         assert!(bytes.contains("a9746f6b656e5f69647390aa"));
+    }
+
+    /// Two chunks of two blocks come in, and one leaves.
+    #[test]
+    fn blocks_of_the_host_are_named_or_described() {
+        let plan = BlockPlan {
+            keys: (1..=4).map(BlockKey).collect(),
+            tokens: (10..14).collect(),
+            block_size: 1,
+            ..BlockPlan::default()
+        };
+        let events = [
+            Event::Host(Box::new(HostEvent::Stored {
+                plan: Arc::new(plan),
+                chunks: vec![0, 1],
+                blocks_per_chunk: 2,
+            })),
+            Event::Host(Box::new(HostEvent::Removed {
+                keys: vec![(BlockKey(2), None), (BlockKey(4), None)],
+            })),
+        ];
+        let shown = |host| {
+            let mut shown = Vec::new();
+            let encoding = Encoding {
+                host,
+                ..Encoding::default()
+            };
+            events
+                .iter()
+                .for_each(|event| push_event(event, encoding, &mut shown));
+            let written = |event: &KvEvent<'_>| match event {
+                KvEvent::BlockStored(e) => format!(
+                    "{:?} after {:?}, {:?} of {}, {:?}, {:?}, {}",
+                    e.block_hashes,
+                    e.parent_block_hash,
+                    e.token_ids,
+                    e.block_size,
+                    e.extra_keys,
+                    e.medium,
+                    e.has_kind
+                ),
+                event => format!("{event:?}"),
+            };
+            shown.iter().map(written).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            shown(HostDetail::Names),
+            [
+                "[Int(2)] after None, [] of 0, None, Cpu, false",
+                "[Int(4)] after None, [] of 0, None, Cpu, false",
+                "BlockRemoved([Int(2), Int(4)], Cpu)"
+            ]
+        );
+        assert_eq!(
+            shown(HostDetail::Tokens)[1],
+            "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, None, Cpu, true"
+        );
+        assert_eq!(
+            shown(HostDetail::Local)[1],
+            "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, Some([None, None]), LocalCpu, true"
+        );
+        let bytes = |host| {
+            let encoding = Encoding {
+                host,
+                ..Encoding::default()
+            };
+            hex(&encode_batch(&events[..1], 0.0, 0, encoding))
+        };
+        // Maps of 9 and of 12 members; `medium`: `CPU`.
+        assert!(bytes(HostDetail::Names).contains("89a474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostDetail::Local).contains("8ca474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostDetail::Names).contains("a66d656469756da3435055"));
+        assert!(bytes(HostDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
     }
 }

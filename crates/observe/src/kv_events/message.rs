@@ -54,8 +54,39 @@ pub(super) struct BlockStored<'a> {
     pub(super) lora_id: Option<u32>,
     /// Adapter name.
     pub(super) lora_name: Option<&'a str>,
-    /// One entry per block.
-    pub(super) extra_keys: Vec<Option<Vec<ExtraKey<'a>>>>,
+    /// One entry per block; `None`: nothing is said of them.
+    pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
+    /// Whether it says which layers its group is of.
+    pub(super) has_kind: bool,
+    /// Where the blocks lie.
+    pub(super) medium: Medium,
+}
+
+/// Where blocks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Medium {
+    /// On the GPU.
+    Gpu,
+    /// In the memory of the host.
+    Cpu,
+    /// The same, said to be that of the engine's own host.
+    LocalCpu,
+}
+
+impl Medium {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "GPU",
+            Self::Cpu | Self::LocalCpu => "CPU",
+        }
+    }
+
+    /// Last members of an event: whose host.
+    fn write_locality(self, w: &mut Writer) {
+        if self == Self::LocalCpu {
+            w.entry("locality", |w| w.text("LOCAL"));
+        }
+    }
 }
 
 impl<'a> BlockStored<'a> {
@@ -63,7 +94,7 @@ impl<'a> BlockStored<'a> {
     fn media_and_salt(&self) -> Option<Vec<Vec<&'a str>>> {
         // An adapter's name is the first key of each of its blocks.
         let adapter = usize::from(self.lora_name.is_some());
-        let blocks = self.extra_keys.iter().map(|keys| {
+        let blocks = self.extra_keys.iter().flatten().map(|keys| {
             let keys = keys.iter().flatten().skip(adapter);
             let names = keys.map(|key| match *key {
                 ExtraKey::Text(text) => text,
@@ -82,8 +113,8 @@ impl<'a> BlockStored<'a> {
 pub(super) enum KvEvent<'a> {
     /// Blocks entered.
     BlockStored(BlockStored<'a>),
-    /// A block left.
-    BlockRemoved(BlockHash<'a>),
+    /// Blocks left.
+    BlockRemoved(Vec<BlockHash<'a>>, Medium),
     /// All left.
     AllBlocksCleared,
 }
@@ -98,8 +129,6 @@ pub(super) struct KvEventBatch<'a> {
     /// Whose cache.
     pub(super) data_parallel_rank: u32,
 }
-
-const MEDIUM: &str = "GPU";
 
 impl KvEventBatch<'_> {
     /// The payload frame.
@@ -124,7 +153,12 @@ impl KvEvent<'_> {
     fn write_vllm(&self, w: &mut Writer) {
         match self {
             Self::BlockStored(event) => {
-                w.map(11);
+                let more = [
+                    event.extra_keys.is_some(),
+                    event.has_kind,
+                    event.medium == Medium::LocalCpu,
+                ];
+                w.map(9 + more.into_iter().filter(|there| *there).count());
                 w.entry("type", |w| w.text("BlockStored"));
                 w.entry("block_hashes", |w| {
                     w.each(&event.block_hashes, Writer::hash)
@@ -137,18 +171,24 @@ impl KvEvent<'_> {
                 w.entry("lora_id", |w| {
                     w.option(event.lora_id, |w, id| w.uint(id.into()))
                 });
-                w.entry("medium", |w| w.text(MEDIUM));
+                w.entry("medium", |w| w.text(event.medium.name()));
                 w.entry("lora_name", |w| w.option(event.lora_name, Writer::text));
-                w.entry("extra_keys", |w| w.extra_keys(&event.extra_keys));
+                if let Some(keys) = &event.extra_keys {
+                    w.entry("extra_keys", |w| w.extra_keys(keys));
+                }
                 w.entry("group_idx", |w| w.uint(0));
-                w.entry("kv_cache_spec_kind", |w| w.text("full_attention"));
+                if event.has_kind {
+                    w.entry("kv_cache_spec_kind", |w| w.text("full_attention"));
+                }
+                event.medium.write_locality(w);
             }
-            Self::BlockRemoved(hash) => {
-                w.map(4);
+            Self::BlockRemoved(hashes, medium) => {
+                w.map(4 + usize::from(*medium == Medium::LocalCpu));
                 w.entry("type", |w| w.text("BlockRemoved"));
-                w.entry("block_hashes", |w| w.each(&[*hash], Writer::hash));
-                w.entry("medium", |w| w.text(MEDIUM));
+                w.entry("block_hashes", |w| w.each(hashes, Writer::hash));
+                w.entry("medium", |w| w.text(medium.name()));
                 w.entry("group_idx", |w| w.uint(0));
+                medium.write_locality(w);
             }
             Self::AllBlocksCleared => {
                 w.map(1);
@@ -167,15 +207,15 @@ impl KvEvent<'_> {
                 w.each(event.token_ids, Writer::wide_token);
                 w.uint(event.block_size.into());
                 w.option(event.lora_id, |w, id| w.uint(id.into()));
-                w.text(MEDIUM);
+                w.text(event.medium.name());
                 w.option(event.lora_name, Writer::text);
                 w.option(event.media_and_salt(), |w, keys| w.llmd_extra_keys(&keys));
             }
-            Self::BlockRemoved(hash) => {
+            Self::BlockRemoved(hashes, medium) => {
                 w.array(3);
                 w.text("BlockRemoved");
-                w.each(&[*hash], Writer::wide_hash);
-                w.text(MEDIUM);
+                w.each(hashes, Writer::wide_hash);
+                w.text(medium.name());
             }
             Self::AllBlocksCleared => w.cleared(),
         }
@@ -202,7 +242,7 @@ impl KvEvent<'_> {
                 if let Some(id) = event.lora_id {
                     w.entry("lora_id", |w| w.uint(id.into()));
                 }
-                w.entry("medium", |w| w.text(MEDIUM));
+                w.entry("medium", |w| w.text(event.medium.name()));
                 if let Some(name) = event.lora_name {
                     w.entry("lora_name", |w| w.text(name));
                 }
@@ -210,11 +250,11 @@ impl KvEvent<'_> {
                     w.entry("extra_keys", |w| w.llmd_extra_keys(&keys));
                 }
             }
-            Self::BlockRemoved(hash) => {
+            Self::BlockRemoved(hashes, medium) => {
                 w.map(3);
                 w.entry("type", |w| w.text("BlockRemoved"));
-                w.entry("block_hashes", |w| w.each(&[*hash], Writer::wide_hash));
-                w.entry("medium", |w| w.text(MEDIUM));
+                w.entry("block_hashes", |w| w.each(hashes, Writer::wide_hash));
+                w.entry("medium", |w| w.text(medium.name()));
             }
             Self::AllBlocksCleared => {
                 w.map(1);
@@ -251,13 +291,15 @@ mod tests {
             block_size: 2,
             lora_id: None,
             lora_name: None,
-            extra_keys: vec![None; 35_000],
+            extra_keys: Some(vec![None; 35_000]),
+            has_kind: true,
+            medium: Medium::Gpu,
         };
         let named = BlockStored {
             block_hashes: vec![BlockHash::Int(1)],
             token_ids: &[1, 2],
             lora_name: Some(&name),
-            extra_keys: vec![Some(keys)],
+            extra_keys: Some(vec![Some(keys)]),
             ..plain.clone()
         };
         let batch = KvEventBatch {

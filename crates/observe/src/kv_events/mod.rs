@@ -28,7 +28,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Encoding, HashFormat, encode_batch, is_kv};
+pub use encode::{Encoding, HashFormat, HostDetail, encode_batch, is_kv};
 pub use endpoint::{EndpointError, binds, for_rank};
 pub use message::EventFormat;
 pub use topic::{LLMD_TOPIC, TopicError, TopicFields};

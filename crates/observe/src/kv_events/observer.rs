@@ -1,6 +1,6 @@
 //! From an engine to a publisher.
 
-use super::encode::is_kv;
+use super::encode::{is_host, is_kv};
 use super::publisher::Publisher;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
@@ -51,7 +51,8 @@ impl Observer for KvObserver {
     fn on_stats(&mut self, _: &Stats) {}
 
     fn on_rest(&mut self) {
-        if !self.steps {
+        // Copies to the host end while no step runs, too; vLLM makes empty steps meanwhile.
+        if !self.steps || self.batch.last().is_some_and(is_host) {
             self.publish();
         }
     }

@@ -10,6 +10,12 @@ pub(super) const NIXL_DESCRIPTORS: &[f64] = &[
     10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0, 10000.0, 20000.0,
     50000.0,
 ];
+/// Bytes of a copy to the memory of the host or back.
+pub(super) const OFFLOAD_SIZE: &[f64] = &[1e6, 5e6, 1e7, 2e7, 4e7, 6e7, 8e7, 1e8, 1.5e8, 2e8];
+/// How long a request waits until it is known what lies there; seconds.
+pub(super) const OFFLOAD_DELAY: &[f64] = &[
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
+];
 /// Sleeping, waking, weight updates.
 pub(super) const OPERATION: &[f64] = &[0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 /// Connections of `/v1/realtime`.
@@ -25,6 +31,11 @@ pub(super) const HTTP: &[f64] = &[0.1, 0.5, 1.0];
 /// 2^11, 2^13 … 2^33.
 pub(super) fn nixl_bytes() -> Vec<f64> {
     (11..=33).step_by(2).map(|e| (1u64 << e) as f64).collect()
+}
+
+/// 1, 4, 16 … 4^9.
+pub(super) fn offload_chunks() -> Vec<f64> {
+    (0..10).map(|e| (1u64 << (2 * e)) as f64).collect()
 }
 
 /// 1, 2 and 5 times the powers of ten, up to `max_model_len`.

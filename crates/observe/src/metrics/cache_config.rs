@@ -26,6 +26,16 @@ pub struct CacheConfig {
     pub cache_dtype: String,
     /// Bytes of the cache, where they were given.
     pub kv_cache_memory_bytes: Option<u64>,
+    /// `--kv-offloading-size`, GiB.
+    pub kv_offloading_size: Option<f64>,
+    /// `--kv-offloading-backend`.
+    pub kv_offloading_backend: &'static str,
+    /// Requests of the whole context that it has room for, where groups of layers share it.
+    pub concurrency: Option<f64>,
+    /// `--prefix-cache-retention-interval`.
+    pub retention_interval: Option<u32>,
+    /// Whether the release names `simple_cpu_offload_num_blocks`: 0.33 and later.
+    pub names_simple_cpu_offload: bool,
 }
 
 impl Default for CacheConfig {
@@ -42,16 +52,32 @@ impl Default for CacheConfig {
             gpu_memory_utilization: 0.92,
             cache_dtype: "auto".to_owned(),
             kv_cache_memory_bytes: None,
+            kv_offloading_size: None,
+            kv_offloading_backend: "native",
+            concurrency: None,
+            retention_interval: Some(0),
+            names_simple_cpu_offload: true,
         }
     }
 }
 
 impl CacheConfig {
+    /// Tokens that requests of the whole context have in the cache of one engine, and how many
+    /// such requests.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_kv_cache_capacity`.
+    pub fn capacity(&self) -> (u64, f64) {
+        let context = self.max_model_len.max(1);
+        let request = context.div_ceil(self.block_size.max(1));
+        let plain = || f64::from(self.num_gpu_blocks) / f64::from(request);
+        let concurrency = self.concurrency.unwrap_or_else(plain);
+        ((concurrency * f64::from(context)) as u64, concurrency)
+    }
+
     /// Label names and values, without `engine`.
     pub fn labels(&self) -> Vec<(String, String)> {
-        let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
         let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
-        let concurrency = tokens as f64 / f64::from(self.max_model_len.max(1));
+        let (tokens, concurrency) = self.capacity();
         let changing = [
             ("block_size", self.block_size.to_string()),
             ("cache_dtype", self.cache_dtype.clone()),
@@ -64,10 +90,23 @@ impl CacheConfig {
             ("kv_cache_max_concurrency", float(concurrency)),
             ("kv_cache_memory_bytes", option(self.kv_cache_memory_bytes)),
             ("kv_cache_size_tokens", tokens.to_string()),
+            (
+                "kv_offloading_backend",
+                self.kv_offloading_backend.to_owned(),
+            ),
+            (
+                "kv_offloading_size",
+                self.kv_offloading_size
+                    .map_or_else(|| "None".to_owned(), float),
+            ),
             ("num_gpu_blocks", blocks.to_string()),
             (
                 "num_gpu_blocks_override",
                 option(self.num_gpu_blocks_override),
+            ),
+            (
+                "prefix_cache_retention_interval",
+                option(self.retention_interval),
             ),
             (
                 "prefix_caching_hash_algo",
@@ -78,13 +117,16 @@ impl CacheConfig {
                 truth(self.user_specified_block_size),
             ),
         ];
+        let newer = self
+            .names_simple_cpu_offload
+            .then(|| ("simple_cpu_offload_num_blocks", option(None::<u32>)));
         let fixed = FIXED.iter().map(|(n, v)| (*n, (*v).to_owned()));
-        let all = changing.into_iter().chain(fixed);
+        let all = changing.into_iter().chain(newer).chain(fixed);
         all.map(|(n, v)| (n.to_owned(), v)).collect()
     }
 }
 
-const FIXED: [(&str, &str); 24] = [
+const FIXED: [(&str, &str); 21] = [
     ("_block_size_resolved", "True"),
     ("cache_hit_alignment_tokens", "None"),
     ("enable_mamba_shared_prefix_checkpoint", "False"),
@@ -92,8 +134,6 @@ const FIXED: [(&str, &str); 24] = [
     ("is_attention_free", "False"),
     ("kv_cache_dtype_skip_layers", "[]"),
     ("kv_cache_layout", "None"),
-    ("kv_offloading_backend", "native"),
-    ("kv_offloading_size", "None"),
     ("kv_sharing_fast_prefill", "False"),
     ("mamba_block_size", "None"),
     ("mamba_cache_dtype", "auto"),
@@ -101,7 +141,6 @@ const FIXED: [(&str, &str); 24] = [
     ("mamba_page_size_padded", "None"),
     ("mamba_ssm_cache_dtype", "float32"),
     ("num_cpu_blocks", "None"),
-    ("prefix_cache_retention_interval", "0"),
     ("prefix_match_unit", "None"),
     ("replayssm_buffer_len", "16"),
     ("skip_page_size_padded", "None"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::buckets;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
+use super::offload::{self, OffloadCells};
 use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
 use super::settings::{Compat, Settings};
 
@@ -28,6 +29,8 @@ const PROMPT_SOURCES: [&str; 3] = ["local_compute", "local_cache_hit", "external
 const CACHE_TIERS: [&str; 5] = ["device", "host", "p2p", "disk", "external_unspecified"];
 /// Index into the cache tiers.
 pub(super) const TIER_DEVICE: usize = 0;
+/// Index into the cache tiers.
+pub(super) const TIER_HOST: usize = 1;
 /// Index into the cache tiers.
 pub(super) const TIER_P2P: usize = 2;
 /// Index into the cache tiers.
@@ -92,6 +95,7 @@ pub(super) struct EngineCells {
     pub(super) nixl_descriptors: Arc<Histogram>,
     /// Failed transfers, failed notifications, expired, notified too late.
     pub(super) nixl_failures: Counters<4>,
+    pub(super) offload: OffloadCells,
 }
 
 fn some<T: Default, const N: usize>() -> [Arc<T>; N] {
@@ -156,6 +160,7 @@ impl EngineCells {
             nixl_bytes: of(&buckets::nixl_bytes()),
             nixl_descriptors: of(buckets::NIXL_DESCRIPTORS),
             nixl_failures: some(),
+            offload: OffloadCells::new(settings.offload.as_ref()),
         };
         cells.sleep_state[0].set(1.0);
         cells
@@ -258,6 +263,11 @@ impl EngineFamilies<'_> {
         }
         if self.settings.nixl {
             self.register_nixl(page);
+        }
+        if let Some(info) = &self.settings.offload {
+            let tiers = self.each.iter();
+            let tiers: Vec<_> = tiers.map(|(labels, c)| (labels, &c.offload)).collect();
+            offload::register(page, info, &tiers);
         }
         self.register_gauges(page);
         self.register_counters(page);

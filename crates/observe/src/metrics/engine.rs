@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use super::cell::Counter;
-use super::cells::{EngineCells, TIER_DEVICE, TIER_EXTERNAL, TIER_P2P, VLLM_REASONS};
+use super::cells::{EngineCells, TIER_DEVICE, TIER_EXTERNAL, TIER_HOST, TIER_P2P, VLLM_REASONS};
 use super::lora::{LoraInfo, LoraLoad, LoraWriter};
+use super::recent::Recent;
 use super::settings::{Clock, Compat, Settings};
+use vllm_sim_engine::HostEvent;
+use vllm_sim_engine::kv::HostCounts;
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +113,19 @@ pub struct Totals {
     pub media: (u64, u64),
 }
 
+/// Draft tokens since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DraftTotals {
+    /// Steps of sequences that had drafts.
+    pub drafts: u64,
+    /// Drafts in them.
+    pub proposed: u64,
+    /// Of these, those that were right.
+    pub accepted: u64,
+    /// The same by position among the drafts of a step.
+    pub accepted_at: Vec<u64>,
+}
+
 /// The series of one engine (one data-parallel rank).
 ///
 /// Any thread may call; the calls of one token cost some nanoseconds.
@@ -118,9 +134,12 @@ pub struct EngineMetrics {
     rejections: [Arc<Counter>; 2],
     lora: LoraWriter,
     compat: Compat,
-    /// Which tier supplied tokens that came through a connector.
+    /// Which tier supplied tokens that came from other servers.
     external_tier: usize,
+    /// Whether the memory of the host supplies the others.
+    has_host: bool,
     clock: Clock,
+    pub(super) recent: Recent,
 }
 
 impl EngineMetrics {
@@ -140,7 +159,9 @@ impl EngineMetrics {
             } else {
                 TIER_EXTERNAL
             },
+            has_host: settings.offload.is_some(),
             clock: settings.clock,
+            recent: Recent::new(),
         }
     }
 
@@ -158,6 +179,7 @@ impl EngineMetrics {
         let (local, external) = (u64::from(cached_local), u64::from(cached_external));
         let prompt = u64::from(prompt_tokens);
         c.ttft.observe(ttft_s);
+        self.recent.ttft.add(ttft_s, 1);
         c.prompt_tokens.add(prompt);
         c.prompt_by_source[0].add(prompt.saturating_sub(local + external));
         c.prompt_by_source[1].add(local);
@@ -174,16 +196,25 @@ impl EngineMetrics {
     /// tokens came with it.
     pub fn on_gap(&self, itl_s: f64) {
         self.cells.itl.observe(itl_s);
+        self.recent.itl.add(itl_s, 1);
     }
 
     /// A sequence made output again `times` times at one instant.
     pub(crate) fn on_zero_gaps(&self, times: u32) {
-        self.cells.itl.observe_zeros(times.into());
+        if times > 0 {
+            self.cells.itl.observe_zeros(times.into());
+            self.recent.itl.add(0.0, times);
+        }
     }
 
     /// A sequence was scheduled for the first time: prompt tokens looked up and found, in this
-    /// engine's prefix cache and through a connector.
-    pub(crate) fn on_scheduled(&self, queries: u32, hits: u32, ext_queries: u32, ext_hits: u32) {
+    /// engine's prefix cache and through a connector, from another server if `remote`.
+    pub(crate) fn on_scheduled(
+        &self,
+        (queries, hits): (u32, u32),
+        (ext_queries, ext_hits): (u32, u32),
+        remote: bool,
+    ) {
         let c = &self.cells;
         c.prefix_queries.add(u64::from(queries));
         c.prefix_hits.add(u64::from(hits));
@@ -191,7 +222,11 @@ impl EngineMetrics {
         if ext_queries > 0 {
             c.external_queries.add(u64::from(ext_queries));
             c.external_hits.add(u64::from(ext_hits));
-            c.cached_by_source[self.external_tier].add(u64::from(ext_hits));
+            let tier = match self.has_host && !remote {
+                true => TIER_HOST,
+                false => self.external_tier,
+            };
+            c.cached_by_source[tier].add(u64::from(ext_hits));
         }
     }
 
@@ -297,6 +332,21 @@ impl EngineMetrics {
         }
     }
 
+    /// Something happened in the memory of the host.
+    pub(crate) fn on_host(&self, event: &HostEvent) {
+        self.cells.offload.on_event(event, (self.clock)());
+    }
+
+    /// What the memory of the host holds after a step.
+    pub(crate) fn set_host(&self, counts: &HostCounts) {
+        self.cells.offload.set(counts);
+    }
+
+    /// Names and sums of the copies to the memory of the host and back; `None`: there is none.
+    pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
+        self.has_host.then(|| self.cells.offload.totals())
+    }
+
     /// What has been done so far.
     pub fn totals(&self) -> Totals {
         let c = &self.cells;
@@ -307,6 +357,27 @@ impl EngineMetrics {
             prefix: (c.prefix_hits.get(), c.prefix_queries.get()),
             external: (c.external_hits.get(), c.external_queries.get()),
             media: (c.mm_hits.get(), c.mm_queries.get()),
+        }
+    }
+
+    /// Draft tokens of a sequence were verified.
+    pub fn on_drafts(&self, proposed: u32, accepted: u32) {
+        let c = &self.cells;
+        c.spec_drafts.add(1);
+        c.spec_draft_tokens.add(proposed.into());
+        c.spec_accepted.add(accepted.into());
+        let positions = c.spec_accepted_per_pos.iter().take(accepted as usize);
+        positions.for_each(|position| position.add(1));
+    }
+
+    /// What [`Self::on_drafts`] counted.
+    pub fn draft_totals(&self) -> DraftTotals {
+        let c = &self.cells;
+        DraftTotals {
+            drafts: c.spec_drafts.get(),
+            proposed: c.spec_draft_tokens.get(),
+            accepted: c.spec_accepted.get(),
+            accepted_at: c.spec_accepted_per_pos.iter().map(|n| n.get()).collect(),
         }
     }
 

@@ -47,6 +47,47 @@ specs! {
     NIXL_LATE_NOTIFICATIONS = "vllm:nixl_num_notifications_after_expiry_total",
         "Number of NIXL KV Cache notifications that arrived after the KV had expired.";
 
+    OFFLOAD_STORE_BYTES = "vllm:kv_offload_store_bytes_total",
+        "Bytes of KV cache copied to the memory of the host.";
+    OFFLOAD_STORE_TIME = "vllm:kv_offload_store_time_total",
+        "Seconds that copies to the memory of the host took.";
+    OFFLOAD_STORE_SIZE = "vllm:kv_offload_store_size",
+        "Bytes of a copy to the memory of the host.";
+    OFFLOAD_LOAD_BYTES = "vllm:kv_offload_load_bytes_total",
+        "Bytes of KV cache copied from the memory of the host.";
+    OFFLOAD_LOAD_TIME = "vllm:kv_offload_load_time_total",
+        "Seconds that copies from the memory of the host took.";
+    OFFLOAD_LOAD_SIZE = "vllm:kv_offload_load_size",
+        "Bytes of a copy from the memory of the host.";
+    OFFLOAD_REFUSED = "vllm:kv_offload_allocation_failure_total",
+        "Chunks of a request that found no room in the memory of the host.";
+    OFFLOAD_DELAY = "vllm:kv_offload_lookup_async_delay_seconds",
+        "Seconds from the first deferred lookup of a request to its answer.";
+    OFFLOAD_ALLOCATED = "vllm:kv_offload_cpu_allocation_size",
+        "Chunks that were given room at once.";
+    OFFLOAD_USAGE = "vllm:kv_offload_cpu_cache_usage_perc",
+        "Share of the chunks that copies hold.";
+    OFFLOAD_WRITE_USAGE = "vllm:kv_offload_cpu_cache_write_usage_perc",
+        "Share of the chunks that are being written.";
+    OFFLOAD_READ_USAGE = "vllm:kv_offload_cpu_cache_read_usage_perc",
+        "Share of the chunks that are being read.";
+    OFFLOAD_TOTAL_BYTES = "vllm:kv_offload_total_bytes_total",
+        "Bytes of KV cache copied, by direction. DEPRECATED: Use vllm:kv_offload_store_bytes and vllm:kv_offload_load_bytes instead.";
+    OFFLOAD_TOTAL_TIME = "vllm:kv_offload_total_time_total",
+        "Seconds that copies took, by direction. DEPRECATED: Use vllm:kv_offload_store_time and vllm:kv_offload_load_time instead.";
+    OFFLOAD_SIZE = "vllm:kv_offload_size",
+        "Bytes of a copy, by direction. DEPRECATED: Use vllm:kv_offload_store_size and vllm:kv_offload_load_size instead.";
+    OFFLOAD_CONFIG = "vllm:kv_offload_config_info",
+        "The KV cache in the memory of the host.";
+    SIMPLE_LOAD_BLOCKS = "vllm:simple_kv_offload_load_blocks_total",
+        "Blocks loaded from the memory of the host.";
+    SIMPLE_USED = "vllm:simple_kv_offload_used_blocks",
+        "Blocks in the memory of the host.";
+    SIMPLE_PENDING = "vllm:simple_kv_offload_pending_store_blocks",
+        "Blocks that are being copied to the memory of the host.";
+    SIMPLE_INFO = "vllm:simple_kv_offload_info",
+        "The KV cache in the memory of the host.";
+
     RUNNING = "vllm:num_requests_running",
         "Number of requests in model execution batches.";
     WAITING = "vllm:num_requests_waiting",

@@ -34,8 +34,10 @@ mod http;
 mod lora;
 mod number;
 mod observer;
+mod offload;
 mod page;
 mod process;
+mod recent;
 mod restart;
 mod settings;
 mod sockets;
@@ -48,12 +50,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use block_lifetime::BlockLifetime;
 pub use cache_config::CacheConfig;
-pub use engine::{EngineMetrics, FinishReason, FinishedRequest, Rejection, SleepState, Totals};
+pub use engine::{
+    DraftTotals, EngineMetrics, FinishReason, FinishedRequest, Rejection, SleepState, Totals,
+};
 pub use fake::{FakeGauge, FakeLora, FakeMetrics, RealMetrics, Waveform};
 pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
 pub use lora::LoraLoad;
 pub use observer::{EngineFeatures, MetricsObserver};
+pub use offload::OffloadInfo;
+pub use recent::{Percentiles, RecentLatencies};
 pub use settings::{Clock, Compat, Settings, wall_clock};
 pub use work::{WorkModel, WorkObserver};
 
@@ -265,9 +271,25 @@ impl Metrics {
         }
         let now = (self.clock)();
         self.page.restart(now);
+        for engine in &self.engines {
+            engine.recent.clear();
+        }
         if let Some(lora) = &self.idle_lora {
             lora.set_idle(self.compat, now);
         }
+    }
+
+    /// Percentiles of the newest latencies of all engines; `None` beside fake metrics, which
+    /// they would contradict.
+    pub fn recent_latencies(&self) -> Option<RecentLatencies> {
+        if self.fake.is_some() {
+            return None;
+        }
+        let recent = || self.engines.iter().map(|engine| &engine.recent);
+        Some(RecentLatencies {
+            ttft: recent::percentiles(recent().map(|recent| &recent.ttft)),
+            itl: recent::percentiles(recent().map(|recent| &recent.itl)),
+        })
     }
 
     /// Appends the whole text, as of this unix time.

@@ -132,7 +132,7 @@ impl MetricsObserver {
             inference_s: seconds(last - record.scheduled),
             prefill_s: seconds(first - record.scheduled),
             decode_s: seconds(last - first),
-            cached: record.cached,
+            cached: record.cached + record.external,
             preemptions: record.preemptions,
         });
     }
@@ -166,9 +166,10 @@ impl Observer for MetricsObserver {
                     true => record.prompt - cached,
                     false => 0,
                 };
+                let remote = record.request.kv_source.is_some();
                 if record.looked_up && self.features.cache {
                     self.metrics
-                        .on_scheduled(record.prompt, *cached, asked, *external);
+                        .on_scheduled((record.prompt, *cached), (asked, *external), remote);
                 }
                 self.lora(record.request.lora.as_ref(), AdapterUse::starts);
             }
@@ -188,7 +189,10 @@ impl Observer for MetricsObserver {
                 if !first {
                     self.metrics.on_gap((at - since).as_secs_f64());
                 }
-                self.metrics.on_zero_gaps(n.saturating_sub(1));
+                // Several tokens of one step are one output of vLLM.
+                if !self.features.steps {
+                    self.metrics.on_zero_gaps(n.saturating_sub(1));
+                }
                 if !self.features.steps {
                     let computed = if first {
                         record.prompt - record.cached
@@ -198,6 +202,9 @@ impl Observer for MetricsObserver {
                     self.metrics.on_step(computed, *n);
                 }
             }
+            Event::Drafts {
+                proposed, accepted, ..
+            } => self.metrics.on_drafts(*proposed, *accepted),
             Event::Preempted { .. } => {
                 self.metrics.on_preempted();
                 self.lora(record.request.lora.as_ref(), AdapterUse::stops);
@@ -245,6 +252,9 @@ impl Observer for MetricsObserver {
         {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
+        if let Event::Host(event) = event {
+            self.metrics.on_host(event);
+        }
     }
 
     fn on_stats(&mut self, stats: &Stats) {
@@ -258,5 +268,6 @@ impl Observer for MetricsObserver {
         };
         self.metrics
             .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+        self.metrics.set_host(&stats.host);
     }
 }

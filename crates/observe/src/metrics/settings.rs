@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fake::FakeMetrics;
+use super::offload::OffloadInfo;
 
 /// The unix time, in seconds.
 pub type Clock = fn() -> f64;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub spec_positions: u32,
     /// Prompts come from other servers, by NIXL.
     pub nixl: bool,
+    /// A second prefix cache in the memory of the host.
+    pub offload: Option<OffloadInfo>,
     /// Per engine, the labels of `cache_config_info` without `engine`
     /// ([`CacheConfig::labels`](super::CacheConfig::labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
@@ -90,6 +93,7 @@ impl Default for Settings {
             sockets: false,
             spec_positions: 0,
             nixl: false,
+            offload: None,
             cache_config: Vec::new(),
             runtime_series: true,
             multiprocess: false,

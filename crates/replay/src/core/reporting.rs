@@ -61,6 +61,7 @@ impl Core<'_> {
             decode_first: self.handoffs.order == Some(HandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
             error: None,
+            reply: None,
         });
     }
 

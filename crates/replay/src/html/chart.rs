@@ -16,14 +16,16 @@ const BOTTOM: f64 = 38.0;
 const POINTS: usize = 480;
 
 /// One line.
-pub(crate) struct ChartLine {
+#[derive(Debug)]
+pub struct ChartLine {
     name: String,
     points: Vec<(f64, f64)>,
     colour: usize,
 }
 
 impl ChartLine {
-    pub(crate) fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
+    /// `colour` is one of eight, in the order of the legend's palette.
+    pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
             points,
@@ -33,19 +35,25 @@ impl ChartLine {
 }
 
 /// A chart with its axes.
-pub(crate) struct Chart<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) x: &'a str,
-    pub(crate) y: &'a str,
-    pub(crate) y_range: Option<(f64, f64)>,
-    pub(crate) lines: Vec<ChartLine>,
+#[derive(Debug)]
+pub struct Chart<'a> {
+    /// Above the drawing.
+    pub title: &'a str,
+    /// Unit of the horizontal axis.
+    pub x: &'a str,
+    /// What the vertical axis counts.
+    pub y: &'a str,
+    /// Ends of the vertical axis; `None`: from 0 to the greatest value.
+    pub y_range: Option<(f64, f64)>,
+    /// The lines, each with a place in the legend.
+    pub lines: Vec<ChartLine>,
     /// What follows the pointer goes by height rather than by width, as suits a distribution.
-    pub(crate) follows_y: bool,
+    pub follows_y: bool,
 }
 
 impl Chart<'_> {
     /// Appends the figure.
-    pub(crate) fn draw(&self, out: &mut String) {
+    pub fn draw(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         if all().next().is_none() {
             let _ = write!(

@@ -11,14 +11,14 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::report::{Comparison, Report, WorkerTrack};
-pub(crate) use chart::{Chart, ChartLine};
+pub use chart::{Chart, ChartLine};
 
 /// Worker tracks that are drawn as lines of their own before they are summed up.
 const COLOURS: usize = 6;
 
 /// The page of a run. `title` and the pairs of `about` (what was run, with which flags) are shown
-/// as they are; `rows` is a ready table, such as a comparison, or empty.
-pub fn page(report: &Report, title: &str, about: &[(String, String)]) -> String {
+/// as they are, and so is `typed`, the command.
+pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &str) -> String {
     let mut body = String::new();
     let _ = write!(body, "<h1>{}</h1>", escape(title));
     tiles(&mut body, report);
@@ -34,27 +34,54 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)]) -> String 
         }
         body.push_str("</table></section>");
     }
+    body.push_str(&command(typed));
     document(title, &body)
 }
 
 /// The page of two runs side by side.
 pub fn comparison(compared: &Comparison) -> String {
     let title = "vllm-sim replay --compare";
-    let mut body = format!("<h1>{title}</h1><section><div class=\"wide\"><table><thead><tr>");
-    for cell in &compared.heads {
-        let _ = write!(body, "<th>{}</th>", escape(cell));
+    let table = table(&compared.heads, &compared.rows);
+    document(
+        title,
+        &format!("<h1>{title}</h1><section>{table}</section>"),
+    )
+}
+
+/// A table that scrolls sideways where it is wider than the page; the first cell of a row names it.
+pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
+    let mut text = String::from("<div class=\"wide\"><table><thead><tr>");
+    for cell in head {
+        let _ = write!(text, "<th>{}</th>", escape(cell.as_ref()));
     }
-    body.push_str("</tr></thead><tbody>");
-    for row in &compared.rows {
-        body.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
+    text.push_str("</tr></thead><tbody>");
+    for row in rows {
+        text.push_str("<tr>");
+        for (column, cell) in row.as_ref().iter().enumerate() {
             let tag = if column == 0 { "th" } else { "td" };
-            let _ = write!(body, "<{tag}>{}</{tag}>", escape(cell));
+            let _ = write!(text, "<{tag}>{}</{tag}>", escape(cell));
         }
-        body.push_str("</tr>");
+        text.push_str("</tr>");
     }
-    body.push_str("</tbody></table></div></section>");
-    document(title, &body)
+    text + "</tbody></table></div>"
+}
+
+/// A figure of the summary at the top of a page, which belongs into a section of class `tiles`.
+pub fn tile(label: &str, value: &str, note: &str) -> String {
+    format!(
+        "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
+        escape(label),
+        escape(value),
+        escape(note)
+    )
+}
+
+/// The section that says which command made a page.
+pub fn command(line: &str) -> String {
+    format!(
+        "<section><h2>Command</h2><p><code style=\"overflow-wrap:anywhere\">{}</code></p></section>",
+        escape(line)
+    )
 }
 
 /// A page around sections of HTML, with the style and script of reports.
@@ -69,6 +96,27 @@ pub fn document(title: &str, body: &str) -> String {
         include_str!("page.css"),
         include_str!("page.js"),
     )
+}
+
+/// The chart of distributions: each line has a name and its values at even shares, milliseconds.
+pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
+    let lines = lines.iter().enumerate().map(|(colour, (name, curve))| {
+        let last = curve.len().saturating_sub(1).max(1) as f64;
+        let points = curve.iter().enumerate();
+        let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
+        ChartLine::new(name, points.collect(), colour)
+    });
+    let chart = Chart {
+        title,
+        x: "ms",
+        y: "% of all",
+        y_range: Some((0.0, 100.0)),
+        lines: lines.collect(),
+        follows_y: true,
+    };
+    let mut figure = String::new();
+    chart.draw(&mut figure);
+    figure
 }
 
 /// Text that is safe between tags and in attributes.
@@ -115,13 +163,8 @@ pub fn short(value: f64) -> String {
 fn tiles(body: &mut String, report: &Report) {
     body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
     let n = |key: &str| report.number(key);
-    let mut tile = |label: &str, value: String, note: String| {
-        let _ = write!(
-            body,
-            "<div class=\"tile\"><span>{label}</span><strong>{value}</strong>\
-             <small>{note}</small></div>"
-        );
-    };
+    let mut tile =
+        |label: &str, value: String, note: String| body.push_str(&tile(label, &value, &note));
     let ms = |key: &str| format!("{} ms", short(n(key)));
     tile(
         "Requests",
@@ -185,6 +228,17 @@ fn distributions(body: &mut String, report: &Report) {
         if cut {
             points.retain(|(_, share)| *share <= 99.5);
         }
+        let mut lines = vec![ChartLine::new(name, points, 0)];
+        // The bound of gaps is one of their mean, which no single gap is.
+        let bound = match *name {
+            "TTFT" => report.number("slo_ttft_ms"),
+            "ITL" => 0.0,
+            _ => report.number("slo_e2e_ms"),
+        };
+        if bound > 0.0 {
+            let bounds = vec![(bound, 0.0), (bound, 100.0)];
+            lines.push(ChartLine::new("bound", bounds, 1));
+        }
         let chart = Chart {
             title: match *name {
                 "TTFT" => "Time to first token",
@@ -198,7 +252,7 @@ fn distributions(body: &mut String, report: &Report) {
                 "% of all"
             },
             y_range: Some((0.0, 100.0)),
-            lines: vec![ChartLine::new(name, points, 0)],
+            lines,
             follows_y: true,
         };
         chart.draw(body);

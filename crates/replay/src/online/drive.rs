@@ -126,7 +126,7 @@ pub(super) async fn drive(
 ) -> Result<OnlineSummary, OnlineError> {
     let mut targets = Vec::new();
     for url in &options.targets {
-        targets.push(Arc::new(Target::parse(url, options)?));
+        targets.push(Arc::new(Target::parse("--target", url, options)?));
     }
     let none = || OnlineError::Option("no --target is named".to_owned());
     let first = targets.first().ok_or_else(none)?;
@@ -134,7 +134,11 @@ pub(super) async fn drive(
         Some(model) => model.clone(),
         None => first.model(options.timeout).await?,
     };
-    let writer = PromptWriter::prepare(first, model, options).await?;
+    let tokenizer = match &options.tokenizer {
+        Some(url) => Arc::new(Target::parse("--target", url, options)?),
+        None => first.clone(),
+    };
+    let writer = PromptWriter::prepare(&tokenizer, model, options).await?;
     let (out, mut news) = mpsc::channel(1024);
     let places = options.concurrency.unwrap_or(options.max_in_flight);
     let places = Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize));
@@ -249,9 +253,11 @@ async fn play(shared: &Shared, number: u64, session: Session) {
         let body = shared.writer.body(turn, &mut history, follows).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         reached(shared, number, |turns| turns.0 = n as u32 + 1);
+        let identity = shared.options.identity.as_ref();
+        let identity = identity.map(|identity| (identity, number, n as u32));
         let sent = shared.time();
         let result = target
-            .send(&body, turn.output, shared.options.timeout)
+            .send(&body, identity, turn.output, shared.options.timeout)
             .await;
         let failed = result.error.is_some();
         history.remember(&result);
@@ -328,7 +334,7 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
     let tokens = &done.tokens;
     let admission = Admission {
         at: done.sent,
-        reused: done.result.cached_tokens.unwrap_or(0).min(done.input),
+        reused: done.result.reply.cached.unwrap_or(0).min(done.input),
         again: false,
         prefill_pool: false,
     };
@@ -372,5 +378,6 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
         decode_first: false,
         queued_ns: 0,
         error,
+        reply: Some(&done.result.reply),
     });
 }

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::outcome::HttpReply;
+
 /// Longest line of a stream.
 const MAX_LINE: usize = 16 << 20;
 
@@ -14,7 +16,7 @@ pub(super) struct Exchange {
     pub(super) tokens: Vec<Instant>,
     /// As the server counts them.
     pub(super) prompt_tokens: Option<u32>,
-    pub(super) cached_tokens: Option<u32>,
+    pub(super) reply: HttpReply,
     completion_tokens: Option<u32>,
     /// What was said: the ids where the server tells them, and the text.
     pub(super) ids: Vec<u32>,
@@ -55,7 +57,10 @@ impl Exchange {
             self.prompt_tokens = count(&usage["prompt_tokens"]).or(self.prompt_tokens);
             self.completion_tokens = count(&usage["completion_tokens"]).or(self.completion_tokens);
             let cached = count(&usage["prompt_tokens_details"]["cached_tokens"]);
-            self.cached_tokens = cached.or(self.cached_tokens);
+            self.reply.cached = cached.or(self.reply.cached);
+        }
+        if self.reply.id.is_none() {
+            self.reply.id = event["id"].as_str().map(str::to_owned);
         }
         let choice = &event["choices"][0];
         if choice.is_null() {

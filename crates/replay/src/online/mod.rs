@@ -12,7 +12,8 @@ mod target;
 use super::outcome::Sink;
 use super::workload::WorkloadSource;
 
-pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary};
+pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary, RequestIdentity};
+pub use target::Target;
 
 /// Sends a workload and reports every request to `sink`; `progress` is called with how many are
 /// over.

@@ -39,10 +39,40 @@ pub struct OnlineOptions {
     /// Ask for exactly the planned number of tokens. Default yes.
     pub ignore_eos: bool,
     /// Token ids that prompts are made of: the first, and one past the last. Default: ids that the
-    /// first target's `/tokenize` makes of words; 100 to 30,000 where it has none.
+    /// tokenizer's `/tokenize` makes of words; 100 to 30,000 where it has none.
     pub token_ids: Option<(u32, u32)>,
     /// Seed of the words.
     pub seed: u64,
+    /// The server whose `/tokenize` measures prompts. Default: the first target.
+    pub tokenizer: Option<String>,
+    /// How requests are named, behind a gateway. Default not at all.
+    pub identity: Option<RequestIdentity>,
+}
+
+/// How requests are named, and how an answer names the server behind a gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestIdentity {
+    /// The header `X-Request-Id` is [`RequestIdentity::request_id`].
+    pub run: String,
+    /// A header that names the session.
+    pub session_header: Option<String>,
+    /// Headers of an answer that name the server; [`crate::outcome::HttpReply::pod`] joins their
+    /// values with colons.
+    pub pod_headers: Vec<String>,
+}
+
+impl RequestIdentity {
+    /// The id of a turn.
+    pub fn request_id(&self, session: u64, turn: u32) -> String {
+        format!("{}-{session}-{turn}", self.run)
+    }
+
+    /// The server that an answer names.
+    pub fn pod(&self, headers: &http::HeaderMap) -> Option<String> {
+        let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
+        let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
+        (!values.is_empty()).then(|| values.join(":"))
+    }
 }
 
 impl Default for OnlineOptions {
@@ -61,6 +91,8 @@ impl Default for OnlineOptions {
             ignore_eos: true,
             token_ids: None,
             seed: 42,
+            tokenizer: None,
+            identity: None,
         }
     }
 }

@@ -155,7 +155,8 @@ impl PromptWriter {
                 format!("{{\"messages\":{}", Value::Array(messages))
             }
         };
-        let model = Value::String(self.model.clone());
+        let model = turn.lora.as_deref().unwrap_or(&self.model);
+        let model = Value::String(model.to_owned());
         let output = turn.output.max(1);
         let _ = write!(
             body,

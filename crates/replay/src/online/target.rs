@@ -9,18 +9,23 @@ use hyper::{Method, Request, Response};
 use serde_json::Value;
 
 use super::exchange::{Exchange, SseReader};
-use super::options::{Api, OnlineError, OnlineOptions};
+use super::options::{Api, OnlineError, OnlineOptions, RequestIdentity};
 use crate::http_client::{Client, Connector, Endpoint, ResponseBody};
 
 /// Longest answer that is no stream.
 const MAX_ANSWER: usize = 16 << 20;
+/// Longest answer of [`Target::call`].
+const MAX_PAGE: usize = 256 << 20;
 /// Longest error text that is kept.
 const MAX_ERROR: usize = 2048;
 
 type Body = Full<Bytes>;
 
+/// A request by its session and turn.
+type NamedTurn<'a> = (&'a RequestIdentity, u64, u32);
+
 /// A server.
-pub(super) struct Target {
+pub struct Target {
     /// As named, for messages.
     name: String,
     /// As its URL has it.
@@ -36,10 +41,14 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn parse(url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
+    /// The server at a URL, which `flag` names.
+    ///
+    /// # Errors
+    /// [`OnlineError::Option`] for what is no URL of a server.
+    pub fn parse(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
         let wrong = |problem: &str| {
             OnlineError::Option(format!(
-                "--target {url:?} {problem}, such as http://127.0.0.1:8000"
+                "{flag} {url:?} {problem}, such as http://127.0.0.1:8000"
             ))
         };
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
@@ -114,7 +123,7 @@ impl Target {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let response = self.request(method, path, body).await?;
+            let response = self.request(method, path, body, None).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER);
             let body = body.collect().await.map_err(|error| error.to_string())?;
@@ -130,11 +139,45 @@ impl Target {
         }
     }
 
+    /// Calls a route; gives the answer, whatever its status is.
+    ///
+    /// # Errors
+    /// What is wrong with the connection.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Response<Bytes>, String> {
+        let called = async {
+            let response = self.request(method, path, body, None).await?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, MAX_PAGE).collect().await;
+            let body = body.map_err(|error| error.to_string())?.to_bytes();
+            Ok(Response::from_parts(head, body))
+        };
+        let called = tokio::time::timeout(timeout, called).await;
+        called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
+    }
+
+    /// The host and port of its URL.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
     /// Sends a request and reads its stream to the end.
-    pub(super) async fn send(&self, body: &Bytes, output: u32, timeout: Duration) -> Exchange {
+    pub(super) async fn send(
+        &self,
+        body: &Bytes,
+        identity: Option<NamedTurn<'_>>,
+        output: u32,
+        timeout: Duration,
+    ) -> Exchange {
         let mut exchange = Exchange::new(output);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let streamed = tokio::time::timeout(timeout, self.stream(body, &mut exchange)).await;
+        let streamed = self.stream(body, identity, &mut exchange);
+        let streamed = tokio::time::timeout(timeout, streamed).await;
         let counter = match exchange.tokens.is_empty() {
             true => &self.waiting,
             false => &self.running,
@@ -148,8 +191,17 @@ impl Target {
         exchange
     }
 
-    async fn stream(&self, body: &Bytes, exchange: &mut Exchange) -> Result<(), String> {
-        let response = self.request(Method::POST, self.path, body.clone()).await?;
+    async fn stream(
+        &self,
+        body: &Bytes,
+        identity: Option<NamedTurn<'_>>,
+        exchange: &mut Exchange,
+    ) -> Result<(), String> {
+        let response = self
+            .request(Method::POST, self.path, body.clone(), identity)
+            .await?;
+        exchange.reply.status = Some(response.status().as_u16());
+        exchange.reply.pod = identity.and_then(|(names, ..)| names.pod(response.headers()));
         // Meanwhile there is time for the next one's.
         let client = self.client.clone();
         tokio::spawn(async move { client.prepare().await });
@@ -181,6 +233,7 @@ impl Target {
         method: Method,
         path: &str,
         body: Bytes,
+        identity: Option<NamedTurn<'_>>,
     ) -> Result<Response<ResponseBody<Body>>, String> {
         let mut request = Request::builder()
             .method(method)
@@ -189,6 +242,12 @@ impl Target {
             .header("content-type", "application/json");
         if let Some(key) = &self.api_key {
             request = request.header("authorization", format!("Bearer {key}"));
+        }
+        if let Some((names, session, turn)) = identity {
+            request = request.header("x-request-id", names.request_id(session, turn));
+            if let Some(header) = &names.session_header {
+                request = request.header(header, format!("{}-{session}", names.run));
+            }
         }
         let request = request.body(Full::new(body));
         let request = request.map_err(|error| error.to_string())?;

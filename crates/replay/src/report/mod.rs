@@ -39,7 +39,7 @@ pub struct Slo {
 
 impl Slo {
     /// Whether anything is asked.
-    pub(crate) fn is_set(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 }

@@ -94,7 +94,7 @@ fn balanced(html: &str) {
 fn a_page_stands_alone_and_shows_the_run() {
     let report = report(600, 4);
     let about = [("model".to_owned(), "a <b> & \"c\"".to_owned())];
-    let html = page(&report, "Four workers <1>", &about);
+    let html = page(&report, "Four workers <1>", &about, "vllm-sim replay");
     keep("four", &html);
     balanced(&html);
     for outside in ["http:", "https:", "src=", "@import", "url("] {
@@ -114,13 +114,16 @@ fn a_page_stands_alone_and_shows_the_run() {
     // Three distributions, three lines over time, three maps.
     assert_eq!(html.matches("<svg").count(), 9);
     assert!(!html.contains("NaN") && !html.contains(">inf"));
-    assert_eq!(html, page(&report, "Four workers <1>", &about));
+    assert_eq!(
+        html,
+        page(&report, "Four workers <1>", &about, "vllm-sim replay")
+    );
 }
 
 #[test]
 fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
     for (name, sessions) in [("one", 40), ("none", 0)] {
-        let html = page(&report(sessions, 1), name, &[]);
+        let html = page(&report(sessions, 1), name, &[], "vllm-sim replay");
         keep(name, &html);
         balanced(&html);
         assert!(!html.contains("NaN"), "{name}");
@@ -129,7 +132,7 @@ fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
 
 #[test]
 fn many_workers_fit_on_a_page() {
-    let html = page(&report(3000, 40), "Forty workers", &[]);
+    let html = page(&report(3000, 40), "Forty workers", &[], "vllm-sim replay");
     keep("forty", &html);
     balanced(&html);
     assert!(html.len() < 1 << 20, "{} bytes", html.len());

@@ -48,6 +48,7 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         overlap: 0,
         best_overlap: None,
         block_size: 0,
+        reply: None,
         ranks: 1,
         decode_first: false,
         queued_ns: 0,

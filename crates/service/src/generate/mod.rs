@@ -6,6 +6,7 @@ mod length;
 mod recorded;
 pub mod request;
 mod script;
+mod scripted;
 mod steering;
 mod stop;
 pub mod tools;
@@ -160,6 +161,7 @@ impl Generator {
                 let whole = self.pieces(&pieces, room, &mut draft);
                 (self.end(whole, room, request, &mut draft), None)
             }
+            (OutputForm::Scripted(reply), _) => (self.scripted(reply, request, &mut draft), None),
             (OutputForm::Calls(calls), _) => {
                 let room = self.think(request, &mut draft, &mut rng);
                 let whole = self.calls(calls, room, &mut draft);
@@ -168,6 +170,7 @@ impl Generator {
         };
         let calls = match &request.form {
             OutputForm::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
+            OutputForm::Scripted(reply) => reply.calls.iter().map(|c| c.name.clone()).collect(),
             _ => written,
         };
         let mut script = Script {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 pub use super::steering::{Bias, StopString, TokenIds};
 use super::tools::ToolCall;
+use crate::scripted::ScriptedReply;
 use vllm_sim_engine::SimTime;
 use vllm_sim_tokenizer::MediaFeature;
 
@@ -75,6 +76,19 @@ pub enum OutputForm {
     Parsed(Arc<str>),
     /// Calls of tools, with the raw text a model would write for them.
     Calls(Vec<ToolCall>),
+    /// What a script says, cut by the limit alone.
+    Scripted(Arc<ScriptedReply>),
+}
+
+impl OutputForm {
+    /// Whether tools are called.
+    pub(crate) fn calls(&self) -> bool {
+        match self {
+            Self::Calls(_) => true,
+            Self::Scripted(reply) => !reply.calls.is_empty(),
+            Self::Text | Self::Exact(_) | Self::Parsed(_) => false,
+        }
+    }
 }
 
 /// One sequence to generate.

@@ -259,6 +259,22 @@ impl Script {
         at
     }
 
+    /// The ids of all tokens in order.
+    pub fn token_ids(&self) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(self.len as usize);
+        let mut at = Cursor::default();
+        while let Some(piece) = self.piece(&mut at) {
+            let (from, tokens) = (piece.from as usize, piece.tokens as usize);
+            match piece.fragments {
+                Ok(fragments) => ids.extend_from_slice(&fragments.ids[from..from + tokens]),
+                Err(id) => ids.extend(std::iter::repeat_n(id, tokens)),
+            }
+            at.taken += piece.tokens;
+            at.offset += piece.tokens;
+        }
+        ids
+    }
+
     /// All tokens in order.
     pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
         let mut cursor = Cursor::default();

@@ -7,12 +7,67 @@
 use std::borrow::Cow;
 
 use minijinja::Value;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 use vllm_sim_python::repr_str;
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
 use super::python::{Fields, dict, fields, from_json, list};
+
+/// The messages of a request.
+#[derive(Debug, Clone, Copy)]
+pub enum ChatMessages<'a> {
+    /// As the OpenAI API has them.
+    Json(&'a [Json]),
+    /// Each in the form in which it was read.
+    Read(&'a [ChatMessage<'a>]),
+}
+
+/// One message of a request.
+#[derive(Debug, Clone, Copy)]
+pub enum ChatMessage<'a> {
+    /// One text and nothing else.
+    Text {
+        /// Who speaks.
+        role: &'a str,
+        /// What it says.
+        text: &'a str,
+    },
+    /// Parts of type `text` and nothing else.
+    Texts {
+        /// Who speaks.
+        role: &'a str,
+        /// What it says.
+        texts: &'a [String],
+    },
+    /// Any message, as the OpenAI API has it.
+    Json(&'a Json),
+}
+
+impl<'a> ChatMessages<'a> {
+    /// The messages, in turn.
+    pub(super) fn iter(self) -> impl Iterator<Item = ChatMessage<'a>> {
+        let (json, read): (&[Json], &[ChatMessage<'_>]) = match self {
+            Self::Json(json) => (json, &[]),
+            Self::Read(read) => (&[], read),
+        };
+        json.iter()
+            .map(ChatMessage::Json)
+            .chain(read.iter().copied())
+    }
+}
+
+impl Default for ChatMessages<'_> {
+    fn default() -> Self {
+        Self::Json(&[])
+    }
+}
+
+impl<'a> From<&'a [Json]> for ChatMessages<'a> {
+    fn from(messages: &'a [Json]) -> Self {
+        Self::Json(messages)
+    }
+}
 
 /// One message as a template sees it.
 #[derive(Debug, Clone)]
@@ -79,12 +134,31 @@ const TYPES: [&str; 16] = [
 
 /// Reads all messages.
 pub(super) fn template_messages(
-    messages: &[Json],
+    messages: ChatMessages<'_>,
     format: ContentFormat,
 ) -> Result<Vec<TemplateMessage>, TemplateError> {
     messages
         .iter()
-        .map(|message| template_message(message, format))
+        .map(|message| match message {
+            ChatMessage::Text { role, text }
+                if role != "system" && format == ContentFormat::String =>
+            {
+                Ok(TemplateMessage {
+                    role: role.to_owned(),
+                    content: MessageContent::Text(text.to_owned()),
+                    rest: Fields::default(),
+                })
+            }
+            ChatMessage::Text { role, text } => {
+                template_message(&json!({"role": role, "content": text}), format)
+            }
+            ChatMessage::Texts { role, texts } => {
+                let part = |text: &String| json!({"type": "text", "text": text});
+                let parts: Json = texts.iter().map(part).collect();
+                template_message(&json!({"role": role, "content": parts}), format)
+            }
+            ChatMessage::Json(message) => template_message(message, format),
+        })
         .collect()
 }
 

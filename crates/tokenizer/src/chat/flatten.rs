@@ -5,13 +5,30 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::conversation::{ChatMessage, ChatMessages};
+
 /// `### ROLE: TEXT` and a line end per message. A message that is to be continued stays open.
-pub(super) fn flatten(messages: &[Json], continue_final_message: bool) -> String {
-    let mut out = String::new();
-    for message in messages {
+pub(super) fn flatten(messages: ChatMessages<'_>, continue_final_message: bool) -> String {
+    let size = messages.iter().map(|message| match message {
+        ChatMessage::Text { text, .. } => text.len() + "### assistant: \n".len(),
+        ChatMessage::Texts { .. } | ChatMessage::Json(_) => 0,
+    });
+    let mut out = String::with_capacity(size.sum());
+    for message in messages.iter() {
         out.push_str("### ");
-        if let Some(message) = message.as_object() {
-            plain(&mut out, message);
+        match message {
+            ChatMessage::Text { role, text } => {
+                for piece in [role, ": ", text] {
+                    out.push_str(piece);
+                }
+            }
+            ChatMessage::Texts { role, texts } => {
+                for piece in [role, ": ", &texts.join("\n")] {
+                    out.push_str(piece);
+                }
+            }
+            ChatMessage::Json(Json::Object(message)) => plain(&mut out, message),
+            ChatMessage::Json(_) => {}
         }
         out.push('\n');
     }
@@ -113,8 +130,8 @@ mod tests {
         ];
         let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
                     ### tool(c1): r\nimage: u\n### \n";
-        assert_eq!(flatten(&messages, false), text);
-        assert_eq!(flatten(&messages[..1], true), "### user: q1");
-        assert_eq!(flatten(&[], true), "");
+        assert_eq!(flatten(messages.as_slice().into(), false), text);
+        assert_eq!(flatten(messages[..1].into(), true), "### user: q1");
+        assert_eq!(flatten(ChatMessages::default(), true), "");
     }
 }

@@ -22,7 +22,7 @@ impl Case {
         let list = |name: &str| self.0.get(name).and_then(Json::as_array).map(Vec::as_slice);
         let flag = |name: &str| self.0.get(name).is_some_and(|flag| *flag == true);
         ChatInput {
-            messages: list("messages").unwrap_or_default(),
+            messages: list("messages").unwrap_or_default().into(),
             tools: list("tools"),
             documents: self.0.get("documents"),
             add_generation_prompt: flag("add_generation_prompt"),

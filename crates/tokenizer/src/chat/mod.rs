@@ -21,6 +21,7 @@ mod templates;
 pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
+pub use conversation::{ChatMessage, ChatMessages};
 pub use error::TemplateError;
 pub use flatten::plain_text;
 pub use templates::{ChatInput, ChatTemplates};

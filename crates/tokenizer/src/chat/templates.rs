@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use vllm_sim_python::{is_blank, repr_str};
 
 use super::content_format::ContentFormat;
-use super::conversation::{self, MessageContent, TemplateMessage};
+use super::conversation::{self, ChatMessages, MessageContent, TemplateMessage};
 use super::error::TemplateError;
 use super::flatten;
 use super::python::{self, Fields, from_json, list};
@@ -17,8 +17,8 @@ use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 /// What is rendered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatInput<'a> {
-    /// The messages, as the OpenAI API has them.
-    pub messages: &'a [Json],
+    /// The messages.
+    pub messages: ChatMessages<'a>,
     /// The tools; absent is not the same as an empty list.
     pub tools: Option<&'a [Json]>,
     /// Documents for retrieval templates.

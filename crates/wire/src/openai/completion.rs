@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use vllm_sim_python::Py;
 
+use super::plain_completion;
 use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
     SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
@@ -213,6 +214,12 @@ wire_model! {
 }
 
 impl CompletionRequest {
+    /// Reads the bytes of a JSON body as [`Self::parse`] would read what they hold, where they say
+    /// nothing unusual; `None` leaves them to it. A `max_tokens` that is not given stays `None`.
+    pub fn read_plain(body: &[u8], bounds: &RequestBounds) -> Option<Self> {
+        plain_completion::read(body, bounds)
+    }
+
     /// Reads a body within the bounds of a server.
     ///
     /// # Errors

@@ -8,10 +8,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use vllm_sim_python::{self as python, Py};
 
-use super::message::Message;
+use super::message::{Message, PlainContent, PlainMessage, Speaker, text_part, text_parts};
 use super::message_schema;
 use crate::check;
 use crate::fault::Fault;
@@ -51,6 +51,58 @@ const KNOWN: [&str; 18] = [
 /// Line that Claude Code puts into its system prompt, different in every request.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
+/// A message as a template sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ShownMessage {
+    /// One text and nothing else.
+    Text {
+        /// Who speaks.
+        role: &'static str,
+        /// What it says.
+        text: String,
+    },
+    /// Parts that are all of type `text`, and nothing else.
+    Texts {
+        /// Who speaks.
+        role: &'static str,
+        /// What it says.
+        texts: Vec<String>,
+    },
+    /// Any message.
+    Json(Box<Value>),
+}
+
+impl ShownMessage {
+    /// The message as JSON.
+    pub fn into_json(self) -> Value {
+        match self {
+            Self::Text { role, text } => json!({"role": role, "content": text}),
+            Self::Texts { role, texts } => json!({"role": role, "content": text_parts(&texts)}),
+            Self::Json(message) => *message,
+        }
+    }
+}
+
+impl From<&Message> for ShownMessage {
+    /// The message as it was sent.
+    fn from(message: &Message) -> Self {
+        let Some(plain) = message.as_plain() else {
+            return message.to_json().into_owned().into();
+        };
+        let role = plain.role.as_str();
+        match plain.content.clone() {
+            PlainContent::Text(text) => Self::Text { role, text },
+            PlainContent::Parts(texts) => Self::Texts { role, texts },
+        }
+    }
+}
+
+impl From<Value> for ShownMessage {
+    fn from(message: Value) -> Self {
+        Self::Json(Box::new(message))
+    }
+}
+
 /// The messages as a template sees them; `model` is the first served name.
 ///
 /// # Errors
@@ -59,36 +111,53 @@ pub fn conversation(
     messages: &[Message],
     format: ContentFormat,
     model: &str,
-) -> Result<Vec<Value>, Fault> {
+) -> Result<Vec<ShownMessage>, Fault> {
     let mut out = Vec::with_capacity(messages.len());
     for message in messages {
-        out.push(Value::Object(one(message, format, model)?));
+        out.push(match message.as_plain() {
+            Some(plain) => shown(plain, format),
+            None => Value::Object(any(message, format, model)?).into(),
+        });
     }
     for message in &mut out {
-        decode_arguments(message)?;
+        if let ShownMessage::Json(message) = message {
+            decode_arguments(message)?;
+        }
     }
     Ok(out)
 }
 
-fn one(message: &Message, format: ContentFormat, model: &str) -> Result<Map<String, Value>, Fault> {
-    match message.spoken() {
-        Some((role, text)) if role != "system" || !text.starts_with(BILLING_HEADER) => {
-            Ok(spoken(role, text, format))
-        }
-        _ => any(message, format, model),
-    }
-}
-
-/// A text of somebody who says nothing else.
-fn spoken(role: &str, text: &str, format: ContentFormat) -> Map<String, Value> {
-    let content = match format {
-        ContentFormat::String => Value::from(text),
-        ContentFormat::OpenAi => Value::Array(vec![text_part(text)]),
+/// A message that is nothing but text.
+fn shown(message: &PlainMessage, format: ContentFormat) -> ShownMessage {
+    let role = message.role.as_str();
+    let texts = match &message.content {
+        PlainContent::Text(text) => std::slice::from_ref(text),
+        PlainContent::Parts(texts) => texts,
     };
-    Map::from_iter([
-        ("role".to_owned(), Value::from(role)),
-        ("content".to_owned(), content),
-    ])
+    let texts = texts.iter().filter_map(|text| match message.role {
+        Speaker::System => match behind_billing(text) {
+            Some("") => None,
+            Some(rest) => Some(rest),
+            None => Some(text.as_str()),
+        },
+        Speaker::User | Speaker::Assistant => Some(text.as_str()),
+    });
+    match format {
+        ContentFormat::String => {
+            let mut joined = String::with_capacity(texts.clone().map(|text| text.len() + 1).sum());
+            for text in texts.filter(|text| !text.is_empty()) {
+                if !joined.is_empty() {
+                    joined.push('\n');
+                }
+                joined.push_str(text);
+            }
+            ShownMessage::Text { role, text: joined }
+        }
+        ContentFormat::OpenAi => ShownMessage::Texts {
+            role,
+            texts: texts.map(str::to_owned).collect(),
+        },
+    }
 }
 
 fn any(message: &Message, format: ContentFormat, model: &str) -> Result<Map<String, Value>, Fault> {
@@ -163,16 +232,17 @@ fn taken(message: &Message) -> Result<(Value, ContentParts), Fault> {
         items: Vec::new(),
         lazy: None,
     };
+    let json = message.to_json().into_owned();
     if message.is_trusted() {
-        let items = match message.raw().get("content") {
+        let items = match json.get("content") {
             Some(Value::String(text)) => vec![text_part(text)],
             Some(Value::Array(parts)) => parts.clone(),
             _ => Vec::new(),
         };
-        return Ok((message.raw().clone(), ContentParts { items, lazy: None }));
+        return Ok((json, ContentParts { items, lazy: None }));
     }
-    let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, message.raw()) else {
-        return Ok((message.raw().clone(), none));
+    let Some((branch, mut shaped)) = check::winner(message_schema::MESSAGE, &json) else {
+        return Ok((json, none));
     };
     if shaped.get("role").is_none() {
         // `openai_harmony.Message` is no dict.
@@ -206,22 +276,14 @@ fn taken(message: &Message) -> Result<(Value, ContentParts), Fault> {
     Ok((shaped, parts))
 }
 
-fn text_part(text: &str) -> Value {
-    Value::Object(Map::from_iter([
-        ("type".to_owned(), Value::from("text")),
-        ("text".to_owned(), Value::from(text)),
-    ]))
+/// What follows the first line of a text that starts with [`BILLING_HEADER`].
+fn behind_billing(text: &str) -> Option<&str> {
+    text.starts_with(BILLING_HEADER)
+        .then(|| text.split_once('\n').map_or("", |(_, rest)| rest))
 }
 
 /// Drops the first line of system texts that start with [`BILLING_HEADER`].
 fn without_billing(parts: &ContentParts) -> Result<ContentParts, Fault> {
-    let rest = |text: &str| {
-        text.starts_with(BILLING_HEADER).then(|| {
-            text.split_once('\n')
-                .map_or("", |(_, rest)| rest)
-                .to_owned()
-        })
-    };
     let mut items = Vec::with_capacity(parts.items.len());
     for index in 0..parts.items.len() {
         let mut part = parts.get(index)?.into_owned();
@@ -232,7 +294,7 @@ fn without_billing(parts: &ContentParts) -> Result<ContentParts, Fault> {
             }
             _ => None,
         };
-        if let Some(rest) = text.and_then(rest) {
+        if let Some(rest) = text.and_then(behind_billing).map(str::to_owned) {
             if rest.is_empty() {
                 continue;
             }

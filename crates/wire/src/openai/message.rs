@@ -2,16 +2,99 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use super::message_schema::MESSAGE;
 use crate::schema::{Schema, Wire};
 
-/// One message of a conversation, kept as it was sent (with `reasoning_content` renamed).
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message {
-    raw: Value,
+pub struct Message(MessageForm);
+
+#[derive(Debug, Clone, PartialEq)]
+enum MessageForm {
+    Plain(PlainMessage),
+    Json(Box<JsonMessage>),
+}
+
+/// A message as it was sent (with `reasoning_content` renamed).
+#[derive(Debug, Clone, PartialEq)]
+struct JsonMessage {
+    value: Value,
     trusted: bool,
+}
+
+/// A message that is nothing but text by one of the usual speakers: what the classes of all of
+/// them take, and make nothing else of. A conversation may have very many of them, so they are
+/// small, however they came.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PlainMessage {
+    pub(super) role: Speaker,
+    pub(super) content: PlainContent,
+}
+
+/// A usual speaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaker {
+    System,
+    User,
+    Assistant,
+}
+
+/// What a plain message says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum PlainContent {
+    Text(String),
+    /// Parts of type `text`, at least one.
+    Parts(Vec<String>),
+}
+
+impl Speaker {
+    pub(super) fn named(role: &str) -> Option<Self> {
+        match role {
+            "system" => Some(Self::System),
+            "user" => Some(Self::User),
+            "assistant" => Some(Self::Assistant),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+impl PlainMessage {
+    /// The message in its small form, if it is nothing else.
+    fn of(value: &Value) -> Option<Self> {
+        let [role, content] = members(value, ["role", "content"])?;
+        let content = match content {
+            Value::String(text) => PlainContent::Text(text.clone()),
+            Value::Array(parts) if !parts.is_empty() => {
+                let texts = parts.iter().map(|part| {
+                    let [kind, text] = members(part, ["type", "text"])?;
+                    let text = text.as_str().filter(|_| *kind == "text")?;
+                    Some(text.to_owned())
+                });
+                PlainContent::Parts(texts.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            role: Speaker::named(role.as_str()?)?,
+            content,
+        })
+    }
+}
+
+/// The members of an object that has these and no others.
+fn members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
+    let value = value.as_object().filter(|value| value.len() == 2)?;
+    Some([value.get(names[0])?, value.get(names[1])?])
 }
 
 /// What a message says.
@@ -21,6 +104,8 @@ pub enum Content<'a> {
     None,
     /// One text.
     Text(&'a str),
+    /// Parts that are all of type `text`.
+    Texts(&'a [String]),
     /// Typed parts.
     Parts(&'a [Value]),
 }
@@ -38,53 +123,63 @@ pub struct ToolCall<'a> {
 
 impl Message {
     /// A message of our own making: its parts are not checked against the SDK's classes.
-    pub fn trusted(raw: Value) -> Self {
-        Self { raw, trusted: true }
+    pub fn trusted(value: Value) -> Self {
+        Self::new(value, true)
     }
 
-    /// A message that is nothing but a text by one of the usual speakers; `None` for any other,
-    /// which has to be checked.
-    pub(super) fn plain(raw: Map<String, Value>) -> Option<Self> {
-        let message = Self {
-            raw: Value::Object(raw),
-            trusted: false,
-        };
-        message.spoken().is_some().then_some(message)
+    pub(super) fn plain(message: PlainMessage) -> Self {
+        Self(MessageForm::Plain(message))
     }
 
-    /// Role and text of a message that is nothing but a text by one of the usual speakers: what the
-    /// classes of all of them take, and make nothing else of.
-    pub(super) fn spoken(&self) -> Option<(&str, &str)> {
-        let mut members = self.raw.as_object()?.iter();
-        let (first, second) = (members.next()?, members.next()?);
-        let (role, content) = match (first.0.as_str(), second.0.as_str()) {
-            ("role", "content") => (first.1, second.1),
-            ("content", "role") => (second.1, first.1),
-            _ => return None,
-        };
-        let role = role.as_str()?;
-        let usual = members.next().is_none() && matches!(role, "system" | "user" | "assistant");
-        usual.then_some((role, content.as_str()?))
+    fn new(value: Value, trusted: bool) -> Self {
+        match PlainMessage::of(&value) {
+            Some(plain) => Self::plain(plain),
+            None => Self::json(value, trusted),
+        }
+    }
+
+    fn json(value: Value, trusted: bool) -> Self {
+        Self(MessageForm::Json(Box::new(JsonMessage { value, trusted })))
+    }
+
+    /// The message, if it is nothing but text by one of the usual speakers.
+    pub(super) fn as_plain(&self) -> Option<&PlainMessage> {
+        match &self.0 {
+            MessageForm::Plain(message) => Some(message),
+            MessageForm::Json(_) => None,
+        }
     }
 
     /// The same message with other contents.
-    pub fn with_raw(&self, raw: Value) -> Self {
-        Self { raw, ..*self }
+    #[must_use]
+    pub fn with_json(&self, value: Value) -> Self {
+        Self::new(value, self.is_trusted())
     }
 
     /// Whether the parts need no check.
     pub(super) fn is_trusted(&self) -> bool {
-        self.trusted
+        matches!(&self.0, MessageForm::Json(message) if message.trusted)
     }
 
     /// The message as JSON.
-    pub fn raw(&self) -> &Value {
-        &self.raw
+    pub fn to_json(&self) -> Cow<'_, Value> {
+        let plain = match &self.0 {
+            MessageForm::Plain(plain) => plain,
+            MessageForm::Json(message) => return Cow::Borrowed(&message.value),
+        };
+        let content = match &plain.content {
+            PlainContent::Text(text) => Value::from(text.as_str()),
+            PlainContent::Parts(texts) => text_parts(texts),
+        };
+        Cow::Owned(json!({"role": plain.role.as_str(), "content": content}))
     }
 
     /// Who speaks.
     pub fn role(&self) -> &str {
-        self.text_of("role").unwrap_or_default()
+        match &self.0 {
+            MessageForm::Plain(plain) => plain.role.as_str(),
+            MessageForm::Json(_) => self.text_of("role").unwrap_or_default(),
+        }
     }
 
     /// The speaker's or function's name.
@@ -104,7 +199,16 @@ impl Message {
 
     /// What is said.
     pub fn content(&self) -> Content<'_> {
-        match self.raw.get("content") {
+        let message = match &self.0 {
+            MessageForm::Plain(plain) => {
+                return match &plain.content {
+                    PlainContent::Text(text) => Content::Text(text),
+                    PlainContent::Parts(texts) => Content::Texts(texts),
+                };
+            }
+            MessageForm::Json(message) => &message.value,
+        };
+        match message.get("content") {
             Some(Value::String(text)) => Content::Text(text),
             Some(Value::Array(parts)) => Content::Parts(parts),
             _ => Content::None,
@@ -117,6 +221,7 @@ impl Message {
         match self.content() {
             Content::None => Cow::Borrowed(""),
             Content::Text(text) => Cow::Borrowed(text),
+            Content::Texts(texts) => Cow::Owned(texts.join("\n")),
             Content::Parts(parts) => {
                 let texts: Vec<&str> = parts.iter().filter_map(part_text).collect();
                 Cow::Owned(texts.join("\n"))
@@ -124,9 +229,19 @@ impl Message {
         }
     }
 
+    /// Bytes of text in the content.
+    pub fn text_len(&self) -> usize {
+        match self.content() {
+            Content::None => 0,
+            Content::Text(text) => text.len(),
+            Content::Texts(texts) => texts.iter().map(String::len).sum(),
+            Content::Parts(parts) => parts.iter().filter_map(part_text).map(str::len).sum(),
+        }
+    }
+
     /// The calls an assistant message made.
     pub fn tool_calls(&self) -> impl Iterator<Item = ToolCall<'_>> {
-        let calls = self.raw.get("tool_calls").and_then(Value::as_array);
+        let calls = self.member("tool_calls").and_then(Value::as_array);
         calls.into_iter().flatten().filter_map(|call| {
             let function = call.get("function")?;
             Some(ToolCall {
@@ -141,7 +256,15 @@ impl Message {
     }
 
     fn text_of(&self, key: &str) -> Option<&str> {
-        self.raw.get(key).and_then(Value::as_str)
+        self.member(key).and_then(Value::as_str)
+    }
+
+    /// A member that no plain message has.
+    fn member(&self, key: &str) -> Option<&Value> {
+        match &self.0 {
+            MessageForm::Plain(_) => None,
+            MessageForm::Json(message) => message.value.get(key),
+        }
     }
 }
 
@@ -149,11 +272,17 @@ impl Wire for Message {
     const SCHEMA: Schema = Schema::Union(MESSAGE);
 
     fn read(value: &Value) -> Option<Self> {
-        Some(Self {
-            raw: value.clone(),
-            trusted: false,
-        })
+        let plain = PlainMessage::of(value).map(Self::plain);
+        plain.or_else(|| Some(Self::json(value.clone(), false)))
     }
+}
+
+pub(super) fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+pub(super) fn text_parts(texts: &[String]) -> Value {
+    texts.iter().map(|text| text_part(text)).collect()
 }
 
 /// The text of one part, for the kinds that are text.

@@ -6,72 +6,25 @@
 //! no null, is left to [`ChatRequest::parse`], which alone refuses: what [`read`] reads, that reads
 //! alike (the tests below draw bodies and compare).
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::LazyLock;
 
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
-use vllm_sim_python as python;
+use serde_json::json;
 
 use super::chat::ChatRequest;
-use super::message::Message;
-use super::shared::{Stop, StreamOptions};
-use crate::body;
+use super::message::{Message, PlainContent, PlainMessage, Speaker};
+use super::plain::{self, Object, plain_body};
 use crate::bounds::RequestBounds;
 use crate::schema::Wire;
 
-/// A body of usual members. One that may be null is an `Option`, unless null is not what it is when
-/// absent; those are read by [`present`].
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PlainChat {
-    messages: Vec<Map<String, Value>>,
-    model: Option<String>,
-    max_tokens: Option<i64>,
-    max_completion_tokens: Option<i64>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    #[serde(default, deserialize_with = "present")]
-    stream: Option<bool>,
-    stream_options: Option<PlainStreamOptions>,
-    #[serde(default, deserialize_with = "present")]
-    n: Option<i64>,
-    seed: Option<i64>,
-    #[serde(default, deserialize_with = "present")]
-    stop: Option<PlainStop>,
-    frequency_penalty: Option<f64>,
-    presence_penalty: Option<f64>,
-    repetition_penalty: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
-    #[serde(default)]
-    min_tokens: i64,
-    #[serde(default)]
-    ignore_eos: bool,
-    #[serde(default)]
-    priority: i64,
-    user: Option<String>,
-    return_token_ids: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PlainStreamOptions {
-    #[serde(default, deserialize_with = "present")]
-    include_usage: Option<bool>,
-    #[serde(default, deserialize_with = "present")]
-    continuous_usage_stats: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum PlainStop {
-    One(String),
-    Many(Vec<String>),
-}
-
-/// A member that is not null.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
+plain_body! {
+    struct PlainChat for ChatRequest {
+        messages: Vec<Message>,
+        max_completion_tokens: Option<i64>,
+    }
 }
 
 /// The request of a body of usual members; `None` for any other body, which may be as good.
@@ -79,55 +32,82 @@ pub(super) fn read(text: &[u8], bounds: &RequestBounds) -> Option<Box<ChatReques
     static BLANK: LazyLock<Option<ChatRequest>> =
         LazyLock::new(|| ChatRequest::read(&json!({"messages": []})));
 
-    if !python::has_plain_numbers(text) || body::bounded(text).is_err() {
-        return None;
-    }
-    let plain: PlainChat = serde_json::from_slice(text).ok()?;
-    let streams = plain.stream == Some(true);
-    if plain.stream_options.is_some() && !streams {
-        return None;
-    }
-    let widened = |number: Option<i64>| number.map(i128::from);
-    let flag = |given: Option<bool>| Some(given.unwrap_or(false));
-    let messages = plain.messages.into_iter().map(Message::plain);
-    let messages = messages.collect::<Option<_>>()?;
+    let mut plain: PlainChat = plain::read(text)?;
     // Filled where it stays: it is large to move.
     let mut request = Box::new(BLANK.clone()?);
-    request.messages = messages;
-    request.model = plain.model;
-    request.max_tokens = widened(plain.max_tokens);
-    request.max_completion_tokens = widened(plain.max_completion_tokens);
-    request.temperature = plain.temperature;
-    request.top_p = plain.top_p;
-    request.stream = flag(plain.stream);
-    request.stream_options = plain.stream_options.map(|options| StreamOptions {
-        include_usage: flag(options.include_usage),
-        continuous_usage_stats: flag(options.continuous_usage_stats),
-    });
-    if plain.n.is_some() {
-        request.n = widened(plain.n);
-    }
-    request.seed = plain.seed;
-    match plain.stop {
-        None => {}
-        Some(PlainStop::One(text)) => request.stop = Some(Stop(vec![text])),
-        Some(PlainStop::Many(texts)) if texts.len() <= bounds.stop_strings => {
-            request.stop = Some(Stop(texts));
-        }
-        Some(PlainStop::Many(_)) => return None,
-    }
-    request.frequency_penalty = plain.frequency_penalty;
-    request.presence_penalty = plain.presence_penalty;
-    request.repetition_penalty = plain.repetition_penalty;
-    request.top_k = widened(plain.top_k);
-    request.min_p = plain.min_p;
-    request.min_tokens = plain.min_tokens.into();
-    request.ignore_eos = plain.ignore_eos;
-    request.priority = plain.priority;
-    request.user = plain.user;
-    request.return_token_ids = plain.return_token_ids;
+    request.messages = std::mem::take(&mut plain.messages);
+    request.max_completion_tokens = plain.max_completion_tokens.map(i128::from);
+    plain.fill(&mut request, bounds)?;
     Some(request)
 }
+
+impl<'de> Deserialize<'de> for Message {
+    /// A message that is nothing but text by one of the usual speakers.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            role: Speaker,
+            content: PlainContent,
+        }
+
+        let Object(Body { role, content }) = Object::deserialize(from)?;
+        Ok(Self::plain(PlainMessage { role, content }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Speaker {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = Text::deserialize(from)?.0;
+        Self::named(&name).ok_or_else(|| D::Error::custom("no usual speaker"))
+    }
+}
+
+impl<'de> Deserialize<'de> for PlainContent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = PlainContent;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or parts that are texts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<PlainContent, E> {
+        Ok(PlainContent::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<PlainContent, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Part<'t> {
+            #[serde(borrow, rename = "type")]
+            kind: Text<'t>,
+            text: String,
+        }
+
+        let mut texts = Vec::new();
+        while let Some(Object(Part { kind, text })) = parts.next_element()? {
+            if kind.0 != "text" {
+                return Err(A::Error::custom("a part that is no text"));
+            }
+            texts.push(text);
+        }
+        if texts.is_empty() {
+            return Err(A::Error::custom("no part"));
+        }
+        Ok(PlainContent::Parts(texts))
+    }
+}
+
+/// A text that is only looked at.
+#[derive(Deserialize)]
+struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    use super::super::conversation::{ContentFormat, conversation};
+    use super::super::conversation::{ContentFormat, ShownMessage, conversation};
     use super::*;
     use crate::fault::Fault;
 
@@ -246,6 +226,12 @@ mod tests {
             "{}",
             "5",
             "[{\"type\":\"text\",\"text\":\"x\"}]",
+            "[{\"text\":\"\",\"type\":\"text\"},{\"text\":\"\\u00e9\",\"type\":\"te\\u0078t\"}]",
+            "[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: 1\"},{\"type\":\"text\",\"text\":\"b\"}]",
+            "[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"refusal\",\"text\":\"b\"}]",
+            "[{\"type\":\"text\",\"text\":\"x\",\"cache\":1}]",
+            "[[\"text\",\"x\"]]",
+            "[\"x\"]",
             "\"x-anthropic-billing-header: 1\\nHi\"",
             "\"x-anthropic-billing-header: 1\"",
         ]);
@@ -295,6 +281,7 @@ mod tests {
             "{\"include_usage\":true}",
             "{\"include_usage\":null}",
             "{\"include_usage\":1}",
+            "[true,false]",
             "{\"continuous_usage_stats\":false,\"include_usage\":false}",
             "{\"other\":1}",
             "true",
@@ -366,13 +353,16 @@ mod tests {
                 let said = conversation(&request.messages, format, "m");
                 // A trusted message takes the long road, unless it is plain too.
                 let named = {
-                    let mut raw = request.messages[0].raw().clone();
-                    raw["name"] = "x".into();
-                    vec![request.messages[0].with_raw(raw)]
+                    let mut json = request.messages[0].to_json().into_owned();
+                    json["name"] = "x".into();
+                    vec![request.messages[0].with_json(json)]
                 };
-                let mut long = conversation(&named, format, "m").unwrap();
-                long[0].as_object_mut().unwrap().shift_remove("name");
-                prop_assert_eq!(format!("{said:?}"), format!("{:?}", Ok::<_, Fault>(long)));
+                let long = conversation(&named, format, "m").unwrap();
+                let mut long = long.into_iter().map(ShownMessage::into_json);
+                let mut long = long.next().unwrap();
+                long.as_object_mut().unwrap().shift_remove("name");
+                let said = said.unwrap().remove(0).into_json();
+                prop_assert_eq!(format!("{said:?}"), format!("{long:?}"));
             }
         }
     }
@@ -386,6 +376,7 @@ mod tests {
                 "max_tokens":16,"temperature":0,"top_p":1,"n":1,"seed":7,"stream":true,"stop":["\n\n"],
                 "stream_options":{"include_usage":true},"presence_penalty":0.5,"ignore_eos":true}"#,
             r#"{"messages":[{"role":"user","content":""}],"max_completion_tokens":null,"stop":"x"}"#,
+            r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]}]}"#,
         ];
         for text in usual {
             assert!(

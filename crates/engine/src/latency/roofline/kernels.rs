@@ -1,7 +1,7 @@
 use super::{ExpertKernel, Gemm, Setup};
-use crate::latency::Scheme;
 use crate::latency::gpus::Fit;
 use crate::latency::memory::weight_width;
+use crate::latency::{Scheme, all_reduce};
 
 /// The kernels of one deployment, on the way to their constants.
 pub(super) struct Kernels<'a> {
@@ -151,13 +151,6 @@ impl<'a> Kernels<'a> {
         let h = f64::from(shape.hidden);
         let width = f64::from(moe.intermediate) / self.tp;
         let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
-        let exchange = if self.setup.expert_ranks > 1 {
-            let row = tp_row(self.setup.expert_ranks);
-            let (fixed, gbs) = self.setup.gpu.all_reduce[row];
-            (fixed, 2.0 * h / (gbs * 1e3))
-        } else {
-            (0.0, 0.0)
-        };
         Some(ExpertKernel {
             times: f64::from(moe.layers),
             fixed: fit.fixed * co.moe_scale,
@@ -166,8 +159,21 @@ impl<'a> Kernels<'a> {
             per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
             compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
             fan_in: ranks,
-            exchange,
+            exchange: Reduction {
+                table: self.setup.gpu.exchange[all_reduce::row(self.setup.expert_ranks)],
+                ..self.reduction(f64::from(moe.layers), self.setup.expert_ranks)
+            },
         })
+    }
+
+    /// `times` all-reduces of one vector per token over `gpus`.
+    pub(super) fn reduction(&self, times: f64, gpus: u32) -> Reduction {
+        let scale = self.setup.coefficients.all_reduce_scale;
+        Reduction {
+            times: if gpus > 1 { times * scale } else { 0.0 },
+            bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
+            table: self.setup.gpu.all_reduce[all_reduce::row(gpus)],
+        }
     }
 
     /// `(us, us per token of context)` of the layers that see all, then of those with a window.
@@ -205,6 +211,23 @@ impl<'a> Kernels<'a> {
     }
 }
 
+/// All-reduces of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Reduction {
+    times: f64,
+    bytes_per_token: f64,
+    table: all_reduce::Row,
+}
+
+impl Reduction {
+    pub(super) fn time(&self, tokens: f64) -> f64 {
+        if self.times == 0.0 {
+            return 0.0;
+        }
+        self.times * all_reduce::time(&self.table, self.bytes_per_token * tokens)
+    }
+}
+
 /// Between the rows for 16 and 64 experts, by the logarithm of their number.
 fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
     let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
@@ -213,14 +236,5 @@ fn between([few, many]: &[Fit; 2], experts: u32) -> Fit {
         fixed: mix(few.fixed, many.fixed),
         memory: mix(few.memory, many.memory),
         compute: mix(few.compute, many.compute),
-    }
-}
-
-/// Row of the all-reduce table.
-pub(super) fn tp_row(tp: u32) -> usize {
-    match tp {
-        0..=2 => 0,
-        3..=4 => 1,
-        _ => 2,
     }
 }

@@ -13,7 +13,7 @@
 
 use crate::SimTime;
 use crate::kv::BlockRequest;
-use crate::{Event, Outbox};
+use crate::{Draft, Event, Outbox};
 
 use super::Vllm;
 use super::config::VllmConfig;
@@ -57,8 +57,12 @@ pub(super) struct BulkDecode {
 
 impl BulkDecode {
     pub(super) fn new(config: &VllmConfig) -> Self {
+        // What is generated is offered to the host step by step.
+        let offers = config.host_tier.as_ref().is_some_and(|tier| tier.outputs);
+        let plain =
+            config.drafts() == 0 && config.max_loras == 0 && config.prefill_schedule_interval == 1;
         Self {
-            allowed: config.run_lengths && config.drafts() == 0 && config.max_loras == 0,
+            allowed: config.run_lengths && plain && !offers,
             count: 0,
             context: 0,
             clipped: 0,
@@ -263,7 +267,9 @@ impl Vllm {
             // One that computes lost tokens again may lack one without having made one here.
             let made_one = seq.recent_preemptions == 0 && seq.computed >= seq.prompt;
             let decodes = made_one && seq.computed + 1 == seq.known;
-            if !decodes || self.bulk.cooldown > 0 || seq.known >= seq.total {
+            let waits = self.bulk.cooldown > 0 || seq.known >= seq.total;
+            let behind = self.host.is_some() && self.is_behind_in_host(slot);
+            if !decodes || waits || behind {
                 return true;
             }
             self.enter_bulk(slot);
@@ -320,6 +326,7 @@ impl Vllm {
                     slot,
                     emit: 1,
                     last: false,
+                    drafts: Draft::default(),
                 });
                 seq.in_flight += 1;
             }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use crate::kv::HostTierConfig;
 use crate::latency::{LatencyModel, Speed};
 use crate::sched::{ConfigError, at_least_one, within};
 
@@ -27,8 +28,14 @@ pub struct VllmConfig {
     pub enable_chunked_prefill: bool,
     /// Whether full blocks are kept for later prompts. Default yes.
     pub enable_prefix_caching: bool,
-    /// Longest chunk of a prompt; 0: the token budget. Default 0.
+    /// Layers that see a window, and what of their cache is kept. Default none.
+    pub window_cache: Option<WindowCache>,
+    /// Longest chunk of a prompt, unless it is alone in the engine; 0: the token budget. Default 0.
     pub long_prefill_token_threshold: u32,
+    /// Whether such a chunk may be at least the sequence's share of the budget. Default no.
+    pub long_prefill_token_threshold_adaptive: bool,
+    /// While sequences decode, steps from one with prompt work to the next. Default 1.
+    pub prefill_schedule_interval: u32,
     /// Order of the waiting queue. Default first come, first served.
     pub policy: Policy,
     /// Whether the next step is scheduled while one runs. Default yes.
@@ -67,6 +74,8 @@ pub struct VllmConfig {
     /// How long the blocks of a prompt that another engine decodes are kept for it; `None`: not at
     /// all. Default none.
     pub lease: Option<Duration>,
+    /// A second prefix cache in the memory of the host. Default none.
+    pub host_tier: Option<HostTierConfig>,
     /// Whether anybody wants block events. Default no.
     pub kv_events: bool,
     /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
@@ -76,6 +85,16 @@ pub struct VllmConfig {
     pub log_admissions: bool,
     /// Seed of the speculative draws.
     pub seed: u64,
+}
+
+/// Layers that see a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowCache {
+    /// Tokens that they see.
+    pub tokens: u32,
+    /// Their cache is kept at every multiple of so many tokens, besides where prompts end; 0: there
+    /// alone (`prefix_cache_retention_interval`).
+    pub interval: u32,
 }
 
 /// Order of the waiting queue.
@@ -132,6 +151,9 @@ pub struct Speculation {
     /// Drafts cost no tokens of a step, and the step that ends a prompt draws too (Dynamo's
     /// mocker).
     pub free: bool,
+    /// Whether a hit in the prefix cache gives up its last block, whose cache of the draft model is
+    /// not to be trusted (eagle and mtp with plain block hashes).
+    pub drops_last_block: bool,
 }
 
 impl Default for VllmConfig {
@@ -146,7 +168,10 @@ impl Default for VllmConfig {
             max_model_len: u32::MAX,
             enable_chunked_prefill: true,
             enable_prefix_caching: true,
+            window_cache: None,
             long_prefill_token_threshold: 0,
+            long_prefill_token_threshold_adaptive: false,
+            prefill_schedule_interval: 1,
             policy: Policy::default(),
             async_scheduling: true,
             victim: Victim::default(),
@@ -164,6 +189,7 @@ impl Default for VllmConfig {
             fetch_whole_prompt: false,
             handoff: false,
             lease: None,
+            host_tier: None,
             kv_events: false,
             run_lengths: false,
             log_admissions: false,
@@ -195,6 +221,11 @@ impl VllmConfig {
         at_least_one("max_num_seqs", self.max_num_seqs)?;
         at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
         at_least_one("max_model_len", self.max_model_len)?;
+        at_least_one("prefill_schedule_interval", self.prefill_schedule_interval)?;
+        if let Some(tier) = &self.host_tier {
+            within("host chunks", tier.chunks.into(), 1.0, MOST_BLOCKS)?;
+            at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
+        }
         within("watermark", self.watermark, 0.0, 1.0)?;
         within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
         within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;

@@ -2,11 +2,12 @@
 
 mod admission;
 mod drafts;
+mod prefill;
 mod running;
 
 use crate::SimTime;
 use crate::kv::BlockRequest;
-use crate::{Outbox, Transfer};
+use crate::{Draft, Outbox, Transfer};
 use vllm_sim_random::Draw;
 
 use super::Vllm;
@@ -23,8 +24,20 @@ pub(super) struct Pass<'a> {
     at: usize,
     /// Somebody lost its blocks.
     preempted: bool,
+    /// Prompts wait for a later step.
+    holds_prefill: bool,
     pub step: &'a mut Step,
     pub out: &'a mut Outbox,
+}
+
+/// What became of a waiting sequence.
+pub(super) enum AdmissionTurn {
+    /// It runs, or is gone: try the next.
+    Next,
+    /// It stays where it is; those behind it may be tried.
+    Skip,
+    /// Nobody else is tried.
+    Stop,
 }
 
 impl Vllm {
@@ -36,10 +49,12 @@ impl Vllm {
             budget,
             at: 0,
             preempted: false,
+            holds_prefill: false,
             step,
             out,
         };
         self.loras.begin();
+        pass.holds_prefill = self.holds_prefill();
         if !self.schedule_bulk(&mut pass) {
             self.schedule_running(&mut pass);
         }
@@ -47,6 +62,10 @@ impl Vllm {
             self.schedule_waiting(&mut pass);
         }
         self.draw_tokens(&mut pass);
+        if self.host.is_some() {
+            self.offer_to_host(pass.step);
+        }
+        self.note_prefill(&pass);
         pass.preempted
     }
 
@@ -55,13 +74,13 @@ impl Vllm {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
         if past >= seq.prompt && new == 1 {
-            new += self.config.fed_drafts();
+            let own = seq.own_drafts().map(|draft| u32::from(draft.proposed));
+            new += own.unwrap_or_else(|| self.config.fed_drafts());
         }
-        let threshold = self.config.long_prefill_token_threshold;
-        if threshold > 0 && new > threshold {
-            new = threshold;
+        if self.config.long_prefill_token_threshold > 0 {
+            new = new.min(self.longest_chunk());
         }
-        // Drafts do not go beyond the last planned token.
+        // What drafts beyond the last planned token would yield is dropped: they are not computed.
         new.min(budget).min((seq.total - past).max(1))
     }
 
@@ -88,18 +107,23 @@ impl Vllm {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);
         // One query over a context that is there: vLLM and Dynamo's mocker alike run it as a decode.
-        let fetched = seq.transfer == Transfer::RemotePrefill
+        let fetched = (seq.transfer == Transfer::RemotePrefill || seq.loaded > 0)
             && seq.recent_preemptions == 0
             && past + 1 == prompt;
         let complete = past + new >= known;
         // What the mocker draws is drawn when the pass is complete.
         let later = self.config.speculation.as_ref().is_some_and(|s| s.free);
-        let accepted = match &self.config.speculation {
-            Some(speculation) if complete && !later => accepted(seq, speculation, past + new),
-            _ => 0,
+        let drafts = match &self.config.speculation {
+            Some(speculation) if complete && !later && past >= prompt && past + 1 == known => {
+                // A request is scheduled with all its drafts, however near its limit is.
+                let to_limit = past + new == seq.total && seq.total < self.config.max_model_len;
+                let fed = if to_limit { u32::MAX } else { new - 1 };
+                verified(seq, speculation, fed)
+            }
+            _ => Draft::default(),
         };
         let emit = match complete && !later {
-            true => (1 + accepted).min(seq.total - known),
+            true => (1 + u32::from(drafts.accepted)).min(seq.total - known),
             false => 0,
         };
         // Rejected drafts leave nothing behind.
@@ -125,7 +149,12 @@ impl Vllm {
             later,
             fetched,
         };
-        let entry = StepEntry { slot, emit, last };
+        let entry = StepEntry {
+            slot,
+            emit,
+            last,
+            drafts,
+        };
         step.push(entry, work, self.config.recompute, self.window);
     }
 
@@ -140,13 +169,24 @@ impl Vllm {
     }
 }
 
-/// How many drafts of this step are right; `fed` counts the tokens computed up to here, drafts
-/// that the budget left out not among them.
-fn accepted(seq: &mut Seq, speculation: &Speculation, fed: u32) -> u32 {
+/// The drafts of this step, `fed` at most, and how many of them are right.
+fn verified(seq: &mut Seq, speculation: &Speculation, fed: u32) -> Draft {
+    let fed = u8::try_from(fed).unwrap_or(u8::MAX);
+    if let Some(own) = seq.own_drafts() {
+        return Draft {
+            proposed: own.proposed.min(fed),
+            accepted: own.accepted.min(fed),
+        };
+    }
     let Some(draws) = &mut seq.draws else {
-        return 0;
+        return Draft::default();
     };
-    let drafts = fed.saturating_sub(seq.known) as usize;
-    let right = speculation.accept.iter().take(drafts);
-    right.take_while(|&&rate| draws.unit() < rate).count() as u32
+    let rates = speculation.accept.iter().take(fed.into());
+    // A configuration has 64 drafts at most.
+    let proposed = rates.len().min(u8::MAX.into()) as u8;
+    let right = rates.take_while(|&&rate| draws.unit() < rate).count();
+    Draft {
+        proposed,
+        accepted: right as u8,
+    }
 }

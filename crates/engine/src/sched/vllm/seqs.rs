@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 
 use crate::kv::BlockTable;
-use crate::{BlockPlan, LoraId, SeqId, Sequence, Transfer};
+use crate::{BlockPlan, Draft, LoraId, SeqId, Sequence, Transfer};
 
 /// Where a sequence stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub(super) enum SeqState {
     Free,
     /// In the waiting queue.
     Waiting,
-    /// Its prompt is being fetched; it holds blocks.
+    /// Its prompt is being fetched or loaded; it holds blocks.
     Fetching,
     /// In the running batch.
     Running,
@@ -73,12 +73,25 @@ pub(super) struct Seq {
     pub lora: Option<LoraId>,
     /// Cached prompt tokens at first admission.
     pub cached: u32,
+    /// Tokens behind these that came from the memory of the host.
+    pub loaded: u32,
     pub hit_threshold: Option<f64>,
     pub tail: Duration,
     pub draws: Option<Box<ChaCha8Rng>>,
+    /// [`Sequence::drafts`].
+    pub drafts: Option<Arc<[Draft]>>,
 }
 
 impl Seq {
+    /// What its text says of the drafts behind its newest token; `None`: it says nothing.
+    pub(super) fn own_drafts(&self) -> Option<Draft> {
+        let drafts = self.drafts.as_ref()?;
+        // None are made behind a prompt.
+        let output = (self.known - self.prompt).checked_sub(1);
+        let at = output.and_then(|at| drafts.get(at as usize));
+        Some(at.copied().unwrap_or_default())
+    }
+
     /// What stands in an unused slot.
     fn empty() -> Self {
         Self {
@@ -107,9 +120,11 @@ impl Seq {
             rank: (0, 0),
             lora: None,
             cached: 0,
+            loaded: 0,
             hit_threshold: None,
             tail: Duration::ZERO,
             draws: None,
+            drafts: None,
         }
     }
 }
@@ -155,6 +170,7 @@ impl Seqs {
             lora: seq.lora,
             hit_threshold: seq.hit_threshold,
             tail: seq.tail,
+            drafts: seq.drafts,
             ..Seq::empty()
         };
         slot
@@ -170,6 +186,7 @@ impl Seqs {
         self.by_id.remove(&seq.id);
         seq.plan = None;
         seq.draws = None;
+        seq.drafts = None;
         if seq.in_flight == 0 {
             seq.state = SeqState::Free;
             self.free.push(slot);
@@ -185,6 +202,11 @@ impl Seqs {
             seq.state = SeqState::Free;
             self.free.push(slot);
         }
+    }
+
+    /// How many sequences live.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
     }
 
     /// The slots of all living sequences, by arrival.

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use crate::SimTime;
+use crate::kv::StoreCopy;
 use crate::latency::Batch;
-use crate::{Event, SeqId};
+use crate::{Draft, End, Event, Outbox, SeqId};
 
 use super::config::Recompute;
 use super::seqs::{SeqState, Seqs, Slot};
@@ -15,6 +16,8 @@ pub(super) struct StepEntry {
     pub emit: u32,
     /// They are the last ones.
     pub last: bool,
+    /// Drafts that it verifies.
+    pub drafts: Draft,
 }
 
 /// What a sequence computes in a step.
@@ -54,6 +57,10 @@ pub(super) struct Step {
     pub number: u64,
     /// How long adapters load before it computes.
     pub loading: Duration,
+    /// Blocks to be copied to the memory of the host when it has ended.
+    pub stores: Vec<StoreCopy>,
+    /// Before then it does not compute: blocks that others took are still being copied.
+    pub copied: SimTime,
     /// When it started.
     pub begun: SimTime,
     /// When it ends; set when it starts.
@@ -73,6 +80,8 @@ impl Step {
         self.bulk_decodes = 0;
         self.short = false;
         self.loading = Duration::ZERO;
+        self.stores.clear();
+        self.copied = SimTime::ZERO;
         self.prompt_tokens = 0;
     }
 
@@ -85,6 +94,19 @@ impl Step {
     pub(super) fn is_abandoned(&self, seqs: &Seqs) -> bool {
         let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
+    }
+
+    /// Reports the sequences that were found impossible.
+    pub(super) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.rejected.is_empty() {
+            return;
+        }
+        let end = End::Cancelled;
+        let ended = self
+            .rejected
+            .drain(..)
+            .map(|id| (now, Event::Ended { id, end }));
+        out.extend(ended);
     }
 
     pub(super) fn push(

@@ -128,7 +128,13 @@ fn written(log: &Outbox) -> String {
             Event::Ended { id, end } => format!("{end:?}{}", id.0),
             Event::Stored { from, to, .. } => format!("+{from}..{to}"),
             Event::Removed { keys } => format!("-{}", keys.len()),
+            Event::Host(event) => format!("{event:?}"),
             Event::Cleared => "cleared".to_owned(),
+            Event::Drafts {
+                id,
+                proposed,
+                accepted,
+            } => format!("v{}:{accepted}/{proposed}", id.0),
             Event::Step { .. } | Event::LoraLoading { .. } => continue,
         };
         if last != Some(*at) {

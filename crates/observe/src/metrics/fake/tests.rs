@@ -74,7 +74,7 @@ fn fake_values_are_shown_and_traffic_does_not_move_them() {
     engine.on_tokens(5);
     engine.on_gap(0.1);
     engine.set_gauges(1, 2, 3, 0.9);
-    engine.on_scheduled(10, 5, 0, 0);
+    engine.on_scheduled((10, 5), (0, 0), false);
     engine.set_lora(&[]);
     let after = text(&metrics, 1001.0);
 

@@ -26,6 +26,7 @@ fn cache(blocks: u32, algo: &str) -> CacheConfig {
         num_gpu_blocks_override: Some(blocks),
         prefix_caching_hash_algo: algo.to_owned(),
         kv_cache_memory_bytes: Some(1 << 30),
+        names_simple_cpu_offload: false,
         ..CacheConfig::default()
     }
 }

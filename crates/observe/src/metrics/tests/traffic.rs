@@ -41,7 +41,7 @@ fn several_servers_show_no_queues_before_the_first_step() {
 
 fn request(m: &Metrics) {
     let e = m.engine(0);
-    e.on_scheduled(100, 64, 36, 16);
+    e.on_scheduled((100, 64), (36, 16), false);
     e.set_gauges(1, 2, 3, 0.5);
     e.on_step(20, 1);
     e.on_first_token(0.75, 100, 64, 16);
@@ -260,7 +260,7 @@ fn retired_names_show_the_same_numbers_without_disturbing_the_new() {
         ]
     );
     let e = old.engine(0);
-    e.on_scheduled(8, 2, 0, 0);
+    e.on_scheduled((8, 2), (0, 0), false);
     e.set_gauges(0, 0, 0, 0.5);
     e.on_gap(0.5);
     assert_eq!(

@@ -1,21 +1,12 @@
 use crate::kv::BlockRequest;
 use crate::{End, Event, Transfer};
 
-use super::Pass;
+use super::prefill::is_prefill;
+use super::{AdmissionTurn, Pass};
 use crate::sched::Admitted;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Victim};
 use crate::sched::vllm::seqs::{SeqState, Slot};
-
-/// What became of a waiting sequence.
-enum AdmissionTurn {
-    /// It runs, or is gone: try the next.
-    Next,
-    /// It stays where it is; those behind it may be tried.
-    Skip,
-    /// Nobody else is tried.
-    Stop,
-}
 
 /// A waiting sequence, looked up.
 #[derive(Clone, Copy)]
@@ -75,10 +66,19 @@ impl Vllm {
         if seq.transfer == Transfer::RemotePrefill && !seq.fetched {
             return self.fetch(slot, cached, pass);
         }
+        if self.host.is_some()
+            && let Some(turn) = self.load_from_host(slot, cached, pass)
+        {
+            return turn;
+        }
+        let seq = &self.seqs[slot];
         let past = match seq.table.is_empty() {
             true => cached,
             false => seq.computed,
         };
+        if pass.holds_prefill && is_prefill(seq, past) {
+            return AdmissionTurn::Stop;
+        }
         let Some(new) = self.first_chunk(slot, past, pass) else {
             return AdmissionTurn::Stop;
         };
@@ -88,9 +88,11 @@ impl Vllm {
             cached,
             new,
         };
+        let found = self.blocks_found(slot);
         if !self.allocate_first(candidate, pass) {
             return AdmissionTurn::Stop;
         }
+        self.keep_window(slot, found);
         self.admit(candidate, pass);
         self.emit(slot, past, new, pass.step);
         pass.budget = pass.budget.saturating_sub(new);
@@ -110,13 +112,42 @@ impl Vllm {
             return seq.cached;
         }
         // With drafts the last cached block is computed again, for their input.
-        let drop = match self.config.drafts() {
-            0 => 0,
-            _ => self.config.block_size,
+        let drop = match &self.config.speculation {
+            Some(speculation) if speculation.drops_last_block => self.config.block_size,
+            _ => 0,
         };
         // TensorRT-LLM computes nothing again when all is there.
         let known = seq.known + u32::from(self.config.no_evict);
-        self.pool.cached_prefix(plan, known).saturating_sub(drop)
+        let found = self.pool.cached_prefix(plan, known);
+        let found = match &self.window_ends {
+            None => found,
+            Some(ends) => {
+                let size = self.config.block_size;
+                ends.longest(plan, found / size) * size
+            }
+        };
+        found.saturating_sub(drop)
+    }
+
+    /// Blocks at the front of a sequence that layers without a window have.
+    fn blocks_found(&self, slot: Slot) -> u32 {
+        let seq = &self.seqs[slot];
+        match (&self.window_ends, &seq.plan) {
+            (Some(_), Some(plan)) => {
+                self.pool.cached_prefix(plan, seq.prompt) / self.config.block_size
+            }
+            _ => 0,
+        }
+    }
+
+    /// Layers with a window keep the end of a prompt, and where it went on otherwise than others.
+    fn keep_window(&mut self, slot: Slot, found: u32) {
+        let seq = &self.seqs[slot];
+        if let (Some(ends), Some(plan)) = (&mut self.window_ends, &seq.plan) {
+            let blocks = seq.prompt.saturating_sub(1) / self.config.block_size;
+            let pool = &self.pool;
+            ends.keep(plan, (blocks, found), |key| pool.is_cached(key));
+        }
     }
 
     fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
@@ -213,6 +244,7 @@ impl Vllm {
         self.note_lora(slot, pass.step);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].skip_cache_read;
         let seq = &mut self.seqs[slot];
+        let loaded = seq.loaded.min(seq.prompt.saturating_sub(cached));
         seq.state = SeqState::Running;
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
@@ -226,7 +258,7 @@ impl Vllm {
             seq.cached = cached;
             let external = match seq.transfer {
                 Transfer::RemotePrefill => seq.prompt - cached,
-                Transfer::Local | Transfer::RemoteDecode => 0,
+                Transfer::Local | Transfer::RemoteDecode => loaded,
             };
             let event = Event::Scheduled {
                 id,
@@ -239,7 +271,7 @@ impl Vllm {
             self.admissions.push(Admitted {
                 id,
                 at: pass.now,
-                cached,
+                cached: cached + loaded,
                 again,
             });
         }
@@ -278,6 +310,7 @@ impl Vllm {
     fn reject(&mut self, slot: Slot, pass: &mut Pass) {
         self.waiting.remove(&self.seqs, slot);
         self.free_blocks(slot);
+        self.leave_host(slot);
         pass.step.rejected.push(self.seqs[slot].id);
         self.seqs.end(slot);
     }
@@ -303,10 +336,13 @@ impl Vllm {
         }
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
         let budget = self.config.max_num_batched_tokens;
+        let past = || match seq.table.is_empty() {
+            true => self.look_up(slot),
+            false => seq.computed,
+        };
         let unchunked = !self.config.enable_chunked_prefill
             && self.running.is_empty()
-            && seq.table.is_empty()
-            && seq.prompt.saturating_sub(self.look_up(slot)) > budget;
+            && seq.prompt.saturating_sub(past()) > budget;
         too_long || unchunked
     }
 }

@@ -23,9 +23,9 @@ impl Vllm {
         let ready = loop {
             let ready = self.ready_to_draw(pass);
             let missing = |&slot: &Slot| {
-                let known = self.seqs[slot].known;
-                let all = self.pool.blocks_for(known + self.most_drawn(slot));
-                all - self.pool.blocks_for(known)
+                let seq = &self.seqs[slot];
+                let all = self.pool.blocks_for(seq.known + self.most_drawn(slot));
+                all.saturating_sub(seq.table.len())
             };
             let needed: u32 = ready.iter().map(missing).sum();
             if needed <= self.pool.free() {

@@ -1,8 +1,9 @@
 use crate::SimTime;
 use crate::kv::BlockRequest;
-use crate::{Event, Outbox};
+use crate::{Draft, Event, Outbox};
 
 use super::Pass;
+use super::prefill::is_prefill;
 use crate::sched::vllm::Vllm;
 use crate::sched::vllm::config::{Admission, Policy, Victim};
 use crate::sched::vllm::seqs::{SeqState, Slot};
@@ -32,6 +33,10 @@ impl Vllm {
                 pass.at += 1;
                 continue;
             }
+            if pass.holds_prefill && is_prefill(seq, past) {
+                pass.at += 1;
+                continue;
+            }
             let new = self.wanted(slot, past, pass.budget);
             if !self.find_blocks(slot, new, pass) {
                 match self.config.admission {
@@ -44,7 +49,7 @@ impl Vllm {
             pass.budget -= new;
             pass.at += 1;
         }
-        pass.step.short = pass.at < self.running.len();
+        pass.step.short |= pass.at < self.running.len();
     }
 
     /// The bulk of all work: sequences that compute their newest token into a block they have, up
@@ -76,6 +81,7 @@ impl Vllm {
                 slot,
                 emit: 1,
                 last,
+                drafts: Draft::default(),
             });
             pass.at += 1;
         }
@@ -109,11 +115,15 @@ impl Vllm {
             }
             pass.preempted = true;
             self.running.remove(victim_at);
-            // The mocker loses its place in the batch, and with it one sequence's turn.
-            if victim_at < pass.at && self.config.admission == Admission::Vllm {
-                pass.at -= 1;
+            if victim_at < pass.at {
+                match self.config.admission {
+                    Admission::Vllm => pass.at -= 1,
+                    // It loses its place in the batch, and with it one sequence's turn.
+                    Admission::Mocker => pass.step.short = true,
+                }
             }
             self.undo(victim, pass);
+            self.wait_for_copies(victim, pass.step);
             self.preempt(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
@@ -154,7 +164,8 @@ impl Vllm {
             return false;
         };
         self.free_blocks(holder);
-        self.seqs[holder].computed = 0;
+        let seq = &mut self.seqs[holder];
+        (seq.computed, seq.loaded) = (0, 0);
         true
     }
 
@@ -213,7 +224,7 @@ impl Vllm {
         self.free_blocks(slot);
         self.bulk.left(slot);
         let seq = &mut self.seqs[slot];
-        seq.computed = 0;
+        (seq.computed, seq.loaded) = (0, 0);
         seq.recent_preemptions = seq.recent_preemptions.saturating_add(1);
         seq.state = SeqState::Waiting;
         // What was fetched is lost; it is computed again here.

@@ -119,6 +119,44 @@ fn chunks_are_cut_at_the_long_prefill_threshold() {
 }
 
 #[test]
+fn a_prompt_that_is_alone_is_not_cut() {
+    let config = VllmConfig {
+        long_prefill_token_threshold: 50,
+        ..config()
+    };
+    let log = play(config, submits(vec![(0, seq(1, 100, 1))]));
+    assert_eq!(log, "0: s1 | 10: t1 e1");
+}
+
+#[test]
+fn an_adaptive_threshold_leaves_everybody_its_share() {
+    let config = VllmConfig {
+        long_prefill_token_threshold: 50,
+        long_prefill_token_threshold_adaptive: true,
+        max_num_batched_tokens: 200,
+        ..config()
+    };
+    let both = vec![(0, seq(1, 100, 1)), (0, seq(2, 100, 1))];
+    assert_eq!(play(config, submits(both)), "0: s1 s2 | 10: t1 e1 t2 e2");
+}
+
+#[test]
+fn prompts_wait_for_their_step_while_others_decode() {
+    let config = VllmConfig {
+        prefill_schedule_interval: 3,
+        ..config()
+    };
+    let log = play(
+        config,
+        submits(vec![(0, seq(1, 20, 6)), (5, seq(2, 20, 1))]),
+    );
+    assert_eq!(
+        log,
+        "0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 23: t1 t2 e2 | 24: t1 | 25: t1 e1"
+    );
+}
+
+#[test]
 fn max_num_seqs_bounds_the_batch() {
     let config = VllmConfig {
         max_num_seqs: 1,
@@ -145,13 +183,14 @@ fn accepted_drafts_leave_together() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 1.0],
         free: false,
+        drops_last_block: true,
     });
     let config = VllmConfig {
         speculation,
         ..config()
     };
     let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
-    assert_eq!(log, "0: s1 | 10: t1 | 11: t1x3 | 12: t1x2 e1");
+    assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
 }
 
 #[test]
@@ -159,13 +198,41 @@ fn rejected_drafts_leave_nothing_behind() {
     let speculation = Some(Speculation {
         accept: vec![1.0, 0.0, 1.0],
         free: false,
+        drops_last_block: true,
     });
     let config = VllmConfig {
         speculation,
         ..config()
     };
     let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
-    assert_eq!(log, "0: s1 | 10: t1 | 11: t1x2 | 12: t1x2 | 13: t1 e1");
+    assert_eq!(
+        log,
+        "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1"
+    );
+}
+
+#[test]
+fn drafts_that_follow_from_the_text_come_as_it_says() {
+    let speculation = Some(Speculation {
+        accept: vec![0.0; 4],
+        free: false,
+        drops_last_block: false,
+    });
+    let config = VllmConfig {
+        speculation,
+        ..config()
+    };
+    let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
+    let drafts = drafts.map(|(proposed, accepted)| Draft { proposed, accepted });
+    let told = Sequence {
+        drafts: Some(Arc::new(drafts)),
+        ..seq(1, 40, 6)
+    };
+    let log = play(config, submits(vec![(0, told)]));
+    assert_eq!(
+        log,
+        "0: s1 | 10: t1 | 11: t1 | 12: v1:2/4 t1x3 | 13: v1:0/2 t1 e1"
+    );
 }
 
 #[test]

@@ -212,3 +212,52 @@ fn too_few_hits_end_a_sequence_that_asks_for_more() {
     };
     assert_eq!(play(config(), submits(vec![(0, picky)])), "0: Threshold1");
 }
+
+/// Turns of one conversation: blocks named by their place, prompt and output in tokens.
+fn turn(id: u64, prompt: u32, output: u32) -> Sequence {
+    let keys = (1..=u64::from((prompt + output) / 16)).map(BlockKey);
+    let plan = BlockPlan {
+        keys: keys.collect(),
+        block_size: 16,
+        ..BlockPlan::default()
+    };
+    Sequence {
+        plan: Some(Arc::new(plan)),
+        ..seq(id, prompt, output)
+    }
+}
+
+#[test]
+fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
+    let hits = |window_cache| {
+        let config = VllmConfig {
+            window_cache,
+            ..config()
+        };
+        let turns = vec![
+            (0, turn(1, 160, 64)),
+            (1000, turn(2, 256, 64)),
+            (2000, turn(3, 240, 16)),
+        ];
+        let log = play(config, submits(turns));
+        let starts = log.split(' ').filter(|word| word.starts_with('s'));
+        starts.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let window = |interval| {
+        Some(WindowCache {
+            tokens: 128,
+            interval,
+        })
+    };
+    // The last token of an answer is never computed.
+    assert_eq!(hits(None), ["s1", "s2+208", "s3+224"]);
+    // 144 tokens are all blocks of the first prompt but its last; the second left 208 and 240.
+    assert_eq!(hits(window(0)), ["s1", "s2+144", "s3+208"]);
+    assert_eq!(hits(window(32)), ["s1", "s2+192", "s3+224"]);
+    // A window as long as the prompt serves every shorter one.
+    let wide = Some(WindowCache {
+        tokens: 1024,
+        interval: 0,
+    });
+    assert_eq!(hits(wide), ["s1", "s2+144", "s3+224"]);
+}

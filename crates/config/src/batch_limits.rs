@@ -1,0 +1,183 @@
+//! How many sequences and tokens one step may have.
+
+use super::choices::{PerformanceMode, SchedulerKind};
+use super::cli_mode::CliMode;
+use super::error::ConfigError;
+use super::flags::engine;
+use super::values::Values;
+use vllm_sim_engine::latency::gpu;
+
+/// GPUs with so many GiB are of vLLM's largest class (B200, MI300X).
+const LARGEST_GIB: f64 = 160.0;
+/// GPUs with so many GiB are of its second class (H100, H200), unless they are A100.
+const LARGE_GIB: f64 = 70.0;
+/// Kernels of expert parallelism that take small batches only.
+const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
+/// Token budget with those.
+const BATCHED_ALL2ALL_TOKENS: u32 = 256;
+
+/// Bounds of a step, and the rules that gave them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BatchLimits {
+    /// Sequences that run at once.
+    pub(super) seqs: u32,
+    /// Its token budget.
+    pub(super) tokens: u32,
+}
+
+/// A default and the sentence that explains it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Default {
+    value: u32,
+    rule: String,
+}
+
+impl Default {
+    fn new(value: u32, rule: &str) -> Self {
+        let rule = rule.to_owned();
+        Self { value, rule }
+    }
+
+    /// Another value, for a further reason.
+    fn becomes(&mut self, value: u32, reason: &str) {
+        if value != self.value {
+            self.value = value;
+            self.rule = format!("{}; {reason}", self.rule);
+        }
+    }
+}
+
+impl BatchLimits {
+    /// What was typed; for the rest, the defaults of vLLM's API server on this GPU.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
+    /// `_set_default_max_num_seqs_and_batched_tokens_args`.
+    pub(super) fn from_values(
+        v: &Values,
+        scheduler: SchedulerKind,
+        chunked: bool,
+        context: u32,
+    ) -> Result<Self, ConfigError> {
+        let typed_seqs = v.get(&engine::MAX_NUM_SEQS)?;
+        let seqs_given = v.given(&engine::MAX_NUM_SEQS);
+        let typed_tokens = v.get(&engine::MAX_NUM_BATCHED_TOKENS)?;
+        let tokens_given = v.given(&engine::MAX_NUM_BATCHED_TOKENS);
+        let (mut seqs, mut tokens) = (typed_seqs, typed_tokens.unwrap_or(typed_seqs));
+        let mode = v.choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
+        if v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm {
+            let (mut seqs_default, mut tokens_default) = of_device(v, (seqs, tokens))?;
+            adjust(v, mode, &mut seqs_default, &mut tokens_default)?;
+            if !seqs_given {
+                seqs = seqs_default.value;
+            }
+            if !tokens_given {
+                if !chunked {
+                    let least = tokens_default.value.max(context);
+                    tokens_default
+                        .becomes(least, "at least max-model-len, without chunked prefill");
+                }
+                let most = tokens_default.value.min(seqs.saturating_mul(context));
+                tokens_default.becomes(most, "at most max-num-seqs x max-model-len");
+                tokens = tokens_default.value;
+                v.derive_by(&engine::MAX_NUM_BATCHED_TOKENS, tokens, tokens_default.rule);
+            }
+            if !seqs_given {
+                let most = seqs.min(tokens);
+                seqs_default.becomes(most, "at most max-num-batched-tokens");
+                seqs = seqs_default.value;
+                v.derive_by(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
+            }
+        }
+        let tokens = checked(v, seqs, tokens, chunked, context)?;
+        let seqs = active_seqs(v, seqs)?;
+        Ok(Self { seqs, tokens })
+    }
+}
+
+/// What the GPU's class starts from; `without`: both when nobody named a GPU.
+fn of_device(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
+    let name = v.get(&engine::GPU)?;
+    let Some(gpu) = name.as_deref().and_then(gpu) else {
+        let rule = "vLLM's default without a GPU of 70 GiB";
+        return Ok((Default::new(without.0, rule), Default::new(without.1, rule)));
+    };
+    let is_a100 = gpu.name.to_ascii_lowercase().contains("a100");
+    let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GIB {
+        (1024, 16_384, "with 160 GiB and more")
+    } else if gpu.memory_gib >= LARGE_GIB && !is_a100 {
+        (1024, 8192, "with 70 GiB and more that are no A100")
+    } else {
+        (256, 2048, "below 70 GiB, and of A100")
+    };
+    let rule = format!("vLLM's default of GPUs {class} ({})", gpu.name);
+    Ok((Default::new(seqs, &rule), Default::new(tokens, &rule)))
+}
+
+/// What other flags make of the defaults.
+fn adjust(
+    v: &Values,
+    mode: PerformanceMode,
+    seqs: &mut Default,
+    tokens: &mut Default,
+) -> Result<(), ConfigError> {
+    let backend = v.get(&engine::ALL2ALL_BACKEND)?;
+    let batched = backend.is_some_and(|name| BATCHED_ALL2ALL.contains(&name.as_str()));
+    let spread = v.get(&engine::ENABLE_EXPERT_PARALLEL)? && v.get(&engine::DATA_PARALLEL_SIZE)? > 1;
+    if batched && spread {
+        tokens.becomes(BATCHED_ALL2ALL_TOKENS, "256 with this all2all-backend");
+    }
+    if mode == PerformanceMode::Throughput {
+        let reason = "twice that with performance-mode throughput";
+        seqs.becomes(seqs.value * 2, reason);
+        tokens.becomes(tokens.value * 2, reason);
+    }
+    Ok(())
+}
+
+/// The token budget; a default grows where vLLM would refuse it.
+///
+/// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
+fn checked(
+    v: &Values,
+    seqs: u32,
+    tokens: u32,
+    chunked: bool,
+    context: u32,
+) -> Result<u32, ConfigError> {
+    let flag = &engine::MAX_NUM_BATCHED_TOKENS;
+    let threshold = v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?;
+    if v.cli_mode == CliMode::Vllm && threshold > context {
+        return Err(ConfigError::Invalid(format!(
+            "long_prefill_token_threshold ({threshold}) cannot be greater than the max_model_len \
+             ({context})."
+        )));
+    }
+    let least = if chunked { seqs } else { seqs.max(context) };
+    if tokens >= least {
+        return Ok(tokens);
+    }
+    if !v.given(flag) {
+        let rule = "grown to max-num-seqs; vLLM would refuse to start";
+        v.derive_by(flag, least, rule);
+        return Ok(least);
+    }
+    Err(ConfigError::Invalid(if tokens < seqs {
+        format!(
+            "max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs \
+             ({seqs})."
+        )
+    } else {
+        format!(
+            "max_num_batched_tokens ({tokens}) is smaller than max_model_len ({context}) and chunked \
+             prefill is off: a prompt could never be read"
+        )
+    }))
+}
+
+/// Sequences that run at once, where fewer do than are reported.
+fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
+    let flag = &engine::MAX_NUM_ACTIVE_SEQS;
+    let words = "max num active seqs cannot be less than 1 or more than max num seqs";
+    v.get(flag)?
+        .map_or(Ok(seqs), |n| v.fit(flag, n, 1..=i64::from(seqs), words))
+}

@@ -1,0 +1,72 @@
+//! How many tokens a block has.
+
+use super::choices::SchedulerKind;
+use super::cli_mode::CliMode;
+use super::error::ConfigError;
+use super::flags::{engine, kv};
+use super::model::Model;
+use super::values::Values;
+use vllm_sim_engine::latency::{self, Gpu, ModelShape};
+
+/// Block sizes that llm-d allows.
+const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
+/// Data-centre Blackwell (compute capability 10).
+const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
+
+/// What was typed, or what the attention backend of model and GPU takes.
+pub(super) fn block_size(
+    v: &Values,
+    scheduler: SchedulerKind,
+    model: &Model,
+) -> Result<u32, ConfigError> {
+    let flag = &kv::BLOCK_SIZE;
+    let llmds = v.cli_mode == CliMode::Llmd && scheduler == SchedulerKind::Pool;
+    let typed = v.whole(flag)?;
+    if llmds && typed.is_some_and(|size| !LLMD_SIZES.contains(&size)) {
+        return Err(v.wrong(
+            "token block size should be one of the following: 8, 16, 32, 64, 128",
+            flag,
+        ));
+    }
+    let size = v.get(flag)?;
+    let vllms = v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm;
+    let gpu = v.get(&engine::GPU)?.as_deref().and_then(latency::gpu);
+    let (true, false, Some(gpu), Some(shape)) = (vllms, v.given(flag), gpu, shape(model)) else {
+        return Ok(size);
+    };
+    let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();
+    let sparse = model
+        .hf_config
+        .as_ref()
+        .is_some_and(|c| c["index_topk"].is_u64());
+    let (size, rule) = by_backend(&shape, gpu, &backend.to_ascii_uppercase(), sparse);
+    v.derive_by(flag, size, rule);
+    Ok(size)
+}
+
+/// The model's shape, where it is known.
+fn shape(model: &Model) -> Option<ModelShape> {
+    match &model.hf_config {
+        Some(config) => ModelShape::from_config(config).ok(),
+        None => latency::model(&model.name),
+    }
+}
+
+/// The least block that the backend chosen for model and GPU takes, 16 if it can.
+///
+/// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
+/// sizes that `vllm/v1/attention/backends` support.
+fn by_backend(shape: &ModelShape, gpu: &Gpu, backend: &str, sparse: bool) -> (u32, &'static str) {
+    let blackwell = BLACKWELL.iter().any(|name| gpu.name.starts_with(name));
+    match (shape.mla.is_some(), blackwell) {
+        (true, _) if sparse => (64, "sparse MLA takes blocks of 64"),
+        (true, _) if backend == "FLASHMLA" => (64, "FlashMLA takes blocks of 64"),
+        (true, true) if backend == "CUTLASS_MLA" => (128, "CUTLASS MLA takes blocks of 128"),
+        (true, true) => (32, "FlashInfer MLA takes blocks of 32 or 64"),
+        (false, true) if shape.head_dim == 256 => (
+            128,
+            "FlashAttention 4 takes blocks of 128 with heads of 256",
+        ),
+        _ => (16, "the attention backend takes vLLM's usual 16"),
+    }
+}

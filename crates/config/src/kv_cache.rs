@@ -1,0 +1,206 @@
+//! How many blocks the KV cache has, and whether the longest request fits.
+
+use super::choices::SchedulerKind;
+use super::cli_mode::CliMode;
+use super::engine::Engine;
+use super::error::ConfigError;
+use super::flags::{self, kv};
+use super::model::Model;
+use super::values::Values;
+use vllm_sim_engine::latency::{
+    self, Gpu, KvCachePlan, Memory, ModelShape, Quantization, gpu, kv_width,
+};
+
+/// The GPU when none is named: bytes were, and only the model's shape counts.
+const GPU: &str = "H100";
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// The KV cache of one engine as vLLM's start-up plans it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvCacheSize {
+    /// How it is cut into blocks.
+    pub plan: KvCachePlan,
+    /// Bytes set aside for it on each GPU.
+    pub available_bytes: f64,
+    /// Its blocks, the null block included.
+    pub blocks: u32,
+    /// Tokens that requests of `max_model_len` tokens have in it at once.
+    pub tokens: u64,
+    /// How many such requests.
+    pub concurrency: f64,
+    /// Why vLLM would not start: a request of `max_model_len` tokens does not fit.
+    pub refusal: Option<String>,
+}
+
+impl KvCacheSize {
+    /// What the flags give; `None` where nothing says how much memory or which model. A
+    /// `--max-model-len` that is to be found (`auto`, `-1`) is.
+    ///
+    /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`, `get_kv_cache_configs`,
+    /// `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len`.
+    pub(super) fn from_values(
+        v: &Values,
+        model: &mut Model,
+        engine: &Engine,
+    ) -> Result<Option<Self>, ConfigError> {
+        let flag = &kv::KV_CACHE_DTYPE;
+        let is_served = v.cli_mode == CliMode::Vllm && engine.scheduler == SchedulerKind::Vllm;
+        let is_flat = v.get(&kv::DISABLE_HYBRID_KV_CACHE_MANAGER)?;
+        let shape = shape(model, engine);
+        let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
+        let Some(width) = kv_width(&engine.kv_cache_dtype, head_dim) else {
+            if v.cli_mode == CliMode::Vllm && v.given(flag) {
+                let expected = "auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, fp8_inc, \
+                    fp8_ds_mla, nvfp4, nvfp4_4over6, nvfp4_ds_mla, int8_per_token_head, \
+                    fp8_per_token_head, int4_per_token_head, or a type of turboquant, octave or \
+                    ultraquant";
+                return Err(v.bad(flag, &engine.kv_cache_dtype, expected));
+            }
+            return Ok(None);
+        };
+        let gpu = gpu(engine.gpu.as_deref().unwrap_or(GPU));
+        let (true, Some(shape), Some(gpu)) = (is_served, shape, gpu) else {
+            return Ok(None);
+        };
+        let hybrid = !is_flat && !is_chunked(model);
+        let stage = shape.stage(engine.parallel.pipeline);
+        let tp = engine.parallel.tensor;
+        let plan = KvCachePlan::new(&stage, tp, engine.block_size, width, hybrid);
+        let Some(available_bytes) = available(engine, &stage, gpu) else {
+            return Ok(None);
+        };
+        let fit = (available_bytes / plan.block_bytes).floor() as u32;
+        let mut size = Self {
+            plan,
+            available_bytes,
+            blocks: engine.num_blocks.unwrap_or(fit.max(2)),
+            tokens: 0,
+            concurrency: 0.0,
+            refusal: None,
+        };
+        if fit > 0 || engine.num_blocks.is_some() {
+            size.check(v, model, engine)?;
+        }
+        let in_flight = in_flight(engine);
+        size.concurrency = plan.concurrency(size.blocks, model.max_model_len, in_flight);
+        size.tokens = (size.concurrency * f64::from(model.max_model_len)) as u64;
+        Ok(Some(size))
+    }
+
+    /// Whether a request of the whole context fits; else a context that is to be found shrinks.
+    fn check(&mut self, v: &Values, model: &mut Model, engine: &Engine) -> Result<(), ConfigError> {
+        let available = match engine.num_blocks {
+            Some(blocks) => f64::from(blocks) * self.plan.block_bytes,
+            None => self.available_bytes,
+        };
+        // The null block serves nobody.
+        let usable = available - self.plan.block_bytes;
+        let in_flight = in_flight(engine);
+        let context = model.max_model_len;
+        let needed = self.plan.request_bytes(context, in_flight);
+        if needed <= usable {
+            return Ok(());
+        }
+        let longest = self.plan.longest(usable, context, in_flight);
+        let flag = &flags::model::MAX_MODEL_LEN;
+        let typed = v.raw(flag).last().map(String::as_str);
+        let is_open = v.given(flag) && matches!(typed, Some("auto" | "-1"));
+        if is_open && longest > 0 {
+            let gib = usable / GIB;
+            let rule = format!("the longest that fits into {gib:.2} GiB of KV cache, of {context}");
+            v.derive_by(flag, longest, rule);
+            model.max_model_len = longest;
+            return Ok(());
+        }
+        let estimate = match longest {
+            0 => String::new(),
+            longest => format!(
+                "Based on the available memory, the estimated maximum model length is {longest}. "
+            ),
+        };
+        let text = format!(
+            "To serve at least one request with the model's max seq len ({context}), ({} GiB KV \
+             cache is needed, which is larger than the available KV cache memory ({} GiB). \
+             {estimate}Try increasing `gpu_memory_utilization` (which also controls CPU memory on \
+             the CPU backend) or decreasing `max_model_len` when initializing the engine. See \
+             https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
+            gib(needed),
+            gib(usable)
+        );
+        match engine.num_blocks {
+            // Few blocks on purpose show what preemption does.
+            Some(_) => v.warn(format!("vLLM would refuse to start: {text}")),
+            None => self.refusal = Some(text),
+        }
+        Ok(())
+    }
+
+    /// Blocks of a pool in which every block holds its tokens in all layers: what requests of the
+    /// whole context have room for, and the null block.
+    pub fn pool_blocks(&self) -> u32 {
+        if self.plan.window_groups == 0 {
+            return self.blocks;
+        }
+        let blocks = self.tokens / u64::from(self.plan.block_size.max(1));
+        u32::try_from(blocks).unwrap_or(u32::MAX - 1) + 1
+    }
+}
+
+/// As Python writes a number rounded to two places.
+fn gib(bytes: f64) -> String {
+    let rounded = (bytes / GIB * 100.0).round() / 100.0;
+    format!("{rounded:?}")
+}
+
+/// Tokens that may be scheduled and not settled: those of all steps in flight.
+fn in_flight(engine: &Engine) -> u32 {
+    let steps = match engine.async_scheduling {
+        true => engine.parallel.pipeline.saturating_add(1),
+        false => engine.parallel.pipeline,
+    };
+    steps.saturating_mul(engine.max_num_batched_tokens)
+}
+
+/// Bytes for the cache; `None`: nobody said, and nobody named a GPU.
+fn available(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> Option<f64> {
+    if let Some(bytes) = engine.kv_cache_memory_bytes {
+        return Some(bytes as f64);
+    }
+    let memory = Memory::new(
+        stage,
+        gpu,
+        engine.parallel.tensor,
+        engine.gpu_memory_utilization,
+        (engine.block_size, 2),
+        engine.max_num_batched_tokens,
+        None,
+    );
+    let roofline = engine.latency_source.knows_gpu();
+    roofline.then_some(memory.room_bytes.max(0.0))
+}
+
+/// The model's shape, with weights stored as `--quantization` says where `config.json` is silent.
+pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
+    let found = match &model.hf_config {
+        Some(config) => ModelShape::from_config(config).ok()?,
+        None => latency::model(&model.name)?,
+    };
+    let typed = engine.quantization.as_deref();
+    let typed = typed.and_then(Quantization::from_flag);
+    let silent = found.quantization == Quantization::default();
+    let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
+    Some(ModelShape {
+        quantization,
+        ..found
+    })
+}
+
+/// Whether its layers see chunks (Llama-4), which vLLM keeps as if they saw everything.
+fn is_chunked(model: &Model) -> bool {
+    let config = model.hf_config.as_ref();
+    let told = config.is_some_and(|config| {
+        let text = config.get("text_config").unwrap_or(config);
+        text["attention_chunk_size"].is_u64()
+    });
+    told || model.name.to_ascii_lowercase().contains("llama-4")
+}

@@ -1,0 +1,383 @@
+//! A second prefix cache in the memory of the host.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::choices::{OffloadBackend, SchedulerKind};
+use super::engine::Engine;
+use super::error::ConfigError;
+use super::flags::{self, kv};
+use super::kv_cache;
+use super::kv_transfer::KvTransfer;
+use super::model::Model;
+use super::values::Values;
+use vllm_sim_engine::kv::{HostRules, HostTierConfig};
+use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
+use vllm_sim_observe::kv_events::HostDetail;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+/// What a copy costs before its first byte.
+const COPY_LATENCY: Duration = Duration::from_micros(20);
+/// Bytes of `SimpleCPUOffloadConnector` when nothing is said.
+const SIMPLE_BYTES: f64 = 8.0 * GIB;
+/// Most chunks: bookkeeping of some gigabytes.
+const MOST_CHUNKS: f64 = 67_108_864.0;
+
+/// A cache in the memory of the host (`--kv-offloading-size`, `OffloadingConnector`,
+/// `SimpleCPUOffloadConnector`).
+///
+/// **Source:** vLLM 0.33 `vllm/config/vllm.py` (`_post_init_kv_transfer_config`),
+/// `vllm/v1/kv_offload/cpu/spec.py`, `vllm/distributed/kv_transfer/kv_connector/v1/
+/// simple_cpu_offload_connector.py`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvOffload {
+    /// `--kv-offloading-size`, GiB, where that was typed.
+    pub size_gib: Option<f64>,
+    /// Bytes of all GPUs of an engine together.
+    pub bytes: u64,
+    /// What the engine plays.
+    pub tier: HostTierConfig,
+    /// GPUs that copy.
+    pub workers: u32,
+    /// What copies go over.
+    pub link: HostLink,
+    /// What events say of its blocks.
+    pub detail: HostDetail,
+}
+
+/// A connector that keeps cache in the memory of the host, as typed.
+struct Offloader {
+    rules: HostRules,
+    extra: Map<String, Value>,
+    size_gib: Option<f64>,
+}
+
+/// Bytes of cache that a token takes.
+#[derive(Clone, Copy)]
+struct TokenBytes {
+    /// On one GPU.
+    part: f64,
+    /// In the memory of the host.
+    whole: f64,
+}
+
+impl KvOffload {
+    pub(super) fn from_values(
+        v: &Values,
+        model: &Model,
+        engine: &Engine,
+        transfer: Option<&mut KvTransfer>,
+    ) -> Result<Option<Self>, ConfigError> {
+        let bandwidth = v.get(&kv::KV_OFFLOADING_BANDWIDTH)?;
+        let Some(offloader) = Offloader::from_values(v, transfer)? else {
+            if bandwidth.is_some() {
+                v.warn("--kv-offloading-bandwidth has no effect: nothing is offloaded");
+            }
+            return Ok(None);
+        };
+        let name = offloader.name();
+        if engine.scheduler != SchedulerKind::Vllm {
+            v.warn(format!("{name} has no effect: it needs --scheduler vllm"));
+            return Ok(None);
+        }
+        if offloader.rules == HostRules::Simple && !engine.enable_prefix_caching {
+            v.warn(format!("{name} has no effect: it needs prefix caching"));
+            return Ok(None);
+        }
+        let Some(token) = TokenBytes::of(model, engine) else {
+            v.warn(format!(
+                "{name} has no effect: nothing says how many bytes a token takes; name a model whose \
+                 config.json is known (--{}) or --{}",
+                flags::model::HF_CONFIG_PATH.name,
+                kv::KV_BYTES_PER_TOKEN.name
+            ));
+            return Ok(None);
+        };
+        offloader.sized(v, engine, token, bandwidth)
+    }
+
+    /// Tokens that it has room for.
+    pub fn tokens(&self, block_size: u32) -> u64 {
+        u64::from(self.tier.chunks) * u64::from(self.tier.blocks_per_chunk) * u64::from(block_size)
+    }
+}
+
+impl TokenBytes {
+    fn of(model: &Model, engine: &Engine) -> Option<Self> {
+        let (tensor, pipeline) = (engine.parallel.tensor, engine.parallel.pipeline);
+        let workers = f64::from(tensor) * f64::from(pipeline);
+        if let Some(typed) = engine.kv_bytes_per_token {
+            let whole = typed as f64;
+            let part = whole / workers;
+            return Some(Self { part, whole });
+        }
+        let shape = kv_cache::shape(model, engine)?;
+        let width = kv_width(&engine.kv_cache_dtype, shape.head_dim)?;
+        let stage = shape.stage(pipeline);
+        let part = KvCachePlan::new(&stage, tensor, 1, width, false).token_bytes();
+        // GPUs that hold the same latent cache keep one copy of it.
+        let copies = match shape.mla {
+            Some(_) => f64::from(pipeline),
+            None => workers,
+        };
+        let whole = part * copies;
+        (part > 0.0).then_some(Self { part, whole })
+    }
+}
+
+impl Offloader {
+    fn name(&self) -> &'static str {
+        match (self.size_gib, self.rules) {
+            (Some(_), _) => "--kv-offloading-size",
+            (None, HostRules::Native) => "OffloadingConnector",
+            (None, HostRules::Simple) => "SimpleCPUOffloadConnector",
+        }
+    }
+
+    /// The connector that the flags ask for.
+    fn from_values(
+        v: &Values,
+        transfer: Option<&mut KvTransfer>,
+    ) -> Result<Option<Self>, ConfigError> {
+        let size_gib = v.get(&kv::KV_OFFLOADING_SIZE)?;
+        let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
+        let simple = v.get(&kv::SIMPLE_KV_OFFLOAD)?;
+        let typed = transfer
+            .as_ref()
+            .and_then(|transfer| Self::named(&transfer.raw));
+        // Nothing at all is how a sweep says that there is no such cache.
+        let Some(gib) = size_gib.filter(|gib| *gib > 0.0) else {
+            return Ok(typed);
+        };
+        let mut extra = Map::new();
+        if let Some(transfer) = transfer {
+            if let Some(Value::Object(more)) = transfer.raw.get("kv_connector_extra_config") {
+                extra.clone_from(more);
+            }
+            if let Some(name) = transfer.raw.get("kv_connector").and_then(Value::as_str) {
+                v.warn(format!(
+                    "--kv-offloading-size takes the place of kv_connector {name}, as in vLLM"
+                ));
+            }
+            (transfer.connector, transfer.producer, transfer.consumer) = (None, true, true);
+            transfer.bootstrap_port = None;
+        }
+        if backend == OffloadBackend::LmCache {
+            v.warn(
+                "--kv-offloading-size has no effect: with --kv-offloading-backend lmcache the memory \
+                 is that of an LMCache server, which is not simulated",
+            );
+            return Ok(None);
+        }
+        extra.insert("cpu_bytes_to_use".to_owned(), (gib * GIB).into());
+        let rules = match simple {
+            true => HostRules::Simple,
+            false => HostRules::Native,
+        };
+        Ok(Some(Self {
+            rules,
+            extra,
+            size_gib,
+        }))
+    }
+
+    /// The connector of a `--kv-transfer-config`, or the first of several that keeps cache.
+    fn named(config: &Value) -> Option<Self> {
+        let extra = match config.get("kv_connector_extra_config") {
+            Some(Value::Object(extra)) => extra.clone(),
+            _ => Map::new(),
+        };
+        let rules = match config.get("kv_connector")?.as_str()? {
+            "OffloadingConnector" => HostRules::Native,
+            "SimpleCPUOffloadConnector" => HostRules::Simple,
+            "MultiConnector" => {
+                let all = extra.get("connectors").and_then(Value::as_array)?;
+                return all.iter().find_map(Self::named);
+            }
+            _ => return None,
+        };
+        Some(Self {
+            rules,
+            extra,
+            size_gib: None,
+        })
+    }
+
+    fn bad(&self, v: &Values, key: &str, expected: &str) -> ConfigError {
+        let value = match self.extra.get(key) {
+            Some(Value::String(text)) => text.clone(),
+            other => other.unwrap_or(&Value::Null).to_string(),
+        };
+        let key = format!("kv_connector_extra_config.{key}");
+        v.bad_key(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
+    }
+
+    fn is_on(&self, v: &Values, key: &str, usual: bool) -> Result<bool, ConfigError> {
+        match self.extra.get(key) {
+            None | Some(Value::Null) => Ok(usual),
+            Some(Value::Bool(on)) => Ok(*on),
+            Some(_) => Err(self.bad(v, key, "true or false")),
+        }
+    }
+
+    fn number(&self, v: &Values, key: &str) -> Result<Option<f64>, ConfigError> {
+        match self.extra.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_f64().filter(|n| *n >= 0.0) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.bad(v, key, "a number of at least 0")),
+            },
+        }
+    }
+
+    /// Refuses what would be another cache.
+    fn check(&self, v: &Values) -> Result<(), ConfigError> {
+        let allowed: &[(&str, &[&str])] = match self.rules {
+            HostRules::Native => &[
+                ("spec_name", &["CPUOffloadingSpec"]),
+                ("eviction_policy", &["lru"]),
+            ],
+            HostRules::Simple => &[("kv_offload_backend", &["cpu"])],
+        };
+        for (key, values) in allowed {
+            if let Some(typed) = self.extra.get(*key)
+                && !values.iter().any(|value| typed == value)
+            {
+                let expected = format!("{}: no other is simulated", values.join(" or "));
+                return Err(self.bad(v, key, &expected));
+            }
+        }
+        for key in [
+            "cache_policy_module_path",
+            "spec_module_path",
+            "secondary_tiers",
+        ] {
+            if self.extra.contains_key(key) {
+                return Err(self.bad(v, key, "nothing: no code but vLLM's own is simulated"));
+            }
+        }
+        if self.number(v, "store_threshold")?.is_some_and(|n| n >= 2.0) {
+            return Err(self.bad(
+                v,
+                "store_threshold",
+                "0 or 1: every chunk is stored at once",
+            ));
+        }
+        if self.is_on(v, "lazy_offload", false)? {
+            return Err(self.bad(
+                v,
+                "lazy_offload",
+                "false: blocks are stored when they are computed",
+            ));
+        }
+        if self
+            .number(v, "sync_load_budget_bytes")?
+            .is_some_and(|n| n > 0.0)
+        {
+            v.warn("sync_load_budget_bytes has no effect: all loads are between steps");
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, v: &Values, workers: f64, block: f64) -> Result<f64, ConfigError> {
+        let total = self.number(v, "cpu_bytes_to_use")?;
+        if self.rules == HostRules::Native {
+            return total.ok_or_else(|| {
+                let words = "cpu_bytes_to_use must be specified in kv_connector_extra_config";
+                ConfigError::Invalid(words.to_owned())
+            });
+        }
+        if let Some(blocks) = self.number(v, "num_cpu_blocks")? {
+            return Ok(blocks * block);
+        }
+        let each = self.number(v, "cpu_bytes_to_use_per_rank")?;
+        Ok(each.map_or(total.unwrap_or(SIMPLE_BYTES), |each| each * workers))
+    }
+
+    fn blocks_per_chunk(&self, v: &Values, block_size: u32) -> Result<u32, ConfigError> {
+        let blocks = self.number(v, "blocks_per_chunk")?;
+        let tokens = self.number(v, "block_size")?;
+        let (key, chunk) = match (blocks, tokens) {
+            (Some(_), Some(_)) => {
+                return Err(self.bad(v, "block_size", "nothing beside blocks_per_chunk"));
+            }
+            (Some(blocks), None) => ("blocks_per_chunk", blocks),
+            (None, Some(tokens)) => ("block_size", tokens / f64::from(block_size.max(1))),
+            (None, None) => return Ok(1),
+        };
+        if chunk.fract() != 0.0 || !(1.0..=65_536.0).contains(&chunk) {
+            return Err(self.bad(v, key, "a whole number of blocks, 1 to 65536"));
+        }
+        Ok(chunk as u32)
+    }
+
+    fn sized(
+        &self,
+        v: &Values,
+        engine: &Engine,
+        token: TokenBytes,
+        bandwidth: Option<f64>,
+    ) -> Result<Option<KvOffload>, ConfigError> {
+        self.check(v)?;
+        let workers = engine.parallel.tensor * engine.parallel.pipeline;
+        let size = f64::from(engine.block_size);
+        let bytes = self.bytes(v, f64::from(workers), token.whole * size)?;
+        let (blocks_per_chunk, outputs, detail) = match self.rules {
+            HostRules::Native => (
+                self.blocks_per_chunk(v, engine.block_size)?,
+                !self.is_on(v, "offload_prompt_only", true)?,
+                match self.is_on(v, "self_describing_kv_events", false)? {
+                    true => HostDetail::Tokens,
+                    false => HostDetail::Names,
+                },
+            ),
+            HostRules::Simple => (1, true, HostDetail::Local),
+        };
+        let chunk = size * f64::from(blocks_per_chunk);
+        let chunks = (bytes / (token.whole * chunk)).floor();
+        if chunks < 1.0 {
+            v.warn(format!(
+                "{} has no effect: not one block fits into it",
+                self.name()
+            ));
+            return Ok(None);
+        }
+        if chunks > MOST_CHUNKS {
+            return Err(ConfigError::Invalid(format!(
+                "{}: {chunks} blocks are too many, at most {MOST_CHUNKS} are simulated",
+                self.name()
+            )));
+        }
+        let known = engine.gpu.as_deref().and_then(gpu);
+        let mut link = known.map_or(HostLink::PCIE_5, HostLink::of);
+        if let Some(typed) = bandwidth {
+            link = HostLink {
+                name: "--kv-offloading-bandwidth",
+                to_host: typed,
+                to_device: typed,
+            };
+        }
+        let speed = engine.speed();
+        let takes = |rate: f64| {
+            let seconds = token.part * chunk / (rate * 1e9) / speed;
+            Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        };
+        Ok(Some(KvOffload {
+            size_gib: self.size_gib,
+            bytes: bytes as u64,
+            tier: HostTierConfig {
+                rules: self.rules,
+                chunks: chunks as u32,
+                blocks_per_chunk,
+                chunk_bytes: (token.whole * chunk) as u64,
+                outputs,
+                latency: COPY_LATENCY.div_f64(speed),
+                chunk_time: (takes(link.to_host), takes(link.to_device)),
+            },
+            workers,
+            link,
+            detail,
+        }))
+    }
+}

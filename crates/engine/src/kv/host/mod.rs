@@ -1,0 +1,523 @@
+//! A second prefix cache in the memory of the host, behind the blocks of the GPU.
+//!
+//! Blocks are copied to it as soon as a step has computed them, whether or not the GPU will lose
+//! them, and back where a prompt begins with what is there and not on the GPU. Copies of one
+//! direction follow each other, the two directions do not disturb each other; their ends are seen
+//! when a step ends, or at once while no step runs.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/{manager,gpu_worker}.py`,
+//! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`,
+//! `vllm/v1/simple_kv_offload/manager.py`.
+
+mod chunks;
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
+use chunks::{ChunkState, HostChunks};
+
+/// A cache in the memory of the host (`--kv-offloading-size`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostTierConfig {
+    /// Whose rules.
+    pub rules: HostRules,
+    /// Chunks that it holds, at least 1.
+    pub chunks: u32,
+    /// Blocks of a chunk, at least 1. Default 1.
+    pub blocks_per_chunk: u32,
+    /// Bytes of a chunk, all GPUs together.
+    pub chunk_bytes: u64,
+    /// Whether blocks with generated tokens are kept too.
+    pub outputs: bool,
+    /// What a copy takes before its first byte.
+    pub latency: Duration,
+    /// What a chunk takes to the host, and back.
+    pub chunk_time: (Duration, Duration),
+}
+
+/// What decides between the two tiers that vLLM has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostRules {
+    /// `OffloadingConnector`: a step's chunks of a request are stored all or none, recency is that
+    /// of the request, and a hit may cover a whole prompt.
+    #[default]
+    Native,
+    /// `SimpleCPUOffloadConnector`: what finds room is stored, recency is that of the copy, and the
+    /// last token is never part of a hit.
+    Simple,
+}
+
+/// Chunks of a [`HostTier`] by what they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostCounts {
+    /// That it can hold.
+    pub total: u32,
+    /// That it holds, those being written included.
+    pub used: u32,
+    /// That are being written.
+    pub storing: u32,
+    /// Times that they are being read.
+    pub loading: u32,
+}
+
+/// What a request finds behind its hit on the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostHit {
+    /// A copy is under way: it is to ask again.
+    Wait,
+    /// So many blocks more.
+    Blocks(u32),
+}
+
+/// Chunks on their way to the host.
+#[derive(Debug)]
+pub(crate) struct StoreCopy {
+    id: SeqId,
+    plan: Arc<BlockPlan>,
+    /// Number in the plan, number in the tier.
+    chunks: Vec<(u32, u32)>,
+    generation: u32,
+}
+
+/// Chunks on their way to the GPU.
+#[derive(Debug)]
+struct LoadCopy {
+    id: SeqId,
+    chunks: Vec<(u32, u32)>,
+    generation: u32,
+}
+
+/// Copies of one direction, the first one first.
+#[derive(Debug)]
+struct CopyLane<T> {
+    copies: VecDeque<(SimTime, Duration, T)>,
+    tail: SimTime,
+}
+
+impl<T> CopyLane<T> {
+    fn new() -> Self {
+        Self {
+            copies: VecDeque::new(),
+            tail: SimTime::ZERO,
+        }
+    }
+
+    /// A copy that takes so long begins when it may and those before it are done; when it ends.
+    fn push(&mut self, from: SimTime, takes: Duration, copy: T) -> SimTime {
+        self.tail = self.tail.max(from) + takes;
+        self.copies.push_back((self.tail, takes, copy));
+        self.tail
+    }
+
+    fn next_due(&self) -> Option<SimTime> {
+        self.copies.front().map(|(end, ..)| *end)
+    }
+
+    fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, Duration, T)> {
+        self.next_due().filter(|end| *end <= now)?;
+        self.copies.pop_front()
+    }
+}
+
+/// What the tier knows of a sequence.
+#[derive(Debug, Default)]
+struct HostSequence {
+    /// Recency of all its chunks; 0: it has used none.
+    epoch: u64,
+    /// Chunks of its plan that were stored or loaded.
+    offered: u32,
+    /// Copies of its blocks that have not ended.
+    copies: u32,
+    /// When the last of those that have begun ends.
+    copied: SimTime,
+    /// Since when it waits for an answer.
+    asked: Option<SimTime>,
+    /// It is over, and stays for its copies alone.
+    ended: bool,
+}
+
+/// A copy to the GPU ended: whose it was.
+pub(crate) struct Loaded(pub(crate) SeqId);
+
+/// The cache in the memory of the host.
+#[derive(Debug)]
+pub(crate) struct HostTier {
+    config: HostTierConfig,
+    chunks: HostChunks,
+    seqs: HashMap<SeqId, HostSequence>,
+    stores: CopyLane<StoreCopy>,
+    loads: CopyLane<LoadCopy>,
+    epoch: u64,
+    /// How often it was emptied.
+    generation: u32,
+    /// Sequences that wait for an answer.
+    pub(crate) deferred: usize,
+    /// Whether anybody wants events of what it holds.
+    events: bool,
+}
+
+impl HostTier {
+    /// An empty tier.
+    pub(crate) fn new(config: HostTierConfig, events: bool) -> Self {
+        Self {
+            chunks: HostChunks::new(config.chunks),
+            config,
+            seqs: HashMap::new(),
+            stores: CopyLane::new(),
+            loads: CopyLane::new(),
+            epoch: 0,
+            generation: 0,
+            deferred: 0,
+            events,
+        }
+    }
+
+    /// Chunks by what they do.
+    pub(crate) fn counts(&self) -> HostCounts {
+        HostCounts {
+            total: self.config.chunks,
+            used: self.chunks.len(),
+            storing: self.chunks.storing,
+            loading: self.chunks.loading,
+        }
+    }
+
+    /// What is in it, in no order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = BlockKey> {
+        self.chunks.keys()
+    }
+
+    /// Whether a hit may cover a whole prompt.
+    pub(crate) fn covers_all(&self) -> bool {
+        self.config.rules == HostRules::Native
+    }
+
+    /// Whether blocks with generated tokens are kept too.
+    pub(crate) fn keeps_outputs(&self) -> bool {
+        self.config.outputs
+    }
+
+    fn key(&self, plan: &BlockPlan, chunk: u32) -> Option<BlockKey> {
+        let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
+        plan.keys.get(usize::try_from(last).ok()?).copied()
+    }
+
+    /// Chunks that the first `blocks` of a plan fill.
+    fn full(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+        (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
+    }
+
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    /// The epoch of a sequence that uses a chunk.
+    fn epoch_of(&mut self, id: SeqId) -> u64 {
+        let seq = self.seqs.entry(id).or_default();
+        if seq.epoch == 0 {
+            self.epoch += 1;
+            seq.epoch = self.epoch;
+        }
+        seq.epoch
+    }
+
+    /// What is here of a plan between a hit of `from` blocks and `most` blocks.
+    pub(crate) fn look_up(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        plan: &BlockPlan,
+        (from, most): (u32, u32),
+        out: &mut impl FnMut(Event),
+    ) -> HostHit {
+        let size = self.config.blocks_per_chunk;
+        let (first, last) = (from / size, self.full(plan, most));
+        let mut waits = self.seqs.get(&id).is_some_and(|seq| seq.copies > 0);
+        let mut end = first;
+        while end < last && !waits {
+            let found = self.key(plan, end).and_then(|key| self.chunks.find(key));
+            let Some(chunk) = found else { break };
+            waits = self.chunks.state(chunk) != ChunkState::Ready;
+            end += 1;
+        }
+        let seq = self.seqs.entry(id).or_default();
+        if waits {
+            if seq.asked.is_none() {
+                seq.asked = Some(now);
+                self.deferred += 1;
+            }
+            return HostHit::Wait;
+        }
+        if let Some(since) = seq.asked.take() {
+            self.deferred -= 1;
+            let waited = now.since(since);
+            out(Event::Host(Box::new(HostEvent::Answered { waited })));
+        }
+        if self.config.rules == HostRules::Native {
+            let epoch = self.epoch_of(id);
+            self.touch(plan, last, epoch);
+        }
+        let found = (end * size).saturating_sub(from);
+        HostHit::Blocks(if found < size { 0 } else { found })
+    }
+
+    /// What is here of the first chunks of a plan was used.
+    fn touch(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
+        for at in 0..chunks {
+            if let Some(id) = self.key(plan, at).and_then(|key| self.chunks.find(key)) {
+                self.chunks.touch(id, (epoch, Reverse(at)));
+            }
+        }
+    }
+
+    /// Blocks `from..from + blocks` of a plan are copied to the GPU, from `now` on.
+    pub(crate) fn load(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        plan: &BlockPlan,
+        (from, blocks): (u32, u32),
+    ) {
+        let size = self.config.blocks_per_chunk;
+        let (first, end) = (from / size, (from + blocks) / size);
+        let mut chunks = Vec::with_capacity((end - first) as usize);
+        for at in first..end {
+            if let Some(chunk) = self.key(plan, at).and_then(|key| self.chunks.find(key)) {
+                self.chunks.pin(chunk);
+                chunks.push((at, chunk));
+            }
+        }
+        let takes = self.takes(chunks.len(), self.config.chunk_time.1);
+        let copy = LoadCopy {
+            id,
+            chunks,
+            generation: self.generation,
+        };
+        self.loads.push(now, takes, copy);
+        let seq = self.seqs.entry(id).or_default();
+        seq.offered = seq.offered.max(end);
+        seq.copies += 1;
+    }
+
+    fn takes(&self, chunks: usize, each: Duration) -> Duration {
+        let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
+        self.config
+            .latency
+            .saturating_add(each.saturating_mul(chunks))
+    }
+
+    /// A step computes a plan up to `blocks` full blocks: what is not here is to be stored when it
+    /// ends. `None`: nothing, or there is no room for it.
+    pub(crate) fn offer(
+        &mut self,
+        id: SeqId,
+        plan: &Arc<BlockPlan>,
+        blocks: u32,
+        out: &mut impl FnMut(Event),
+    ) -> Option<StoreCopy> {
+        let end = self.full(plan, blocks);
+        let from = self.seqs.get(&id).map_or(0, |seq| seq.offered);
+        if from >= end {
+            return None;
+        }
+        let epoch = match self.config.rules {
+            HostRules::Native => self.epoch_of(id),
+            HostRules::Simple => self.next_epoch(),
+        };
+        let (mut missing, mut present) = (Vec::new(), HashSet::new());
+        for at in from..end {
+            let Some(key) = self.key(plan, at) else { break };
+            match self.chunks.find(key) {
+                None => missing.push((at, key)),
+                Some(chunk) => {
+                    if self.config.rules == HostRules::Native {
+                        self.chunks.touch(chunk, (epoch, Reverse(at)));
+                    }
+                    present.insert(chunk);
+                }
+            }
+        }
+        let never = missing.len() > self.config.chunks as usize;
+        if self.make_room(&mut missing, &present, out).is_none() {
+            if never {
+                self.seqs.entry(id).or_default().offered = end;
+            }
+            return None;
+        }
+        let seq = self.seqs.entry(id).or_default();
+        seq.offered = end;
+        if missing.is_empty() {
+            return None;
+        }
+        seq.copies += 1;
+        let last = |at: u32| (at as usize + 1) * self.config.blocks_per_chunk as usize - 1;
+        let mut chunks = Vec::with_capacity(missing.len());
+        for (at, key) in missing {
+            // A plan may name a block twice.
+            if self.chunks.find(key).is_some() {
+                continue;
+            }
+            let hash = plan.hashes.get(last(at)).filter(|_| self.events).copied();
+            let chunk = self.chunks.insert(key, hash, (epoch, Reverse(at)));
+            chunks.push((at, chunk));
+        }
+        Some(StoreCopy {
+            id,
+            plan: Arc::clone(plan),
+            chunks,
+            generation: self.generation,
+        })
+    }
+
+    /// Whether blocks of a sequence that has `blocks` full ones are still to be offered.
+    pub(crate) fn is_behind(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
+        let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
+        offered < self.full(plan, blocks)
+    }
+
+    /// Evicts others until what is missing has room; `None`: that cannot be, and all stay.
+    fn make_room(
+        &mut self,
+        missing: &mut Vec<(u32, BlockKey)>,
+        kept: &HashSet<u32>,
+        out: &mut impl FnMut(Event),
+    ) -> Option<()> {
+        let lacking = missing.len().saturating_sub(self.chunks.room() as usize);
+        let victims = self.chunks.victims(lacking, kept);
+        if victims.len() < lacking {
+            out(Event::Host(Box::new(HostEvent::Refused)));
+            if self.config.rules == HostRules::Native {
+                return None;
+            }
+            missing.truncate(self.chunks.room() as usize + victims.len());
+        }
+        if !missing.is_empty() {
+            let chunks = missing.len() as u32;
+            out(Event::Host(Box::new(HostEvent::Allocated { chunks })));
+        }
+        let keys = victims.into_iter().map(|id| self.chunks.evict(id));
+        let keys: Vec<_> = keys.collect();
+        if self.events && !keys.is_empty() {
+            out(Event::Host(Box::new(HostEvent::Removed { keys })));
+        }
+        Some(())
+    }
+
+    /// The step that computed these blocks has ended: they are copied from `now` on.
+    pub(crate) fn store(&mut self, now: SimTime, copy: StoreCopy) {
+        let takes = self.takes(copy.chunks.len(), self.config.chunk_time.0);
+        let id = copy.id;
+        let end = self.stores.push(now, takes, copy);
+        if let Some(seq) = self.seqs.get_mut(&id) {
+            seq.copied = end;
+        }
+    }
+
+    /// When the next copy ends.
+    pub(crate) fn next_due(&self) -> Option<SimTime> {
+        match (self.stores.next_due(), self.loads.next_due()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// When the copies of the blocks of a sequence have ended that have begun.
+    pub(crate) fn copied(&self, id: SeqId) -> SimTime {
+        self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
+    }
+
+    /// Ends the copies that are over at `now`; those whose blocks have come to the GPU.
+    pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<Loaded> {
+        while let Some((_, took, copy)) = self.stores.pop_due(now) {
+            self.stored(took, copy, out);
+        }
+        let mut loaded = Vec::new();
+        while let Some((_, took, copy)) = self.loads.pop_due(now) {
+            let chunks = copy.chunks.len();
+            if copy.generation == self.generation {
+                let epoch = match self.config.rules {
+                    HostRules::Native => None,
+                    HostRules::Simple => Some(self.next_epoch()),
+                };
+                for &(at, chunk) in &copy.chunks {
+                    self.chunks.unpin(chunk);
+                    if let Some(epoch) = epoch {
+                        self.chunks.touch(chunk, (epoch, Reverse(at)));
+                    }
+                }
+            }
+            out(self.copied_event(false, chunks, took));
+            self.copy_ended(copy.id);
+            loaded.push(Loaded(copy.id));
+        }
+        loaded
+    }
+
+    fn stored(&mut self, took: Duration, copy: StoreCopy, out: &mut impl FnMut(Event)) {
+        let count = copy.chunks.len();
+        if copy.generation == self.generation {
+            for &(_, chunk) in &copy.chunks {
+                self.chunks.stored(chunk);
+            }
+            if self.events && count > 0 {
+                let chunks = copy.chunks.iter().map(|&(at, _)| at).collect();
+                out(Event::Host(Box::new(HostEvent::Stored {
+                    plan: Arc::clone(&copy.plan),
+                    chunks,
+                    blocks_per_chunk: self.config.blocks_per_chunk,
+                })));
+            }
+        }
+        out(self.copied_event(true, count, took));
+        self.copy_ended(copy.id);
+    }
+
+    fn copied_event(&self, to_host: bool, chunks: usize, took: Duration) -> Event {
+        let bytes = self.config.chunk_bytes.saturating_mul(chunks as u64);
+        Event::Host(Box::new(HostEvent::Copied {
+            to_host,
+            bytes,
+            took,
+        }))
+    }
+
+    fn copy_ended(&mut self, id: SeqId) {
+        if let Some(seq) = self.seqs.get_mut(&id) {
+            seq.copies -= 1;
+            if seq.copies == 0 && seq.ended {
+                self.seqs.remove(&id);
+            }
+        }
+    }
+
+    /// A sequence is over: its chunks have been used once more, its head last.
+    pub(crate) fn ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
+        let Some(seq) = self.seqs.get_mut(&id) else {
+            return;
+        };
+        if seq.asked.take().is_some() {
+            self.deferred -= 1;
+        }
+        seq.ended = true;
+        let offered = seq.offered;
+        if seq.copies == 0 {
+            self.seqs.remove(&id);
+        }
+        if let Some(plan) = plan
+            && self.config.rules == HostRules::Native
+        {
+            let epoch = self.next_epoch();
+            self.touch(plan, offered, epoch);
+        }
+    }
+
+    /// Forgets all that it holds. Copies that have begun go on.
+    pub(crate) fn clear(&mut self) {
+        self.chunks = HostChunks::new(self.config.chunks);
+        self.generation = self.generation.wrapping_add(1);
+    }
+}

@@ -1,0 +1,144 @@
+//! Attention of prompts and decodes, from tables of kernels or, where keys and values are compressed,
+//! of whole blocks.
+
+use super::speed::GemmType;
+use super::tables::Folder;
+use super::{Aic, AicError};
+
+impl Aic {
+    /// Tables of attention by kind of layer. The estimator takes an fp8 cache for fp8 weights; but
+    /// for vLLM it then lets prompts attend in fp8, where that was measured.
+    pub(super) fn read_attention(
+        &mut self,
+        folder: &Folder,
+        kinds: &[(u32, u64)],
+        kv_dtype: &str,
+        dtype: GemmType,
+    ) -> Result<(), AicError> {
+        let shared = match self.kv_heads == self.heads {
+            true => 0,
+            false => self.kv_heads,
+        };
+        let fp8 = folder.backend != "vllm" && dtype != GemmType::Bf16 && kv_dtype == "fp8";
+        for &(layers, window) in kinds.iter().filter(|(layers, _)| *layers > 0) {
+            let key = (kv_dtype, shared, self.head_dim, window);
+            let mut decode = folder.attention(None, key)?;
+            let in_fp8 = match fp8 {
+                true => folder.attention(Some("fp8"), key).ok(),
+                false => None,
+            };
+            self.fp8_attention = in_fp8.is_some();
+            let context = match in_fp8 {
+                Some(context) => context,
+                None => folder.attention(Some("bfloat16"), key)?,
+            };
+            decode.raise(&|at| self.decode_sol(window, at));
+            self.attention
+                .push((layers.into(), window, decode, context));
+        }
+        Ok(())
+    }
+
+    /// At `[heads, requests, length]`.
+    fn decode_sol(&self, window: u64, [heads, requests, length]: [u64; 3]) -> f64 {
+        let seen = length.saturating_sub(1);
+        let seen = if window > 0 { seen.min(window) } else { seen } as f64;
+        let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
+        let kv = if self.kv_heads == self.heads {
+            n
+        } else {
+            self.kv_heads as f64
+        };
+        let bytes = b * (4.0 * n * h + 2.0 * kv * seen * h * self.kv_bytes);
+        self.speed
+            .least(4.0 * b * n * h * seen, self.speed.bf16, bytes)
+    }
+
+    /// At `[heads, length, requests]`.
+    fn context_sol(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
+        let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
+        let s = length as f64;
+        let kv = if self.kv_heads == self.heads {
+            n
+        } else {
+            self.kv_heads as f64
+        };
+        let flops = match window > 0 && window < length {
+            true => 4.0 * b * s * window as f64 * n * h,
+            false => 2.0 * b * s * s * n * h,
+        };
+        let bytes = 4.0 * b * n * s * h + self.kv_bytes * 2.0 * b * kv * s * h;
+        let peak = match self.fp8_attention {
+            true => self.speed.fp8,
+            false => self.speed.bf16,
+        };
+        self.speed.least(flops, peak, bytes)
+    }
+
+    /// The norms on queries and keys of one layer.
+    fn norms(&self) -> f64 {
+        if !self.qk_norm {
+            return 0.0;
+        }
+        let (q, kv) = (
+            (self.heads * self.head_dim) as f64,
+            (self.kv_heads * self.head_dim) as f64,
+        );
+        let speed = &self.speed;
+        1.1 * 2.0 * (2.0 * speed.moving(2.0 * q) + 2.0 * speed.moving(2.0 * kv))
+    }
+
+    pub(super) fn decode_attention(&self, requests: u64, length: u64) -> f64 {
+        if self.compressed {
+            return self.block(false, [self.heads, requests, length]);
+        }
+        let low = ((length as f64 * 0.9) as u64).max(1);
+        let high = ((length as f64 * 1.1) as u64).max(low);
+        let times = self.attention.iter().map(|(layers, window, grid, _)| {
+            let sol = |at| self.decode_sol(*window, at);
+            let one = |i: u64| {
+                let at = [self.heads, requests, low + (high - low) * i / 4];
+                grid.time(at, &sol).unwrap_or_else(|| sol(at))
+            };
+            layers * ((0..5).map(one).sum::<f64>() / 5.0 + self.norms())
+        });
+        times.sum()
+    }
+
+    /// Blocks of compressed attention of all layers.
+    fn block(&self, prompts: bool, at: [u64; 3]) -> f64 {
+        let times = self.attention.iter().map(|(layers, _, decode, context)| {
+            let grid = if prompts { context } else { decode };
+            // Beyond what was measured a block takes longer as attention does.
+            let sol = |at| match prompts {
+                true => self.context_sol(0, at),
+                false => self.decode_sol(0, at),
+            };
+            layers * grid.time(at, &sol).unwrap_or_else(|| sol(at))
+        });
+        times.sum()
+    }
+
+    pub(super) fn context_attention(&self, requests: u64, new: u64, prefix: u64) -> f64 {
+        let all = new + prefix;
+        let share = ((all * all - prefix * prefix) as f64) / ((all * all) as f64);
+        if self.compressed {
+            return share * self.block(true, [self.heads, all, requests]);
+        }
+        let (q, kv) = (
+            (self.heads * self.head_dim) as f64,
+            (self.kv_heads * self.head_dim) as f64,
+        );
+        let speed = &self.speed;
+        // Rotary embedding and the write into the cache.
+        let width = if self.fp8_attention { 1.0 } else { 2.0 };
+        let extra = 1.1 * (2.0 * speed.moving(2.0 * q + 2.0 * kv) + 2.0 * speed.moving(width * kv));
+        let times = self.attention.iter().map(|(layers, window, _, grid)| {
+            let sol = |at| self.context_sol(*window, at);
+            let at = [self.heads, all, requests];
+            let time = grid.time(at, &sol).unwrap_or_else(|| sol(at));
+            layers * (time * share + extra + self.norms())
+        });
+        times.sum()
+    }
+}

@@ -1,0 +1,269 @@
+//! How a time is read off a table: at a point, between points, and beyond them. What lies beyond is
+//! told from the least time that the hardware allows (SOL), which scales as the kernel does.
+
+use std::collections::BTreeMap;
+
+/// Measured times along one axis, ascending.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Curve(Vec<(u64, f64)>);
+
+/// How many points at an end say how much of the hardware is used there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The last point.
+    Last,
+    /// The median of the last three.
+    MedianOfThree,
+}
+
+impl Curve {
+    /// The first time of a point counts.
+    pub(super) fn add(&mut self, at: u64, time: f64) {
+        if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
+            self.0.insert(place, (at, time));
+        }
+    }
+
+    pub(super) fn covers(&self, at: u64) -> bool {
+        matches!((self.0.first(), self.0.last()), (Some(a), Some(b)) if a.0 <= at && at <= b.0)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The time at a point, between two, or beyond the ends at the use of the hardware there.
+    pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
+        let place = self.0.partition_point(|point| point.0 < at);
+        let below = place.checked_sub(1).map(|i| self.0[i]);
+        match (below, self.0.get(place)) {
+            (_, Some(&(x, y))) if x == at => Some(y),
+            (Some((x0, y0)), Some(&(x1, y1))) => {
+                let share = (at as f64 - x0 as f64) / (x1 as f64 - x0 as f64);
+                Some(y0 + (y1 - y0) * share)
+            }
+            (None, None) => None,
+            (below, _) => {
+                let count = match end {
+                    End::Last => 1,
+                    End::MedianOfThree => 3,
+                };
+                let points: Vec<_> = match below {
+                    Some(_) => self.0.iter().rev().take(count).collect(),
+                    None => self.0.iter().take(count).collect(),
+                };
+                let mut uses: Vec<f64> = points.iter().map(|(x, y)| sol(*x) / y).collect();
+                uses.sort_by(f64::total_cmp);
+                let middle = uses.len() / 2;
+                let used = match uses.len() % 2 {
+                    1 => uses[middle],
+                    _ => (uses[middle - 1] + uses[middle]) / 2.0,
+                };
+                Some(sol(at) / used)
+            }
+        }
+    }
+}
+
+/// A shape (outputs, inputs) and its curve over the rows.
+pub(super) type ShapeCurve = ((u64, u64), Curve);
+
+/// Matrix products: a curve over the rows for every shape that was measured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Sites {
+    /// (outputs, inputs), in the order in which ties are broken.
+    pub(super) shapes: Vec<ShapeCurve>,
+}
+
+/// Farthest site that says something of a shape: two doublings.
+const FARTHEST: f64 = 2.0;
+/// So many sites or leaves are asked.
+const NEAREST: usize = 4;
+
+impl Sites {
+    /// The time of `m` rows through a matrix of `n` outputs and `k` inputs.
+    pub(super) fn time(
+        &self,
+        (m, n, k): (u64, u64, u64),
+        sol: &dyn Fn(u64, u64, u64) -> f64,
+    ) -> Option<f64> {
+        if let Some((_, curve)) = self.shapes.iter().find(|(shape, _)| *shape == (n, k)) {
+            return curve.time(m, End::MedianOfThree, &|m| sol(m, n, k));
+        }
+        let covering: Vec<_> = self.shapes.iter().filter(|site| site.1.covers(m)).collect();
+        let asked: Vec<_> = match covering.is_empty() {
+            true => self.shapes.iter().collect(),
+            false => covering,
+        };
+        let apart = |a: u64, b: u64| (a as f64 / b as f64).log2();
+        let mut near: Vec<(f64, &ShapeCurve)> = asked
+            .iter()
+            .map(|site| (apart(n, site.0.0).hypot(apart(k, site.0.1)), *site))
+            .filter(|(distance, _)| *distance <= FARTHEST)
+            .collect();
+        if near.is_empty() {
+            near = self.beyond(&asked, n, k);
+        }
+        near.sort_by(|a, b| a.0.total_cmp(&b.0));
+        near.truncate(NEAREST);
+        let (mut weights, mut sum) = (0.0, 0.0);
+        for (distance, ((n, k), curve)) in near {
+            let time = curve.time(m, End::MedianOfThree, &|m| sol(m, *n, *k))?;
+            let weight = 1.0 / (distance * distance + 1e-12);
+            weights += weight;
+            sum += weight * (sol(m, *n, *k) / time);
+        }
+        (weights > 0.0).then(|| sol(m, n, k) / (sum / weights))
+    }
+
+    /// Sites that are near on one axis, where the other lies beyond the largest of all.
+    fn beyond<'a>(&self, asked: &[&'a ShapeCurve], n: u64, k: u64) -> Vec<(f64, &'a ShapeCurve)> {
+        let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
+            let values = asked.iter().map(|site| of(&site.0));
+            (values.clone().min().unwrap_or(0), values.max().unwrap_or(0))
+        };
+        let (ns, ks) = (range(&|shape| shape.0), range(&|shape| shape.1));
+        if n < ns.0 || k < ks.0 || (n > ns.1) == (k > ks.1) {
+            return Vec::new();
+        }
+        let on_k = n > ns.1;
+        let distance = |shape: &(u64, u64)| match on_k {
+            true => (k as f64 / shape.1 as f64).log2().abs(),
+            false => (n as f64 / shape.0 as f64).log2().abs(),
+        };
+        asked
+            .iter()
+            .filter(|site| distance(&site.0) <= FARTHEST)
+            .map(|site| {
+                let (n2, k2) = site.0;
+                let far = (n as f64 / n2 as f64)
+                    .log2()
+                    .hypot((k as f64 / k2 as f64).log2());
+                (far, *site)
+            })
+            .collect()
+    }
+}
+
+/// Attention: times over three axes, the outermost first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Grid3 {
+    leaves: BTreeMap<u64, BTreeMap<u64, BTreeMap<u64, f64>>>,
+    /// The axis along which roots are blended, if any.
+    root_axis: Option<usize>,
+}
+
+type Point = [u64; 3];
+type Sol<'a> = &'a dyn Fn(Point) -> f64;
+
+impl Grid3 {
+    pub(super) fn new(root_axis: Option<usize>) -> Self {
+        let leaves = BTreeMap::new();
+        Self { leaves, root_axis }
+    }
+
+    pub(super) fn add(&mut self, [a, b, c]: Point, time: f64) {
+        let inner = self.leaves.entry(a).or_default().entry(b).or_default();
+        inner.entry(c).or_insert(time);
+    }
+
+    /// Raises times that are less than the hardware allows.
+    pub(super) fn raise(&mut self, sol: Sol<'_>) {
+        for (a, inner) in &mut self.leaves {
+            for (b, inner) in inner {
+                for (c, time) in inner {
+                    *time = time.max(sol([*a, *b, *c]));
+                }
+            }
+        }
+    }
+
+    pub(super) fn time(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
+        self.inside(&[], at, sol).or_else(|| self.outside(at, sol))
+    }
+
+    /// Keys of the axis below those that are chosen.
+    fn neighbours(&self, chosen: &[u64], at: u64) -> (Option<u64>, Option<u64>) {
+        fn around<V>(map: &BTreeMap<u64, V>, at: u64) -> (Option<u64>, Option<u64>) {
+            let below = map.range(..=at).next_back().map(|(key, _)| *key);
+            (below, map.range(at..).next().map(|(key, _)| *key))
+        }
+        match *chosen {
+            [] => around(&self.leaves, at),
+            [a] => self.leaves.get(&a).map_or((None, None), |b| around(b, at)),
+            _ => {
+                let inner = self.leaves.get(&chosen[0]).and_then(|b| b.get(&chosen[1]));
+                inner.map_or((None, None), |c| around(c, at))
+            }
+        }
+    }
+
+    /// Axis by axis; `None`: out of range.
+    fn inside(&self, chosen: &[u64], at: Point, sol: Sol<'_>) -> Option<f64> {
+        let axis = chosen.len();
+        if axis == 3 {
+            return self
+                .leaves
+                .get(&chosen[0])?
+                .get(&chosen[1])?
+                .get(&chosen[2])
+                .copied();
+        }
+        let below = |key: u64| {
+            let chosen = [chosen, &[key]].concat();
+            self.inside(&chosen, at, sol)
+        };
+        let (low, high) = match self.neighbours(chosen, at[axis]) {
+            (Some(low), Some(high)) => (low, high),
+            _ => return None,
+        };
+        if low == high {
+            return below(low);
+        }
+        let scaled = |time: f64, key: u64| {
+            let mut there = at;
+            there[axis] = key;
+            time * (sol(at) / sol(there))
+        };
+        match (below(low), below(high)) {
+            (Some(a), Some(b)) => {
+                let share = (at[axis] as f64 - low as f64) / (high as f64 - low as f64);
+                let blend = |a: f64, b: f64| a + (b - a) * share;
+                Some(match self.root_axis == Some(axis) {
+                    true => blend(a.sqrt(), b.sqrt()).powi(2),
+                    false => blend(a, b),
+                })
+            }
+            (Some(a), None) => Some(scaled(a, low)),
+            (None, Some(b)) => Some(scaled(b, high)),
+            (None, None) => None,
+        }
+    }
+
+    /// From the leaves nearest, by what they use of the hardware.
+    fn outside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
+        let mut leaves = Vec::new();
+        for (a, inner) in &self.leaves {
+            for (b, inner) in inner {
+                for (c, time) in inner {
+                    let there = [*a, *b, *c];
+                    let square = |axis: usize| {
+                        let apart = (at[axis].max(1) as f64).log2() - (there[axis] as f64).log2();
+                        apart * apart
+                    };
+                    let distance = (square(0) + square(1) + square(2)).sqrt();
+                    leaves.push((distance, there, *time));
+                }
+            }
+        }
+        leaves.sort_by(|x, y| x.0.total_cmp(&y.0));
+        let reach = leaves.get(NEAREST).or(leaves.last())?.0;
+        let (mut weights, mut sum) = (0.0, 0.0);
+        for (distance, there, time) in leaves.iter().take(NEAREST) {
+            let weight = ((reach - distance) / (reach * distance + 1e-12)).powi(2);
+            weights += weight;
+            sum += weight * (sol(*there) / time);
+        }
+        (weights > 0.0).then(|| sol(at) / (sum / weights))
+    }
+}

@@ -1,0 +1,511 @@
+//! Step times from the kernel tables of an installed `aiconfigurator-core` or `aisimulate` (NVIDIA),
+//! which are read and not shipped.
+//!
+//! A step is the sum of its kernels, each read off a table or, where it only moves memory, from the
+//! data sheet. No CPU time, sampling, scheduling or padding is in the tables.
+
+mod attention;
+mod lookup;
+mod parquet;
+mod speed;
+mod tables;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Batch, ModelShape, Overhead, Scheme, millis};
+use lookup::{Curve, End, Grid3, Sites};
+use speed::{GemmType, HardwareSpeed};
+use tables::{Folder, Sheet};
+
+/// Why there are no step times from tables.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AicError {
+    /// No tables where they were said to be.
+    #[error("{} holds no kernel tables (query_versions.yaml): name the folder of an installed aiconfigurator-core or aisimulate, or its `systems`", .0.display())]
+    NoTables(PathBuf),
+    /// No such system.
+    #[error("the tables have no system {system:?}, there are {known}")]
+    System {
+        /// As asked for.
+        system: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// No such backend.
+    #[error("the tables have no backend {backend:?}, there are {known}")]
+    Backend {
+        /// As asked for.
+        backend: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// A version that the tables do not answer for.
+    #[error("the tables do not answer for {backend} {version} on {system}, but for {known}")]
+    Version {
+        /// As asked for.
+        version: String,
+        /// Backend.
+        backend: String,
+        /// System.
+        system: String,
+        /// What they answer for.
+        known: String,
+    },
+    /// A file that cannot be read.
+    #[error("{}: {problem}", .file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// A shape that was not measured.
+    #[error("{table} has no {what} ({of})")]
+    Missing {
+        /// Table.
+        table: &'static str,
+        /// Key.
+        what: String,
+        /// Whose table.
+        of: String,
+    },
+    /// A model of a family that is not supported.
+    #[error("kernel tables: {0}")]
+    Model(&'static str),
+}
+
+/// What is asked of the tables.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AicSetup {
+    /// The model.
+    pub shape: ModelShape,
+    /// Name of the GPU there: `h100_sxm`.
+    pub system: String,
+    /// `vllm`, `sglang` or `trtllm`.
+    pub backend: String,
+    /// Of the backend; `None`: the newest that the tables answer for.
+    pub version: Option<String>,
+    /// Tensor-parallel size.
+    pub tp: u32,
+    /// Ranks over which experts are split whole; 1: each is split over all GPUs.
+    pub moe_ep: u32,
+    /// Bytes per number in the KV cache: 2, or 1 with fp8.
+    pub kv_bytes: u32,
+    /// A norm on queries and keys (Qwen3).
+    pub qk_norm: bool,
+    /// How a step with both prompts and decodes is counted.
+    pub mixed: MixedStep,
+    /// What a step takes beside its kernels, which the tables do not have.
+    pub overhead: Overhead,
+}
+
+/// How a step with both kinds of work is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MixedStep {
+    /// Everything but attention once, for all tokens: as servers do it.
+    #[default]
+    Combined,
+    /// A pass of the prompts and a pass of the decodes: as Dynamo's mocker counts.
+    Sum,
+}
+
+/// Kernels of a deployment, found in the tables.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Aic {
+    /// The version that answers.
+    pub version: String,
+    speed: HardwareSpeed,
+    mixed: MixedStep,
+    overhead: Overhead,
+    layers: f64,
+    hidden: u64,
+    heads: u64,
+    kv_heads: u64,
+    head_dim: u64,
+    kv_bytes: f64,
+    qk_norm: bool,
+    dtype: GemmType,
+    dense: Sites,
+    bf16: Option<Sites>,
+    vocab: u64,
+    /// Width of the MLP on one GPU.
+    width: u64,
+    experts: Option<ExpertTable>,
+    /// (layers, window, decode, context); window 0: none.
+    attention: Vec<(f64, u64, Grid3, Grid3)>,
+    /// Compressed attention: its tables hold a whole block, projections included.
+    compressed: bool,
+    /// Prompts attend in fp8.
+    fp8_attention: bool,
+    /// Width on one GPU of the expert that all tokens pass; 0: none.
+    shared: u64,
+    reduce: Option<(u64, Curve)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct ExpertTable {
+    curve: Curve,
+    dtype: GemmType,
+    bytes_per_weight: f64,
+    experts: u64,
+    per_token: u64,
+    width: u64,
+    tp: u64,
+    ep: u64,
+}
+
+impl Aic {
+    /// Finds the kernels of a deployment in the tables under `data`.
+    ///
+    /// # Errors
+    /// [`AicError`] names what is not there.
+    pub fn open(data: &Path, setup: &AicSetup) -> Result<Self, AicError> {
+        let shape = &setup.shape;
+        let compressed = shape.mla.is_some();
+        if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
+            return Err(AicError::Model(
+                "compressed attention (MLA) is read from them for vLLM and DeepSeek's experts only",
+            ));
+        }
+        if !shape.gated {
+            return Err(AicError::Model("an MLP without a gate is not in them"));
+        }
+        // Of DeepSeek every layer counts as one with experts.
+        let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
+        if !compressed && shape.moe.is_some_and(uneven) {
+            return Err(AicError::Model(
+                "shared experts, and layers without experts among others, are read from them for \
+                 DeepSeek only",
+            ));
+        }
+        let version = setup.version.as_deref();
+        let folder = Folder::open(data, &setup.system, &setup.backend, version)?;
+        let speed = hardware_speed(&folder.sheet);
+        let tp = u64::from(setup.tp.max(1));
+        let (heads, all_kv) = (u64::from(shape.heads) / tp, u64::from(shape.kv_heads));
+        let kv_heads = all_kv.div_ceil(tp);
+        let quantization = shape.quantization;
+        let dtype = match quantization.keep_attention {
+            true => GemmType::Bf16,
+            false => gemm_type(quantization.scheme)?,
+        };
+        let sites =
+            |dtype: GemmType| folder.gemm(dtype.name(), &|m, n, k| speed.gemm(dtype, m, n, k));
+        let kv_dtype = if setup.kv_bytes == 1 {
+            "fp8"
+        } else {
+            "bfloat16"
+        };
+        let windowed = shape
+            .window
+            .map_or(0, |window| window.layers.min(shape.layers));
+        let kinds = [
+            (shape.layers - windowed, 0),
+            (
+                windowed,
+                shape.window.map_or(0, |window| u64::from(window.tokens)),
+            ),
+        ];
+        let mut aic = Self {
+            version: folder.version.clone(),
+            speed,
+            mixed: setup.mixed,
+            overhead: setup.overhead,
+            layers: shape.layers.into(),
+            hidden: shape.hidden.into(),
+            heads,
+            kv_heads,
+            head_dim: shape.head_dim.into(),
+            kv_bytes: setup.kv_bytes.into(),
+            qk_norm: setup.qk_norm,
+            dtype,
+            dense: sites(dtype)?,
+            bf16: match dtype {
+                GemmType::Bf16 => None,
+                GemmType::Fp8 | GemmType::Fp8Block => Some(sites(GemmType::Bf16)?),
+            },
+            vocab: u64::from(shape.vocab) / tp,
+            width: u64::from(shape.intermediate) / tp,
+            experts: None,
+            attention: Vec::new(),
+            compressed,
+            fp8_attention: false,
+            shared: match compressed {
+                true => shape.moe.map_or(0, |moe| u64::from(moe.shared) / tp),
+                false => 0,
+            },
+            reduce: match tp {
+                1 => None,
+                _ => Some((tp, folder.all_reduce(tp)?)),
+            },
+        };
+        if compressed {
+            let key = (kv_dtype, dtype.name());
+            let (decode, context) = (
+                folder.attention_block(true, key)?,
+                folder.attention_block(false, key)?,
+            );
+            aic.attention
+                .push((shape.layers.into(), 0, decode, context));
+        } else {
+            aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
+        }
+        aic.experts = expert_table(&folder, setup, tp)?;
+        aic.check(&folder)?;
+        Ok(aic)
+    }
+
+    /// Every matrix product has to be near one that was measured.
+    fn check(&self, folder: &Folder) -> Result<(), AicError> {
+        let (h, query) = (self.hidden, self.heads * self.head_dim);
+        let qkv = query + 2 * self.kv_heads * self.head_dim;
+        let mut products = vec![(GemmType::Bf16, self.vocab, h)];
+        if !self.compressed {
+            products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]);
+        }
+        if self.shared > 0 {
+            products.extend([
+                (self.dtype, 2 * self.shared, h),
+                (self.dtype, h, self.shared),
+            ]);
+        }
+        match &self.experts {
+            Some(experts) => products.push((GemmType::Bf16, experts.experts, h)),
+            None => products.extend([(self.dtype, 2 * self.width, h), (self.dtype, h, self.width)]),
+        }
+        for (dtype, n, k) in products {
+            let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
+            if self.sites(dtype).time((1, n, k), &sol).is_none() {
+                let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.name());
+                return Err(folder.missing("gemm_perf", &what));
+            }
+        }
+        Ok(())
+    }
+
+    fn sites(&self, dtype: GemmType) -> &Sites {
+        match &self.bf16 {
+            Some(bf16) if dtype == GemmType::Bf16 => bf16,
+            _ => &self.dense,
+        }
+    }
+
+    /// Duration of a step.
+    pub fn step(&self, batch: &Batch) -> Duration {
+        if batch.is_empty() {
+            return Duration::ZERO;
+        }
+        let beside = &self.overhead;
+        let mixed = if batch.chunks > 0 { beside.mixed } else { 0.0 };
+        let us = beside.step + beside.sequence * f64::from(batch.sequences()) + mixed;
+        millis(self.step_ms(batch) + us / 1e3)
+    }
+
+    /// ms of a step.
+    pub fn step_ms(&self, batch: &Batch) -> f64 {
+        let (prompts, decodes) = (u64::from(batch.chunks), u64::from(batch.decodes));
+        let new = batch.chunk_tokens.checked_div(prompts).unwrap_or(0);
+        let prefix = batch.chunk_past.checked_div(prompts).unwrap_or(0);
+        // The token being computed is in the sum; the tables count it apart.
+        let context = batch.context.checked_div(decodes).unwrap_or(0);
+        let rows = u64::from(batch.decode_tokens);
+        match (prompts, decodes) {
+            (0, 0) => 0.0,
+            (_, 0) => self.prefill(prompts, new.max(1), prefix),
+            (0, _) => self.decode(rows, decodes, context),
+            _ => match self.mixed {
+                MixedStep::Sum => {
+                    self.prefill(prompts, new.max(1), prefix) + self.decode(rows, decodes, context)
+                }
+                MixedStep::Combined => {
+                    self.combined((prompts, new.max(1), prefix), (rows, decodes, context))
+                }
+            },
+        }
+    }
+
+    /// A pass that computes `new` tokens after `prefix` of each of `requests`.
+    pub fn prefill(&self, requests: u64, new: u64, prefix: u64) -> f64 {
+        let attention = self.context_attention(requests, new, prefix);
+        self.tokens(requests * new, false) + self.prompt_head(requests) + attention
+    }
+
+    /// A pass that computes `rows` tokens of `requests` sequences that then have `length` tokens.
+    pub fn decode(&self, rows: u64, requests: u64, length: u64) -> f64 {
+        self.tokens(rows, true) + self.head(rows) + self.decode_attention(requests, length)
+    }
+
+    /// Both in one pass.
+    pub fn combined(
+        &self,
+        (prompts, new, prefix): (u64, u64, u64),
+        (rows, requests, length): (u64, u64, u64),
+    ) -> f64 {
+        self.tokens(prompts * new + rows, false)
+            + self.prompt_head(1)
+            + match self.compressed {
+                // Of whole blocks the estimator takes one prompt of all tokens.
+                true => self.context_attention(1, prompts * new + rows, prompts * prefix),
+                false => {
+                    self.context_attention(prompts, new, prefix)
+                        + self.decode_attention(requests, length)
+                }
+            }
+    }
+
+    /// Everything of `x` tokens but the head and attention. In a pass of decodes the expert that all
+    /// tokens pass is computed beside the others.
+    fn tokens(&self, x: u64, decodes: bool) -> f64 {
+        let (h, tokens) = (self.hidden, x as f64);
+        let dense = |n: u64, k: u64| self.gemm(self.dtype, x, n, k);
+        let mlp = |width: u64| {
+            let gate = self.speed.moving(tokens * (6 * width) as f64);
+            dense(2 * width, h) + gate + dense(h, width)
+        };
+        let norms = 2.0 * self.speed.moving(tokens * 8.0 * h as f64);
+        let reduce = self.all_reduce(x * h);
+        let projections = match self.compressed {
+            true => 0.0,
+            false => {
+                let query = self.heads * self.head_dim;
+                let qkv = query + 2 * self.kv_heads * self.head_dim;
+                dense(qkv, h) + dense(h, query)
+            }
+        };
+        let mlp = match &self.experts {
+            None => mlp(self.width),
+            Some(experts) => {
+                let router = self.gemm(GemmType::Bf16, x, experts.experts, h);
+                let routed = router + self.expert_time(experts, x);
+                match self.shared {
+                    0 => routed,
+                    // Tokens are handed to the experts and back by two more all-reduces.
+                    width if decodes => (routed + 2.0 * reduce).max(mlp(width)),
+                    width => routed + 2.0 * reduce + mlp(width),
+                }
+            }
+        };
+        let layer = norms + projections + mlp + 2.0 * reduce;
+        let embedding = self.speed.moving(tokens * 2.0 * h as f64);
+        let gather = if self.compressed { 0.0 } else { reduce };
+        self.layers * layer + embedding + gather
+    }
+
+    /// The head of a pass with prompts, which the family of experts does not count.
+    fn prompt_head(&self, rows: u64) -> f64 {
+        match self.experts.is_some() && !self.compressed {
+            true => 0.0,
+            false => self.head(rows),
+        }
+    }
+
+    fn head(&self, rows: u64) -> f64 {
+        self.gemm(GemmType::Bf16, rows, self.vocab, self.hidden)
+    }
+
+    fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
+        let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
+        // Shapes far from all that was measured were refused when the tables were opened.
+        let sites = self.sites(dtype);
+        sites.time((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
+    }
+
+    fn expert_time(&self, experts: &ExpertTable, tokens: u64) -> f64 {
+        let sol = |tokens: u64| self.expert_sol(experts, tokens);
+        experts
+            .curve
+            .time(tokens, End::Last, &sol)
+            .unwrap_or_else(|| sol(tokens))
+    }
+
+    fn expert_sol(&self, e: &ExpertTable, tokens: u64) -> f64 {
+        let (h, i, pairs) = (self.hidden, e.width, tokens * e.per_token);
+        let flops = pairs * h * i * 3 * 2 / e.ep / e.tp;
+        let own = pairs / e.ep;
+        let bytes =
+            own * h * 2 + own * i * 3 / e.tp + h * i * 3 / e.tp * (e.experts / e.ep).min(own);
+        let peak = self.speed.peak(e.dtype);
+        self.speed
+            .least(flops as f64, peak, e.bytes_per_weight * bytes as f64)
+    }
+
+    fn all_reduce(&self, elements: u64) -> f64 {
+        let Some((gpus, curve)) = &self.reduce else {
+            return 0.0;
+        };
+        let gpus = *gpus as f64;
+        let sol =
+            |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
+        curve
+            .time(elements, End::Last, &sol)
+            .unwrap_or_else(|| sol(elements))
+    }
+}
+
+fn expert_table(
+    folder: &Folder,
+    setup: &AicSetup,
+    tp: u64,
+) -> Result<Option<ExpertTable>, AicError> {
+    let Some(moe) = setup.shape.moe else {
+        return Ok(None);
+    };
+    let ep = u64::from(setup.moe_ep.max(1));
+    let (name, dtype, bytes_per_weight) = match setup.shape.quantization.scheme {
+        Scheme::None => ("bfloat16", GemmType::Bf16, 2.0),
+        Scheme::Fp8 => ("fp8", GemmType::Fp8, 1.0),
+        Scheme::Fp8Block => ("fp8_block", GemmType::Fp8Block, 1.0),
+        Scheme::Int4 => ("w4a16_mxfp4", GemmType::Bf16, 0.5),
+        Scheme::Int8 => return Err(AicError::Model("experts of 8-bit integers are not in them")),
+    };
+    let table = ExpertTable {
+        curve: Curve::default(),
+        dtype,
+        bytes_per_weight,
+        experts: moe.experts.into(),
+        per_token: moe.per_token.into(),
+        width: moe.intermediate.into(),
+        tp: tp / ep,
+        ep,
+    };
+    // How unevenly tokens choose experts.
+    let distribution = match setup.shape.mla.is_some() {
+        true => "power_law_1.01",
+        false => "power_law_1.2",
+    };
+    let curve = folder.experts(
+        (name, distribution),
+        [
+            ("topk", table.per_token),
+            ("num_experts", table.experts),
+            ("hidden_size", setup.shape.hidden.into()),
+            ("inter_size", table.width),
+            ("moe_tp_size", table.tp),
+            ("moe_ep_size", ep),
+        ],
+    )?;
+    Ok(Some(ExpertTable { curve, ..table }))
+}
+
+fn gemm_type(scheme: Scheme) -> Result<GemmType, AicError> {
+    match scheme {
+        Scheme::None => Ok(GemmType::Bf16),
+        Scheme::Fp8 => Ok(GemmType::Fp8),
+        Scheme::Fp8Block => Ok(GemmType::Fp8Block),
+        Scheme::Int8 | Scheme::Int4 => Err(AicError::Model(
+            "dense weights of 4 bits or of 8-bit integers are not read from them",
+        )),
+    }
+}
+
+fn hardware_speed(sheet: &Sheet) -> HardwareSpeed {
+    HardwareSpeed {
+        memory: sheet.gpu.mem_bw,
+        reached: sheet.gpu.mem_bw_empirical_scaling_factor,
+        launch: sheet.gpu.mem_empirical_constant_latency,
+        bf16: sheet.gpu.bfloat16_tc_flops,
+        fp8: sheet.gpu.fp8_tc_flops.unwrap_or(0.0),
+        link: sheet.node.intra_node_bw,
+    }
+}

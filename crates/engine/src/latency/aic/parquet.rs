@@ -1,0 +1,439 @@
+//! As much of Parquet as the kernel tables use: flat columns of strings, integers and floats, one
+//! page format, plain or dictionary values, ZSTD or SNAPPY.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::Arc;
+
+/// One column; `None` where a value is absent.
+pub(super) enum Column {
+    Text(Vec<Option<Arc<str>>>),
+    Whole(Vec<Option<i64>>),
+    Float(Vec<Option<f64>>),
+}
+
+/// All columns of a file, by name.
+pub(super) struct Table {
+    pub(super) rows: usize,
+    columns: BTreeMap<String, Column>,
+}
+
+/// What is wrong with a file.
+pub(super) type Problem = &'static str;
+
+const CUT: Problem = "is cut off";
+const ODD: Problem = "uses a form of Parquet that is not read here";
+
+impl Table {
+    pub(super) fn read(file: &[u8]) -> Result<Self, Problem> {
+        let end = file.len().checked_sub(8).ok_or(CUT)?;
+        if !file.starts_with(b"PAR1") || !file.ends_with(b"PAR1") {
+            return Err("is not a Parquet file");
+        }
+        let length = u32::from_le_bytes(file[end..end + 4].try_into().map_err(|_| CUT)?) as usize;
+        let footer = file
+            .get(end.checked_sub(length).ok_or(CUT)?..end)
+            .ok_or(CUT)?;
+        let meta = Thrift {
+            bytes: footer,
+            depth: 0,
+        }
+        .structure()?;
+        let rows = usize::try_from(meta.whole(3)?).map_err(|_| ODD)?;
+        let mut optional = BTreeMap::new();
+        for element in meta.list(2)?.iter().skip(1) {
+            let element = element.structure()?;
+            optional.insert(element.text(4)?, element.whole(3).unwrap_or(0) == 1);
+        }
+        let mut columns: BTreeMap<String, Column> = BTreeMap::new();
+        for group in meta.list(4)? {
+            for chunk in group.structure()?.list(1)? {
+                let chunk = chunk.structure()?.inner(3)?;
+                let [Field::Bytes(name)] = chunk.list(3)? else {
+                    return Err(ODD);
+                };
+                let name = String::from_utf8_lossy(name).into_owned();
+                let optional = *optional.get(&name).ok_or(ODD)?;
+                let read = column(file, chunk, optional)?;
+                match (columns.get_mut(&name), read) {
+                    (None, read) => {
+                        columns.insert(name, read);
+                    }
+                    (Some(Column::Text(all)), Column::Text(more)) => all.extend(more),
+                    (Some(Column::Whole(all)), Column::Whole(more)) => all.extend(more),
+                    (Some(Column::Float(all)), Column::Float(more)) => all.extend(more),
+                    _ => return Err(ODD),
+                }
+            }
+        }
+        let table = Self { rows, columns };
+        match table.columns.values().all(|column| column.len() == rows) {
+            true => Ok(table),
+            false => Err(CUT),
+        }
+    }
+
+    pub(super) fn text(&self, column: &str, row: usize) -> Option<&str> {
+        match self.columns.get(column)? {
+            Column::Text(values) => values[row].as_deref(),
+            Column::Whole(_) | Column::Float(_) => None,
+        }
+    }
+
+    pub(super) fn whole(&self, column: &str, row: usize) -> Option<i64> {
+        match self.columns.get(column)? {
+            Column::Whole(values) => values[row],
+            Column::Float(values) => values[row].map(|value| value as i64),
+            Column::Text(_) => None,
+        }
+    }
+
+    pub(super) fn float(&self, column: &str, row: usize) -> Option<f64> {
+        match self.columns.get(column)? {
+            Column::Whole(values) => values[row].map(|value| value as f64),
+            Column::Float(values) => values[row],
+            Column::Text(_) => None,
+        }
+    }
+}
+
+impl Column {
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(values) => values.len(),
+            Self::Whole(values) => values.len(),
+            Self::Float(values) => values.len(),
+        }
+    }
+}
+
+/// Reads the pages of one column.
+fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Problem> {
+    let (kind, codec) = (chunk.whole(1)?, chunk.whole(4)?);
+    let start = chunk.whole(11).or_else(|_| chunk.whole(9))?;
+    let start = usize::try_from(start).map_err(|_| ODD)?;
+    let mut left = file.get(start..).ok_or(CUT)?;
+    let wanted = usize::try_from(chunk.whole(5)?).map_err(|_| ODD)?;
+    let mut values = match kind {
+        6 => Column::Text(Vec::new()),
+        2 => Column::Whole(Vec::new()),
+        5 => Column::Float(Vec::new()),
+        _ => return Err(ODD),
+    };
+    let mut words: Option<Column> = None;
+    while values.len() < wanted {
+        let mut reader = Thrift {
+            bytes: left,
+            depth: 0,
+        };
+        let header = reader.structure()?;
+        let size = usize::try_from(header.whole(3)?).map_err(|_| ODD)?;
+        let whole = usize::try_from(header.whole(2)?).map_err(|_| ODD)?;
+        let body = reader.bytes.get(..size).ok_or(CUT)?;
+        left = &reader.bytes[size..];
+        let page = unpack(body, codec, whole)?;
+        match header.whole(1)? {
+            2 => {
+                let count = header.inner(7)?.whole(1)?;
+                let count = usize::try_from(count).map_err(|_| ODD)?;
+                words = Some(plain(&page, kind, count)?);
+            }
+            0 => data_page(&page, header.inner(5)?, kind, optional, &words, &mut values)?,
+            _ => return Err(ODD),
+        }
+    }
+    Ok(values)
+}
+
+/// One page of values behind the levels that say which are absent.
+fn data_page(
+    page: &[u8],
+    header: &Structure,
+    kind: i64,
+    optional: bool,
+    words: &Option<Column>,
+    values: &mut Column,
+) -> Result<(), Problem> {
+    let count = usize::try_from(header.whole(1)?).map_err(|_| ODD)?;
+    let mut page = page;
+    let mut present = vec![1; count];
+    if optional {
+        let length = page.get(..4).ok_or(CUT)?.try_into().map_err(|_| CUT)?;
+        let length = u32::from_le_bytes(length) as usize;
+        present = runs(page.get(4..4 + length).ok_or(CUT)?, 1, count)?;
+        page = &page[4 + length..];
+    }
+    let there = present.iter().filter(|level| **level == 1).count();
+    let indices = match header.whole(2)? {
+        0 => None,
+        2 | 8 => {
+            let (width, rest) = page.split_first().ok_or(CUT)?;
+            Some(runs(rest, (*width).into(), there)?)
+        }
+        _ => return Err(ODD),
+    };
+    let own = match indices {
+        Some(_) => None,
+        None => Some(plain(page, kind, there)?),
+    };
+    let source = own.as_ref().or(words.as_ref()).ok_or(ODD)?;
+    let mut next = 0;
+    for level in present {
+        let at = if level == 1 {
+            let at = indices
+                .as_ref()
+                .map_or(next, |indices| indices[next] as usize);
+            next += 1;
+            if at >= source.len() {
+                return Err(CUT);
+            }
+            Some(at)
+        } else {
+            None
+        };
+        match (&mut *values, source) {
+            (Column::Text(all), Column::Text(from)) => all.push(at.and_then(|i| from[i].clone())),
+            (Column::Whole(all), Column::Whole(from)) => all.push(at.and_then(|i| from[i])),
+            (Column::Float(all), Column::Float(from)) => all.push(at.and_then(|i| from[i])),
+            _ => return Err(ODD),
+        }
+    }
+    Ok(())
+}
+
+fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
+    /// No page of a table is larger.
+    const MOST: usize = 1 << 28;
+    if size > MOST {
+        return Err(ODD);
+    }
+    match codec {
+        0 => Ok(body.to_vec()),
+        1 => snap::raw::Decoder::new()
+            .decompress_vec(body)
+            .map_err(|_| "has a page that SNAPPY does not unpack"),
+        6 => {
+            let problem = "has a page that ZSTD does not unpack";
+            let decoder = ruzstd::decoding::StreamingDecoder::new(body).map_err(|_| problem)?;
+            let mut page = Vec::with_capacity(size);
+            let mut bounded = decoder.take(size as u64);
+            bounded.read_to_end(&mut page).map_err(|_| problem)?;
+            Ok(page)
+        }
+        _ => Err(ODD),
+    }
+}
+
+/// Values one after the other.
+fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
+    let eights = || -> Result<Vec<[u8; 8]>, Problem> {
+        let bytes = page.get(..count.checked_mul(8).ok_or(CUT)?).ok_or(CUT)?;
+        let (eights, _) = bytes.as_chunks::<8>();
+        Ok(eights.to_vec())
+    };
+    Ok(match kind {
+        2 => Column::Whole(
+            eights()?
+                .into_iter()
+                .map(i64::from_le_bytes)
+                .map(Some)
+                .collect(),
+        ),
+        5 => Column::Float(
+            eights()?
+                .into_iter()
+                .map(f64::from_le_bytes)
+                .map(Some)
+                .collect(),
+        ),
+        _ => {
+            let mut rest = page;
+            let mut values = Vec::new();
+            for _ in 0..count {
+                let length = rest.get(..4).ok_or(CUT)?.try_into().map_err(|_| CUT)?;
+                let length = u32::from_le_bytes(length) as usize;
+                let text = rest.get(4..4 + length).ok_or(CUT)?;
+                let text = std::str::from_utf8(text).map_err(|_| ODD)?;
+                values.push(Some(Arc::from(text)));
+                rest = &rest[4 + length..];
+            }
+            Column::Text(values)
+        }
+    })
+}
+
+/// Runs of one number and packed numbers of `width` bits, as Parquet mixes them.
+fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
+    if width > 32 {
+        return Err(ODD);
+    }
+    let mut reader = Thrift { bytes, depth: 0 };
+    let mut values = Vec::with_capacity(count.min(1 << 20));
+    while values.len() < count {
+        let head = reader.varint()?;
+        let left = count - values.len();
+        if head & 1 == 0 {
+            let size = width.div_ceil(8) as usize;
+            let taken = reader.take(size)?;
+            let mut word = [0; 4];
+            word[..size].copy_from_slice(taken);
+            let times = usize::try_from(head >> 1).map_err(|_| ODD)?.min(left);
+            values.extend(std::iter::repeat_n(u32::from_le_bytes(word), times));
+            if times == 0 {
+                return Err(ODD);
+            }
+        } else {
+            let groups = usize::try_from(head >> 1).map_err(|_| ODD)?;
+            let size = groups.checked_mul(width as usize).ok_or(CUT)?;
+            let taken = reader.take(size.min(reader.bytes.len()))?;
+            let bit =
+                |at: usize| u32::from(taken.get(at / 8).is_some_and(|b| b >> (at % 8) & 1 == 1));
+            for n in 0..(groups * 8).min(left) {
+                let start = n * width as usize;
+                values.push((0..width).map(|i| bit(start + i as usize) << i).sum());
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// Reads Thrift's compact protocol, in which Parquet describes itself.
+struct Thrift<'a> {
+    bytes: &'a [u8],
+    depth: u32,
+}
+
+enum Field {
+    Whole(i64),
+    Bytes(Vec<u8>),
+    List(Vec<Field>),
+    Structure(Structure),
+    Other,
+}
+
+#[derive(Default)]
+struct Structure(BTreeMap<i64, Field>);
+
+impl Field {
+    fn structure(&self) -> Result<&Structure, Problem> {
+        match self {
+            Self::Structure(fields) => Ok(fields),
+            _ => Err(ODD),
+        }
+    }
+}
+
+impl Structure {
+    fn whole(&self, id: i64) -> Result<i64, Problem> {
+        match self.0.get(&id) {
+            Some(Field::Whole(value)) => Ok(*value),
+            _ => Err(ODD),
+        }
+    }
+
+    fn text(&self, id: i64) -> Result<String, Problem> {
+        match self.0.get(&id) {
+            Some(Field::Bytes(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+            _ => Err(ODD),
+        }
+    }
+
+    fn list(&self, id: i64) -> Result<&[Field], Problem> {
+        match self.0.get(&id) {
+            Some(Field::List(list)) => Ok(list),
+            _ => Err(ODD),
+        }
+    }
+
+    fn inner(&self, id: i64) -> Result<&Self, Problem> {
+        self.0.get(&id).ok_or(ODD)?.structure()
+    }
+}
+
+impl<'a> Thrift<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Problem> {
+        let (taken, rest) = self.bytes.split_at_checked(n).ok_or(CUT)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Problem> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn varint(&mut self) -> Result<u64, Problem> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(ODD)
+    }
+
+    fn zigzag(&mut self) -> Result<i64, Problem> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn structure(&mut self) -> Result<Structure, Problem> {
+        /// What describes a table is not deep.
+        const DEEPEST: u32 = 16;
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(ODD);
+        }
+        let mut fields = BTreeMap::new();
+        let mut id = 0;
+        loop {
+            let head = self.byte()?;
+            if head == 0 {
+                break;
+            }
+            id = match head >> 4 {
+                0 => self.zigzag()?,
+                more => id + i64::from(more),
+            };
+            let field = self.field(head & 0x0f, false)?;
+            fields.insert(id, field);
+        }
+        self.depth -= 1;
+        Ok(Structure(fields))
+    }
+
+    fn field(&mut self, kind: u8, in_list: bool) -> Result<Field, Problem> {
+        Ok(match kind {
+            1 | 2 if in_list => {
+                self.byte()?;
+                Field::Other
+            }
+            1 | 2 => Field::Other,
+            3 => Field::Whole((self.byte()? as i8).into()),
+            4..=6 => Field::Whole(self.zigzag()?),
+            7 => {
+                self.take(8)?;
+                Field::Other
+            }
+            8 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| ODD)?;
+                Field::Bytes(self.take(length)?.to_vec())
+            }
+            9 | 10 => {
+                let head = self.byte()?;
+                let count = match head >> 4 {
+                    15 => usize::try_from(self.varint()?).map_err(|_| ODD)?,
+                    few => few.into(),
+                };
+                if count > self.bytes.len() {
+                    return Err(CUT);
+                }
+                let items = (0..count).map(|_| self.field(head & 0x0f, true));
+                Field::List(items.collect::<Result<_, _>>()?)
+            }
+            12 => Field::Structure(self.structure()?),
+            _ => return Err(ODD),
+        })
+    }
+}

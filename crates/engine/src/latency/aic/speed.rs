@@ -1,0 +1,58 @@
+//! The fastest that the hardware allows, by its data sheet.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GemmType {
+    Bf16,
+    Fp8,
+    Fp8Block,
+}
+
+/// What the data sheet says, in B/s, FLOP/s and s.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct HardwareSpeed {
+    pub(super) memory: f64,
+    pub(super) reached: f64,
+    pub(super) launch: f64,
+    pub(super) bf16: f64,
+    pub(super) fp8: f64,
+    pub(super) link: f64,
+}
+
+impl GemmType {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bfloat16",
+            Self::Fp8 => "fp8",
+            Self::Fp8Block => "fp8_block",
+        }
+    }
+
+    pub(super) fn bytes(self) -> f64 {
+        if self == Self::Bf16 { 2.0 } else { 1.0 }
+    }
+}
+
+impl HardwareSpeed {
+    /// ms of a kernel that only moves memory.
+    pub(super) fn moving(&self, bytes: f64) -> f64 {
+        (bytes / (self.memory * self.reached) + self.launch) * 1e3
+    }
+
+    pub(super) fn peak(&self, dtype: GemmType) -> f64 {
+        if dtype == GemmType::Bf16 {
+            self.bf16
+        } else {
+            self.fp8
+        }
+    }
+
+    pub(super) fn least(&self, flops: f64, peak: f64, bytes: f64) -> f64 {
+        (flops / peak).max(bytes / self.memory) * 1e3
+    }
+
+    pub(super) fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
+        let (m, n, k) = (m as f64, n as f64, k as f64);
+        let bytes = dtype.bytes() * (m * n + m * k + n * k);
+        self.least(2.0 * m * n * k, self.peak(dtype), bytes)
+    }
+}

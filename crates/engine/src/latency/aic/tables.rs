@@ -1,0 +1,490 @@
+//! Which files answer for a system, a backend and a version, and what is in them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::AicError;
+use super::lookup::{Curve, Grid3, Sites};
+use super::parquet::Table;
+
+/// A system's data sheet.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Sheet {
+    data_dir: String,
+    pub(super) gpu: SheetGpu,
+    pub(super) node: SheetNode,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SheetGpu {
+    /// B/s
+    pub(super) mem_bw: f64,
+    pub(super) mem_bw_empirical_scaling_factor: f64,
+    /// s
+    pub(super) mem_empirical_constant_latency: f64,
+    pub(super) bfloat16_tc_flops: f64,
+    pub(super) fp8_tc_flops: Option<f64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SheetNode {
+    /// B/s
+    pub(super) intra_node_bw: f64,
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    defaults: BTreeMap<String, Slots>,
+    #[serde(default)]
+    overrides: BTreeMap<String, BTreeMap<String, Slots>>,
+}
+
+#[derive(Deserialize)]
+struct Slots {
+    current: String,
+    previous: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Reuse {
+    #[serde(default)]
+    reuse: Vec<Donor>,
+}
+
+#[derive(Deserialize)]
+struct Donor {
+    table: String,
+    from_version: String,
+}
+
+/// The tables of one system, backend and version.
+pub(super) struct Folder {
+    data: PathBuf,
+    pub(super) backend: String,
+    pub(super) version: String,
+    pub(super) sheet: Sheet,
+}
+
+impl Folder {
+    /// `root` is the folder that holds `query_versions.yaml`, or a package around it.
+    pub(super) fn open(
+        root: &Path,
+        system: &str,
+        backend: &str,
+        version: Option<&str>,
+    ) -> Result<Self, AicError> {
+        let inner = [
+            "",
+            "systems",
+            "aiconfigurator_core/systems",
+            "aisimulate_core/systems",
+        ];
+        let systems = inner
+            .iter()
+            .map(|inner| root.join(inner))
+            .find(|folder| folder.join("query_versions.yaml").is_file());
+        let systems = systems.ok_or_else(|| AicError::NoTables(root.to_owned()))?;
+        let file = systems.join(format!("{system}.yaml"));
+        let plain = system
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !plain || !file.is_file() {
+            return Err(AicError::System {
+                system: system.to_owned(),
+                known: names(&systems.join("data")),
+            });
+        }
+        let sheet: Sheet = yaml(&file)?;
+        let versions: Versions = yaml(&systems.join("query_versions.yaml"))?;
+        let slots = versions
+            .overrides
+            .get(system)
+            .and_then(|of| of.get(backend))
+            .or_else(|| versions.defaults.get(backend));
+        let slots = slots.ok_or_else(|| AicError::Backend {
+            backend: backend.to_owned(),
+            known: versions
+                .defaults
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", "),
+        })?;
+        let previous = slots.previous.as_deref();
+        let version = match version {
+            None | Some("current") => slots.current.clone(),
+            Some("previous") if previous.is_some() => previous.unwrap_or_default().to_owned(),
+            Some(v) if v == slots.current || Some(v) == previous => v.to_owned(),
+            Some(v) => {
+                let known = [Some(slots.current.as_str()), previous];
+                return Err(AicError::Version {
+                    version: v.to_owned(),
+                    backend: backend.to_owned(),
+                    system: system.to_owned(),
+                    known: known.into_iter().flatten().collect::<Vec<_>>().join(", "),
+                });
+            }
+        };
+        Ok(Self {
+            data: systems.join(&sheet.data_dir),
+            backend: backend.to_owned(),
+            version,
+            sheet,
+        })
+    }
+
+    /// The rows of a table: of the version, its donors, then earlier versions, nearest first.
+    fn read(&self, family: &str, name: &'static str) -> Result<Vec<Table>, AicError> {
+        let folder = self.data.join(family).join(&self.backend);
+        let own = folder.join(&self.version);
+        let mut order = vec![self.version.clone()];
+        let reuse = own.join("reuse.yaml");
+        if reuse.is_file() {
+            let reuse: Reuse = yaml(&reuse)?;
+            let donors = reuse.reuse.into_iter().filter(|donor| donor.table == name);
+            order.extend(donors.map(|donor| donor.from_version));
+        }
+        let asked = release(&self.version);
+        let mut earlier: Vec<(Release, String)> = entries(&folder)
+            .into_iter()
+            .filter_map(|version| Some((release(&version)?, version)))
+            .filter(|(number, _)| asked.as_ref().is_some_and(|asked| number < asked))
+            .collect();
+        earlier.sort();
+        order.extend(earlier.into_iter().rev().map(|(_, version)| version));
+        let mut tables = Vec::new();
+        for version in order {
+            let file = folder.join(version).join(format!("{name}.parquet"));
+            if !file.is_file() {
+                continue;
+            }
+            let bytes = std::fs::read(&file).map_err(|error| AicError::File {
+                file: file.clone(),
+                problem: error.to_string(),
+            })?;
+            let table = Table::read(&bytes).map_err(|problem| AicError::File {
+                file: file.clone(),
+                problem: problem.to_owned(),
+            })?;
+            tables.push(table);
+        }
+        match tables.is_empty() {
+            true => Err(self.missing(name, "any row")),
+            false => Ok(tables),
+        }
+    }
+
+    /// What is not in a table.
+    pub(super) fn missing(&self, table: &'static str, what: &str) -> AicError {
+        AicError::Missing {
+            table,
+            what: what.to_owned(),
+            of: format!(
+                "{} of {} {}",
+                self.data.display(),
+                self.backend,
+                self.version
+            ),
+        }
+    }
+
+    /// Matrix products of one type; times below `sol` are raised to it.
+    pub(super) fn gemm(
+        &self,
+        dtype: &str,
+        sol: &dyn Fn(u64, u64, u64) -> f64,
+    ) -> Result<Sites, AicError> {
+        // Nested as they are first seen: by rows of the product, then outputs, then inputs.
+        let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
+        let mut times: BTreeMap<(u64, u64), Curve> = BTreeMap::new();
+        for table in self.read("gemm", "gemm_perf")? {
+            for row in rows(&table, "gemm_dtype", dtype) {
+                let [Some(m), Some(n), Some(k)] = ["m", "n", "k"].map(|c| count(&table, c, row))
+                else {
+                    continue;
+                };
+                let Some(time) = table.float("latency", row) else {
+                    continue;
+                };
+                let outer = entry(&mut order, m);
+                let inner = entry(outer, n);
+                if !inner.contains(&k) {
+                    inner.push(k);
+                }
+                times
+                    .entry((n, k))
+                    .or_default()
+                    .add(m, time.max(sol(m, n, k)));
+            }
+        }
+        let mut shapes = Vec::new();
+        for (n, k) in order
+            .into_iter()
+            .flat_map(|(_, inner)| inner)
+            .flat_map(|(n, ks)| ks.into_iter().map(move |k| (n, k)))
+        {
+            if let Some(curve) = times.remove(&(n, k)) {
+                shapes.push(((n, k), curve));
+            }
+        }
+        match shapes.is_empty() {
+            true => Err(self.missing("gemm_perf", &format!("gemm_dtype {dtype}"))),
+            false => Ok(Sites { shapes }),
+        }
+    }
+
+    /// Attention with so many heads for keys and values (0: as many as for queries): of prompts
+    /// that are computed in a type, or of decodes.
+    pub(super) fn attention(
+        &self,
+        prompts_in: Option<&str>,
+        (kv_dtype, kv_heads, head_dim, window): (&str, u64, u64, u64),
+    ) -> Result<Grid3, AicError> {
+        let decode = prompts_in.is_none();
+        let name = match decode {
+            true => "generation_attention_perf",
+            false => "context_attention_perf",
+        };
+        let mut grid = Grid3::new((!decode).then_some(1));
+        let mut any = false;
+        for table in self.read("attention", name)? {
+            for row in rows(&table, "kv_cache_dtype", kv_dtype) {
+                let number = |column: &str| count(&table, column, row);
+                let heads = number("num_heads").unwrap_or(0);
+                let kv = number("num_key_value_heads").filter(|kv| *kv != heads);
+                let dtype = table.text("attn_dtype", row).unwrap_or("bfloat16");
+                if kv.unwrap_or(0) != kv_heads
+                    || number("head_dim").unwrap_or(128) != head_dim
+                    || number("window_size").unwrap_or(0) != window
+                    || prompts_in.is_some_and(|wanted| wanted != dtype)
+                {
+                    continue;
+                }
+                let (Some(batch), Some(isl), Some(time)) = (
+                    number("batch_size"),
+                    number("isl"),
+                    table.float("latency", row),
+                ) else {
+                    continue;
+                };
+                let point = match decode {
+                    true => [heads, batch, isl + number("step").unwrap_or(0)],
+                    false => [heads, isl, batch],
+                };
+                grid.add(point, time);
+                any = true;
+            }
+        }
+        let key = format!(
+            "kv_cache_dtype {kv_dtype}, num_key_value_heads {kv_heads} (0: num_heads), head_dim \
+             {head_dim}, window_size {window}"
+        );
+        any.then_some(grid).ok_or_else(|| self.missing(name, &key))
+    }
+
+    /// Whole blocks of compressed attention, by cache and weights.
+    pub(super) fn attention_block(
+        &self,
+        decode: bool,
+        (kv_dtype, gemm_dtype): (&str, &str),
+    ) -> Result<Grid3, AicError> {
+        let name = match decode {
+            true => "mla_generation_module_perf",
+            false => "mla_context_module_perf",
+        };
+        let mut grid = Grid3::new((!decode).then_some(1));
+        let mut any = false;
+        for table in self.read("mla", name)? {
+            for row in rows(&table, "kv_cache_dtype", kv_dtype) {
+                let number = |column: &str| count(&table, column, row);
+                let (Some(heads), Some(batch), Some(isl), Some(time)) = (
+                    number("num_heads"),
+                    number("batch_size"),
+                    number("isl"),
+                    table.float("latency", row),
+                ) else {
+                    continue;
+                };
+                if table.text("gemm_type", row) != Some(gemm_dtype)
+                    || table.text("mla_dtype", row) != Some("bfloat16")
+                {
+                    continue;
+                }
+                grid.add(
+                    match decode {
+                        true => [heads, batch, isl + number("step").unwrap_or(0)],
+                        false => [heads, isl, batch],
+                    },
+                    time,
+                );
+                any = true;
+            }
+        }
+        let key = format!("kv_cache_dtype {kv_dtype}, gemm_type {gemm_dtype}");
+        any.then_some(grid).ok_or_else(|| self.missing(name, &key))
+    }
+
+    /// All-reduce over so many GPUs, by elements.
+    pub(super) fn all_reduce(&self, gpus: u64) -> Result<Curve, AicError> {
+        let mut curve = Curve::default();
+        for table in self.read("comm", "custom_allreduce_perf")? {
+            for row in 0..table.rows {
+                let source = table.text("kernel_source", row).unwrap_or_default();
+                let number = |column: &str| count(&table, column, row);
+                if source.contains("eager") || number("num_gpus") != Some(gpus) {
+                    continue;
+                }
+                if let (Some(at), Some(time)) =
+                    (number("message_size"), table.float("latency", row))
+                {
+                    curve.add(at, time);
+                }
+            }
+        }
+        match curve.len() {
+            0 => Err(self.missing("custom_allreduce_perf", &format!("num_gpus {gpus}"))),
+            _ => Ok(curve),
+        }
+    }
+
+    /// Experts, by tokens.
+    pub(super) fn experts(
+        &self,
+        (dtype, usual): (&str, &'static str),
+        shape: [(&'static str, u64); 6],
+    ) -> Result<Curve, AicError> {
+        let tables = self.read("moe", "moe_perf")?;
+        let has = |distribution: &str| {
+            tables.iter().any(|table| {
+                let mut rows = rows(table, "moe_dtype", dtype);
+                rows.any(|row| table.text("distribution", row) == Some(distribution))
+            })
+        };
+        let distribution = if has(usual) { usual } else { "uniform" };
+        let mut curve = Curve::default();
+        for table in &tables {
+            for row in rows(table, "moe_dtype", dtype) {
+                let fits = shape
+                    .iter()
+                    .all(|(c, want)| count(table, c, row) == Some(*want));
+                if !fits || table.text("distribution", row) != Some(distribution) {
+                    continue;
+                }
+                let at = count(table, "num_tokens", row);
+                if let (Some(at), Some(time)) = (at, table.float("latency", row)) {
+                    curve.add(at, time);
+                }
+            }
+        }
+        let key = shape
+            .map(|(column, value)| format!("{column} {value}"))
+            .join(", ");
+        let key = format!("moe_dtype {dtype}, {distribution}, {key}");
+        match curve.len() {
+            0 | 1 => Err(self.missing("moe_perf", &key)),
+            _ => Ok(curve),
+        }
+    }
+}
+
+fn rows<'a>(table: &'a Table, column: &'a str, value: &'a str) -> impl Iterator<Item = usize> + 'a {
+    (0..table.rows).filter(move |row| table.text(column, *row) == Some(value))
+}
+
+fn count(table: &Table, column: &str, row: usize) -> Option<u64> {
+    table
+        .whole(column, row)
+        .and_then(|value| u64::try_from(value).ok())
+}
+
+/// The place of a key, in the order in which keys are first seen.
+fn entry<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
+    let at = list
+        .iter()
+        .position(|(known, _)| *known == key)
+        .unwrap_or_else(|| {
+            list.push((key, V::default()));
+            list.len() - 1
+        });
+    &mut list[at].1
+}
+
+fn yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
+    let wrong = |problem: String| AicError::File {
+        file: file.to_owned(),
+        problem,
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+fn names(folder: &Path) -> String {
+    entries(folder).join(", ")
+}
+
+/// Inputs of each number of outputs, as they are first seen.
+type InputsByOutputs = Vec<(u64, Vec<u64>)>;
+
+/// A version as PEP 440 orders them: numbers, then what comes before or after a release.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Release(Vec<u64>, (i8, u64), u64);
+
+/// `None`: no version.
+fn release(text: &str) -> Option<Release> {
+    let (text, post) = match text.split_once(".post") {
+        Some((text, post)) => (text, post.parse::<u64>().ok()? + 1),
+        None => (text, 0),
+    };
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(end);
+    let numbers: Option<Vec<u64>> = numbers.split('.').map(|n| n.parse().ok()).collect();
+    let mut numbers = numbers?;
+    // 1.0 is 1.0.0.
+    while numbers.last() == Some(&0) {
+        numbers.pop();
+    }
+    let before = ["a", "b", "rc"]
+        .iter()
+        .zip([-3, -2, -1])
+        .find_map(|(word, rank)| Some((rank, rest.strip_prefix(word)?.parse().ok()?)));
+    let before = match rest {
+        "" => (0, 0),
+        _ => before?,
+    };
+    Some(Release(numbers, before, post))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_as_python_orders_them() {
+        let ordered = [
+            "0.5.6",
+            "0.5.6.post2",
+            "0.5.9",
+            "0.5.10rc1",
+            "0.5.10",
+            "1.0.0",
+            "1.0.1",
+        ];
+        let releases = ordered.map(|version| release(version).expect("is a version"));
+        assert!(releases.is_sorted(), "{releases:?}");
+        assert!(release("1.0") == release("1.0.0"));
+        assert_eq!([release("nightly"), release("0.1-x")], [None, None]);
+    }
+}

@@ -1,0 +1,58 @@
+use super::Gpu;
+
+/// How fast a GPU and the memory of its host exchange pinned memory, GB/s in each direction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HostLink {
+    /// What it is.
+    pub name: &'static str,
+    /// From the GPU to the host.
+    pub to_host: f64,
+    /// From the host to the GPU.
+    pub to_device: f64,
+}
+
+const fn link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
+    HostLink {
+        name,
+        to_host,
+        to_device,
+    }
+}
+
+impl HostLink {
+    /// What copies reach on PCIe gen 5, for GPUs of which nothing else is known.
+    pub const PCIE_5: Self = link("PCIe gen 5 x16", 52.0, 52.0);
+    const PCIE_4: Self = link("PCIe gen 4 x16", 24.0, 24.0);
+    const C2C: Self = link("NVLink-C2C", 350.0, 380.0);
+    /// Two GPUs share a CPU.
+    const HALF_C2C: Self = link("half an NVLink-C2C", 175.0, 190.0);
+
+    /// That of a GPU, by the name of its data sheet.
+    pub fn of(gpu: &Gpu) -> Self {
+        let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
+        if starts(&["GB"]) {
+            Self::HALF_C2C
+        } else if starts(&["GH"]) {
+            Self::C2C
+        } else if starts(&["A100", "L4", "RTX-6000-Ada", "RTX-4090"]) {
+            Self::PCIE_4
+        } else {
+            Self::PCIE_5
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::gpu;
+
+    #[test]
+    fn a_gpu_is_linked_as_its_generation_is() {
+        let rate = |name| gpu(name).map(|gpu| HostLink::of(gpu).to_device);
+        assert_eq!(
+            ["H100", "A100", "L40S", "GH200", "GB200"].map(rate),
+            [Some(52.0), Some(24.0), Some(24.0), Some(380.0), Some(190.0)]
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! The memory of the host as a second prefix cache ([`HostTier`](crate::kv::HostTier)).
+//!
+//! A sequence that finds more there than on the GPU takes blocks and waits for their copy, as one does
+//! whose prompt comes from another engine; it is not running meanwhile, and cannot be preempted.
+//!
+//! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
+//! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
+
+use crate::kv::{BlockRequest, HostCounts, HostHit, Loaded};
+use crate::{Outbox, SimTime, Transfer};
+
+use super::Vllm;
+use super::plan::{AdmissionTurn, Pass};
+use super::seqs::{SeqState, Slot};
+use super::step::Step;
+
+impl Vllm {
+    /// The host's part of an admission, `cached` tokens being on the GPU: what becomes of the
+    /// sequence, or `None` when it goes on with what it has.
+    pub(super) fn load_from_host(
+        &mut self,
+        slot: Slot,
+        cached: u32,
+        pass: &mut Pass,
+    ) -> Option<AdmissionTurn> {
+        let seq = &mut self.seqs[slot];
+        if !seq.table.is_empty() {
+            // Blocks that have come are found on the GPU from now on.
+            if seq.loaded > 0 {
+                let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
+                self.pool
+                    .cache_full(&mut seq.table, plan, upto, &mut |event| events.push(event));
+                seq.settled = seq.table.settled();
+            }
+            return None;
+        }
+        let size = self.config.block_size;
+        let remote = seq.transfer == Transfer::RemotePrefill;
+        let plan = seq
+            .plan
+            .as_ref()
+            .filter(|_| !seq.skip_cache_read && !remote);
+        let (plan, host) = (plan?.clone(), self.host.as_mut()?);
+        let (id, known) = (seq.id, seq.known);
+        let most = known.saturating_sub(u32::from(!host.covers_all())) / size;
+        let (now, out) = (pass.now, &mut pass.out);
+        let hit = host.look_up(now, id, &plan, (cached / size, most), &mut |event| {
+            out.push_back((now, event));
+        });
+        let blocks = match hit {
+            HostHit::Wait => return Some(AdmissionTurn::Skip),
+            HostHit::Blocks(0) => return None,
+            HostHit::Blocks(blocks) => blocks,
+        };
+        let spare = match self.running.is_empty() {
+            true => 0,
+            false => self.watermark_blocks,
+        };
+        // Blocks for the rest are taken too: two that have a part each would wait for ever.
+        let tokens = (known + 1 + self.config.drafts()).min(self.seqs[slot].total);
+        let most = self.pool.usable().saturating_mul(size);
+        let need = BlockRequest {
+            prefix: cached,
+            tokens: tokens.min(most),
+            spare: spare.saturating_add(self.owed_to_prompts()),
+            ..BlockRequest::default()
+        };
+        if !self.allocate(slot, &need, pass.step) {
+            return Some(AdmissionTurn::Stop);
+        }
+        if let Some(host) = &mut self.host {
+            host.load(now, id, &plan, (cached / size, blocks));
+        }
+        self.waiting.remove(&self.seqs, slot);
+        let seq = &mut self.seqs[slot];
+        seq.state = SeqState::Fetching;
+        (seq.cached, seq.loaded) = (cached, blocks * size);
+        self.fetching += 1;
+        Some(AdmissionTurn::Next)
+    }
+
+    /// Blocks that running sequences lack for their prompts.
+    fn owed_to_prompts(&self) -> u32 {
+        let owed = self.running.iter().map(|&slot| {
+            let seq = &self.seqs[slot];
+            let whole = match seq.computed < seq.prompt {
+                true => self.pool.blocks_for(seq.prompt),
+                false => 0,
+            };
+            whole.saturating_sub(seq.table.len())
+        });
+        owed.sum()
+    }
+
+    /// What a step computes is to be stored when it has ended.
+    pub(super) fn offer_to_host(&mut self, step: &mut Step) {
+        let Some(host) = &mut self.host else {
+            return;
+        };
+        let size = self.config.block_size;
+        for entry in &step.entries {
+            let seq = &self.seqs[entry.slot];
+            let Some(plan) = &seq.plan else { continue };
+            let most = match host.keeps_outputs() {
+                true => u32::MAX,
+                false => seq.prompt,
+            };
+            let blocks = seq.computed.min(most) / size;
+            let events = &mut step.events;
+            let copy = host.offer(seq.id, plan, blocks, &mut |event| events.push(event));
+            step.stores.extend(copy);
+        }
+    }
+
+    /// Whether blocks of its prompt found no room yet: every step tries again.
+    pub(super) fn is_behind_in_host(&self, slot: Slot) -> bool {
+        let seq = &self.seqs[slot];
+        let both = self.host.as_ref().zip(seq.plan.as_ref());
+        both.is_some_and(|(host, plan)| {
+            host.is_behind(seq.id, plan, seq.prompt / self.config.block_size)
+        })
+    }
+
+    /// A step has ended: so have the copies that were over before, and its own begin.
+    pub(super) fn end_copies(&mut self, step: &mut Step, now: SimTime, out: &mut Outbox) {
+        self.complete_copies(now, out);
+        if let Some(host) = &mut self.host {
+            step.stores.drain(..).for_each(|copy| host.store(now, copy));
+        }
+    }
+
+    /// When the next copy ends.
+    #[cold]
+    pub(super) fn next_copied(&self) -> Option<SimTime> {
+        self.host.as_ref().and_then(|host| host.next_due())
+    }
+
+    /// While no step runs, the end of a copy is seen at once. False: none has ended.
+    pub(super) fn end_idle_copies(&mut self, due: SimTime, out: &mut Outbox) -> bool {
+        let Some(at) = self
+            .next_copied()
+            .filter(|&at| at <= due && self.flight.is_empty())
+        else {
+            return false;
+        };
+        self.complete_copies(at, out);
+        self.wake(at);
+        true
+    }
+
+    fn complete_copies(&mut self, now: SimTime, out: &mut Outbox) {
+        let Some(host) = &mut self.host else {
+            return;
+        };
+        let loaded = host.complete(now, &mut |event| out.push_back((now, event)));
+        for Loaded(id) in loaded {
+            let Some(slot) = self.seqs.find(id) else {
+                continue;
+            };
+            let seq = &mut self.seqs[slot];
+            if seq.state != SeqState::Fetching {
+                continue;
+            }
+            seq.state = SeqState::Waiting;
+            // The last token is computed here, for its logits.
+            seq.computed = (seq.cached + seq.loaded).min(seq.known - 1);
+            self.fetching -= 1;
+            self.waiting.insert(&self.seqs, slot);
+        }
+    }
+
+    /// Before others use the blocks of a victim, those that are being copied have been.
+    pub(super) fn wait_for_copies(&self, victim: Slot, step: &mut Step) {
+        if let Some(host) = &self.host {
+            step.copied = step.copied.max(host.copied(self.seqs[victim].id));
+        }
+    }
+
+    /// A sequence is over.
+    pub(super) fn leave_host(&mut self, slot: Slot) {
+        if let Some(host) = &mut self.host {
+            let seq = &self.seqs[slot];
+            host.ended(seq.id, seq.plan.as_ref());
+        }
+    }
+
+    /// Forgets what the memory of the host holds; false: there is none.
+    pub(super) fn reset_host(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+        let Some(host) = &mut self.host else {
+            return false;
+        };
+        // What the steps in flight did to it was before.
+        for step in &mut self.flight {
+            out.extend(step.events.drain(..).map(|event| (now, event)));
+        }
+        host.clear();
+        self.wake(now);
+        true
+    }
+
+    /// Sequences that wait until it is known what the host has of them, and what it holds.
+    pub(super) fn host_counts(&self) -> (usize, HostCounts) {
+        let host = self.host.as_ref();
+        host.map_or_else(Default::default, |host| (host.deferred, host.counts()))
+    }
+
+    /// What the memory of the host holds, one key for each chunk, in their order.
+    pub fn host_keys(&self) -> Vec<crate::BlockKey> {
+        let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.keys()).collect();
+        keys.sort_unstable();
+        keys
+    }
+}

@@ -1,0 +1,125 @@
+//! Step times from kernel tables. The tables of the fixture are made up: no measured time is in them.
+
+use std::path::Path;
+
+use serde_json::json;
+use vllm_sim_engine::latency::{Aic, AicSetup, Batch, MixedStep, Mla, ModelShape, Overhead};
+
+fn setup() -> AicSetup {
+    let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
+    AicSetup {
+        shape: ModelShape::from_config(&config).expect("is a shape"),
+        system: "h100_sxm".to_owned(),
+        backend: "vllm".to_owned(),
+        version: None,
+        tp: 1,
+        moe_ep: 1,
+        kv_bytes: 2,
+        qk_norm: false,
+        mixed: MixedStep::Sum,
+        overhead: Overhead::default(),
+    }
+}
+
+fn open(setup: &AicSetup) -> Result<Aic, String> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/aic");
+    Aic::open(&data, setup).map_err(|error| error.to_string())
+}
+
+/// ms of a kernel that moves so many bytes.
+fn moving(bytes: f64) -> f64 {
+    bytes * 2e-9 + 1e-3
+}
+
+#[test]
+fn a_pass_is_the_sum_of_its_kernels() {
+    let aic = open(&setup()).expect("can be opened");
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a}, by hand {b}");
+    let decode = 2.0 * (2.0 * moving(1024.0) + 0.10 + moving(1536.0) + 0.2) + moving(256.0) + 0.01;
+    near(aic.decode(2, 2, 10), decode);
+
+    // Eight rows of the first product lie between a row of an earlier version and one of this; the
+    // root of attention is blended; half of the tokens were there before.
+    let first = 0.04 - 0.03 * 4.0 / 60.0;
+    let attention = 0.256 * 0.75 + 1.1 * (2.0 * moving(192.0) + 2.0 * moving(64.0));
+    let layer = 2.0 * moving(4096.0) + first + 0.09 + moving(6144.0) + attention;
+    let prefill = 2.0 * layer + moving(1024.0) + 0.01;
+    near(aic.prefill(1, 8, 8), prefill);
+
+    let mut batch = Batch::default();
+    batch.add_decode(10, 1, None);
+    batch.add_decode(10, 1, None);
+    batch.add_chunk(8, 8, None);
+    near(aic.step_ms(&batch), prefill + decode);
+    let combined = open(&AicSetup {
+        mixed: MixedStep::Combined,
+        ..setup()
+    });
+    assert!(combined.expect("can be opened").step_ms(&batch) < prefill + decode);
+}
+
+#[test]
+fn overheads_are_beside_the_kernels() {
+    let plain = open(&setup()).expect("can be opened");
+    let overhead = Overhead {
+        step: 200.0,
+        sequence: 3.0,
+        mixed: 600.0,
+    };
+    let with = open(&AicSetup {
+        overhead,
+        ..setup()
+    })
+    .expect("can be opened");
+    let mut batch = Batch::default();
+    batch.add_decode(10, 1, None);
+    let more = |batch: &Batch| (with.step(batch) - plain.step(batch)).as_micros();
+    assert_eq!(more(&batch), 203);
+    batch.add_chunk(8, 0, None);
+    assert_eq!(more(&batch), 806);
+    assert!(with.step(&Batch::default()).is_zero());
+}
+
+#[test]
+fn what_is_not_in_the_tables_is_named() {
+    let error = |change: &dyn Fn(&mut AicSetup)| {
+        let mut setup = setup();
+        change(&mut setup);
+        open(&setup).expect_err("is not there")
+    };
+    assert_eq!(
+        error(&|setup| setup.system = "cray_1".to_owned()),
+        "the tables have no system \"cray_1\", there are h100_sxm"
+    );
+    assert_eq!(
+        error(&|setup| setup.version = Some("0.1.0".to_owned())),
+        "the tables do not answer for vllm 0.1.0 on h100_sxm, but for 0.2.0"
+    );
+    let narrow = error(&|setup| setup.shape.head_dim = 24);
+    assert!(narrow.contains("head_dim 24"), "{narrow}");
+    let small = error(&|setup| setup.shape.vocab = 8);
+    assert!(small.starts_with("gemm_perf has no n 8, k 64"), "{small}");
+    let split = error(&|setup| setup.tp = 2);
+    assert!(split.starts_with("custom_allreduce_perf has no"), "{split}");
+    let compressed = error(&|setup| {
+        setup.shape.mla = Some(Mla {
+            q_rank: 16,
+            kv_rank: 16,
+            rope_dim: 8,
+            nope_dim: 8,
+            v_dim: 8,
+        });
+        setup.backend = "sglang".to_owned();
+    });
+    assert!(
+        compressed.contains("for vLLM and DeepSeek's"),
+        "{compressed}"
+    );
+    let nowhere = Aic::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
+    assert!(
+        nowhere
+            .to_string()
+            .starts_with("/nowhere holds no kernel tables")
+    );
+}

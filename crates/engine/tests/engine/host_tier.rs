@@ -1,0 +1,377 @@
+//! The memory of the host as a second prefix cache, in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use vllm_sim_engine::kv::{HostRules, HostTierConfig};
+use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::{
+    BlockKey, BlockPlan, Command, Delays, Event, HostEvent, Outbox, Reset, Scheduler, SeqId,
+    Sequence, SimTime, Transfer,
+};
+
+use crate::invariants::{Input, Request, sequence};
+use crate::offline::{self, Log};
+
+const SIZE: u32 = 16;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Room for so many chunks of one block; a block takes 1 ms to the host and 2 ms back.
+fn tier(chunks: u32) -> HostTierConfig {
+    HostTierConfig {
+        rules: HostRules::Native,
+        chunks,
+        blocks_per_chunk: 1,
+        chunk_bytes: 1000,
+        outputs: false,
+        latency: Duration::ZERO,
+        chunk_time: (ms(1), ms(2)),
+    }
+}
+
+/// A prompt token takes 1 ms, a step with decodes 1 ms.
+fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
+    let delays = Delays {
+        prefill_per_token: ms(1),
+        itl: (ms(1), Duration::ZERO),
+        ..Delays::default()
+    };
+    VllmConfig {
+        latency: LatencyModel::Delays(Box::new(delays)),
+        num_gpu_blocks: blocks,
+        block_size: SIZE,
+        async_scheduling: false,
+        host_tier: tier,
+        kv_events: true,
+        ..VllmConfig::default()
+    }
+}
+
+/// A prompt of so many blocks and one token whose names begin with those of `family`.
+fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
+    let keys = (0..blocks + u64::from(output) / 16).map(|at| BlockKey(family * 1000 + at));
+    let plan = BlockPlan {
+        keys: keys.collect(),
+        block_size: SIZE,
+        ..BlockPlan::default()
+    };
+    Sequence {
+        plan: Some(Arc::new(plan)),
+        ..Sequence::new(SeqId(id), blocks as u32 * SIZE + 1, output)
+    }
+}
+
+fn at(ms: u64) -> SimTime {
+    SimTime::from_millis(ms)
+}
+
+/// When the first token of a sequence came out.
+fn first(log: &Log, id: u64) -> SimTime {
+    let mine = |event: &Event| matches!(event, Event::Tokens { id: of, .. } if of.0 == id);
+    let found = log.iter().find(|(_, event)| mine(event));
+    found.unwrap().0
+}
+
+/// Cached and loaded tokens of a sequence.
+fn reused(log: &Log, id: u64) -> (u32, u32) {
+    let found = log.iter().find_map(|(_, event)| match event {
+        Event::Scheduled {
+            id: of,
+            cached,
+            external,
+        } if of.0 == id => Some((*cached, *external)),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+fn host(log: &Log) -> impl Iterator<Item = &HostEvent> {
+    log.iter().filter_map(|(_, event)| match event {
+        Event::Host(event) => Some(&**event),
+        _ => None,
+    })
+}
+
+/// A prompt, another that takes its blocks, and the first one again.
+fn return_after_eviction(tier: Option<HostTierConfig>) -> Log {
+    let mut engine = Vllm::new(config(12, tier)).unwrap();
+    let arrivals = [
+        (at(0), prompt(0, 1, 10, 1)),
+        (at(1000), prompt(1, 2, 11, 1)),
+        (at(2000), prompt(2, 1, 10, 1)),
+    ];
+    offline::run(&mut engine, arrivals).unwrap()
+}
+
+#[test]
+fn a_first_token_comes_between_recomputing_and_a_hit_on_the_gpu() {
+    let ttft = |log: &Log| first(log, 2).since(at(2000));
+    let lost = return_after_eviction(None);
+    let kept = return_after_eviction(Some(tier(100)));
+    let mut large = Vllm::new(config(100, None)).unwrap();
+    let arrivals = [
+        (at(0), prompt(0, 1, 10, 1)),
+        (at(2000), prompt(2, 1, 10, 1)),
+    ];
+    let on_gpu = offline::run(&mut large, arrivals).unwrap();
+    assert_eq!(
+        [ttft(&lost), ttft(&kept), ttft(&on_gpu)],
+        // 161 tokens; ten blocks of 2 ms and a token; a token.
+        [ms(161), ms(21), ms(1)]
+    );
+    assert_eq!([reused(&lost, 2), reused(&on_gpu, 2)], [(0, 0), (160, 0)]);
+    assert_eq!(reused(&kept, 2), (0, 160));
+}
+
+#[test]
+fn copies_follow_the_step_and_each_other() {
+    let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
+    let arrivals = [(at(0), prompt(0, 1, 2, 1)), (at(0), prompt(1, 2, 3, 1))];
+    let log = offline::run(&mut engine, arrivals).unwrap();
+    let ends: Vec<SimTime> = log
+        .iter()
+        .filter(
+            |(_, event)| matches!(event, Event::Host(e) if matches!(**e, HostEvent::Copied { .. })),
+        )
+        .map(|(at, _)| *at)
+        .collect();
+    // Steps of 33 and 49 ms. The copy of the first ends within the second one, and is seen at its end.
+    assert_eq!(ends, [at(82), at(82 + 3)]);
+    assert_eq!(engine.host_keys().len(), 5);
+}
+
+#[test]
+fn what_is_generated_is_kept_only_when_it_is_wanted() {
+    for (outputs, kept) in [(false, 2), (true, 4)] {
+        let tier = HostTierConfig {
+            outputs,
+            ..tier(100)
+        };
+        let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+        let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 2, 40))]).unwrap();
+        assert_eq!(engine.host_keys().len(), kept, "{log:?}");
+    }
+}
+
+#[test]
+fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
+    let mut engine = Vllm::new(config(23, Some(tier(100)))).unwrap();
+    let arrivals = [
+        (at(0), prompt(0, 1, 10, 1)),
+        (at(1000), prompt(1, 2, 22, 1)),
+        (at(2000), prompt(2, 1, 10, 1)),
+        (at(2000), prompt(3, 1, 10, 1)),
+    ];
+    let log = offline::run(&mut engine, arrivals).unwrap();
+    assert_eq!((reused(&log, 2), reused(&log, 3)), ((0, 160), (160, 0)));
+    let waited = host(&log).find_map(|event| match event {
+        HostEvent::Answered { waited } => Some(*waited),
+        _ => None,
+    });
+    assert_eq!(waited, Some(ms(20)));
+    let loads =
+        host(&log).filter(|event| matches!(event, HostEvent::Copied { to_host: false, .. }));
+    assert_eq!(loads.count(), 1);
+}
+
+#[test]
+fn the_tail_of_the_oldest_request_leaves_first() {
+    let mut engine = Vllm::new(config(100, Some(tier(5)))).unwrap();
+    let arrivals = [
+        (at(0), prompt(0, 1, 3, 1)),
+        (at(1000), prompt(1, 2, 2, 1)),
+        (at(2000), prompt(2, 3, 1, 1)),
+        (at(3000), prompt(3, 4, 3, 1)),
+    ];
+    let log = offline::run(&mut engine, arrivals).unwrap();
+    let removed: Vec<Vec<u64>> = host(&log)
+        .filter_map(|event| match event {
+            HostEvent::Removed { keys } => Some(keys.iter().map(|(key, _)| key.0).collect()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(removed, [vec![1002], vec![1001, 1000, 2001]]);
+}
+
+#[test]
+fn a_prompt_that_finds_no_room_is_refused_whole_or_stored_in_part() {
+    for (rules, kept) in [(HostRules::Native, 0), (HostRules::Simple, 2)] {
+        let tier = HostTierConfig { rules, ..tier(2) };
+        let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+        let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 3, 1))]).unwrap();
+        assert_eq!(engine.host_keys().len(), kept);
+        assert!(host(&log).any(|event| *event == HostEvent::Refused));
+    }
+}
+
+#[test]
+fn a_chunk_of_several_blocks_is_found_whole_or_not_at_all() {
+    let tier = HostTierConfig {
+        blocks_per_chunk: 4,
+        ..tier(100)
+    };
+    let log = return_after_eviction(Some(tier));
+    // Two chunks of the ten blocks are full.
+    assert_eq!(reused(&log, 2), (0, 128));
+}
+
+#[test]
+fn it_survives_a_reset_of_the_prefix_cache_but_not_its_own() {
+    for (also_host, loaded) in [(false, 160), (true, 0)] {
+        let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
+        let mut log = offline::run(&mut engine, [(at(0), prompt(0, 1, 10, 1))]).unwrap();
+        let mut out = Outbox::new();
+        let reset = Command::ResetPrefixCache(Reset::WhenIdle);
+        assert!(engine.command(at(1000), reset, &mut out));
+        if also_host {
+            assert!(engine.command(at(1000), Command::ResetHostTier, &mut out));
+        }
+        log.extend(offline::run(&mut engine, [(at(1000), prompt(1, 1, 10, 1))]).unwrap());
+        assert_eq!(reused(&log, 1), (0, loaded));
+    }
+}
+
+/// The memory of a host: none, of a few chunks, or of more than there are.
+pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
+    let micros = prop_oneof![Just(0u64), 1..9000u64];
+    let tier = (
+        prop_oneof![3 => 1..40u32, 1 => Just(1000u32)],
+        1..4u32,
+        any::<bool>(),
+        any::<bool>(),
+        micros,
+        0..2000u64,
+    );
+    let tier = tier.prop_map(
+        |(chunks, size, simple, outputs, latency, each)| HostTierConfig {
+            rules: if simple {
+                HostRules::Simple
+            } else {
+                HostRules::Native
+            },
+            chunks,
+            blocks_per_chunk: size,
+            chunk_bytes: 1000,
+            outputs,
+            latency: Duration::from_micros(latency),
+            chunk_time: (Duration::from_micros(each), Duration::from_micros(each / 2)),
+        },
+    );
+    proptest::option::weighted(0.6, tier)
+}
+
+/// Holds what is told of the memory of the host against invariant 10; the keys that it has at the
+/// end.
+fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, TestCaseError> {
+    let mut held: HashSet<BlockKey> = HashSet::new();
+    for (_, event) in log {
+        let Event::Host(event) = event else { continue };
+        match &**event {
+            HostEvent::Stored {
+                plan,
+                chunks: stored,
+                blocks_per_chunk,
+            } => {
+                for chunk in stored {
+                    let key = plan.keys[((chunk + 1) * blocks_per_chunk - 1) as usize];
+                    prop_assert!(held.insert(key), "{:?} is stored twice", key);
+                }
+                prop_assert!(held.len() <= chunks as usize);
+            }
+            HostEvent::Removed { keys } if keys.is_empty() => held.clear(),
+            HostEvent::Removed { keys } => {
+                for (key, _) in keys {
+                    prop_assert!(held.remove(key), "{:?} was not stored", key);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut held: Vec<BlockKey> = held.into_iter().collect();
+    held.sort_unstable();
+    Ok(held)
+}
+
+/// Every token of a prompt that was not computed was on the GPU or stored in the memory of the host
+/// before, and none counts twice.
+fn check_reuse(
+    log: &[(SimTime, Event)],
+    inputs: &[(u64, Input)],
+    size: u32,
+) -> Result<(), TestCaseError> {
+    let requests = inputs.iter().filter_map(|(_, input)| match input {
+        Input::Submit(request) => Some(request),
+        _ => None,
+    });
+    let requests: Vec<&Request> = requests.collect();
+    let mut stored: HashSet<BlockKey> = HashSet::new();
+    for (_, event) in log {
+        match event {
+            Event::Host(event) => {
+                if let HostEvent::Stored {
+                    plan,
+                    chunks,
+                    blocks_per_chunk,
+                } = &**event
+                {
+                    for chunk in chunks {
+                        let blocks = chunk * blocks_per_chunk..(chunk + 1) * blocks_per_chunk;
+                        stored.extend(blocks.map(|block| plan.keys[block as usize]));
+                    }
+                }
+            }
+            Event::Scheduled {
+                id,
+                cached,
+                external,
+            } => {
+                let request = requests[id.0 as usize];
+                prop_assert!(cached + external <= request.prompt, "{:?}", event);
+                let plan = sequence(id.0, request, size).plan;
+                let remote = request.transfer == Transfer::RemotePrefill;
+                let Some(plan) = plan.filter(|_| !remote) else {
+                    prop_assert!(remote || *external == 0, "{:?}", event);
+                    continue;
+                };
+                for block in cached / size..(cached + external) / size {
+                    let key = plan.keys[block as usize];
+                    prop_assert!(stored.contains(&key), "{:?}: {:?}", event, key);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Empties the memory of the host. No event tells of it; the one that is logged here an engine never
+/// sends.
+pub(crate) fn reset_host(engine: &mut dyn Scheduler, now: SimTime, out: &mut Outbox) {
+    if engine.command(now, Command::ResetHostTier, out) {
+        let emptied = HostEvent::Removed { keys: Vec::new() };
+        out.push_back((now, Event::Host(Box::new(emptied))));
+    }
+}
+
+/// Holds an engine at rest, and all that it told, against invariant 10.
+pub(crate) fn check_host(
+    engine: &Vllm,
+    log: &[(SimTime, Event)],
+    inputs: &[(u64, Input)],
+) -> Result<(), TestCaseError> {
+    let tier = engine.config().host_tier.as_ref();
+    let chunks = tier.map_or(0, |tier| tier.chunks);
+    prop_assert_eq!(host_blocks(log, chunks)?, engine.host_keys());
+    let host = engine.stats().host;
+    prop_assert_eq!((host.storing, host.loading), (0, 0));
+    prop_assert_eq!(host.used as usize, engine.host_keys().len());
+    check_reuse(log, inputs, engine.config().block_size)
+}

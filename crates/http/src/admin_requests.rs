@@ -1,0 +1,132 @@
+//! `/admin/requests` and `/admin/replies`: what a test asks of a fake.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Uri};
+use serde_json::{Value, json};
+
+use super::admin::allowed;
+use super::app::App;
+use super::request_history::{RequestFilter, RequestHistory};
+use super::vllm::ok;
+use super::{body, query};
+use crate::error::Answer;
+use vllm_sim_engine::duration;
+use vllm_sim_service::scripted::ReplyRules;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+/// Requests that are shown unless asked otherwise.
+const SHOWN: usize = 1000;
+/// How long is waited unless asked otherwise, and at most.
+const WAIT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// `GET /admin/requests`: the requests so far; with `wait=N` once so many have ended.
+pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
+    allowed(&app, &headers)?;
+    let history = history(&app)?;
+    let query = RequestQuery::read(&uri)?;
+    if let Some(wanted) = query.wait {
+        let waited = history.wait(&query.filter, wanted, query.timeout).await;
+        waited.map_err(|have| {
+            let within = duration::show(query.timeout);
+            let words = format!("{have} of {wanted} requests have ended within {within}");
+            Fault::new(408, ErrorType::RequestTimeoutPhrase, words)
+        })?;
+    }
+    Ok(ok(&history.show(&query.filter, query.limit)))
+}
+
+/// `DELETE /admin/requests`: forgets them.
+pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&json!({"removed": history(&app)?.clear()})))
+}
+
+/// `GET /admin/replies`: the scripted replies, and how often each was used.
+pub(super) async fn replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    Ok(ok(&shown_replies(&app)))
+}
+
+/// `POST /admin/replies`: scripted replies (YAML or JSON) in place of those before.
+pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -> Answer {
+    allowed(&app, request.headers())?;
+    let bytes = body::read(&app, request.into_body()).await?;
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
+    let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
+    app.service.replies.set(Some(Arc::new(rules)));
+    Ok(ok(&shown_replies(&app)))
+}
+
+/// `DELETE /admin/replies`: nothing is scripted any more.
+pub(super) async fn end_replies(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
+    allowed(&app, &headers)?;
+    app.service.replies.set(None);
+    Ok(ok(&shown_replies(&app)))
+}
+
+fn shown_replies(app: &App) -> Value {
+    let rules = app.service.replies.rules();
+    json!({"replies": rules.map_or(json!([]), |rules| rules.to_json())})
+}
+
+fn history(app: &App) -> Result<&RequestHistory, Fault> {
+    app.history.as_deref().ok_or_else(|| {
+        let words = "no requests are recorded: start the server with --request-history N";
+        Fault::new(404, ErrorType::NotFound, words)
+    })
+}
+
+/// The query of `GET /admin/requests`.
+struct RequestQuery {
+    filter: RequestFilter,
+    limit: usize,
+    wait: Option<usize>,
+    timeout: Duration,
+}
+
+impl RequestQuery {
+    fn read(uri: &Uri) -> Result<Self, Fault> {
+        let mut query = Self {
+            filter: RequestFilter::default(),
+            limit: SHOWN,
+            wait: None,
+            timeout: WAIT.0,
+        };
+        let filter = &mut query.filter;
+        for (name, value) in query::pairs(uri) {
+            match name.as_str() {
+                "path" => filter.path = Some(value),
+                "model" => filter.model = Some(value),
+                "key" => filter.key = Some(value),
+                "status" => filter.status = Some(number(&name, &value)?),
+                "after" => filter.after = Some(number(&name, &value)?),
+                "limit" => query.limit = number(&name, &value)?,
+                "wait" => query.wait = Some(number(&name, &value)?),
+                "timeout" => {
+                    let time = duration::read(&value).ok().filter(|time| *time <= WAIT.1);
+                    query.timeout = time.ok_or_else(|| {
+                        let most = duration::show(WAIT.1);
+                        let words = format!("timeout is a duration up to {most}, not {value:?}");
+                        Fault::bad_request(words)
+                    })?;
+                }
+                _ => {
+                    let words = format!(
+                        "unknown parameter {name:?}; there are path, model, key, status, after, limit, wait, timeout"
+                    );
+                    return Err(Fault::bad_request(words));
+                }
+            }
+        }
+        Ok(query)
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Fault> {
+    let words = || Fault::bad_request(format!("{name} is a whole number from 0 on, not {value:?}"));
+    value.parse().map_err(|_| words())
+}

@@ -1,0 +1,159 @@
+//! The newest latencies one by one, for percentiles that buckets cannot give.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+/// Times to first token that an engine keeps.
+const FIRST_TOKENS: usize = 4_096;
+/// Times between tokens that an engine keeps.
+const GAPS: usize = 16_384;
+
+/// Percentiles of the newest latencies, in seconds; by nearest rank, so each was observed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// How many latencies they are of.
+    pub count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// The newest latencies of all engines; `None` where there was none since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RecentLatencies {
+    /// Time to first token: the newest 4,096 of each engine.
+    pub ttft: Option<Percentiles>,
+    /// Time between two outputs of a sequence: the newest 16,384 of each engine.
+    pub itl: Option<Percentiles>,
+}
+
+/// What one engine keeps; any thread may add, none waits.
+pub(super) struct Recent {
+    pub(super) ttft: Ring<FIRST_TOKENS>,
+    pub(super) itl: Ring<GAPS>,
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self {
+            ttft: Ring::new(),
+            itl: Ring::new(),
+        }
+    }
+
+    /// As in a process that starts now.
+    pub(super) fn clear(&self) {
+        self.ttft.clear();
+        self.itl.clear();
+    }
+}
+
+/// The newest `N` entries. Each is a number of seconds (`f32`, high half) and how often it was
+/// observed (low half; 0: no entry), in one word, so that a reader never sees half of one.
+pub(super) struct Ring<const N: usize> {
+    next: AtomicUsize,
+    /// Made at the first entry: most engines of a test never have one.
+    entries: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl<const N: usize> Ring<N> {
+    fn new() -> Self {
+        Self {
+            next: AtomicUsize::new(0),
+            entries: OnceLock::new(),
+        }
+    }
+
+    /// Keeps `seconds`, observed `times` times.
+    pub(super) fn add(&self, seconds: f64, times: u32) {
+        let entries = self
+            .entries
+            .get_or_init(|| (0..N).map(|_| AtomicU64::new(0)).collect());
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % N;
+        let word = u64::from((seconds as f32).to_bits()) << 32 | u64::from(times);
+        entries[at].store(word, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        for entry in self.entries.get().into_iter().flatten() {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Seconds and how often, in no order.
+    fn read(&self) -> impl Iterator<Item = (f32, u64)> + '_ {
+        let entries = self.entries.get().into_iter().flatten();
+        entries.filter_map(|entry| {
+            let word = entry.load(Ordering::Relaxed);
+            let times = word & u64::from(u32::MAX);
+            (times > 0).then(|| (f32::from_bits((word >> 32) as u32), times))
+        })
+    }
+}
+
+/// Over the rings of all engines.
+pub(super) fn percentiles<'a, const N: usize>(
+    rings: impl Iterator<Item = &'a Ring<N>>,
+) -> Option<Percentiles> {
+    let mut entries: Vec<(f32, u64)> = rings.flat_map(Ring::read).collect();
+    entries.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let count: u64 = entries.iter().map(|(_, times)| times).sum();
+    let nearest_rank = |percent: u64| {
+        let rank = (count * percent).div_ceil(100);
+        let mut seen = 0;
+        let found = entries.iter().find(|(_, times)| {
+            seen += times;
+            seen >= rank
+        });
+        found.map(|(seconds, _)| f64::from(*seconds))
+    };
+    Some(Percentiles {
+        count,
+        p50: nearest_rank(50)?,
+        p95: nearest_rank(95)?,
+        p99: nearest_rank(99)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<const N: usize>(rings: &[&Ring<N>]) -> Option<Percentiles> {
+        percentiles(rings.iter().copied())
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_observed() {
+        let (first, second) = (Ring::<100>::new(), Ring::<100>::new());
+        assert_eq!(of(&[&first, &second]), None);
+        for i in 0..50 {
+            first.add(f64::from(2 * i + 1), 1);
+            second.add(f64::from(2 * i + 2), 1);
+        }
+        let Some(found) = of(&[&first, &second]) else {
+            panic!("no percentiles of 100 values");
+        };
+        assert_eq!(
+            (found.count, found.p50, found.p95, found.p99),
+            (100, 50.0, 95.0, 99.0)
+        );
+    }
+
+    #[test]
+    fn repeated_values_count_as_often_and_old_ones_leave() {
+        let ring = Ring::<3>::new();
+        for (seconds, times) in [(9.0, 1), (1.0, 98), (2.0, 1), (3.0, 1)] {
+            ring.add(seconds, times);
+        }
+        let found = of(&[&ring]).map(|p| (p.count, p.p50, p.p95, p.p99));
+        assert_eq!(found, Some((100, 1.0, 1.0, 2.0)));
+        ring.clear();
+        assert_eq!(of(&[&ring]), None);
+    }
+}

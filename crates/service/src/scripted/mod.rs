@@ -1,0 +1,310 @@
+//! Scripted replies: what is said, called or refused when a message matches.
+//!
+//! A list of rules. The first one that matches a request and is not used up answers it; without one
+//! the server answers as it does anyway. What matches is looked for in the text of the last message,
+//! of the prompt where there are no messages.
+
+mod read;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::fault::Failure;
+use crate::generate::tools::ToolCall;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+pub use read::ScriptedReplyError;
+
+/// The rules in force, of all edges of a service.
+#[derive(Debug, Default)]
+pub struct ScriptedReplies(ArcSwapOption<ReplyRules>);
+
+/// Rules, in the order in which they are tried.
+#[derive(Debug)]
+pub struct ReplyRules(Vec<Rule>);
+
+/// What happens to requests of one kind.
+#[derive(Debug)]
+struct Rule {
+    condition: Condition,
+    /// What is said; `None`: the rule only fails requests.
+    reply: Option<Arc<ScriptedReply>>,
+    failure: Option<ScriptedFailure>,
+    /// How many replies it gives; `None`: any number.
+    times: Option<u64>,
+    /// Requests that it has failed.
+    failed: AtomicU64,
+    /// Requests that it has answered.
+    answered: AtomicU64,
+    /// As it was written.
+    source: Value,
+}
+
+/// Which requests a rule is for: all that is given holds.
+#[derive(Debug, Default)]
+struct Condition {
+    /// A part of the last message's text.
+    contains: Option<String>,
+    /// What is found in it.
+    matches: Option<Regex>,
+    /// The model that is asked for.
+    model: Option<String>,
+}
+
+/// A reply, word by word.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScriptedReply {
+    /// A thought before it, shown where the server has a reasoning parser.
+    pub reasoning: Option<String>,
+    /// The text.
+    pub text: String,
+    /// Calls of tools behind the text.
+    pub calls: Vec<ToolCall>,
+    /// When its tokens come; `None`: as the engine has them.
+    pub pace: Option<Pace>,
+}
+
+/// When the tokens of a reply come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// From the start to the first.
+    pub first_token: Duration,
+    /// From one to the next.
+    pub between_tokens: Duration,
+}
+
+/// How requests fail before they are answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ScriptedFailure {
+    /// How many.
+    times: u64,
+    error: ScriptedError,
+    /// `Retry-After`, in seconds.
+    retry_after_seconds: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ScriptedError {
+    Failure(Failure),
+    Status(u16),
+}
+
+impl ScriptedReplies {
+    /// Rules from now on, as they have been used so far; `None`: none.
+    pub fn set(&self, rules: Option<Arc<ReplyRules>>) {
+        self.0.store(rules);
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Option<Arc<ReplyRules>> {
+        self.0.load_full()
+    }
+
+    /// What is scripted for a request whose last message is `text`.
+    ///
+    /// # Errors
+    /// The failure that the script has in store for it, and its name among faults.
+    pub(crate) fn choose(
+        &self,
+        text: &str,
+        model: &str,
+    ) -> Result<Option<Arc<ScriptedReply>>, (Fault, &'static str)> {
+        // Without a script this is one load.
+        match &*self.0.load() {
+            None => Ok(None),
+            Some(rules) => rules.choose(text, model),
+        }
+    }
+}
+
+impl ReplyRules {
+    fn choose(
+        &self,
+        text: &str,
+        model: &str,
+    ) -> Result<Option<Arc<ScriptedReply>>, (Fault, &'static str)> {
+        for rule in &self.0 {
+            if !rule.condition.holds(text, model) {
+                continue;
+            }
+            if let Some(failure) = &rule.failure
+                && below(&rule.failed, Some(failure.times))
+            {
+                return Err(failure.fault(model));
+            }
+            if let Some(reply) = &rule.reply
+                && below(&rule.answered, rule.times)
+            {
+                return Ok(Some(reply.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Each rule as it was written, and how often it was used.
+    pub fn to_json(&self) -> Value {
+        let rules = self.0.iter().map(|rule| {
+            json!({
+                "rule": rule.source,
+                "failed": rule.failed.load(Ordering::Relaxed),
+                "answered": rule.answered.load(Ordering::Relaxed),
+            })
+        });
+        rules.collect()
+    }
+}
+
+/// Counts one more, unless there were so many already.
+fn below(count: &AtomicU64, most: Option<u64>) -> bool {
+    let more = |count: u64| most.is_none_or(|most| count < most).then_some(count + 1);
+    let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    counted.is_ok()
+}
+
+impl Condition {
+    fn holds(&self, text: &str, model: &str) -> bool {
+        let contains = self.contains.as_ref();
+        let matches = self.matches.as_ref();
+        contains.is_none_or(|part| text.contains(part.as_str()))
+            && matches.is_none_or(|regex| regex.is_match(text))
+            && self.model.as_ref().is_none_or(|name| name == model)
+    }
+}
+
+impl ScriptedFailure {
+    fn fault(&self, model: &str) -> (Fault, &'static str) {
+        let (fault, name) = match self.error {
+            ScriptedError::Failure(failure) => {
+                let status = failure.status();
+                let kind = ErrorType::of_status(status);
+                let fault = Fault {
+                    param: failure.param().map(str::to_owned),
+                    ..Fault::new(status, kind, failure.message(model))
+                };
+                (fault, failure.name())
+            }
+            ScriptedError::Status(status) => {
+                let words = format!("Scripted error (code {status})");
+                let kind = ErrorType::of_status(status);
+                (Fault::new(status, kind, words), "return_error")
+            }
+        };
+        let retry_after_seconds = self.retry_after_seconds;
+        let fault = Fault {
+            retry_after_seconds,
+            ..fault
+        };
+        (fault, name)
+    }
+}
+
+impl ScriptedReply {
+    /// When so many tokens come, from the start of the sequence.
+    pub(crate) fn times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
+        let pace = self.pace?;
+        let at = |token| pace.first_token + pace.between_tokens * token;
+        Some((0..tokens).map(at).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(rules: &ReplyRules, text: &str) -> Result<Option<String>, u16> {
+        let chosen = rules.choose(text, "demo");
+        let chosen = chosen.map_err(|(fault, _)| fault.status)?;
+        Ok(chosen.map(|reply| reply.text.clone()))
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_and_is_not_used_up_answers() {
+        let rules = ReplyRules::from_yaml(
+            "- {when: {contains: sun}, say: once, times: 1}\n\
+             - {when: {matches: '(?i)^SUN'}, say: again}\n\
+             - {when: {model: other}, say: never}\n",
+        )
+        .unwrap();
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(said(&rules, "sunny"), some("once"));
+        assert_eq!(said(&rules, "sunny"), some("again"));
+        assert_eq!(said(&rules, "the sun"), Ok(None));
+        assert_eq!(rules.to_json()[0]["answered"], 1);
+    }
+
+    #[test]
+    fn a_rule_fails_so_many_requests_and_then_answers() {
+        let rules = ReplyRules::from_yaml(
+            "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n",
+        )
+        .unwrap();
+        let (fault, name) = rules.choose("x", "demo").unwrap_err();
+        assert_eq!((fault.status, name), (429, "rate_limit"));
+        assert_eq!(fault.retry_after_seconds, Some(3));
+        assert_eq!(said(&rules, "x"), Err(429));
+        assert_eq!(said(&rules, "x"), Ok(Some("fine".to_owned())));
+    }
+
+    #[test]
+    fn tokens_come_at_the_pace_of_the_rule() {
+        let rules =
+            ReplyRules::from_yaml("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
+        let reply = rules.unwrap().choose("", "").unwrap().unwrap();
+        let times = [1000, 1020, 1040].map(Duration::from_millis);
+        assert_eq!(reply.times(3).as_deref(), Some(&times[..]));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        for (text, words) in [
+            ("{}", "a list of rules was expected"),
+            ("- {}", "replies[0]: one of say, call and fail is needed"),
+            ("- {say: a, tell: b}", "replies[0]: unknown key \"tell\""),
+            ("- {say: 1}", "replies[0]: 'say' is a text, not 1"),
+            (
+                "- {say: a}\n- {say: a, when: {matches: '('}}",
+                "replies[1]: 'when': 'matches'",
+            ),
+            (
+                "- {say: a, when: {text: b}}",
+                "replies[0]: 'when': unknown key \"text\"",
+            ),
+            (
+                "- {call: {arguments: {}}}",
+                "replies[0]: 'call' needs a 'name'",
+            ),
+            (
+                "- {say: a, times: 0}",
+                "replies[0]: 'times' is a whole number from 1 on",
+            ),
+            (
+                "- {say: a, pace: {first_token: x}}",
+                "replies[0]: 'pace': 'first_token'",
+            ),
+            (
+                "- {fail: {pace: {}, call: {name: a}}}",
+                "'fail': unknown key \"pace\"",
+            ),
+            (
+                "- {fail: {error: oops}}",
+                "replies[0]: 'error' is rate_limit",
+            ),
+            (
+                "- {fail: {error: 200}}",
+                "or a status from 400 to 599, not 200",
+            ),
+            (
+                "- {fail: {error: 500}, pace: {}}",
+                "replies[0]: 'pace' needs say or call",
+            ),
+        ] {
+            let error = ReplyRules::from_yaml(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

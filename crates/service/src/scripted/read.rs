@@ -1,0 +1,215 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{Condition, Pace, ReplyRules, Rule, ScriptedError, ScriptedFailure, ScriptedReply};
+use crate::fault::Failure;
+use crate::generate::tools::ToolCall;
+use vllm_sim_engine::duration;
+
+/// Most rules of a script.
+const MOST: usize = 10_000;
+
+const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
+
+/// What is wrong with a script, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ScriptedReplyError(String);
+
+impl ReplyRules {
+    /// Reads a YAML text (JSON is YAML): a list of rules, or a mapping whose `replies` is one.
+    ///
+    /// # Errors
+    /// [`ScriptedReplyError`] with the rule and field it is about.
+    pub fn from_yaml(text: &str) -> Result<Self, ScriptedReplyError> {
+        let value: Option<Value> = serde_saphyr::from_str(text)
+            .map_err(|error| ScriptedReplyError(format!("replies: not YAML: {error}")))?;
+        let value = value.unwrap_or_default();
+        let list = match &value {
+            Value::Object(fields) if fields.len() == 1 => fields.get("replies"),
+            list => Some(list),
+        };
+        let Some(Value::Array(rules)) =
+            list.filter(|list| list.as_array().is_some_and(|rules| rules.len() <= MOST))
+        else {
+            let words = format!("replies: a list of rules was expected, {MOST} at most");
+            return Err(ScriptedReplyError(words));
+        };
+        let rules = rules.iter().enumerate().map(|(index, value)| {
+            rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
+        });
+        rules.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn rule(value: &Value) -> Result<Rule, String> {
+    let fields = mapping(value, KEYS)?;
+    let condition = match given(fields, "when") {
+        None => Condition::default(),
+        Some(when) => condition(when).map_err(|why| format!("'when': {why}"))?,
+    };
+    let text = text(fields, "say")?;
+    let calls = match given(fields, "call") {
+        None => Vec::new(),
+        Some(Value::Array(calls)) => calls.iter().map(call).collect::<Result<_, _>>()?,
+        Some(one) => vec![call(one)?],
+    };
+    let speaks = text.is_some() || !calls.is_empty();
+    let reasoning = self::text(fields, "reasoning")?;
+    let pace = match given(fields, "pace") {
+        None => None,
+        Some(pace) => Some(self::pace(pace).map_err(|why| format!("'pace': {why}"))?),
+    };
+    let times = whole(fields, "times", 1)?;
+    let failure = match given(fields, "fail") {
+        None => None,
+        Some(fail) => Some(failure(fail)?),
+    };
+    if !speaks {
+        if failure.is_none() {
+            return Err("one of say, call and fail is needed".to_owned());
+        }
+        for key in ["reasoning", "pace", "times"] {
+            if given(fields, key).is_some() {
+                return Err(format!("'{key}' needs say or call"));
+            }
+        }
+    }
+    let reply = speaks.then(|| {
+        Arc::new(ScriptedReply {
+            reasoning,
+            text: text.unwrap_or_default(),
+            calls,
+            pace,
+        })
+    });
+    Ok(Rule {
+        condition,
+        reply,
+        failure,
+        times,
+        failed: 0.into(),
+        answered: 0.into(),
+        source: value.clone(),
+    })
+}
+
+fn condition(value: &Value) -> Result<Condition, String> {
+    let fields = mapping(value, "contains, matches, model")?;
+    let matches = match text(fields, "matches")? {
+        None => None,
+        Some(pattern) => {
+            let regex = Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?;
+            Some(regex)
+        }
+    };
+    Ok(Condition {
+        contains: text(fields, "contains")?,
+        matches,
+        model: text(fields, "model")?,
+    })
+}
+
+/// `{name: N, arguments: {…}}`; the arguments are printed as a model prints them, with blanks.
+fn call(value: &Value) -> Result<ToolCall, String> {
+    let fields = mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;
+    let name = text(fields, "name")?.filter(|name| !name.is_empty());
+    let arguments = match given(fields, "arguments") {
+        None => "{}".to_owned(),
+        // A text is taken as it is: arguments that are no JSON can be tried, too.
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => vllm_sim_python::json::dumps(value),
+    };
+    Ok(ToolCall {
+        name: name.ok_or("'call' needs a 'name'")?,
+        arguments,
+    })
+}
+
+fn pace(value: &Value) -> Result<Pace, String> {
+    let fields = mapping(value, "first_token, between_tokens")?;
+    let time = |key: &str| match given(fields, key) {
+        None => Ok(Duration::ZERO),
+        Some(value) => {
+            let typed = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            duration::read(&typed)
+                .map_err(|why| format!("'{key}': {value} is not a duration such as 20ms: {why}"))
+        }
+    };
+    Ok(Pace {
+        first_token: time("first_token")?,
+        between_tokens: time("between_tokens")?,
+    })
+}
+
+fn failure(value: &Value) -> Result<ScriptedFailure, String> {
+    let keys = "times, error, retry_after";
+    let fields = mapping(value, keys).map_err(|why| format!("'fail': {why}"))?;
+    let given_error = given(fields, "error");
+    let named = given_error.and_then(Value::as_str).and_then(Failure::named);
+    let status = given_error.and_then(Value::as_u64);
+    let error = match (named, status) {
+        (Some(failure), _) => ScriptedError::Failure(failure),
+        (None, Some(status @ 400..=599)) => ScriptedError::Status(status as u16),
+        _ => {
+            let names = Failure::ALL.map(Failure::name).join(", ");
+            let shown = given_error.cloned().unwrap_or_default();
+            return Err(format!(
+                "'error' is {names} or a status from 400 to 599, not {shown}"
+            ));
+        }
+    };
+    let seconds = whole(fields, "retry_after", 0)?;
+    let seconds = seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+    Ok(ScriptedFailure {
+        times: whole(fields, "times", 1)?.unwrap_or(u64::MAX),
+        error,
+        retry_after_seconds: seconds,
+    })
+}
+
+/// A mapping that has only these keys.
+fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
+    let Value::Object(fields) = value else {
+        return Err(format!(
+            "a mapping with the keys {keys} was expected, not {value}"
+        ));
+    };
+    match fields
+        .keys()
+        .find(|key| keys.split(", ").all(|known| known != **key))
+    {
+        Some(key) => Err(format!("unknown key {key:?}; there are {keys}")),
+        None => Ok(fields),
+    }
+}
+
+fn given<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+    fields.get(key).filter(|value| !value.is_null())
+}
+
+fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+    match given(fields, key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(other) => Err(format!("'{key}' is a text, not {other}")),
+    }
+}
+
+fn whole(fields: &Map<String, Value>, key: &str, least: u64) -> Result<Option<u64>, String> {
+    let Some(value) = given(fields, key) else {
+        return Ok(None);
+    };
+    match value.as_u64().filter(|number| *number >= least) {
+        Some(number) => Ok(Some(number)),
+        None => Err(format!(
+            "'{key}' is a whole number from {least} on, not {value}"
+        )),
+    }
+}

@@ -1,0 +1,133 @@
+//! What a server says when it starts, and the file of `--ready-file`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::server::{Fleet, Server};
+use vllm_sim_config::{CliMode, Loaded};
+
+/// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.
+pub(super) fn log_start(loaded: &Loaded) {
+    let model = &loaded.config.model;
+    let command_line = match model.cli_mode {
+        CliMode::Llmd => "llm-d-inference-sim",
+        CliMode::Vllm => "vllm serve",
+    };
+    // Not `Debug` of it, which shows keys.
+    let arguments = Value::Object(loaded.to_json_chosen());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        vllm = model.vllm_version,
+        command_line,
+        %arguments,
+        "starting"
+    );
+    let configuration = Value::Object(loaded.to_json());
+    tracing::debug!(%configuration, "all arguments");
+}
+
+/// One line: where the servers are, and what is there.
+pub(super) fn log_listening(fleet: &Fleet) {
+    let Some(first) = fleet.servers().first() else {
+        return;
+    };
+    let config = first.app().config();
+    let model = config.model.served_names.first();
+    let model = model.map(String::as_str).unwrap_or_default();
+    let servers = fleet.servers().len();
+    let seed = first.app().service().settings().seed;
+    let docs = match config.server.disable_fastapi_docs {
+        true => "off",
+        false => "/docs",
+    };
+    match url(first) {
+        Some(url) => tracing::info!(
+            url,
+            model,
+            servers,
+            seed,
+            api = "/v1",
+            docs,
+            dashboard = "/dashboard",
+            metrics = "/metrics",
+            "listening"
+        ),
+        None => tracing::info!(model, servers, seed, "listening on the Unix socket"),
+    }
+}
+
+/// Where a client on this machine finds a server; `None` on a Unix socket.
+fn url(server: &Server) -> Option<String> {
+    let address = server.address?;
+    let scheme = match server.app().config().server.tls {
+        Some(_) => "https",
+        None => "http",
+    };
+    Some(format!("{scheme}://{}", reachable(address)))
+}
+
+/// The loopback address in place of all interfaces, which some clients cannot connect to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// The file of `--ready-file`: there while the server listens.
+pub(super) struct ReadyFile(PathBuf);
+
+impl ReadyFile {
+    /// Takes away what an earlier run left, so that nobody takes it for this one.
+    pub(super) fn clear(path: &Path) {
+        let _ = std::fs::remove_file(path);
+    }
+
+    /// Writes where the servers of `fleet` are. It appears whole: it is renamed into place.
+    ///
+    /// # Errors
+    /// A text that names the file.
+    pub(super) fn write(path: &Path, fleet: &Fleet) -> Result<Self, String> {
+        let text = format!("{}\n", description(fleet));
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}", std::process::id()));
+        std::fs::write(&draft, text)
+            .and_then(|()| std::fs::rename(&draft, path))
+            .map_err(|error| {
+                let _ = std::fs::remove_file(&draft);
+                format!("--ready-file {}: {error}", path.display())
+            })?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for ReadyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`; a Unix socket is `{"uds": …}`.
+fn description(fleet: &Fleet) -> Value {
+    let servers: Vec<Value> = fleet
+        .servers()
+        .iter()
+        .map(|server| {
+            let config = server.app().config();
+            match (url(server), server.address) {
+                (Some(url), Some(address)) => {
+                    let grpc = server.grpc_address.unwrap_or(address);
+                    json!({"url": url, "grpc": reachable(grpc).to_string()})
+                }
+                _ => json!({"uds": config.server.uds}),
+            }
+        })
+        .collect();
+    let first = fleet.servers().first();
+    let model = first.and_then(|server| server.app().config().model.served_names.first().cloned());
+    json!({"pid": std::process::id(), "model": model, "servers": servers})
+}

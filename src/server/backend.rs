@@ -1,0 +1,131 @@
+//! What stands behind every edge: engines, those who observe them, and the service over them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::engines;
+use super::error::StartError;
+use super::observers::EngineObservers;
+use super::scenario::FaultCounter;
+use super::setup;
+use super::texts::Texts;
+use vllm_sim_config::{Compat, Config};
+use vllm_sim_engine::Command;
+use vllm_sim_engine::driver::{LiveEngine, Observer};
+#[cfg(feature = "zmq")]
+use vllm_sim_observe::kv_transfer::ReadListener;
+use vllm_sim_observe::metrics::Metrics;
+use vllm_sim_service::generate::Generator;
+use vllm_sim_service::{Models, Service, Settings};
+
+/// Running engines and the service over them.
+pub(super) struct Backend {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) live: Vec<LiveEngine>,
+    pub(super) service: Arc<Service>,
+    observers: EngineObservers,
+    #[cfg(feature = "zmq")]
+    _listeners: Vec<ReadListener>,
+}
+
+/// What a backend is started with besides its configuration.
+pub(super) struct BackendParts {
+    /// Tokenizer and dataset.
+    pub(super) texts: Texts,
+    /// Paths that requests are counted by.
+    pub(super) paths: Vec<String>,
+    /// The zero of the engines' clock.
+    pub(super) started: Instant,
+    /// The server's port, as events name it.
+    pub(super) port: u16,
+    /// Who else hears the first engine.
+    pub(super) observer: Option<Box<dyn Observer>>,
+}
+
+impl Backend {
+    /// Starts the engines of `config`.
+    ///
+    /// # Errors
+    /// [`StartError`] for an engine that cannot be built or an observer that cannot be opened.
+    pub(super) fn start(config: &Config, parts: BackendParts) -> Result<Self, StartError> {
+        let metrics = Metrics::new(setup::metrics(config, parts.paths));
+        let seed = config.content.seed.unwrap_or_else(clock_seed);
+        tracing::debug!(seed, "seed");
+        let observers = EngineObservers::open(config, &metrics)?;
+        let clock = (parts.started, parts.port);
+        let live = engines::start(config, seed, clock, &observers, parts.observer)?;
+        let service = Arc::new(service(config, parts.texts, seed, live.clone()));
+        #[cfg(feature = "zmq")]
+        let listeners = super::prefill::listen(config, &service);
+        let counter = FaultCounter(metrics.clone());
+        service.faults.report_to(Arc::new(counter));
+        Ok(Self {
+            metrics,
+            live,
+            service,
+            observers,
+            #[cfg(feature = "zmq")]
+            _listeners: listeners,
+        })
+    }
+
+    /// Lets what runs end within `patience`, then cuts it.
+    pub(super) async fn drain(&self, patience: Duration) {
+        let drained = async {
+            while self.service.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(patience, drained).await.is_err() {
+            self.service.command(&Command::CancelAll);
+        }
+    }
+
+    /// Stops the engines and sends what their observers still have.
+    pub(super) async fn close(self) {
+        for live in &self.live {
+            live.stop();
+        }
+        self.observers.close().await;
+    }
+}
+
+fn service(config: &Config, texts: Texts, seed: u64, live: Vec<LiveEngine>) -> Service {
+    let models = Models::new(
+        &config.model.served_names,
+        config.api.skip_model_name_validation,
+    );
+    for module in &config.lora.modules {
+        let base = module.base_model_name.clone();
+        if let Err(error) = models.load(&module.name, &module.path, base, false) {
+            tracing::warn!(%error, "adapter not loaded");
+        }
+    }
+    let settings = Settings {
+        max_model_len: config.model.max_model_len,
+        seed,
+        // llm-d draws on from its seed: the next answer to the same prompt is another one.
+        repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
+        admission: config.engine.admission,
+        tools: config.content.tools.clone(),
+        hashes: setup::hashes(config),
+        traced: config.server.otlp_traces_endpoint.is_some(),
+        followed: config.metrics.kv_cache,
+        role: config.engine.role,
+        ngram: setup::ngram(config),
+    };
+    let mut generator = Generator::new(config.content.mode, seed, texts.tokenizer)
+        .with_whole_echo(!config.content.echo_cut)
+        .with_mute(config.model.tokenizer.skip_init);
+    if let Some(recordings) = texts.recordings {
+        generator = generator.with_recordings(recordings);
+    }
+    Service::new(models, generator, live, settings)
+}
+
+#[expect(clippy::disallowed_methods, reason = "nobody chose a seed")]
+fn clock_seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}

@@ -1,0 +1,242 @@
+//! Engines without an HTTP server: each joins an API server of vLLM.
+
+use std::time::Duration;
+#[cfg(feature = "zmq")]
+use std::{sync::Arc, time::Instant};
+
+use tokio::task::JoinSet;
+
+use super::backend::Backend;
+#[cfg(feature = "zmq")]
+use super::backend::BackendParts;
+use super::error::StartError;
+#[cfg(feature = "zmq")]
+use super::{features, scenario, stats_log, texts::Texts};
+use vllm_sim_config::Loaded;
+#[cfg(feature = "zmq")]
+use {
+    vllm_sim_config::Config,
+    vllm_sim_engine::latency::ModelShape,
+    vllm_sim_engine_core::{CoreError, EngineCore, Parts, Steps, Waves, observe},
+    vllm_sim_http::{AdminState, Availability, ServerControls},
+};
+
+/// The engines of this process, one for each rank; each one has a service of its own.
+pub struct Headless {
+    ranks: Vec<Rank>,
+    /// Settings of all ranks, and the scenario that lies over them.
+    #[cfg(feature = "zmq")]
+    admin_state: AdminState,
+    logging: JoinSet<()>,
+    shutdown_timeout: Duration,
+}
+
+struct Rank {
+    backend: Backend,
+    /// Once everything that it answers by is in force.
+    #[cfg(feature = "zmq")]
+    core: Option<EngineCore>,
+    #[cfg(feature = "zmq")]
+    controls: Arc<ServerControls>,
+}
+
+#[cfg(feature = "zmq")]
+impl Headless {
+    /// Starts them. They join as soon as the API server is there.
+    ///
+    /// # Errors
+    /// [`StartError`], with nothing left running.
+    pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+        let config = loaded.config.clone();
+        features::check(&config)?;
+        let texts = Texts::open(&config).await?;
+        if texts.tokenizer.eos().is_none() {
+            tracing::warn!(
+                "this tokenizer has no end of sequence: it may not be the front end's, whose text is then not what was meant"
+            );
+        }
+        for flag in without_effect(&config) {
+            tracing::warn!("{flag} has no effect behind an API server of vLLM");
+        }
+        if config.faults.replies.is_some() {
+            tracing::warn!("--replies are not said behind an API server of vLLM");
+        }
+        let mut headless = Self {
+            ranks: Vec::new(),
+            admin_state: AdminState::default(),
+            logging: JoinSet::new(),
+            shutdown_timeout: config.server.shutdown_timeout,
+        };
+        match headless.start_ranks(&loaded, &texts) {
+            Ok(()) => Ok(headless),
+            Err(error) => {
+                headless.shutdown().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn start_ranks(&mut self, loaded: &Loaded, texts: &Texts) -> Result<(), StartError> {
+        let config = &loaded.config;
+        let scenario = scenario::read(config)?;
+        let (first, count) = config.engine.parallel.local_ranks;
+        let waves = waves(config);
+        let mut cores = Vec::new();
+        for rank in first..first + count {
+            let mut loaded = loaded.clone();
+            loaded.config.engine.parallel.local_ranks = (rank, 1);
+            cores.push(self.add(loaded, texts.clone(), waves.clone())?);
+        }
+        // The first request is one of the scenario's.
+        scenario::start(&self.admin_state, config, scenario)?;
+        for (rank, (parts, steps)) in self.ranks.iter_mut().zip(cores) {
+            rank.core = Some(EngineCore::start(parts, steps)?);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the engine's clock starts here")]
+    fn add(
+        &mut self,
+        loaded: Loaded,
+        texts: Texts,
+        waves: Option<Arc<Waves>>,
+    ) -> Result<(Parts, Steps), StartError> {
+        let config = loaded.config.clone();
+        let (observer, steps) = observe(&config);
+        let parts = BackendParts {
+            texts,
+            paths: Vec::new(),
+            started: Instant::now(),
+            port: config.server.port,
+            observer: Some(Box::new(observer)),
+        };
+        let backend = Backend::start(&config, parts)?;
+        let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
+        let controls = Arc::new(ServerControls::new(&config, service, metrics));
+        self.admin_state.join(&controls, loaded);
+        let availability = controls.availability();
+        if let Some((engines, every)) = stats_log::engines(&config, &backend.metrics, &backend.live)
+        {
+            self.logging.spawn(stats_log::run(engines, every));
+        }
+        let parts = Parts {
+            rank: config.engine.parallel.local_ranks.0,
+            service: backend.service.clone(),
+            config: Arc::new(config),
+            is_gone: Arc::new(move || is_gone(&availability.borrow())),
+            waves,
+        };
+        self.ranks.push(Rank {
+            backend,
+            core: None,
+            controls,
+        });
+        Ok((parts, steps))
+    }
+
+    /// Waits until one of them cannot go on.
+    pub async fn failed(&mut self) -> StartError {
+        use std::future::Future;
+        use std::pin::pin;
+        use std::task::Poll;
+
+        let mut failures: Vec<_> = self
+            .ranks
+            .iter_mut()
+            .map(|rank| Box::pin(rank.failed()))
+            .collect();
+        let mut first = pin!(std::future::poll_fn(move |cx| {
+            let mut found = failures.iter_mut().map(|f| f.as_mut().poll(cx));
+            found.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        }));
+        first.as_mut().await.into()
+    }
+}
+
+#[cfg(feature = "zmq")]
+impl Rank {
+    /// Waits until it cannot go on: it broke, or a scenario takes its process away.
+    async fn failed(&mut self) -> CoreError {
+        let mut availability = self.controls.availability();
+        let Some(core) = &mut self.core else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            error = core.failed() => return error,
+            Ok(_) = availability.wait_for(is_gone) => {}
+        }
+        core.kill();
+        core.failed().await
+    }
+}
+
+/// An engine that front ends have joined cannot come back.
+#[cfg(feature = "zmq")]
+fn is_gone(availability: &Availability) -> bool {
+    availability.lives > 0
+}
+
+/// What ranks of a model with experts share, as upstream has it.
+#[cfg(feature = "zmq")]
+fn waves(config: &Config) -> Option<Arc<Waves>> {
+    let parallel = &config.engine.parallel;
+    let model = config.model.hf_config.as_deref();
+    let shape = model.and_then(|config| ModelShape::from_config(config).ok());
+    let experts = shape.is_some_and(|shape| shape.moe.is_some());
+    (experts && parallel.data > 1).then(|| Arc::new(Waves::new(parallel.local_ranks.0)))
+}
+
+#[cfg(not(feature = "zmq"))]
+impl Headless {
+    /// Says that this program cannot.
+    ///
+    /// # Errors
+    /// [`StartError::MissingFeature`].
+    #[expect(clippy::unused_async, reason = "as with the feature")]
+    pub async fn start(_: Loaded) -> Result<Self, StartError> {
+        Err(StartError::MissingFeature {
+            flags: "--headless",
+            feature: "zmq",
+        })
+    }
+
+    /// Never: there are none.
+    pub async fn failed(&mut self) -> StartError {
+        std::future::pending().await
+    }
+}
+
+impl Headless {
+    /// Ends them: no new work, what runs may end within the shutdown timeout, then is cut; front
+    /// ends are told of every end.
+    pub async fn shutdown(mut self) {
+        self.logging.abort_all();
+        let mut ending = JoinSet::new();
+        for rank in self.ranks {
+            let patience = self.shutdown_timeout;
+            ending.spawn(async move {
+                rank.backend.service.drain();
+                rank.backend.drain(patience).await;
+                #[cfg(feature = "zmq")]
+                if let Some(core) = rank.core {
+                    core.stop().await;
+                }
+                rank.backend.close().await;
+            });
+        }
+        ending.join_all().await;
+    }
+}
+
+/// Flags that were given and mean nothing without an HTTP server of our own.
+#[cfg(feature = "zmq")]
+fn without_effect(config: &Config) -> Vec<&'static str> {
+    let given = [
+        ("--kv-transfer-config", config.kv_transfer.is_some()),
+        ("--replicas", config.engine.replicas > 1),
+        ("--grpc-port", config.server.grpc_port.is_some()),
+    ];
+    let given = given.into_iter().filter(|(_, given)| *given);
+    given.map(|(flag, _)| flag).collect()
+}

@@ -1,0 +1,80 @@
+//! Lines that vLLM logs while it starts, which scripts wait for.
+//!
+//! Source: vLLM 0.33 `vllm/v1/worker/gpu_worker.py`, `vllm/v1/core/kv_cache_utils.py`,
+//! `vllm/entrypoints/launchers/api_server/entry.py`; uvicorn's `server.py`.
+
+use std::net::SocketAddr;
+
+use super::setup;
+use vllm_sim_config::{CliMode, Config};
+use vllm_sim_engine::kv::HostRules;
+
+/// What the engines have, once they are there.
+pub(super) fn engines(config: &Config) {
+    if config.model.cli_mode == CliMode::Llmd || config.api.render_only {
+        return;
+    }
+    if let Some(size) = &config.engine.kv_cache {
+        let gib = size.available_bytes / f64::from(1 << 30);
+        tracing::info!("Available KV cache memory: {gib:.2} GiB");
+    }
+    match config
+        .engine
+        .kv_offload
+        .as_ref()
+        .map(|host| host.tier.rules)
+    {
+        Some(HostRules::Native) => {
+            tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
+        }
+        Some(HostRules::Simple) | None => {}
+    }
+    let (tokens, concurrency) = setup::cache_config(config).capacity();
+    let (tokens, context) = (grouped(tokens), grouped(config.model.max_model_len.into()));
+    tracing::info!(
+        "GPU KV cache size: {tokens} tokens, Maximum concurrency for {context} tokens per request: \
+         {concurrency:.2}x"
+    );
+}
+
+/// That requests are answered now; `address`: `None` on a Unix socket.
+pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
+    if config.model.cli_mode == CliMode::Llmd {
+        return;
+    }
+    let scheme = if config.server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    match (address, &config.server.uds) {
+        (Some(address), _) => tracing::info!("Starting vLLM server on {scheme}://{address}"),
+        (None, Some(path)) => tracing::info!("Starting vLLM server on unix:{}", path.display()),
+        (None, None) => {}
+    }
+    tracing::info!("Application startup complete.");
+}
+
+/// A number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped() {
+        let shown = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+}

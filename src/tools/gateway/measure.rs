@@ -1,0 +1,198 @@
+//! What is measured of a play, and its share of the ideal.
+
+use std::collections::{BTreeMap, HashSet};
+
+use vllm_sim_replay::samples::Samples;
+
+use super::play::Play;
+use super::workload::Workload;
+
+/// Something that is measured of every play.
+pub(super) struct Measure {
+    /// In JSON and in `--require`.
+    pub(super) name: &'static str,
+    /// In tables.
+    pub(super) label: &'static str,
+    /// A time in milliseconds, of which less is better; else a share, of which more is better.
+    pub(super) is_time: bool,
+}
+
+const fn share(name: &'static str, label: &'static str) -> Measure {
+    Measure {
+        name,
+        label,
+        is_time: false,
+    }
+}
+
+const fn time(name: &'static str, label: &'static str) -> Measure {
+    Measure {
+        name,
+        label,
+        is_time: true,
+    }
+}
+
+/// How many measures there are.
+pub(super) const COUNT: usize = 11;
+
+/// All of them, in the order of [`measured`].
+pub(super) const MEASURES: [Measure; COUNT] = [
+    share("served", "Requests completed"),
+    share("reuse", "Prefix reuse"),
+    time("ttft", "TTFT mean (ms)"),
+    time("ttft-p50", "TTFT p50 (ms)"),
+    time("ttft-p99", "TTFT p99 (ms)"),
+    time("e2e", "E2E mean (ms)"),
+    time("e2e-p50", "E2E p50 (ms)"),
+    time("e2e-p99", "E2E p99 (ms)"),
+    share("balance", "Balance"),
+    share("stickiness", "Session stickiness"),
+    share("lora-affinity", "LoRA affinity"),
+];
+
+/// The measures of a play; `None`: unknown, or the workload has nothing of the kind.
+pub(super) type Values = [Option<f64>; COUNT];
+
+/// Measures a play.
+pub(super) fn measured(play: &Play, workload: &Workload) -> Values {
+    let completed = play.turns.iter().filter(|turn| turn.completed).count();
+    let [ttft, e2e] = latencies(play).map(|mut samples| match samples.count() {
+        0 => [None; 3],
+        _ => {
+            let [p50, p99] = samples.percentiles([50.0, 99.0]);
+            [samples.mean(), p50, p99].map(Some)
+        }
+    });
+    [
+        Some(completed as f64 / workload.requests() as f64),
+        reuse(play),
+        ttft[0],
+        ttft[1],
+        ttft[2],
+        e2e[0],
+        e2e[1],
+        e2e[2],
+        balance(play),
+        stickiness(play),
+        lora_affinity(play, workload),
+    ]
+}
+
+/// Times to the first and the last token, milliseconds.
+pub(super) fn latencies(play: &Play) -> [Samples; 2] {
+    let mut both = [Samples::new(), Samples::new()];
+    for turn in &play.turns {
+        let times = [turn.ttft_ms, turn.e2e_ms];
+        for (samples, ms) in both.iter_mut().zip(times) {
+            if let Some(ms) = ms {
+                samples.add(ms, 1);
+            }
+        }
+    }
+    both
+}
+
+/// Cached prompt tokens of all prompt tokens.
+fn reuse(play: &Play) -> Option<f64> {
+    let completed = || play.turns.iter().filter(|turn| turn.completed);
+    if completed().any(|turn| turn.cached.is_some()) {
+        let input: u64 = completed().map(|turn| u64::from(turn.input)).sum();
+        let cached = completed().map(|turn| u64::from(turn.cached.unwrap_or(0)));
+        return Some(cached.sum::<u64>() as f64 / input.max(1) as f64);
+    }
+    let (hits, queries) = play.counted?;
+    (queries > 0.0).then(|| hits / queries)
+}
+
+/// An even share of the requests against that of the busiest pod.
+fn balance(play: &Play) -> Option<f64> {
+    let mut counts = BTreeMap::<usize, u64>::new();
+    for pod in play.turns.iter().filter_map(|turn| turn.pod) {
+        *counts.entry(pod).or_default() += 1;
+    }
+    let busiest = counts.values().copied().max()?;
+    let all: u64 = counts.values().sum();
+    Some(all as f64 / play.pods.max(1) as f64 / busiest as f64)
+}
+
+/// Later turns that went to the pod of the turn before.
+fn stickiness(play: &Play) -> Option<f64> {
+    let pods = play
+        .turns
+        .iter()
+        .filter_map(|turn| Some(((turn.session, turn.turn), turn.pod?)));
+    let pods: BTreeMap<(u64, u32), usize> = pods.collect();
+    let pairs = pods.iter().filter_map(|((session, turn), pod)| {
+        let before = pods.get(&(*session, turn.checked_sub(1)?))?;
+        Some(before == pod)
+    });
+    let (mut all, mut kept) = (0u64, 0u64);
+    for is_kept in pairs {
+        all += 1;
+        kept += u64::from(is_kept);
+    }
+    (all > 0).then(|| kept as f64 / all as f64)
+}
+
+/// Requests for an adapter, after its first, that went to a pod that had served it before.
+fn lora_affinity(play: &Play, workload: &Workload) -> Option<f64> {
+    let with_adapter = play.turns.iter().filter_map(|turn| {
+        let planned = workload.turn(turn.session, turn.turn)?;
+        Some((turn.sent, turn.pod?, planned.lora.as_deref()?))
+    });
+    let mut with_adapter: Vec<_> = with_adapter.collect();
+    with_adapter.sort_by_key(|(sent, ..)| *sent);
+    let (mut known, mut served) = (HashSet::new(), HashSet::new());
+    let (mut all, mut again) = (0u64, 0u64);
+    for (_, pod, adapter) in with_adapter {
+        let is_loaded = !served.insert((pod, adapter));
+        if !known.insert(adapter) {
+            all += 1;
+            again += u64::from(is_loaded);
+        }
+    }
+    (all > 0).then(|| again as f64 / all as f64)
+}
+
+/// The best value of each measure among several plays.
+pub(super) fn ideal(plays: &[Values]) -> Values {
+    std::array::from_fn(|at| {
+        let values = plays.iter().filter_map(|values| values[at]);
+        match MEASURES[at].is_time {
+            true => values.reduce(f64::min),
+            false => values.reduce(f64::max),
+        }
+    })
+}
+
+/// How near `live` comes to `ideal`: 1 is as good, less is worse.
+pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
+    std::array::from_fn(|at| {
+        let (live, ideal) = (live[at]?, ideal[at]?);
+        match MEASURES[at].is_time {
+            true => (live > 0.0).then(|| ideal / live),
+            // Nothing to gain: whoever gains nothing is as good.
+            false if ideal == 0.0 => Some(1.0),
+            false => Some(live / ideal),
+        }
+    })
+}
+
+/// One number: the share of requests that were completed, times the mean share of the ideal in
+/// prefix reuse and in mean times to the first and to the last token, none of them above 1.
+pub(super) fn score(shares: &Values) -> Option<f64> {
+    let of = |name: &str| {
+        let at = MEASURES.iter().position(|measure| measure.name == name)?;
+        shares[at].map(|share| share.min(1.0))
+    };
+    let parts: Vec<f64> = ["reuse", "ttft", "e2e"]
+        .into_iter()
+        .filter_map(of)
+        .collect();
+    let served = of("served")?;
+    if parts.is_empty() {
+        return (served == 0.0).then_some(0.0);
+    }
+    Some(served * parts.iter().sum::<f64>() / parts.len() as f64)
+}

@@ -1,0 +1,59 @@
+use std::fmt::Write as _;
+
+use vllm_sim_replay::html::{command, distribution, document, escape};
+
+use super::report::ScoreReport;
+
+/// The page of a score.
+pub(super) fn page(report: &ScoreReport) -> String {
+    let mut body = String::from("<h1>vllm-sim gateway score</h1>");
+    let score = report
+        .score
+        .map_or("-".to_owned(), |s| format!("{:.1}", s * 100.0));
+    let routing = &report.live.routing;
+    let retries = routing.retries.map_or("-".to_owned(), |n| n.to_string());
+    body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
+    for (label, value, note) in [
+        ("Score", score, "of 100"),
+        (
+            "Misroutes",
+            routing.misroutes.to_string(),
+            "refused by a pod, or without one",
+        ),
+        ("Retries", retries, "attempts beyond the first"),
+    ] {
+        let _ = write!(
+            body,
+            "<div class=\"tile\"><span>{label}</span><strong>{value}</strong>\
+             <small>{note}</small></div>"
+        );
+    }
+    body.push_str(
+        "</section><section><h2>Against known routers</h2><div class=\"wide\"><table><thead><tr>",
+    );
+    let (head, rows) = report.cells();
+    for cell in &head {
+        let _ = write!(body, "<th>{}</th>", escape(cell));
+    }
+    body.push_str("</tr></thead><tbody>");
+    for row in &rows {
+        body.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let tag = if column == 0 { "th" } else { "td" };
+            let _ = write!(body, "<{tag}>{}</{tag}>", escape(cell));
+        }
+        body.push_str("</tr>");
+    }
+    body.push_str("</tbody></table></div>");
+    for line in report.lines() {
+        let line = escape(&line);
+        let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{line}</p>");
+    }
+    body.push_str("</section><section><h2>Latency distributions</h2><div class=\"charts\">");
+    for (title, curves) in report.curves() {
+        body.push_str(&distribution(title, &curves));
+    }
+    body.push_str("</div></section>");
+    body.push_str(&command(&report.command));
+    document("vllm-sim gateway score", &body)
+}

@@ -1,0 +1,204 @@
+//! A server behind the gateway: how it is, who it says it is, and what it was sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::{Method, Response};
+use serde_json::Value;
+
+use vllm_sim_replay::online::{RequestIdentity, Target};
+
+/// How long a pod has for an answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a pod can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PodState {
+    Ready,
+    /// It answers, but is not ready.
+    Starting,
+    Asleep,
+    /// It does not answer.
+    Dead,
+}
+
+impl PodState {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Starting => "starting",
+            Self::Asleep => "asleep",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A request that reached a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Attempt {
+    pub(super) pod: usize,
+    /// Its `X-Request-Id`.
+    pub(super) request_id: String,
+    pub(super) status: Option<u16>,
+    /// Seconds since 1970.
+    pub(super) started: f64,
+}
+
+/// A server of the fleet.
+pub(super) struct Pod {
+    pub(super) target: Arc<Target>,
+    pub(super) url: String,
+    pub(super) state: PodState,
+    /// What the headers of its answers name it.
+    pub(super) identity: Option<String>,
+    /// The first model that it lists.
+    pub(super) model: Option<String>,
+    /// Tokens of a block, and blocks, as its metrics say.
+    pub(super) cache: Option<(u32, u32)>,
+    /// Hits and queries of its prefix cache, before the run.
+    counted: Option<(f64, f64)>,
+    /// Whether its cache is empty.
+    pub(super) is_cold: bool,
+    /// The newest request of its history, before the run; `None`: it keeps none.
+    newest: Option<u64>,
+}
+
+impl Pod {
+    /// Looks at a pod, and empties its cache where it lets us.
+    pub(super) async fn look(target: Target, url: String, identity: &RequestIdentity) -> Self {
+        let mut pod = Self {
+            target: Arc::new(target),
+            url,
+            state: PodState::Dead,
+            identity: None,
+            model: None,
+            cache: None,
+            counted: None,
+            is_cold: false,
+            newest: None,
+        };
+        let Ok(health) = pod.get_any("/health").await else {
+            return pod;
+        };
+        pod.identity = identity.pod(health.headers());
+        let sleep = pod.json("/is_sleeping").await;
+        pod.state = match () {
+            () if sleep.is_some_and(|sleep| sleep["is_sleeping"] == true) => PodState::Asleep,
+            () if health.status().is_success() => PodState::Ready,
+            () => PodState::Starting,
+        };
+        if pod.state != PodState::Ready {
+            return pod;
+        }
+        let reset = pod
+            .target
+            .call(Method::POST, "/reset_prefix_cache", Bytes::new(), PATIENCE)
+            .await;
+        let page = pod.metrics().await.unwrap_or_default();
+        pod.cache = cache(&page);
+        pod.counted = counted(&page);
+        let is_reset = reset.is_ok_and(|answer| answer.status().is_success());
+        pod.is_cold = is_reset || pod.counted.is_none_or(|(_, queries)| queries == 0.0);
+        let models = pod.json("/v1/models").await;
+        pod.model = models.and_then(|list| Some(list["data"][0]["id"].as_str()?.to_owned()));
+        let history = pod.json("/admin/requests?limit=1").await;
+        pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
+        pod
+    }
+
+    /// The host and port of its URL.
+    pub(super) fn authority(&self) -> &str {
+        self.target.authority()
+    }
+
+    /// Whether it remembers what it was sent.
+    pub(super) fn has_history(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    async fn get_any(&self, path: &str) -> Result<Response<Bytes>, String> {
+        let nothing = Bytes::new();
+        self.target.call(Method::GET, path, nothing, PATIENCE).await
+    }
+
+    async fn get(&self, path: &str) -> Option<Bytes> {
+        let answer = self.get_any(path).await.ok()?;
+        answer.status().is_success().then(|| answer.into_body())
+    }
+
+    pub(super) async fn json(&self, path: &str) -> Option<Value> {
+        serde_json::from_slice(&self.get(path).await?).ok()
+    }
+
+    async fn metrics(&self) -> Option<String> {
+        String::from_utf8(self.get("/metrics").await?.to_vec()).ok()
+    }
+
+    /// Hits and queries of its prefix cache since it was looked at.
+    pub(super) async fn hits(&self) -> Option<(f64, f64)> {
+        let (hits, queries) = counted(&self.metrics().await?)?;
+        let before = self.counted?;
+        Some((hits - before.0, queries - before.1))
+    }
+
+    /// What it was sent since it was looked at, as pod number `number`; whether that is all.
+    pub(super) async fn attempts(&self, number: usize) -> Option<(Vec<Attempt>, bool)> {
+        let newest = self.newest?;
+        let path = format!("/admin/requests?after={newest}&limit=1000000");
+        let page = self.json(&path).await?;
+        let records = page["requests"].as_array()?;
+        let oldest = records.first().and_then(|record| record["id"].as_u64());
+        let attempts = records.iter().map(|record| Attempt {
+            pod: number,
+            request_id: record["headers"]["x-request-id"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            status: record["status"].as_u64().and_then(|s| s.try_into().ok()),
+            started: record["time"].as_f64().unwrap_or_default(),
+        });
+        let is_whole = oldest.is_none_or(|oldest| oldest == newest + 1);
+        Some((attempts.collect(), is_whole))
+    }
+}
+
+/// The sums of `vllm:prefix_cache_hits_total` and `…_queries_total` of a page of metrics.
+fn counted(page: &str) -> Option<(f64, f64)> {
+    let sum = |name: &str| {
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.reduce(|a, b| a + b)
+    };
+    let hits = sum("vllm:prefix_cache_hits_total")?;
+    Some((hits, sum("vllm:prefix_cache_queries_total")?))
+}
+
+/// Block size and number of blocks of `vllm:cache_config_info`.
+fn cache(page: &str) -> Option<(u32, u32)> {
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("vllm:cache_config_info"))?;
+    let label = |name: &str| {
+        let (_, value) = line.split_once(&format!("{name}=\""))?;
+        value.split('"').next()?.parse().ok()
+    };
+    Some((label("block_size")?, label("num_gpu_blocks")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_read() {
+        let page = "# HELP x\n\
+            vllm:prefix_cache_hits_total{engine=\"0\"} 32.0\n\
+            vllm:prefix_cache_hits_total{engine=\"1\"} 1.0\n\
+            vllm:prefix_cache_queries_total{engine=\"0\"} 64.0\n\
+            vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\"} 1.0\n";
+        assert_eq!(counted(page), Some((33.0, 64.0)));
+        assert_eq!(cache(page), Some((16, 200)));
+        assert_eq!((counted(""), cache("")), (None, None));
+    }
+}

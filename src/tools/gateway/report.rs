@@ -1,0 +1,257 @@
+//! A score as a table and as JSON.
+
+use serde_json::{Map, Value, json};
+
+use super::LivePlay;
+use super::measure::{MEASURES, Values, ideal, latencies, measured, score, shares};
+use super::offline::Policy;
+use super::play::Play;
+use super::require::Requirement;
+use super::workload::Workload;
+
+/// Of the JSON; it changes when a key changes its meaning or goes.
+const VERSION: u32 = 1;
+
+/// Points of a drawn distribution.
+const POINTS: usize = 201;
+
+/// Names and curves of several distributions.
+pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
+
+/// All that is to be said of a gateway.
+pub(super) struct ScoreReport {
+    pub(super) command: String,
+    pub(super) score: Option<f64>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) live: LivePlay,
+    values: Values,
+    ideal: Values,
+    shares: Values,
+    requirements: Vec<Requirement>,
+    requests: usize,
+    sessions: usize,
+}
+
+impl ScoreReport {
+    pub(super) fn new(
+        live: LivePlay,
+        policies: Vec<Policy>,
+        workload: &Workload,
+        requirements: Vec<Requirement>,
+        command: String,
+    ) -> Self {
+        let values = measured(&live.play, workload);
+        let offline: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
+        let ideal = ideal(&offline);
+        let shares = shares(&values, &ideal);
+        Self {
+            command,
+            score: score(&shares),
+            policies,
+            live,
+            values,
+            ideal,
+            shares,
+            requirements,
+            requests: workload.requests(),
+            sessions: workload.sessions.len(),
+        }
+    }
+
+    /// The head and the rows of the table: what is measured, of whom.
+    pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let policies = self.policies.iter().map(|policy| policy.name);
+        let head = ["", "gateway", "ideal", "share"]
+            .into_iter()
+            .chain(policies);
+        let rows = MEASURES.iter().enumerate().map(|(at, measure)| {
+            let shown = |value: Option<f64>| match (value, measure.is_time) {
+                (None, _) => "-".to_owned(),
+                (Some(ms), true) => format!("{ms:.1}"),
+                (Some(share), false) => format!("{:.1} %", share * 100.0),
+            };
+            let share = self.shares[at].map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
+            let own = [
+                measure.label.to_owned(),
+                shown(self.values[at]),
+                shown(self.ideal[at]),
+                share,
+            ];
+            let others = self.policies.iter().map(|policy| shown(policy.values[at]));
+            own.into_iter().chain(others).collect()
+        });
+        (head.map(str::to_owned).collect(), rows.collect())
+    }
+
+    /// What stands below the table.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let routing = &self.live.routing;
+        let score = self.score.map_or_else(
+            || "unknown".to_owned(),
+            |score| format!("{:.1} of 100", score * 100.0),
+        );
+        let mut lines = vec![
+            format!("Score: {score}"),
+            format!(
+                "Misroutes: {}, retries: {}, of {} requests in {} sessions",
+                routing.misroutes,
+                routing
+                    .retries
+                    .map_or("unknown".to_owned(), |n| n.to_string()),
+                self.requests,
+                self.sessions,
+            ),
+        ];
+        let counts = self.live.pods.iter().zip(&routing.requests);
+        let counts = counts.map(|((url, _), requests)| format!("{url} {requests}"));
+        if let Some(known_by) = routing.known_by {
+            let counts: Vec<String> = counts.collect();
+            lines.push(format!(
+                "Requests by pod ({}): {}",
+                known_by.name(),
+                counts.join(", ")
+            ));
+        }
+        lines.extend(self.notes().map(|note| format!("Note: {note}")));
+        for requirement in &self.requirements {
+            let value = self.required(requirement);
+            let shown = value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
+            let verdict = match requirement.is_met(value) {
+                true => "met",
+                false => "missed",
+            };
+            lines.push(format!("Required {requirement}: {verdict}, it is {shown}"));
+        }
+        lines
+    }
+
+    fn notes(&self) -> impl Iterator<Item = String> {
+        let failed = self
+            .live
+            .play
+            .turns
+            .iter()
+            .find_map(|turn| turn.error.as_ref());
+        let failed = failed.map(|error| {
+            let hint = match error.starts_with("status 422") {
+                true => "; a gateway that takes no prompts of token ids wants --target-api chat",
+                false => "",
+            };
+            format!("first failure: {error}{hint}; a failed turn ends its session")
+        });
+        let both = self.live.notes.iter().chain(&self.live.routing.notes);
+        let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
+        let is_too_fast = at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
+        let fast = is_too_fast.then(|| {
+            "first tokens come sooner than the same engine can send them: the pods were started \
+             with other flags than these"
+                .to_owned()
+        });
+        let unknown =
+            self.values[0] > Some(0.0) && at("reuse").is_some_and(|at| self.values[at].is_none());
+        let unknown = unknown.then(|| {
+            "prefix reuse is unknown: start the pods with --enable-prompt-tokens-details".to_owned()
+        });
+        both.cloned().chain(failed).chain(fast).chain(unknown)
+    }
+
+    /// The table, and what there is to say besides.
+    pub(super) fn table(&self) -> String {
+        let (head, rows) = self.cells();
+        let width = |column: usize| {
+            let all = rows.iter().chain([&head]);
+            all.map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, &width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        let table = [&head].into_iter().chain(&rows).map(line);
+        table.chain(self.lines()).collect::<Vec<_>>().join("\n")
+    }
+
+    fn required(&self, requirement: &Requirement) -> Option<f64> {
+        let routing = &self.live.routing;
+        let count = |n: u64| n as f64;
+        let others = [
+            self.score,
+            Some(count(routing.misroutes)),
+            routing.retries.map(count),
+        ];
+        requirement.value(&self.shares, others)
+    }
+
+    /// What is required and not reached.
+    pub(super) fn missed(&self) -> Option<String> {
+        let missed = self.requirements.iter().filter_map(|requirement| {
+            let value = self.required(requirement);
+            let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
+            (!requirement.is_met(value)).then(|| format!("{requirement} (it {shown})"))
+        });
+        let missed: Vec<String> = missed.collect();
+        (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))
+    }
+
+    /// Distributions of the times to the first and the last token, of the gateway and of some
+    /// others.
+    pub(super) fn curves(&self) -> [(&'static str, Curves<'_>); 2] {
+        let percents: [f64; POINTS] =
+            std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);
+        let shown = ["oracle", "round-robin"];
+        let others = self.policies.iter().filter(|p| shown.contains(&p.name));
+        let plays = [("gateway", &self.live.play)].into_iter();
+        let plays: Vec<(&str, &Play)> = plays.chain(others.map(|p| (p.name, &p.play))).collect();
+        [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
+            let curves = plays.iter().filter_map(|(name, play)| {
+                let samples = &mut latencies(play)[which];
+                (samples.count() > 0).then(|| (*name, samples.percentiles(percents).to_vec()))
+            });
+            (title, curves.collect())
+        })
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let routing = &self.live.routing;
+        let named = |values: &Values| {
+            let pairs = MEASURES.iter().zip(values);
+            let pairs = pairs.map(|(measure, value)| (measure.name.to_owned(), json!(value)));
+            Value::Object(pairs.collect::<Map<_, _>>())
+        };
+        let policies = self.policies.iter();
+        let policies = policies.map(|policy| (policy.name.to_owned(), named(&policy.values)));
+        let pods = self.live.pods.iter().zip(&routing.requests);
+        let pods = pods.map(|((url, state), requests)| {
+            let requests = routing.known_by.map(|_| requests);
+            json!({"url": url, "state": state, "requests": requests})
+        });
+        let requirements = self.requirements.iter().map(|requirement| {
+            let value = self.required(requirement);
+            let is_met = requirement.is_met(value);
+            json!({"bound": requirement.to_string(), "value": value, "met": is_met})
+        });
+        json!({
+            "version": VERSION,
+            "command": self.command,
+            "requests": self.requests,
+            "sessions": self.sessions,
+            "score": self.score,
+            "gateway": named(&self.values),
+            "ideal": named(&self.ideal),
+            "share_of_ideal": named(&self.shares),
+            "policies": Value::Object(policies.collect::<Map<_, _>>()),
+            "misroutes": routing.misroutes,
+            "retries": routing.retries,
+            "pods": pods.collect::<Vec<_>>(),
+            "pods_known_by": routing.known_by.map(super::fleet::KnownBy::name),
+            "requirements": requirements.collect::<Vec<_>>(),
+            "notes": self.notes().collect::<Vec<_>>(),
+        })
+    }
+}

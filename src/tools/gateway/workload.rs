@@ -1,0 +1,128 @@
+//! One workload, kept so that it can be played again and again.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use vllm_sim_engine::SimTime;
+use vllm_sim_random::mix;
+use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
+
+use crate::tools::replay::WorkloadArgs;
+use crate::tools::usage::refuse;
+
+/// Most requests of a comparison, all of which are kept.
+const MAX_REQUESTS: usize = 1_000_000;
+
+/// Fills in a workload with all that tells routers apart, where none is named: sessions of three
+/// turns, of which a dozen groups share more than half of the first prompt.
+pub(super) fn fill(args: &mut WorkloadArgs) {
+    if !args.files.is_empty() || args.input_tokens.is_some() {
+        return;
+    }
+    let constant = vllm_sim_replay::synth::Lengths::Constant;
+    args.input_tokens = Some(constant(1024));
+    args.output_tokens = constant(32);
+    args.turns_per_session = constant(3);
+    args.turn_tokens = args.turn_tokens.take().or(Some(constant(128)));
+    args.shared_prefix_ratio = 0.6;
+    args.num_prefix_groups = 12;
+    args.request_count = args.request_count.or(Some(100));
+    if args.replay_concurrency.is_none() && args.arrival_interval_ms.is_none() {
+        args.request_rate = args.request_rate.or(Some(10.0));
+    }
+}
+
+/// Which sessions use which adapters.
+pub(super) struct AdapterMix<'a> {
+    pub(super) names: &'a [String],
+    /// Share of the sessions that use one.
+    pub(super) share: f64,
+    pub(super) seed: u64,
+}
+
+impl AdapterMix<'_> {
+    fn of(&self, session: u64) -> Option<Arc<str>> {
+        let draw = mix(mix(self.seed, u64::from(u32::MAX)), session);
+        let unit = (draw >> 11) as f64 / (1u64 << 53) as f64;
+        let which = mix(draw, 1) % (self.names.len() as u64).max(1);
+        let name = self.names.get(usize::try_from(which).ok()?)?;
+        (unit < self.share).then(|| name.as_str().into())
+    }
+}
+
+/// All sessions, in the order of the source.
+pub(super) struct Workload {
+    pub(super) sessions: Vec<Session>,
+}
+
+impl Workload {
+    /// Takes everything that `source` has, up to the limit in time.
+    ///
+    /// # Errors
+    /// Those of the source; too many requests.
+    pub(super) fn read(
+        source: &mut dyn WorkloadSource,
+        limit: Option<SimTime>,
+        adapters: &AdapterMix<'_>,
+    ) -> Result<Self> {
+        let (mut sessions, mut requests) = (Vec::new(), 0);
+        while let Some(mut session) = source.next()? {
+            if limit.is_some_and(|limit| session.start > limit) {
+                break;
+            }
+            requests += session.turns.len();
+            if requests > MAX_REQUESTS {
+                refuse!("more than {MAX_REQUESTS} requests: bound them by --request-count");
+            }
+            if !adapters.names.is_empty() {
+                let adapter = adapters.of(sessions.len() as u64);
+                for turn in &mut session.turns {
+                    turn.lora.clone_from(&adapter);
+                }
+            }
+            sessions.push(session);
+        }
+        if requests == 0 {
+            refuse!("the workload has no request");
+        }
+        Ok(Self { sessions })
+    }
+
+    /// Requests of all sessions.
+    pub(super) fn requests(&self) -> usize {
+        self.sessions.iter().map(|s| s.turns.len()).sum()
+    }
+
+    /// A turn by session and number.
+    pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&Turn> {
+        let session = self.sessions.get(usize::try_from(session).ok()?)?;
+        session.turns.get(turn as usize)
+    }
+
+    /// The workload from its beginning.
+    pub(super) fn playback(&self) -> Playback<'_> {
+        Playback {
+            sessions: &self.sessions,
+            at: 0,
+        }
+    }
+}
+
+/// A workload that is played once more.
+pub(super) struct Playback<'a> {
+    sessions: &'a [Session],
+    at: usize,
+}
+
+impl WorkloadSource for Playback<'_> {
+    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+        let next = self.sessions.get(self.at).cloned();
+        self.at += 1;
+        Ok(next)
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.sessions.iter().any(|s| !s.after.is_empty())
+    }
+}

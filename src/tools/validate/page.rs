@@ -1,0 +1,280 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use vllm_sim_replay::html::{Chart, ChartLine, command, document, escape, short, table, tile};
+
+use super::report::curve;
+use super::validation::{METRICS, Spread, ValidatedRun, Validation};
+
+/// Largest error that the distributions of errors show.
+const MOST_PERCENT: f64 = 60.0;
+/// Lines of a chart: ours, and so many other simulators.
+const PEERS_SHOWN: usize = 6;
+/// Percentiles that runs come with.
+const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
+const TITLE: &str = "vllm-sim validate";
+
+impl Validation {
+    /// The page; `typed` is the command that made it.
+    pub fn page(&self, typed: &str) -> String {
+        let mut body = format!("<h1>{TITLE}</h1>");
+        self.tiles(&mut body);
+        self.error_charts(&mut body);
+        self.peer_table(&mut body);
+        self.group_table(&mut body);
+        self.run_table(&mut body);
+        self.run_charts(&mut body);
+        body.push_str(&command(typed));
+        document(TITLE, &body)
+    }
+
+    fn tiles(&self, body: &mut String) {
+        body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
+        let stable = self.runs.iter().filter(|run| run.regime == "stable");
+        let note = format!("{} stable", stable.count());
+        body.push_str(&tile("Runs", &self.runs.len().to_string(), &note));
+        let stable = self.spread(|run| run.regime == "stable");
+        let all = self.spread(|_| true);
+        for (key, name, _) in METRICS {
+            let (value, of) = match (stable.get(key), all.get(key)) {
+                (Some(spread), _) => (spread, "stable runs"),
+                (None, Some(spread)) => (spread, "runs"),
+                (None, None) => continue,
+            };
+            body.push_str(&tile(
+                &format!("{name}, median error"),
+                &format!("{:.1} %", value.median),
+                &format!("of {} {of}; mean {:.1} %", value.runs, value.mean),
+            ));
+        }
+        body.push_str("</section>");
+    }
+
+    /// Shares of runs whose error is at most so large: ours and other simulators'.
+    fn error_charts(&self, body: &mut String) {
+        let peers = self.peers();
+        body.push_str("<section><h2>Size of the errors</h2><div class=\"charts\">");
+        for (key, name, _) in METRICS {
+            let ours = self
+                .runs
+                .iter()
+                .filter_map(|run| run.error_percent.get(key));
+            let mut lines = vec![share_line("vllm-sim", ours.copied(), 0)];
+            let shown = peers.iter().filter(|peer| peer.runs > 1);
+            lines.extend(shown.take(PEERS_SHOWN).enumerate().map(|(i, peer)| {
+                let of =
+                    |run: &ValidatedRun| run.peer_error_percent.get(&peer.name)?.get(key).copied();
+                let name = format!("{} ({} runs)", peer.name, peer.runs);
+                share_line(&name, self.runs.iter().filter_map(of), i + 1)
+            }));
+            let title = format!("{name}: error of the mean");
+            Chart {
+                title: &title,
+                x: "%",
+                y: "% of the runs",
+                y_range: Some((0.0, 100.0)),
+                lines,
+                follows_y: true,
+            }
+            .draw(body);
+        }
+        let _ = write!(
+            body,
+            "</div><p class=\"none\">Errors beyond {MOST_PERCENT} % are not drawn: a line that \
+             ends below 100 % has some.</p></section>"
+        );
+    }
+
+    fn peer_table(&self, body: &mut String) {
+        let peers = self.peers();
+        if peers.is_empty() {
+            return;
+        }
+        let mut head = vec!["Simulator".to_owned(), "runs".to_owned()];
+        for (_, name, _) in METRICS {
+            head.extend([format!("{name}, %"), "ours on these".to_owned()]);
+        }
+        let rows: Vec<Vec<String>> = peers
+            .iter()
+            .map(|peer| {
+                let mut row = vec![peer.name.clone(), peer.runs.to_string()];
+                for (key, ..) in METRICS {
+                    row.extend([
+                        cell(&peer.error_percent, key, |spread| spread.median),
+                        cell(&peer.ours_on_these, key, |spread| spread.median),
+                    ]);
+                }
+                row
+            })
+            .collect();
+        let _ = write!(
+            body,
+            "<section><h2>Other simulators</h2>{}<p class=\"none\">Median size of the errors of \
+             predictions that others published for these runs, and ours on the same ones.</p>\
+             </section>",
+            table(&head, &rows)
+        );
+    }
+
+    fn group_table(&self, body: &mut String) {
+        let mut head = vec!["Runs".to_owned(), "by".to_owned(), "runs".to_owned()];
+        for (_, name, _) in METRICS {
+            head.extend([format!("{name}, %"), "mean".to_owned()]);
+        }
+        let rows: Vec<Vec<String>> = self
+            .groups()
+            .iter()
+            .map(|group| {
+                let runs = group.runs.to_string();
+                let mut row = vec![group.name.clone(), group.by.to_owned(), runs];
+                for (key, ..) in METRICS {
+                    row.extend([
+                        cell(&group.error_percent, key, |spread| spread.median),
+                        cell(&group.error_percent, key, |spread| spread.mean),
+                    ]);
+                }
+                row
+            })
+            .collect();
+        let table = table(&head, &rows);
+        let _ = write!(
+            body,
+            "<section><h2>By group</h2>{table}<p class=\"none\">Medians and means of the sizes of the errors.</p></section>"
+        );
+    }
+
+    fn run_table(&self, body: &mut String) {
+        let mut head: Vec<String> = ["Run", "model", "GPU", "weights", "regime"]
+            .map(str::to_owned)
+            .to_vec();
+        for (_, name, _) in METRICS {
+            head.extend([
+                format!("{name} measured, ms"),
+                "predicted".to_owned(),
+                "%".to_owned(),
+            ]);
+        }
+        let row = |run: &ValidatedRun| {
+            let model = run.model.rsplit('/').next().unwrap_or_default();
+            let mut row = vec![
+                run.id.clone(),
+                model.to_owned(),
+                format!("{} x {}", run.tp * run.dp, run.gpu),
+                run.weights.to_owned(),
+                run.regime.clone(),
+            ];
+            for (key, _, of) in METRICS {
+                let measured = run.measured["summary"][key].as_f64();
+                let error = run.error_percent.get(key);
+                row.extend([
+                    measured.map_or("-".to_owned(), short),
+                    short(of(&run.predicted.summary)),
+                    error.map_or("-".to_owned(), |error| format!("{error:+.1}")),
+                ]);
+            }
+            row
+        };
+        let rows: Vec<Vec<String>> = self.runs.iter().map(row).collect();
+        let _ = write!(
+            body,
+            "<section><h2>Runs</h2>{}<p class=\"none\">Runs with several loads are judged stage by \
+             stage: their errors are the mean size over the stages.</p></section>",
+            table(&head, &rows)
+        );
+    }
+
+    fn run_charts(&self, body: &mut String) {
+        body.push_str(
+            "<section><h2>Distributions, run by run</h2><p class=\"none\">Measured: every request \
+             where the run has them, else the percentiles that were published, joined by \
+             lines.</p>",
+        );
+        for run in &self.runs {
+            let (id, model) = (escape(&run.id), escape(&run.model));
+            let gpus = run.tp * run.dp;
+            let _ = write!(
+                body,
+                "<details><summary>{id}: {model} on {gpus} x {}</summary><div class=\"charts\">",
+                escape(run.gpu)
+            );
+            for (title, key, predicted) in [
+                ("Time to first token", "ttft", &run.curves.ttft),
+                ("Gap between tokens", "itl", &run.curves.itl),
+                ("Request latency", "e2e", &run.curves.e2e),
+            ] {
+                distribution(body, title, predicted, &measured(&run.measured, key));
+            }
+            body.push_str("</div></details>");
+        }
+        body.push_str("</section>");
+    }
+}
+
+fn cell(errors: &BTreeMap<&'static str, Spread>, key: &str, of: fn(&Spread) -> f64) -> String {
+    errors
+        .get(key)
+        .map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
+}
+
+/// What share of the errors is at most so large.
+fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> ChartLine {
+    let mut sizes: Vec<f64> = errors.map(f64::abs).collect();
+    sizes.sort_by(f64::total_cmp);
+    let all = sizes.len() as f64;
+    let points = sizes.iter().zip(1u32..);
+    let points = points.map(|(size, place)| (*size, f64::from(place) * 100.0 / all));
+    let shown = points.take_while(|(size, _)| *size <= MOST_PERCENT);
+    ChartLine::new(
+        name,
+        [(0.0, 0.0)].into_iter().chain(shown).collect(),
+        colour,
+    )
+}
+
+/// (ms, percent of the requests). Gaps are only known where every request is: published
+/// percentiles of them count tokens, or requests, or tokens that a client counted anew.
+fn measured(actual: &Value, key: &str) -> Vec<(f64, f64)> {
+    let requests = actual["requests"].as_array().into_iter().flatten();
+    let each = requests.filter_map(|request| request[format!("{key}_ms")].as_f64());
+    let each = curve(each.collect());
+    if !each.is_empty() {
+        return shares(&each);
+    }
+    let summary = &actual["summary"];
+    let known = PERCENTILES.into_iter().filter(|_| key != "itl");
+    known
+        .filter_map(|(name, share)| Some((summary[format!("{key}_{name}")].as_f64()?, share)))
+        .collect()
+}
+
+fn shares(curve: &[f64]) -> Vec<(f64, f64)> {
+    let last = curve.len().saturating_sub(1).max(1) as f64;
+    let points = curve.iter().enumerate();
+    points
+        .map(|(i, ms)| (*ms, i as f64 * 100.0 / last))
+        .collect()
+}
+
+fn distribution(body: &mut String, title: &str, predicted: &[f64], measured: &[(f64, f64)]) {
+    if measured.is_empty() {
+        return;
+    }
+    let mut points = shares(predicted);
+    // A long tail would press everything else to the left; what was measured sets the width.
+    let most = measured.iter().map(|point| point.0).fold(0.0, f64::max);
+    points.retain(|(ms, share)| *share <= 98.0 || *ms <= most * 1.2);
+    Chart {
+        title,
+        x: "ms",
+        y: "% of the requests",
+        y_range: Some((0.0, 100.0)),
+        lines: vec![
+            ChartLine::new("predicted", points, 0),
+            ChartLine::new("measured", measured.to_vec(), 1),
+        ],
+        follows_y: true,
+    }
+    .draw(body);
+}

@@ -1,0 +1,220 @@
+//! Scripted replies, and the history of requests: what a test asks of a fake.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vllm_sim_config::CliMode;
+
+use super::sim::{Sim, post};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server that remembers requests, and says what `replies` (YAML) has.
+async fn sim(replies: &str, flags: &[&str]) -> Sim {
+    let flags = [&["--model", "demo", "--request-history", "100"], flags].concat();
+    let sim = Sim::start(CliMode::Llmd, &flags).await;
+    let answer = sim
+        .ask(post("/admin/replies", &[], replies.as_bytes()))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    sim
+}
+
+fn said(text: &str) -> Value {
+    json!({"model": "demo", "messages": [{"role": "user", "content": text}]})
+}
+
+const TOOLS: &str = r#"[{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}}}}]"#;
+
+#[tokio::test]
+async fn a_script_calls_a_tool_and_answers_its_result() {
+    let replies = "
+- when: {contains: weather}
+  call: {name: get_weather, arguments: {city: Paris}}
+- when: {matches: '^\\d+ degrees'}
+  say: It is warm in Paris.
+";
+    let sim = sim(replies, &[]).await;
+    let mut body = said("How is the weather?");
+    body["tools"] = serde_json::from_str(TOOLS).unwrap();
+    let first = sim.post(CHAT, &body).await.json();
+    let choice = &first["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "get_weather");
+    assert_eq!(call["function"]["arguments"], r#"{"city": "Paris"}"#);
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(choice["message"].clone());
+    messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "21 degrees"}));
+    for stream in [false, true] {
+        body["stream"] = stream.into();
+        let answer = sim.post(CHAT, &body).await.text();
+        let text = match stream {
+            false => "It is warm in Paris.",
+            true => "\"finish_reason\":\"stop\"",
+        };
+        assert!(answer.contains(text), "{answer}");
+    }
+    let shown = sim.get("/admin/replies").await.json();
+    assert_eq!(shown["replies"][0]["answered"], 1);
+    assert_eq!(shown["replies"][1]["answered"], 2);
+}
+
+#[tokio::test]
+async fn every_api_says_what_is_scripted() {
+    let sim = sim("- {say: As it is written.}", &[]).await;
+    let text = async |path: &str, body: Value| sim.post(path, &body).await.text();
+    let chat = text(CHAT, said("x")).await;
+    let messages = text(
+        "/v1/messages",
+        json!({"model": "demo", "max_tokens": 20, "messages": [{"role": "user", "content": "x"}]}),
+    )
+    .await;
+    let completion = text("/v1/completions", json!({"model": "demo", "prompt": "x"})).await;
+    let response = text("/v1/responses", json!({"model": "demo", "input": "x"})).await;
+    for answer in [chat, messages, completion, response] {
+        assert!(answer.contains("As it is written."), "{answer}");
+    }
+    // The client's limit holds.
+    let mut short = said("x");
+    short["max_tokens"] = 2.into();
+    let answer = sim.post(CHAT, &short).await.json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["completion_tokens"], 2);
+}
+
+#[tokio::test]
+async fn a_script_fails_so_many_times_and_says_when_to_retry() {
+    let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
+    let sim = sim(replies, &["--retry-after", "9", "--health-status", "503"]).await;
+    let key = ["idempotency-key: a", "authorization: Bearer secret"];
+    for attempt in 1..=3 {
+        let answer = sim.post_with(CHAT, &key, &said("x")).await;
+        let refused = attempt < 3;
+        assert_eq!(answer.status, if refused { 429 } else { 200 });
+        let seconds = refused.then_some("3");
+        assert_eq!(answer.header("retry-after"), seconds);
+    }
+    assert_eq!(sim.get("/health").await.header("retry-after"), Some("9"));
+    let shown = sim.get("/admin/requests?key=a&wait=3").await.json();
+    let requests = shown["requests"].as_array().unwrap();
+    let column = |name: &str| -> Vec<Value> { requests.iter().map(|r| r[name].clone()).collect() };
+    assert_eq!(column("attempt"), [1, 2, 3]);
+    assert_eq!(column("status"), [429, 429, 200]);
+    assert_eq!(column("outcome"), ["refused", "refused", "finished"]);
+    assert!(requests[0]["gap_seconds"].is_null());
+    assert!(requests[1]["gap_seconds"].as_f64().unwrap() >= 0.0);
+    assert_eq!(requests[0]["headers"]["authorization"], "***");
+    assert_eq!(column("body_sha256")[0], column("body_sha256")[2]);
+    assert_eq!(requests[2]["model"], "demo");
+    assert!(requests[2]["prompt_tokens"].as_u64() > Some(0));
+    assert!(requests[2]["completion_tokens"].as_u64() > Some(0));
+    assert!(requests[2].get("body").is_none());
+    let metrics = sim.get("/metrics").await.text();
+    let faults = "vllm_sim_faults_total{kind=\"rate_limit\"} 2";
+    assert!(metrics.contains(faults), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_history_is_bounded_and_filtered_and_forgets() {
+    let sim = sim(
+        "[]",
+        &["--request-history", "3", "--request-history-bodies"],
+    )
+    .await;
+    for text in ["a", "b", "c", "d"] {
+        sim.post(CHAT, &said(text)).await;
+    }
+    sim.post("/no/such/path", &json!({})).await;
+    let all = sim.get("/admin/requests?wait=3").await.json();
+    assert_eq!((&all["count"], &all["dropped"]), (&json!(3), &json!(2)));
+    assert_eq!(all["requests"][0]["body"], said("c"));
+    let missing = sim.get("/admin/requests?status=404").await.json();
+    assert_eq!(missing["requests"][0]["path"], "/no/such/path");
+    let last = sim
+        .get("/admin/requests?path=/v1/chat/completions&limit=1")
+        .await;
+    let last = last.json();
+    assert_eq!(
+        (&last["count"], &last["requests"][0]["id"]),
+        (&json!(2), &json!(4))
+    );
+    let after = sim.get("/admin/requests?after=4&model=demo").await.json();
+    assert_eq!(after["count"], 0);
+    let removed = sim
+        .ask("DELETE /admin/requests HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
+    assert_eq!(removed.json()["removed"], 3);
+    let late = sim.get("/admin/requests?wait=1&timeout=1ms").await;
+    assert_eq!(late.status, 408);
+    assert!(
+        late.text()
+            .contains("0 of 1 requests have ended within 1ms"),
+        "{}",
+        late.text()
+    );
+    let wrong = sim.get("/admin/requests?colour=red").await;
+    assert_eq!(wrong.status, 400);
+    assert!(
+        wrong.text().contains("there are path, model"),
+        "{}",
+        wrong.text()
+    );
+}
+
+#[tokio::test]
+async fn who_waits_for_a_request_hears_of_its_end_and_a_client_that_leaves_is_cut() {
+    let sim = sim(
+        "- {say: a b c d e f, pace: {first_token: 1ms, between_tokens: 1h}}",
+        &[],
+    )
+    .await;
+    let mut wire = sim.connect().await;
+    let mut body = said("x");
+    body["stream"] = true.into();
+    let request = post(CHAT, &[], body.to_string().as_bytes());
+    wire.send(&request).await;
+    let running = async || {
+        let shown = sim.get("/admin/requests").await.json();
+        shown["requests"][0]["status"] == 200
+    };
+    assert!(super::sim::eventually(running).await);
+    let (waited, ()) = tokio::join!(sim.get("/admin/requests?wait=1&timeout=20s"), async {
+        drop(wire);
+    });
+    let cut = &waited.json()["requests"][0];
+    assert_eq!(
+        (&cut["outcome"], &cut["stream"]),
+        (&json!("cut"), &json!(true))
+    );
+    assert!(cut["completion_tokens"].as_u64() < Some(6));
+    assert!(Duration::from_secs_f64(cut["seconds"].as_f64().unwrap()) < Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothing() {
+    let sim = Sim::start(CliMode::Llmd, &["--model", "demo"]).await;
+    let answer = sim.get("/admin/requests").await;
+    assert_eq!(answer.status, 404);
+    assert!(
+        answer.text().contains("--request-history"),
+        "{}",
+        answer.text()
+    );
+    let ask = async |text: &str| sim.ask(post("/admin/replies", &[], text.as_bytes())).await;
+    assert_eq!(ask("- say: kept").await.status, 200);
+    let refused = ask("- tell: nothing").await;
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused.text().contains("replies[0]: unknown key"),
+        "{}",
+        refused.text()
+    );
+    assert!(sim.post(CHAT, &said("x")).await.text().contains("kept"));
+    let ended = sim
+        .ask("DELETE /admin/replies HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
+    assert_eq!(ended.json()["replies"], json!([]));
+    assert!(!sim.post(CHAT, &said("x")).await.text().contains("kept"));
+}

@@ -1,0 +1,87 @@
+//! Draft tokens: what streams and metrics show of them.
+
+use serde_json::{Value, json};
+
+use super::sim::Sim;
+
+async fn drafting(config: &Value, more: &[&str]) -> Sim {
+    let config = config.to_string();
+    let flags = [&["--speculative-config", &config], more].concat();
+    Sim::serve(&flags).await
+}
+
+fn position(page: &str, position: u32) -> f64 {
+    let label = format!("position=\"{position}\"");
+    let lines = page.lines().filter(|line| line.contains(&label));
+    let lines = lines.filter(|line| line.contains("num_accepted_tokens_per_pos_total"));
+    lines
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+#[tokio::test]
+async fn the_mean_acceptance_length_is_the_synthetic_one() {
+    let config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3.24});
+    let sim = drafting(&config, &["--max-model-len", "12000"]).await;
+    let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 10_000, "n": 2,
+        "ignore_eos": true});
+    let answer = sim.post("/v1/completions", &body).await.json();
+    assert_eq!(answer["usage"]["completion_tokens"], 20_000);
+    let page = sim.get("/metrics").await.text();
+    let drafts = sim.metric("vllm:spec_decode_num_drafts_total").await;
+    let accepted = sim
+        .metric("vllm:spec_decode_num_accepted_tokens_total")
+        .await;
+    let mean = 1.0 + accepted / drafts;
+    assert!((mean / 3.24 - 1.0).abs() < 0.01, "{mean}");
+    let proposed = sim.metric("vllm:spec_decode_num_draft_tokens_total").await;
+    assert_eq!(proposed, 4.0 * drafts);
+    assert_eq!(position(&page, 0), drafts);
+    assert_eq!(position(&page, 3), 0.0);
+    // One gap for each output of the engine, as vLLM counts.
+    let gaps = sim.metric("vllm:inter_token_latency_seconds_count").await;
+    assert_eq!(gaps, drafts);
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_chunk_of_a_stream_has_the_tokens_of_a_step() {
+    let config = json!({"method": "mtp", "num_speculative_tokens": 3,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 1, 1]});
+    let delays = [
+        "--time-to-first-token",
+        "1ms",
+        "--inter-token-latency",
+        "5ms",
+    ];
+    let sim = drafting(&config, &delays).await;
+    let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 9, "ignore_eos": true,
+        "stream": true, "return_token_ids": true});
+    let text = sim.post("/v1/completions", &body).await.text();
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let events =
+        events.filter_map(|event| serde_json::from_str::<Value>(&format!("{{{event}")).ok());
+    let counts =
+        events.filter_map(|event| Some(event["choices"][0]["token_ids"].as_array()?.len()));
+    let counts: Vec<usize> = counts.filter(|count| *count > 0).collect();
+    assert_eq!(counts, [1, 4, 4]);
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn ngram_drafts_only_where_the_text_repeats() {
+    let config = json!({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4});
+    for (mode, repeats) in [("echo", true), ("random", false)] {
+        let sim = drafting(&config, &["--mode", mode]).await;
+        let prompt = "The quick brown fox jumps over the lazy dog, and so on.";
+        let body = json!({"model": "tiny-llama", "prompt": prompt, "max_tokens": 20,
+            "ignore_eos": true});
+        sim.post("/v1/completions", &body).await.json();
+        let accepted = sim
+            .metric("vllm:spec_decode_num_accepted_tokens_total")
+            .await;
+        assert_eq!(accepted > 0.0, repeats, "{mode}: {accepted}");
+        sim.server.shutdown().await;
+    }
+}

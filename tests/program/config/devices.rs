@@ -1,0 +1,230 @@
+//! Defaults that follow from the GPU and the model.
+
+use super::{sim, try_words};
+
+const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
+const LLAMA_70B: &str = "meta-llama/Llama-3.1-70B-Instruct";
+
+/// `(max_num_seqs, max_num_batched_tokens)` of `serve` with these words.
+fn limits(words: &[&str]) -> (u32, u32) {
+    let words = [&["vllm-sim", "serve", LLAMA], words].concat();
+    let engine = try_words(&words, &[]).unwrap().config.engine;
+    (engine.max_num_seqs, engine.max_num_batched_tokens)
+}
+
+#[test]
+fn a_step_is_as_large_as_vllm_makes_it_on_that_gpu() {
+    for (gpu, expected) in [
+        ("h100", (1024, 8192)),
+        ("h200", (1024, 8192)),
+        ("gh200", (1024, 8192)),
+        ("rtx-pro-6000", (1024, 8192)),
+        ("b200", (1024, 16_384)),
+        ("b200_sxm", (1024, 16_384)),
+        ("mi300x", (1024, 16_384)),
+        ("a100", (256, 2048)),
+        ("NVIDIA A100-SXM4-80GB", (256, 2048)),
+        ("l40s", (256, 2048)),
+        ("l4", (256, 2048)),
+    ] {
+        assert_eq!(limits(&["--gpu", gpu]), expected, "{gpu}");
+    }
+    assert_eq!(limits(&[]), (256, 2048), "no GPU");
+    let llmd = sim(&["--max-num-seqs", "7"]).engine;
+    assert_eq!((llmd.max_num_seqs, llmd.max_num_batched_tokens), (7, 8192));
+}
+
+#[test]
+fn other_flags_move_the_defaults_of_a_step_as_in_vllm() {
+    let h100 = |words: &[&str]| limits(&[&["--gpu", "h100"], words].concat());
+    assert_eq!(h100(&["--performance-mode", "throughput"]), (2048, 16_384));
+    assert_eq!(h100(&["--performance-mode", "interactivity"]), (1024, 8192));
+    assert_eq!(
+        h100(&["--performance-mode", "throughput", "--max-num-seqs", "64"]),
+        (64, 16_384),
+        "what is typed is not doubled"
+    );
+    assert_eq!(
+        h100(&["--max-num-seqs", "2", "--max-model-len", "1000"]),
+        (2, 2000)
+    );
+    assert_eq!(h100(&["--max-num-batched-tokens", "512"]), (512, 512));
+    assert_eq!(
+        h100(&["--no-enable-chunked-prefill", "--max-model-len", "32768"]),
+        (1024, 32_768)
+    );
+    let experts = ["--enable-expert-parallel", "--data-parallel-size", "2"];
+    let batched = [&experts[..], &["--all2all-backend", "deepep_low_latency"]].concat();
+    assert_eq!(h100(&batched), (256, 256));
+    assert_eq!(h100(&experts), (1024, 8192));
+}
+
+#[test]
+fn blocks_and_steps_of_deployments_are_those_that_vllm_computes() {
+    const GIB_20: &str = "21474836480";
+    // Model, GPU, GPUs, cache; sequences, tokens, block size, blocks in 20 GiB: of these bytes, a
+    // block takes block size x 2 x heads on a GPU x their width x layers of a group x bytes.
+    for (model, gpu, tp, dtype, expected) in [
+        (LLAMA, "H100", "1", "auto", (1024, 8192, 16, 10_240)),
+        (LLAMA, "H100", "1", "fp8", (1024, 8192, 16, 20_480)),
+        (LLAMA_70B, "H100", "4", "auto", (1024, 8192, 16, 16_384)),
+        (LLAMA_70B, "H100", "8", "bfloat16", (1024, 8192, 16, 32_768)),
+        (
+            "Qwen/Qwen2.5-7B-Instruct",
+            "A100",
+            "1",
+            "auto",
+            (256, 2048, 16, 23_405),
+        ),
+        (
+            "Qwen/Qwen2.5-7B-Instruct",
+            "L40S",
+            "2",
+            "int8_per_token_head",
+            (256, 2048, 16, 90_785),
+        ),
+        (
+            "openai/gpt-oss-20b",
+            "H100",
+            "1",
+            "auto",
+            (1024, 8192, 16, 54_613),
+        ),
+        (
+            "openai/gpt-oss-120b",
+            "H100",
+            "2",
+            "auto",
+            (1024, 8192, 16, 72_817),
+        ),
+        (
+            "google/gemma-3-27b-it",
+            "H200",
+            "1",
+            "auto",
+            (1024, 8192, 16, 16_384),
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3",
+            "H200",
+            "8",
+            "auto",
+            (1024, 8192, 16, 19_099),
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3",
+            "B200",
+            "8",
+            "fp8",
+            (1024, 16_384, 32, 19_099),
+        ),
+        (
+            "mistralai/Mixtral-8x7B-v0.1",
+            "H100",
+            "2",
+            "nvfp4",
+            (1024, 8192, 16, 72_817),
+        ),
+        (
+            "meta-llama/Llama-4-Scout-17B-16E",
+            "H100",
+            "8",
+            "auto",
+            (1024, 8192, 16, 54_613),
+        ),
+    ] {
+        let words = ["vllm-sim", "serve", model, "--gpu", gpu, "-tp", tp];
+        let cache = ["--kv-cache-dtype", dtype, "--kv-cache-memory-bytes", GIB_20];
+        let loaded = try_words(&[&words[..], &cache].concat(), &[]).unwrap();
+        let engine = loaded.config.engine;
+        let size = engine.kv_cache.unwrap();
+        let found = (
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.block_size,
+            size.blocks,
+        );
+        assert_eq!(found, expected, "{model} {gpu} {tp} {dtype}");
+        assert_eq!(size.refusal, None);
+    }
+}
+
+#[test]
+fn a_context_that_is_to_be_found_is_the_longest_that_fits() {
+    for auto in ["auto", "-1"] {
+        let length = format!("--max-model-len={auto}");
+        let words = ["vllm-sim", "serve", LLAMA, "--gpu", "H100", &length];
+        let bytes = ["--kv-cache-memory-bytes", "1073741824"];
+        let loaded = try_words(&[&words[..], &bytes].concat(), &[]).unwrap();
+        assert_eq!(loaded.config.model.max_model_len, 8176, "{auto}");
+        let shown = loaded.to_yaml();
+        assert!(
+            shown.contains("# max-model-len: 8176  # derived: the longest"),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn a_type_of_cache_that_there_is_not_is_refused() {
+    let words = ["vllm-sim", "serve", "m", "--kv-cache-dtype", "float8"];
+    let error = try_words(&words, &[]).unwrap_err().to_string();
+    assert!(
+        error.contains("float8") && error.contains("fp8_e4m3"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_threshold_beyond_the_context_is_refused() {
+    let words = ["vllm-sim", "serve", "m", "--max-model-len", "100"];
+    let words = [&words[..], &["--long-prefill-token-threshold", "101"]].concat();
+    assert_eq!(
+        try_words(&words, &[]).unwrap_err().to_string(),
+        "long_prefill_token_threshold (101) cannot be greater than the max_model_len (100)."
+    );
+}
+
+#[test]
+fn a_derived_value_says_by_which_rule() {
+    let loaded = try_words(&["vllm-sim", "serve", LLAMA, "--gpu", "H100"], &[]).unwrap();
+    let shown = loaded.to_yaml();
+    assert!(
+        shown.contains(
+            "# max-num-seqs: 1024  # derived: vLLM's default of GPUs with 70 GiB and more that are \
+             no A100 (H100-SXM-80GB)"
+        ),
+        "{shown}"
+    );
+}
+
+#[test]
+fn the_attention_backend_chooses_the_block_size() {
+    let of = |model: &str, words: &[&str]| {
+        let words = [&["vllm-sim", "serve", model], words].concat();
+        try_words(&words, &[]).unwrap().config.engine
+    };
+    const DEEPSEEK: &str = "deepseek-ai/DeepSeek-V3";
+    for (model, words, expected) in [
+        (LLAMA, &["--gpu", "h100"][..], 16),
+        (LLAMA, &["--gpu", "b200"], 16),
+        (DEEPSEEK, &["--gpu", "h200"], 16),
+        (
+            DEEPSEEK,
+            &["--gpu", "h200", "--attention-backend", "FLASHMLA"],
+            64,
+        ),
+        (DEEPSEEK, &["--gpu", "b200"], 32),
+        (
+            DEEPSEEK,
+            &["--gpu", "b200", "--attention-backend", "cutlass_mla"],
+            128,
+        ),
+        (DEEPSEEK, &["--gpu", "b200", "--block-size", "64"], 64),
+        (DEEPSEEK, &[], 16),
+    ] {
+        let engine = of(model, words);
+        assert_eq!(engine.block_size, expected, "{model} {words:?}");
+        assert_eq!(engine.block_size_typed, words.contains(&"--block-size"));
+    }
+}

@@ -1,0 +1,168 @@
+//! A prefix cache in the memory of the host: how large it is, and what is refused.
+
+use serde_json::{Value, json};
+
+use super::try_words;
+use vllm_sim_config::{ConfigError, Loaded};
+use vllm_sim_engine::kv::HostRules;
+
+fn served(words: &[&str]) -> Result<Loaded, ConfigError> {
+    try_words(&[&["vllm-sim", "serve"], words].concat(), &[])
+}
+
+/// A connector of Llama 8B with these settings of its own.
+fn connector(name: &str, extra: Value) -> Result<Loaded, ConfigError> {
+    let config = json!({"kv_connector": name, "kv_role": "kv_both",
+        "kv_connector_extra_config": extra})
+    .to_string();
+    let words = ["meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100"];
+    served(&[&words[..], &["--kv-transfer-config", &config]].concat())
+}
+
+/// Chunks, GPUs that copy, and microseconds that a chunk takes back.
+fn size(words: &[&str]) -> (u32, u32, u128) {
+    let host = served(words).unwrap().config.engine.kv_offload.unwrap();
+    let (_, back) = host.tier.chunk_time;
+    (host.tier.chunks, host.workers, back.as_micros())
+}
+
+#[test]
+fn the_size_counts_the_parts_of_all_gpus() {
+    let llama = "meta-llama/Llama-3.1-8B-Instruct";
+    let sized = |words: &[&str]| {
+        let size_gib = ["--kv-offloading-size", "64"];
+        size(&[&[llama], &size_gib[..], words].concat())
+    };
+    // 128 KiB a token, 2 MiB a block.
+    assert_eq!(sized(&["--gpu", "H100"]), (32_768, 1, 40));
+    assert_eq!(sized(&["--gpu", "H100", "-tp", "4"]), (32_768, 4, 10));
+    assert_eq!(sized(&["--gpu", "A100"]), (32_768, 1, 87));
+    assert_eq!(sized(&["--gpu", "GH200"]), (32_768, 1, 5));
+    assert_eq!(
+        sized(&["--gpu", "H100", "--kv-cache-dtype", "fp8"]),
+        (65_536, 1, 20)
+    );
+    let slow = ["--gpu", "H100", "--kv-offloading-bandwidth", "2.097152"];
+    assert_eq!(sized(&slow), (32_768, 1, 1000));
+    let typed = [
+        "m",
+        "--kv-offloading-size",
+        "1",
+        "--kv-bytes-per-token",
+        "1024",
+    ];
+    assert_eq!(size(&typed).0, 65_536);
+}
+
+#[test]
+fn connectors_are_read_as_vllm_reads_them() {
+    let tier = |name, extra| {
+        let config = connector(name, extra).unwrap().config;
+        config.engine.kv_offload.unwrap().tier
+    };
+    let native = tier(
+        "OffloadingConnector",
+        json!({"cpu_bytes_to_use": 1 << 30, "block_size": 64, "offload_prompt_only": false}),
+    );
+    assert_eq!((native.chunks, native.blocks_per_chunk), (128, 4));
+    assert!(native.outputs);
+    let simple = tier("SimpleCPUOffloadConnector", json!({}));
+    assert_eq!((simple.rules, simple.chunks), (HostRules::Simple, 4096));
+    let of_two = json!({"connectors": [
+        {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
+        {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 30}}]});
+    assert_eq!(tier("MultiConnector", of_two).chunks, 512);
+}
+
+#[test]
+fn what_would_be_another_cache_is_refused_by_name() {
+    for (name, extra, message) in [
+        (
+            "OffloadingConnector",
+            json!({}),
+            "cpu_bytes_to_use must be specified",
+        ),
+        (
+            "OffloadingConnector",
+            json!({"cpu_bytes_to_use": 1e9, "eviction_policy": "arc"}),
+            "eviction_policy: \"arc\" is not lru",
+        ),
+        (
+            "OffloadingConnector",
+            json!({"cpu_bytes_to_use": 1e9, "store_threshold": 2}),
+            "store_threshold: \"2\" is not 0 or 1",
+        ),
+        (
+            "OffloadingConnector",
+            json!({"cpu_bytes_to_use": 1e9, "spec_name": "TieringOffloadingSpec"}),
+            "spec_name",
+        ),
+        (
+            "OffloadingConnector",
+            json!({"cpu_bytes_to_use": 1e9, "block_size": 40}),
+            "a whole number of blocks",
+        ),
+        (
+            "OffloadingConnector",
+            json!({"cpu_bytes_to_use": "much"}),
+            "a number of at least 0",
+        ),
+        (
+            "SimpleCPUOffloadConnector",
+            json!({"lazy_offload": true}),
+            "lazy_offload",
+        ),
+        (
+            "SimpleCPUOffloadConnector",
+            json!({"kv_offload_backend": "disk"}),
+            "kv_offload_backend: \"disk\" is not cpu",
+        ),
+    ] {
+        let text = connector(name, extra).unwrap_err().to_string();
+        assert!(text.contains(message), "{text}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said() {
+    for (words, message) in [
+        (
+            &["m", "--kv-offloading-size", "8"][..],
+            "how many bytes a token takes",
+        ),
+        (
+            &[
+                "m",
+                "--kv-offloading-size",
+                "8",
+                "--kv-offloading-backend",
+                "lmcache",
+            ],
+            "an LMCache server",
+        ),
+        (
+            &["m", "--kv-offloading-size", "8", "--scheduler", "pool"],
+            "it needs --scheduler vllm",
+        ),
+        (
+            &[
+                "m",
+                "--kv-offloading-size",
+                "0.000001",
+                "--kv-bytes-per-token",
+                "1000",
+            ],
+            "not one block fits",
+        ),
+        (
+            &["m", "--kv-offloading-bandwidth", "9"],
+            "nothing is offloaded",
+        ),
+    ] {
+        let loaded = served(words).unwrap();
+        assert_eq!(loaded.config.engine.kv_offload, None);
+        let said = loaded.warnings.iter().any(|text| text.contains(message));
+        assert!(said, "{:?}", loaded.warnings);
+    }
+}

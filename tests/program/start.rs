@@ -1,0 +1,105 @@
+//! How the program starts: what it says, and who learns where it listens.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: what cannot be unwrapped is a failure"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// A program that is killed whatever happens.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server, and its log up to the line that says where it listens.
+fn start(words: &[&str]) -> (Running, Vec<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command.args(words).args(["--host", "127.0.0.1"]);
+    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut log = Vec::new();
+    for line in BufReader::new(running.0.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        let last = line.contains("listening");
+        log.push(line);
+        if last {
+            return (running, log);
+        }
+    }
+    panic!("it ended: {log:#?}");
+}
+
+fn url(ready: &Path) -> String {
+    let text = std::fs::read(ready).unwrap();
+    let ready: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(ready["model"], "demo");
+    ready["servers"][0]["url"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn any_free_port_is_named_in_the_log_and_in_the_ready_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for first in [&["--model", "demo"][..], &["serve", "demo"]] {
+        let ready = folder.path().join("ready.json");
+        std::fs::write(&ready, "of an earlier run").unwrap();
+        let file = ready.to_str().unwrap();
+        let (mut running, log) = start(&[first, &["--port", "0", "--ready-file", file]].concat());
+        let url = url(&ready);
+        let last = log.last().unwrap();
+        assert!(last.contains(&format!("url=\"{url}\"")), "{last}");
+        TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+        let pid = running.0.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        assert!(running.0.wait().unwrap().success());
+        assert!(!ready.exists(), "it is gone with the server");
+    }
+}
+
+#[test]
+fn a_ready_file_that_cannot_be_written_ends_the_start() {
+    let file = "/proc/no/such/folder/ready";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.args(["--model", "demo", "--port", "0", "--ready-file", file]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains(&format!("error: --ready-file {file}: ")),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn the_log_begins_with_three_lines_and_what_was_chosen() {
+    let (_running, log) = start(&["--model", "demo", "--port", "0", "--api-key", "sesame"]);
+    assert_eq!(log.len(), 3, "{log:#?}");
+    let chosen = r#"arguments={"model":"demo","host":"127.0.0.1","port":0}"#;
+    assert!(log[0].contains(chosen), "{}", log[0]);
+    assert!(log[2].contains("dashboard=\"/dashboard\""), "{}", log[2]);
+    assert!(
+        log.iter()
+            .all(|line| line.len() < 260 && !line.contains("sesame"))
+    );
+    let (_running, log) = start(&["--model", "demo", "--port", "0", "--log-level", "debug"]);
+    assert!(log.iter().any(|line| line.contains("\"max-num-seqs\":5")));
+}
+
+#[test]
+fn the_name_alone_shows_how_it_is_called() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let output = command.env_clear().output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("Usage: vllm-sim --model MODEL"), "{text}");
+    assert!(text.contains("vllm-sim --model demo"), "{text}");
+    assert_eq!(output.status.code(), Some(2));
+}
