@@ -77,6 +77,7 @@ NAMED = [
     (DRAWN, "echo|random", "logprobs streamed|prompts streamed", r"^events.*(logprobs|head\[0\]\.id)", "", ""),
     (DRAWN, "random|basic|short|many", "", r"^events.*(texts|logprobs|order|bytes|token|head\[0\]\.id|events|output_text.*)$|^events$", "", ""),
     (DRAWN, "random|basic|short|many|any", "", r"^body\..*(logprobs|stop_reason|bytes)", "", ""),
+    ("`cached_tokens` of a prompt", "", "decode", r"prompt_tokens_details\.cached_tokens$", "", "^0$"),
     ("A call in a context", "short context, random", "tools", "", "", ""),
     ("`status` of a response", "", "max|short|limit|responses", r"(status|event|type|incomplete_details|events)$", "incomplete", "completed"),
     ("Pod headers", "pod", "", "^x-", "", "absent"),
