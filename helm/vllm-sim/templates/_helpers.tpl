@@ -116,9 +116,15 @@ ghcr.io/vllm-sim/vllm-sim:{{ .Chart.AppVersion }}
   {{- if $v.dataset.table }}{{ $_ := set $flags "dataset-table-name" $v.dataset.table }}{{ end -}}
   {{- if $v.dataset.inMemory }}{{ $_ := set $flags "dataset-in-memory" true }}{{ end -}}
 {{- end -}}
+{{- if not (or $v.existingConfigMap $v.kserve.enabled) }}{{ $_ := set $flags "shutdown-timeout" (include "vllm-sim.drainSeconds" . | int) }}{{ end -}}
 {{- if $v.scenario }}{{ $_ := set $flags "scenario" "/etc/vllm-sim/scenario.yaml" }}{{ end -}}
 {{- if $v.huggingFace.cache }}{{ $_ := set $flags "hf-home" "/home/nonroot/huggingface" }}{{ end -}}
 {{- toYaml $flags -}}
+{{- end }}
+
+{{/* Seconds that requests in flight have between SIGTERM and SIGKILL. */}}
+{{- define "vllm-sim.drainSeconds" -}}
+{{- max 0 (sub (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSleepSeconds) 5)) }}
 {{- end }}
 
 {{/* The whole configuration: what the chart's switches say, then `config`. */}}

@@ -85,11 +85,11 @@ YAML would print a million as 1e+06. */}}
     {{- include "vllm-sim.probe" (dict "root" .root "path" "/health" "port" "http" "settings" $v.livenessProbe) | trim | nindent 4 }}
   readinessProbe:
     {{- include "vllm-sim.probe" (dict "root" .root "path" "/health/ready" "port" "http" "settings" $v.readinessProbe) | trim | nindent 4 }}
-  {{- if $v.preStopSleepSeconds }}
+  {{- with int $v.preStopSleepSeconds }}
   lifecycle:
     preStop:
       sleep:
-        seconds: {{ int $v.preStopSleepSeconds }}
+        seconds: {{ . }}
   {{- end }}
   resources:
     {{- toYaml (.resources | default $v.resources) | nindent 4 }}
@@ -134,7 +134,7 @@ YAML would print a million as 1e+06. */}}
 {{- define "vllm-sim.routingSidecar" -}}
 {{- $s := .Values.disaggregation.sidecar }}
 - name: routing-proxy
-  image: {{ $s.image }}
+  image: {{ $s.image | default (ternary "ghcr.io/llm-d/llm-d-routing-sidecar:v0.7.1" "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0" .Values.llmd.legacyNames) }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   restartPolicy: Always
   args:
@@ -191,7 +191,7 @@ metadata:
     {{- include "vllm-sim.labels" .root | nindent 4 }}
     app.kubernetes.io/component: {{ ternary "server" .role (eq .role "both") }}
     llm-d.ai/role: {{ .role }}
-    llm-d.ai/inferenceServing: "true"
+    {{ ternary "llm-d.ai/inferenceServing" "llm-d.ai/inference-serving" $v.llmd.legacyNames }}: "true"
     {{- with $v.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

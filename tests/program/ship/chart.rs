@@ -59,6 +59,23 @@ fn values_that_do_nothing_or_contradict_are_refused() {
             "gateway: {httpRoute: {enabled: true}}",
             "gateway.inferencePool.enabled is needed",
         ),
+        (
+            "gateway: {inferencePool: {enabled: true}}",
+            "gateway.inferencePool.enabled needs an endpoint picker",
+        ),
+        (
+            "gateway: {inferencePool: {enabled: true, endpointPicker: {name: a, deploy: true}}}",
+            "exclude each other",
+        ),
+        (
+            "gateway: {inferencePool: {endpointPicker: {deploy: true}}}",
+            "endpointPicker.deploy does nothing",
+        ),
+        (
+            "gateway: {inferencePool: {enabled: true, endpointPicker: {name: a, extraArgs: [--v=4]}}}",
+            "do nothing without its deploy",
+        ),
+        ("preStopSleepSeconds: 45", "the pod is killed asleep"),
         ("config: {gpu: H1000}", "config.gpu \"H1000\" is not known"),
         (
             "config: {gpu: h100, model: demo}",
@@ -189,4 +206,84 @@ gateway: {httpRoute: {enabled: true, backend: service, parentRefs: [{name: g, na
         .unwrap()
         .unwrap();
     assert!(secret.contains("name: VLLM_SIM_ADMIN_API_KEY"), "{secret}");
+}
+
+#[test]
+fn a_pool_names_a_picker_that_is_there() {
+    let deployed = "gateway: {inferencePool: {enabled: true, endpointPicker: {deploy: true}}}";
+    let Some(rendered) = template(deployed) else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    let parts: Vec<&str> = rendered.split("---\n").collect();
+    let named = |kind: &str| {
+        let kind = format!("kind: {kind}\n");
+        let part = parts
+            .iter()
+            .find(|part| part.contains(&kind) && part.contains("name: check-vllm-sim-epp"));
+        *part.unwrap_or_else(|| panic!("no {kind}: {rendered}"))
+    };
+    let picker = named("Deployment");
+    assert!(picker.contains("--pool-name=check-vllm-sim\n"), "{picker}");
+    // The pool's own selector does not find it.
+    assert!(picker.contains("app.kubernetes.io/name: vllm-sim-epp\n"));
+    for kind in [
+        "Service",
+        "ConfigMap",
+        "Role",
+        "RoleBinding",
+        "InferencePool",
+    ] {
+        named(kind);
+    }
+    let own =
+        template("gateway: {inferencePool: {enabled: true, endpointPicker: {name: own, port: 7}}}");
+    let own = own.expect("helm was there").unwrap();
+    assert!(
+        own.contains("    name: own\n    port:\n      number: 7\n"),
+        "{own}"
+    );
+    assert!(!own.contains("-epp"), "{own}");
+}
+
+#[test]
+fn pods_are_taken_out_before_they_end_and_their_streams_may_finish() {
+    for (values, sleep, drain) in [
+        ("config: {cliMode: vllm, model: demo}", Some(5), 35),
+        (
+            "{preStopSleepSeconds: 0, terminationGracePeriodSeconds: 300}",
+            None,
+            295,
+        ),
+        ("config: {shutdownTimeout: 7}", Some(5), 7),
+    ] {
+        let Some(rendered) = template(values) else {
+            return;
+        };
+        let rendered = rendered.unwrap();
+        assert!(
+            rendered.contains(&format!("    shutdown-timeout: {drain}\n")),
+            "{rendered}"
+        );
+        match sleep {
+            Some(sleep) => assert!(rendered.contains(&format!("seconds: {sleep}\n"))),
+            None => assert!(!rendered.contains("preStop")),
+        }
+    }
+}
+
+#[test]
+fn names_of_llmd_are_todays_unless_the_old_ones_are_asked_for() {
+    let pair = "disaggregation: {enabled: true}\n";
+    let Some(rendered) = template(pair) else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    assert!(rendered.contains("llm-d.ai/inference-serving: \"true\"\n"));
+    assert!(rendered.contains("ghcr.io/llm-d/llm-d-router-disagg-sidecar:"));
+    let old = template(&format!("{pair}llmd: {{legacyNames: true}}")).unwrap();
+    let old = old.unwrap();
+    assert!(old.contains("llm-d.ai/inferenceServing: \"true\"\n"));
+    assert!(old.contains("ghcr.io/llm-d/llm-d-routing-sidecar:"));
+    assert!(!old.contains("inference-serving"), "{old}");
 }
