@@ -132,6 +132,43 @@ def after_restart_central():
     return good
 
 
+def prompt_tokens(pod, source):
+    """Prompt tokens of a pod that came from a source: local_compute, local_cache_hit, external_kv_transfer."""
+    # A decode pod behind a side-car has its page on its own port.
+    for base in (PODS[pod].replace("8000", "8200"), PODS[pod]):
+        try:
+            with urllib.request.urlopen(f"{base}/metrics") as page:
+                lines = [line.decode() for line in page]
+        except OSError:
+            continue
+        marks = ("vllm:prompt_tokens_by_source_total{", f'source="{source}"')
+        return sum(float(line.split()[-1]) for line in lines if all(mark in line for mark in marks))
+    raise SystemExit(f"{pod} has no metrics")
+
+
+def prefilled():
+    return {pod: prompt_tokens(pod, "local_compute") for pod in PODS}
+
+
+def disaggregated():
+    """Long prompts are prefilled by pod-1 and pod-2 and decoded by pod-3."""
+    before = prefilled()
+    went = [ask(text(f"long{n}-")) for n in range(8)]
+    tokens = {pod: count - before[pod] for pod, count in prefilled().items()}
+    good = told("long prompts are answered by pod-3", set(went) == {"pod-3"}, shown(went))
+    good &= told("and were prefilled by pod-1 and pod-2", tokens["pod-1"] > 100 < tokens["pod-2"], tokens)
+    moved = prompt_tokens("pod-3", "external_kv_transfer")
+    return good & told("whose blocks pod-3 took", moved > 100, f"{moved:.0f} tokens")
+
+
+def local_prefill():
+    """Short prompts stay with pod-3."""
+    before = prefilled()
+    went = [ask(f"a short question {n}") for n in range(6)]
+    kept = all(prefilled()[pod] == before[pod] for pod in ("pod-1", "pod-2"))
+    return told("short prompts stay with pod-3", kept and set(went) == {"pod-3"}, shown(went))
+
+
 def main():
     good = True
     for name in sys.argv[2:]:
