@@ -2,13 +2,15 @@
 # A control plane of Kubernetes on this machine, without containers.
 #
 #   tests/ship/control_plane.sh PROGRAMS STATE
+#   tests/ship/control_plane.sh --build PROGRAMS
 #
 # PROGRAMS gets etcd's neighbours: kube-apiserver, kube-controller-manager, kube-scheduler and kubectl are built there
 # from the Go module k8s.io/kubernetes unless they are there (minutes). etcd is Debian's package etcd-server. STATE gets
 # the data, the logs, and `kubeconfig`. The API server listens on ADDRESS:6443 (127.0.0.1); whoever starts this ends it.
 set -euo pipefail
+only_build=
+[ "$1" != --build ] || { only_build=yes; shift; }
 programs=$(mkdir -p "$1" && cd "$1" && pwd)
-state=$(mkdir -p "$2" && cd "$2" && pwd)
 version=${KUBE_VERSION:-1.33.4}
 address=${ADDRESS:-127.0.0.1}
 
@@ -41,7 +43,9 @@ PY
 for name in kube-apiserver kube-controller-manager kube-scheduler kubectl; do
   [ -x "$programs/$name" ] || (build)
 done
+[ -z "$only_build" ] || exit 0
 
+state=$(mkdir -p "$2" && cd "$2" && pwd)
 cd "$state"
 openssl genrsa -out accounts.key 2048 2>/dev/null
 openssl rsa -in accounts.key -pubout -out accounts.pub 2>/dev/null

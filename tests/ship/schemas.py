@@ -2,6 +2,7 @@
 """Writes the JSON schemas that kubeconform checks the chart and the manifests against.
 
     schemas.py DIR
+    schemas.py --definitions DIR    the definitions of the custom resources themselves, for an API server
 
 Those of Kubernetes come from the PyPI package `kubernetes-validate`, those of custom resources from
 the definitions inside the public Go modules of each project (`go mod download`), so nothing of
@@ -13,7 +14,6 @@ import pathlib
 import subprocess
 import sys
 
-import kubernetes_validate
 import yaml
 
 KUBERNETES = "v1.34.0-local-strict"
@@ -91,6 +91,8 @@ def strict(schema):
 
 def kubernetes(target):
     """Without the identities by which they refer to each other on the web, but for files."""
+    import kubernetes_validate
+
     folder = pathlib.Path(kubernetes_validate.__path__[0]) / "kubernetes-json-schema" / KUBERNETES
     for path in folder.glob("*.json"):
         text = path.read_text().replace('"/api/_definitions.json#', '"_definitions.json#')
@@ -99,21 +101,33 @@ def kubernetes(target):
         (target / path.name).write_text(json.dumps(schema))
 
 
-def main():
-    target = pathlib.Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
-    kubernetes(target)
+def definitions():
+    """The file of each custom resource's definition."""
     for module, version, folder, files in SOURCES:
         base = module_folder(module, version) / folder
         for name in files:
-            definition = yaml.safe_load((base / name).read_text())
-            group, kind = definition["spec"]["group"], definition["spec"]["names"]["kind"]
-            for served in definition["spec"]["versions"]:
-                schema = strict(served["schema"]["openAPIV3Schema"])
-                schema["properties"]["metadata"] = {"type": "object"}
-                path = target / f"{kind.lower()}-{group}-{served['name']}.json"
-                path.write_text(json.dumps(schema))
-                print(path.name)
+            yield base / name
+
+
+def main():
+    if sys.argv[1] == "--definitions":
+        target = pathlib.Path(sys.argv[2])
+        target.mkdir(parents=True, exist_ok=True)
+        for file in definitions():
+            (target / file.name).write_text(file.read_text())
+        return
+    target = pathlib.Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    kubernetes(target)
+    for file in definitions():
+        definition = yaml.safe_load(file.read_text())
+        group, kind = definition["spec"]["group"], definition["spec"]["names"]["kind"]
+        for served in definition["spec"]["versions"]:
+            schema = strict(served["schema"]["openAPIV3Schema"])
+            schema["properties"]["metadata"] = {"type": "object"}
+            path = target / f"{kind.lower()}-{group}-{served['name']}.json"
+            path.write_text(json.dumps(schema))
+            print(path.name)
 
 
 if __name__ == "__main__":
