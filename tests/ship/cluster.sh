@@ -66,7 +66,7 @@ ip link add cni0 type bridge
 ip address add 10.244.0.1/16 dev cni0
 ip link set cni0 up
 ADDRESS=10.244.0.1 tests/ship/control_plane.sh "$programs" "$work/plane"
-export KUBECONFIG=$work/plane/kubeconfig
+export KUBECONFIG=$work/plane/kubeconfig KUBECACHEDIR=$work/cache
 for file in "$work"/definitions/*.yaml; do kubectl create -f "$file" >/dev/null; done
 eventually kubectl get llminferenceservices,inferencepools,httproutes,scaledobjects,servicemonitors
 python3 tests/ship/kubelet.py --server https://10.244.0.1:6443 --token admin --node one --state "$work/node" "${images[@]}" >"$work/kubelet.log" 2>&1 &
@@ -79,6 +79,17 @@ for values in helm/vllm-sim/ci/*-values.yaml; do
   helm template check helm/vllm-sim -f "$values" >"$work/set.yaml"
   kubectl apply --dry-run=server --validate=strict -f "$work/set.yaml" >"$work/set.out" 2>&1 || { cat "$work/set.out"; exit 1; }
   echo "ok   $name: $(grep -c created "$work/set.out") objects"
+done
+
+helm template check helm/vllm-sim -f examples/kubernetes/pool-values.yaml >"$work/pool.yaml"
+helm dependency build examples/kubernetes/models >"$work/helm.out"
+helm template check examples/kubernetes/models >"$work/models.yaml"
+for file in "$work/pool.yaml" "$work/models.yaml" examples/kubernetes/*.yaml; do
+  case $file in *-values.yaml) continue ;; esac
+  # Envoy AI Gateway and the workload variant autoscaler publish no module that has their definitions.
+  kubectl apply --dry-run=server --validate=strict -f "$file" >"$work/set.out" 2>&1 ||
+    ! grep -v 'created\|no matches for kind "\(AIGatewayRoute\|VariantAutoscaling\)"\|ensure CRDs are' "$work/set.out" || exit 1
+  echo "ok   $(basename "$file"): $(grep -c created "$work/set.out") objects"
 done
 
 step "install, three pods"
@@ -98,6 +109,12 @@ helm upgrade sim helm/vllm-sim "${set[@]}" --set config.seed=2 --wait --timeout 
 kubectl rollout status deployment/sim-vllm-sim --timeout 120s | tail -n 1
 eventually ready $label 3
 unbroken
+
+step "a job of load"
+kubectl apply -f examples/kubernetes/load.yaml >/dev/null
+kubectl wait --for=condition=complete job/load --timeout 120s >/dev/null
+grep -h 'Requests completed\|Prefix\|TTFT' "$work"/node/load-*/load.log | head -n 4
+kubectl delete job load >/dev/null
 
 step "scale to 6, and to 2 under streams"
 kubectl scale deployment/sim-vllm-sim --replicas 6 >/dev/null

@@ -24,7 +24,11 @@ SOURCES = [
         "sigs.k8s.io/gateway-api",
         "v1.4.0",
         "config/crd/standard",
-        ["gateway.networking.k8s.io_httproutes.yaml"],
+        [
+            "gateway.networking.k8s.io_httproutes.yaml",
+            "gateway.networking.k8s.io_gateways.yaml",
+            "gateway.networking.k8s.io_gatewayclasses.yaml",
+        ],
     ),
     (
         "sigs.k8s.io/gateway-api-inference-extension",

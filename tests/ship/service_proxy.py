@@ -14,6 +14,8 @@ class ServiceProxy(threading.Thread):
         # Service by (namespace, name); the ready endpoints of each of its ports by number.
         self.services, self.ready, self.servers = {}, {}, {}
         self.turn = itertools.count()
+        # asyncio itself holds its tasks weakly.
+        self.tasks = set()
 
     def hosts(self, space):
         """Names of all Services, as a hosts file of a pod in a namespace has them."""
@@ -49,8 +51,13 @@ class ServiceProxy(threading.Thread):
                     continue
                 subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "cni0"], capture_output=True)
                 owner, which = (space, name), port.get("name", "")
-                handler = lambda reader, writer, owner=owner, which=which: self.forward(owner, which, reader, writer)
+                handler = lambda reader, writer, owner=owner, which=which: self.accept(owner, which, reader, writer)
                 self.servers[key] = await asyncio.start_server(handler, address, port["port"])
+
+    def accept(self, *connection):
+        task = asyncio.ensure_future(self.forward(*connection))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def forward(self, owner, which, reader, writer):
         targets = sorted(self.ready.get(owner, {}).get(which, []))
