@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart image wheel python examples site picture wire vllm-flags
+.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel python examples site picture wire vllm-flags
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -36,6 +36,12 @@ build: ## the program, target/release/vllm-sim
 
 docs: ## run the commands of README.md and docs/ with BINARY
 	python3 tests/python/doc_commands.py $(BINARY)
+
+cluster: ## install the chart on a control plane without containers, and upgrade it under load
+	tests/ship/cluster.sh $(BINARY)
+
+gateways: ## the table of docs/gateway.md, of the gateways that are installed
+	VLLM_SIM=$(abspath $(BINARY)) examples/gateway/table.sh
 
 chart: ## render and check the chart and the manifests, start what they say
 	tests/ship/chart.sh $(BINARY)
