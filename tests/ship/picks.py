@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sees that a gateway's picker keeps a beginning with one pod and spreads others: picks.py URL"""
+"""Sees that a gateway's picker keeps a beginning with one pod and spreads others over all: picks.py URL PODS"""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def main():
     kept = sum(first[topic] == again[topic] for topic in topics)
     pods = sorted(set(first.values()))
     print(f"{kept} of {len(topics)} beginnings stayed; first picks went to {', '.join(pods)}")
-    sys.exit(0 if kept >= len(topics) - 1 and len(pods) == 3 else 1)
+    sys.exit(0 if kept >= len(topics) - 1 and len(pods) == int(sys.argv[2]) else 1)
 
 
 if __name__ == "__main__":
