@@ -94,7 +94,7 @@ done
 
 step "install, three pods"
 # As `vllm serve`, which cuts its requests on SIGTERM: the chart's pods must not.
-set=(--set config.model=demo --set config.cliMode=vllm --set config.inter-token-latency=60ms --set replicaCount=3)
+set=(--set config.model=demo --set config.cliMode=vllm,config.enable-prompt-tokens-details=true --set config.inter-token-latency=60ms --set replicaCount=3)
 helm install sim helm/vllm-sim "${set[@]}" --wait --timeout 60s >"$work/helm.out"
 label=app.kubernetes.io/name=vllm-sim
 eventually ready $label 3
@@ -113,7 +113,9 @@ unbroken
 step "a job of load"
 kubectl apply -f examples/kubernetes/load.yaml >/dev/null
 kubectl wait --for=condition=complete job/load --timeout 120s >/dev/null
-grep -h 'Requests completed\|Prefix\|TTFT' "$work"/node/load-*/load.log | head -n 4
+grep -h 'Request Count (requests).* 600.00\|^Prefix cache reused ratio: 0.[1-9]' "$work"/node/load-*/load.log >"$work/load.out"
+[ "$(wc -l <"$work/load.out")" = 2 ]
+tail -n 1 "$work/load.out"
 kubectl delete job load >/dev/null
 
 step "scale to 6, and to 2 under streams"
