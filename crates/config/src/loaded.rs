@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
@@ -22,6 +24,9 @@ const NOT_RENDERED: &str = "is not asked for tokens: they come from this server'
     Token ids, and with them block hashes and KV events, are the render service's only if \
     --tokenizer (or --model) names the same tokenizer files; with --force-dummy-tokenizer or a \
     simulated tokenizer they never are.";
+
+/// In an operator's update: the fields that are to be as they were at the start.
+const RESET: &str = "reset";
 
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +62,8 @@ pub struct Loaded {
     /// Every flag's value in force, in the order of the help text.
     pub effective: Vec<Effective>,
     settings: Layer,
+    /// What was typed before an operator changed anything; `None`: nothing was changed.
+    at_start: Option<Arc<Layer>>,
 }
 
 /// One flag's value in force.
@@ -290,6 +297,7 @@ impl Loaded {
             warnings,
             effective,
             settings,
+            at_start: None,
         })
     }
 
@@ -309,25 +317,53 @@ impl Loaded {
         show::json_chosen(self)
     }
 
+    /// As [`Self::to_json`], only what an operator changed while it ran.
+    pub fn to_json_changed(&self) -> Map<String, Value> {
+        show::json_changed(self)
+    }
+
+    /// The fields that an update of [`Self::tuned`] is about.
+    pub fn fields(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
+        let reset = update.get(RESET).and_then(Value::as_array);
+        let reset = reset.into_iter().flatten().filter_map(Value::as_str);
+        let set = update.keys().map(String::as_str);
+        set.filter(|field| *field != RESET).chain(reset)
+    }
+
     /// What an operator may change while running, changed; all the rest stays.
     ///
     /// Whole numbers for durations are nanoseconds, as in llm-d's admin API. `fake-metrics` is
-    /// laid over what is shown already, key by key; a null keeps.
+    /// laid over what is shown already, key by key; a null keeps, as there. The fields of the list
+    /// `reset` are as they were at the start, before the others are set.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for a flag that cannot be changed, and all that [`load`] refuses.
     pub fn tuned(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
+        let at_start = match &self.at_start {
+            Some(layer) => layer.clone(),
+            None => Arc::new(self.settings.clone()),
+        };
         let mut settings = self.settings.clone();
         settings.warnings.clear();
-        for (key, value) in update {
-            let (flag, _) = flags::live(key).ok_or_else(|| {
-                ConfigError::Invalid(format!("field '{key}' is not admin-configurable"))
-            })?;
+        let mut fake = self.config.metrics.fake.clone();
+        for field in reset_fields(update)? {
+            let name = live(field)?.name;
+            match at_start.settings.get(name) {
+                Some(setting) => settings.settings.insert(name, setting.clone()),
+                None => settings.settings.shift_remove(name),
+            };
+            if name == FAKE_METRICS.name {
+                let values = Values::new(&settings, self.config.model.cli_mode);
+                fake = Config::from_values(&values)?.metrics.fake;
+            }
+        }
+        for (key, value) in update.iter().filter(|(key, _)| *key != RESET) {
+            let flag = live(key)?;
             if value.is_null() {
                 continue;
             }
             let values = if flag.name == FAKE_METRICS.name {
-                vec![self.fake_metrics_with(value)?]
+                vec![fake_metrics_with(fake.as_ref(), value)?]
             } else {
                 updated_values(flag, value)
             };
@@ -336,33 +372,52 @@ impl Loaded {
                 .settings
                 .insert(flag.name, Setting { values, source });
         }
-        Self::of(settings, self.config.model.cli_mode)
+        let tuned = Self::of(settings, self.config.model.cli_mode)?;
+        Ok(Self {
+            at_start: Some(at_start),
+            ..tuned
+        })
     }
+}
 
-    /// The fake metrics in force with a part of them replaced.
-    fn fake_metrics_with(&self, update: &Value) -> Result<String, ConfigError> {
-        let Some(Value::Object(current)) = &self.config.metrics.fake else {
-            return Err(ConfigError::Invalid(
-                "the simulator is reporting real metrics; fake metrics cannot be updated"
-                    .to_owned(),
-            ));
-        };
-        let Value::Object(update) = update else {
-            return Err(ConfigError::Invalid(format!(
-                "fake-metrics must be a JSON object, not {update}"
-            )));
-        };
-        let mut merged = current.clone();
-        // A total that was said of other observations does not stand for the new ones.
-        for (observations, total) in OBSERVED_TOTALS {
-            if update.get(observations).is_some_and(|new| !new.is_null()) {
-                merged.remove(total);
-            }
+/// The flag of a field that an operator may change.
+fn live(field: &str) -> Result<&'static FlagSpec, ConfigError> {
+    let flag = flags::live(field).map(|(flag, _)| flag);
+    flag.ok_or_else(|| ConfigError::Invalid(format!("field '{field}' is not admin-configurable")))
+}
+
+/// The fields that are to be as they were at the start.
+fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
+    let Some(value) = update.get(RESET) else {
+        return Ok(Vec::new());
+    };
+    let fields = value.as_array().map(|fields| fields.iter());
+    let fields = fields.and_then(|fields| fields.map(Value::as_str).collect());
+    fields.ok_or_else(|| ConfigError::Invalid(format!("reset is a list of fields, not {value}")))
+}
+
+/// Fake metrics with a part of them replaced.
+fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
+    let Some(Value::Object(current)) = current else {
+        return Err(ConfigError::Invalid(
+            "the simulator is reporting real metrics; fake metrics cannot be updated".to_owned(),
+        ));
+    };
+    let Value::Object(update) = update else {
+        return Err(ConfigError::Invalid(format!(
+            "fake-metrics must be a JSON object, not {update}"
+        )));
+    };
+    let mut merged = current.clone();
+    // A total that was said of other observations does not stand for the new ones.
+    for (observations, total) in OBSERVED_TOTALS {
+        if update.get(observations).is_some_and(|new| !new.is_null()) {
+            merged.remove(total);
         }
-        let told = update.iter().filter(|(_, value)| !value.is_null());
-        merged.extend(told.map(|(key, value)| (key.clone(), value.clone())));
-        Ok(Value::Object(merged).to_string())
     }
+    let told = update.iter().filter(|(_, value)| !value.is_null());
+    merged.extend(told.map(|(key, value)| (key.clone(), value.clone())));
+    Ok(Value::Object(merged).to_string())
 }
 
 /// A value of the admin API as it would be typed.

@@ -144,11 +144,21 @@ pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
 
 /// [`json`] without what nobody chose.
 pub(super) fn json_chosen(loaded: &Loaded) -> Map<String, Value> {
+    json_from(loaded, |source| {
+        !matches!(source, ValueSource::Default | ValueSource::Derived)
+    })
+}
+
+/// [`json`], only what an operator changed.
+pub(super) fn json_changed(loaded: &Loaded) -> Map<String, Value> {
+    json_from(loaded, |source| *source == ValueSource::Operator)
+}
+
+fn json_from(loaded: &Loaded, wanted: impl Fn(&ValueSource) -> bool) -> Map<String, Value> {
     let mut all = json(loaded);
-    let chosen =
-        |entry: &&Effective| !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
-    let chosen = loaded.effective.iter().filter(chosen);
-    chosen
+    let entries = loaded.effective.iter();
+    entries
+        .filter(|entry| wanted(&entry.source))
         .filter_map(|entry| Some((entry.name.to_owned(), all.swap_remove(entry.name)?)))
         .collect()
 }

@@ -21,10 +21,22 @@ use crate::error::Answer;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// `GET /admin/config`: all flags with their values, keys and tokens hidden.
+/// `GET /admin/config`: all flags with their values, keys and tokens hidden; with `changed=true`
+/// those that were changed since the start.
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, uri: Uri) -> Answer {
     allowed(&app, &headers)?;
     let rank = rank(&uri)?;
+    match query::all(&uri, "changed").last().map(String::as_str) {
+        None | Some("false") => {}
+        Some("true") => {
+            let changed = app.admin_state.show_changed(&app.controls, rank);
+            return Ok(ok(&Value::Object(hidden(changed.map_err(admin_fault)?))));
+        }
+        Some(text) => {
+            let words = format!("changed is true or false, not {text:?}");
+            return Err(Fault::bad_request(words));
+        }
+    }
     let shown = app
         .admin_state
         .show(&app.controls, rank)

@@ -93,6 +93,30 @@ impl AdminState {
         controls: &Arc<ServerControls>,
         rank: RankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
+        self.shown(controls, rank, |loaded| {
+            Ok(match self.phase_settings() {
+                Some(set) => loaded.tuned(&set)?.to_json(),
+                None => loaded.to_json(),
+            })
+        })
+    }
+
+    /// What was changed on a rank since its start, without a scenario's phase.
+    pub(super) fn show_changed(
+        &self,
+        controls: &Arc<ServerControls>,
+        rank: RankSelector,
+    ) -> Result<Map<String, Value>, AdminError> {
+        self.shown(controls, rank, |loaded| Ok(loaded.to_json_changed()))
+    }
+
+    /// What `read` makes of the settings of a rank.
+    fn shown(
+        &self,
+        controls: &Arc<ServerControls>,
+        rank: RankSelector,
+        read: impl Fn(&Loaded) -> Result<Map<String, Value>, AdminError>,
+    ) -> Result<Map<String, Value>, AdminError> {
         let servers = self.servers.lock();
         let own = Arc::downgrade(controls);
         let found = servers.iter().find_map(|server| match rank {
@@ -100,10 +124,7 @@ impl AdminState {
             RankSelector::One(rank) => Some(&server.ranks[local_index(server, rank)?]),
         });
         match (found, rank) {
-            (Some(loaded), _) => Ok(match self.phase_settings() {
-                Some(set) => loaded.tuned(&set)?.to_json(),
-                None => loaded.to_json(),
-            }),
+            (Some(loaded), _) => read(loaded),
             (None, RankSelector::One(rank)) => Err(no_rank(&servers, rank)),
             (None, RankSelector::All) => Err(AdminError::Fixed),
         }
@@ -289,9 +310,9 @@ fn changed(
             continue;
         };
         if ranks.len() > 1
-            && let Some(field) = update.keys().find(|field| !is_engines_own(field))
+            && let Some(field) = Loaded::fields(update).find(|field| !is_engines_own(field))
         {
-            let field = field.clone();
+            let field = field.to_owned();
             return Err(AdminError::Shared { field });
         }
         ranks[index] = ranks[index].tuned(update)?;

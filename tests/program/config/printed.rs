@@ -119,6 +119,41 @@ fn an_operator_changes_what_may_be_changed() {
 }
 
 #[test]
+fn what_an_operator_changed_is_reset_to_what_it_was_at_the_start() {
+    let words = r#"vllm-sim --model m --time-to-first-token 10ms --fake-metrics '{"loras":[],"running-requests":3}'"#;
+    let loaded = read(words, &[]);
+    let change = json!({
+        "time-to-first-token": "20ms", "failure-types": ["server_error"],
+        "fake-metrics": {"running-requests": 7, "waiting-requests": 1},
+    });
+    let changed = loaded.tuned(&object(change)).unwrap();
+    assert_eq!(changed.to_json_changed().len(), 3);
+    let all = json!({"reset": ["time-to-first-token", "failure_types", "fake-metrics"]});
+    let reset = changed.tuned(&object(all)).unwrap();
+    assert_eq!(reset.config, loaded.config);
+    assert_eq!(reset.effective, loaded.effective);
+    assert!(reset.to_json_changed().is_empty());
+    // Reset first, then set.
+    let both = json!({"reset": ["fake-metrics"], "fake-metrics": {"waiting-requests": 2}});
+    let both = changed.tuned(&object(both)).unwrap();
+    let fake = json!({"loras": [], "running-requests": 3, "waiting-requests": 2});
+    assert_eq!(both.config.metrics.fake, Some(fake));
+    for (wrong, message) in [
+        (
+            json!({"reset": ["port"]}),
+            "field 'port' is not admin-configurable",
+        ),
+        (
+            json!({"reset": "failure-types"}),
+            "reset is a list of fields",
+        ),
+    ] {
+        let text = loaded.tuned(&object(wrong)).unwrap_err().to_string();
+        assert!(text.contains(message), "{text}");
+    }
+}
+
+#[test]
 fn an_operators_mistakes_are_refused_whole() {
     let loaded = read("vllm-sim --model m", &[]);
     for (update, message) in [
