@@ -59,7 +59,11 @@ pub(super) async fn run(
             }
             continue;
         }
-        let (http, stopping) = (http.clone(), stopping.clone());
+        let client = match &connection {
+            Connection::Tcp(stream) => stream.peer_addr().ok(),
+            Connection::Unix(_) => None,
+        };
+        let (http, stopping) = (http.clone().for_client(client), stopping.clone());
         let tls = acceptor.as_ref().map(Acceptor::current);
         tokio::spawn(async move {
             match (connection, tls) {

@@ -6,7 +6,7 @@ use super::sim::Sim;
 
 /// A page on another origin reaches a local server through the reader's browser.
 #[tokio::test]
-async fn a_page_of_another_origin_changes_nothing() {
+async fn a_page_of_another_origin_changes_nothing_and_reads_nothing_of_the_operators() {
     let routes = [
         "/admin/config",
         "/admin/scenario",
@@ -26,6 +26,8 @@ async fn a_page_of_another_origin_changes_nothing() {
         "k",
         "--enable-lora",
         "--allow-runtime-lora-updating",
+        "--request-history",
+        "10",
     ];
     let sim = Sim::serve(&flags).await;
     let key = "authorization: Bearer k";
@@ -49,8 +51,21 @@ async fn a_page_of_another_origin_changes_nothing() {
         }
         sim.poke("/resume").await;
     }
-    let read = "GET /admin/config HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer k\r\norigin: https://evil.example\r\n\r\n";
-    assert_eq!(sim.ask(read).await.status, 200);
+    for (path, from_page) in [
+        ("/admin/config", 403),
+        ("/admin/scenario", 403),
+        ("/admin/requests", 403),
+        ("/admin/replies", 403),
+        ("/version", 200),
+        ("/v1/models", 200),
+    ] {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer k\r\n");
+        for page in ["origin: https://evil.example", "sec-fetch-site: cross-site"] {
+            let answer = sim.ask(format!("{head}{page}\r\n\r\n")).await;
+            assert_eq!(answer.status, from_page, "{path} {page}");
+        }
+        assert_eq!(sim.ask(format!("{head}\r\n")).await.status, 200, "{path}");
+    }
     // A named origin is trusted; `*`, vLLM's default, names none.
     let origins = r#"["https://grafana.example"]"#;
     let sim = Sim::serve(&["--dev-mode", "--allowed-origins", origins]).await;

@@ -116,6 +116,90 @@ async fn a_script_fails_so_many_times_and_says_when_to_retry() {
     assert!(metrics.contains(faults), "{metrics}");
 }
 
+/// Clients of OpenAI and Anthropic count their retries; a count of 0 is a new request, not an attempt.
+#[tokio::test]
+async fn attempts_are_those_that_the_client_counts() {
+    let sim = sim("- {fail: {error: rate_limit}}", &[]).await;
+    for count in [0, 0, 1, 2, 1, 0, 5] {
+        let header = format!("x-stainless-retry-count: {count}");
+        sim.post_with(CHAT, &[&header], &said("same")).await;
+    }
+    sim.post_with(CHAT, &["x-stainless-retry-count: 1"], &said("another"))
+        .await;
+    let shown = sim.get("/admin/requests?wait=8").await.json();
+    let requests = shown["requests"].as_array().unwrap();
+    let attempts: Vec<&Value> = requests.iter().map(|r| &r["attempt"]).collect();
+    assert_eq!(attempts, [1, 1, 2, 3, 2, 1, 6, 2]);
+    // Who follows nobody that is known has no gap.
+    let gaps: Vec<bool> = requests.iter().map(|r| r["gap_seconds"].is_f64()).collect();
+    let followed = [false, false, true, true, true, false, false, false];
+    assert_eq!(gaps, followed, "{requests:#?}");
+}
+
+#[tokio::test]
+async fn an_attempt_beside_one_that_goes_on_has_no_gap() {
+    let sim = sim(
+        "- {when: {contains: long}, say: a b c, pace: {first_token: 1h}}",
+        &[],
+    )
+    .await;
+    let key = ["idempotency-key: a"];
+    let mut wire = sim.connect().await;
+    wire.send(&post(CHAT, &key, said("long").to_string().as_bytes()))
+        .await;
+    let read = async || {
+        let shown = sim.get("/admin/requests?key=a").await.json();
+        shown["count"] == 1
+    };
+    assert!(super::sim::eventually(read).await);
+    sim.post_with(CHAT, &key, &said("short")).await;
+    let shown = sim.get("/admin/requests?wait=1").await.json();
+    let (first, second) = (&shown["requests"][0], &shown["requests"][1]);
+    assert_eq!(
+        (&first["outcome"], &second["attempt"]),
+        (&json!("running"), &json!(2))
+    );
+    assert!(second["gap_seconds"].is_null(), "{second}");
+}
+
+/// Bodies that are no JSON, and 128 MiB of bodies and headers in all.
+#[tokio::test]
+async fn bodies_are_shown_as_they_came_and_bounded_in_all() {
+    let sim = sim(
+        "[]",
+        &[
+            "--request-history-bodies",
+            "--max-request-body-size-mb",
+            "64",
+        ],
+    )
+    .await;
+    let own = br#"{"model":  "demo", "messages": [{"role": "user", "content": "x"}]}"#;
+    sim.ask(post(CHAT, &[], own)).await;
+    sim.ask(post(CHAT, &[], b"{\"a\": \xff\"")).await;
+    let shown = sim.get("/admin/requests?wait=2").await.text();
+    assert!(shown.contains(std::str::from_utf8(own).unwrap()), "{shown}");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["requests"][1]["body"], "{\"a\": \u{fffd}\"");
+    let large = json!({"model": "demo", "prompt": "x", "user": "y".repeat(30 << 20)}).to_string();
+    for _ in 0..5 {
+        let answer = sim
+            .ask(post("/v1/completions", &[], large.as_bytes()))
+            .await;
+        assert_eq!(answer.status, 200);
+    }
+    let shown = sim.get("/admin/requests?limit=0&wait=4").await.json();
+    assert_eq!((&shown["count"], &shown["dropped"]), (&json!(4), &json!(3)));
+}
+
+#[tokio::test]
+async fn a_prompt_of_token_ids_is_matched_as_a_list_of_numbers() {
+    let sim = sim("- {when: {contains: '7,8'}, say: matched}", &[]).await;
+    let ids = json!({"model": "demo", "prompt": [6, 7, 8]});
+    let answer = sim.post("/v1/completions", &ids).await.json();
+    assert_eq!(answer["choices"][0]["text"], "matched");
+}
+
 #[tokio::test]
 async fn the_history_is_bounded_and_filtered_and_forgets() {
     let sim = sim(

@@ -67,6 +67,8 @@ impl Sim {
             Loaded::from_flags(cli_mode, &[host, args].concat()).expect("flags that are right");
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
+        // Lines that no test reads.
+        loaded.config.server.log.access = false;
         let server = Server::start_loaded(loaded).await.expect("a start");
         let address = server.address;
         Self { server, address }

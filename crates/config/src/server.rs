@@ -16,6 +16,8 @@ pub struct Server {
     pub port: u16,
     /// A file that says where the server listens, while it does.
     pub ready_file: Option<PathBuf>,
+    /// Whether the end of standard input ends the server.
+    pub exit_on_stdin_eof: bool,
     /// Unix socket instead of host and port.
     pub uds: Option<PathBuf>,
     /// Prefix under which every route exists too: empty, or `/x` without a slash at the end.
@@ -161,6 +163,7 @@ impl Server {
             host: v.get(&server::HOST)?,
             port: v.get(&server::PORT)?,
             ready_file: v.get(&server::READY_FILE)?,
+            exit_on_stdin_eof: v.get(&server::EXIT_ON_STDIN_EOF)?,
             uds: v.get(&server::UDS)?,
             root_path: root_path(v.text(&server::ROOT_PATH).unwrap_or_default()),
             api_keys: v.get(&server::API_KEY)?,
@@ -256,7 +259,11 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
         level: log_level(v)?,
         format: v.choice(&server::LOG_FORMAT)?.unwrap_or_default(),
         http: v.get(&server::LOG_HTTP)?,
-        access: !v.get(&server::DISABLE_UVICORN_ACCESS_LOG)?,
+        access: !v.get(&server::DISABLE_UVICORN_ACCESS_LOG)?
+            && !matches!(
+                v.choice(&server::UVICORN_LOG_LEVEL)?,
+                Some(LogLevel::Error | LogLevel::Warn)
+            ),
         access_excluded: v.comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
         requests: v.get(&server::ENABLE_LOG_REQUESTS)?,
         outputs: v.get(&server::ENABLE_LOG_OUTPUTS)?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::generate::Answer;
 use super::parts::Parts;
@@ -34,6 +34,19 @@ impl Engine {
             last_receive: AtomicU64::new(0f64.to_bits()),
         }
     }
+
+    /// `retry-after` of a refusal that does not say it itself, as over HTTP.
+    fn saying_when_to_retry(&self, status: Status) -> Status {
+        let settings = self.parts.service.faults.settings();
+        match settings.retry_after_seconds {
+            Some(seconds)
+                if matches!(status.code(), Code::ResourceExhausted | Code::Unavailable) =>
+            {
+                status::retry_after(status, seconds)
+            }
+            _ => status,
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -46,15 +59,18 @@ impl VllmEngine for Engine {
     ) -> Result<Response<Answer>, Status> {
         self.last_receive
             .store(unix_now().to_bits(), Ordering::Relaxed);
-        self.parts.health().map_err(Status::unavailable)?;
+        let health = self.parts.health();
+        health.map_err(|why| self.saying_when_to_retry(Status::unavailable(why)))?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
         let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
         let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
         let mut faults = fault::decide(&self.parts, &request)?;
         faults.delay(&self.parts.service).await;
-        fault::inject(&self.parts, &faults)?;
+        let failed = fault::inject(&self.parts, &faults);
+        failed.map_err(|status| self.saying_when_to_retry(status))?;
         fault::keep_possible(&mut faults);
+        let usage = request.extensions().get().cloned();
         let request = request.into_inner();
         if self.parts.config.server.log.http {
             tracing::info!(message = ?request, "gRPC Generate");
@@ -65,11 +81,14 @@ impl VllmEngine for Engine {
             rank,
             trace,
             faults: Arc::new(faults),
+            usage,
         };
         let (request, call) = read::request(&self.parts, &self.policy, request, metadata);
         let service = &self.parts.service;
         let served = service.serve(&self.policy, request, call).await;
-        let served = served.map_err(|refused| status::refused(refused.into_refusal()))?;
+        let served = served.map_err(|refused| {
+            self.saying_when_to_retry(status::refused(refused.into_refusal()))
+        })?;
         Ok(Response::new(Answer::new(served.reply, stream, injector)))
     }
 

@@ -11,7 +11,7 @@ use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_service::generate::request::{Prompt, Target};
 use vllm_sim_service::{
     EngineChecks, GenerationRequest, OutputRoom, Policy, Prepared, Protocol, Refusal,
-    RequestFaults, Service, Transfer, off_thread,
+    RequestFaults, Service, TokenUsage, Transfer, off_thread,
 };
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -47,6 +47,8 @@ pub(super) struct CallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
     pub(super) faults: Arc<RequestFaults>,
+    /// Where its tokens are counted; `None`: nobody asks.
+    pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
 /// What is wanted, and who answers the road's questions about it.
@@ -91,7 +93,7 @@ pub(super) fn request<'r>(
         skip_cache_read: false,
         trace: metadata.trace,
         faults: Some(metadata.faults),
-        usage: None,
+        usage: metadata.usage,
     };
     let call = TokenCall {
         parts,

@@ -5,9 +5,24 @@ use tonic::{Code, Status};
 use vllm_sim_service::{Refusal, ServeError};
 use vllm_sim_wire::fault::Fault;
 
+const RETRY_AFTER: &str = "retry-after";
+
 /// A refusal, in the code that llm-d-inference-sim gives its HTTP status.
 pub(super) fn fault(fault: &Fault) -> Status {
-    Status::new(code(fault.status), fault.message.clone())
+    let status = Status::new(code(fault.status), fault.message.clone());
+    match fault.retry_after_seconds {
+        Some(seconds) => retry_after(status, seconds),
+        None => status,
+    }
+}
+
+/// Says when to come again, unless the status says it already: HTTP's header as metadata.
+pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
+    let metadata = status.metadata_mut();
+    if !metadata.contains_key(RETRY_AFTER) {
+        metadata.insert(RETRY_AFTER, seconds.into());
+    }
+    status
 }
 
 /// What a refused call is told.

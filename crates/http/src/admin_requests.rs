@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::admin::allowed;
@@ -12,7 +12,7 @@ use super::app::App;
 use super::request_history::{RequestFilter, RequestHistory};
 use super::vllm::ok;
 use super::{body, query};
-use crate::error::Answer;
+use crate::error::{self, Answer};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -35,7 +35,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap, uri: U
             Fault::new(408, ErrorType::RequestTimeoutPhrase, words)
         })?;
     }
-    Ok(ok(&history.show(&query.filter, query.limit)))
+    let shown = history.show(&query.filter, query.limit);
+    Ok(error::json(StatusCode::OK, shown))
 }
 
 /// `DELETE /admin/requests`: forgets them.

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use axum::http::{
 };
 use tower::ServiceExt;
 
+use super::access_log::AccessLog;
 use super::app::{App, unix_now};
 use super::bearer::is_bearer;
 use super::openai::chat;
@@ -41,6 +43,10 @@ pub struct HttpService {
     fixed_headers: Arc<[(HeaderName, HeaderValue)]>,
     /// The connection, for faults that break it.
     connection: Option<Arc<ConnHandle>>,
+    /// Who asks; `None`: over a Unix socket.
+    client: Option<SocketAddr>,
+    /// The lines that uvicorn prints, when it does.
+    access_log: Option<Arc<AccessLog>>,
     /// What is logged of requests, when anything is.
     request_log: Option<Arc<RequestLog>>,
 }
@@ -67,6 +73,8 @@ impl HttpService {
         set("x-inference-namespace", pod.namespace.as_deref());
         let request_log = RequestLog::new(&app.config.server.log);
         Self {
+            client: None,
+            access_log: AccessLog::new(&app.config.server.log).map(Arc::new),
             request_log: request_log.is_enabled().then(|| Arc::new(request_log)),
             routes: routes::router(app.clone()),
             chats: app.routes.serves(CHAT),
@@ -84,6 +92,12 @@ impl HttpService {
             connection: Some(connection),
             ..self
         }
+    }
+
+    /// The same service, for a client at this address.
+    #[must_use]
+    pub fn for_client(self, client: Option<SocketAddr>) -> Self {
+        Self { client, ..self }
     }
 
     /// Answers gRPC calls with `router`.
@@ -112,15 +126,14 @@ impl HttpService {
         let started = unix_now();
         let mut request = request.map(Body::new);
         if let Some(grpc) = self.grpc.as_ref().filter(|_| is_grpc(&request)) {
-            return Ok(match self.request_log.clone() {
-                Some(request_log) => {
-                    let path = request.uri().path().to_owned();
-                    request_log.grpc_call(&path, request.headers());
-                    let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
-                    request_log.grpc_answer(path, response)
-                }
-                None => self.call_grpc(grpc.clone(), request).await,
-            });
+            if let Some(history) = &self.app.history
+                && RequestHistory::concerns_call(&request)
+            {
+                let (recording, request) = history.begin(request, started);
+                let response = Box::pin(self.answer_grpc(grpc, request)).await;
+                return Ok(recording.answer(response));
+            }
+            return Ok(self.answer_grpc(grpc, request).await);
         }
         self.merge_slashes(&mut request);
         self.strip_root_path(&mut request);
@@ -135,12 +148,30 @@ impl HttpService {
         Ok(self.answer(request, started).await)
     }
 
-    async fn answer(&self, request: Request<Body>, started: f64) -> Response<Body> {
+    async fn answer_grpc(&self, grpc: &Router, request: Request<Body>) -> Response<Body> {
         match self.request_log.clone() {
+            Some(request_log) => {
+                let path = request.uri().path().to_owned();
+                request_log.grpc_call(&path, request.headers());
+                let response = Box::pin(self.call_grpc(grpc.clone(), request)).await;
+                request_log.grpc_answer(path, response)
+            }
+            None => self.call_grpc(grpc.clone(), request).await,
+        }
+    }
+
+    async fn answer(&self, request: Request<Body>, started: f64) -> Response<Body> {
+        let access_log = self.access_log.as_deref();
+        let line = access_log.and_then(|log| log.line(&request));
+        let response = match self.request_log.clone() {
             // Boxed: a server without a request log has no room for it.
             Some(request_log) => Box::pin(self.logged(&request_log, request, started)).await,
             None => self.respond(request, started).await,
+        };
+        if let (Some(log), Some(line)) = (access_log, line) {
+            log.answered(line, self.client, response.status());
         }
+        response
     }
 
     /// Answers a request, and logs both as far as somebody asked.

@@ -7,6 +7,7 @@
 //! carry tokens are written by hand into a string (`*_render.rs`, `json.rs`); `stream.rs` sends
 //! them as server-sent events.
 
+mod access_log;
 mod admin;
 mod admin_requests;
 mod admin_state;

@@ -7,25 +7,33 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, Method, Request, Response};
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use super::app::unix_now;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
 use super::request_log::shown_header;
 use vllm_sim_service::TokenUsage;
 
-/// Bytes of all bodies that are kept; older requests go first.
-const MAX_BODY_BYTES: usize = 64 << 20;
+/// Bytes of headers and bodies that are kept of all requests; older requests go first.
+const MAX_BYTES: usize = 128 << 20;
+
+/// The calls of gRPC that clients send to a model.
+const GRPC_CALLS: [&str; 2] = [
+    "/vllm.grpc.engine.VllmEngine/Generate",
+    "/vllm.grpc.engine.VllmEngine/Embed",
+];
+
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The SDKs of OpenAI and Anthropic count their attempts here.
@@ -48,31 +56,35 @@ pub(crate) struct RequestHistory {
 struct State {
     next_id: u64,
     dropped: u64,
-    body_bytes: usize,
+    /// Of headers and bodies.
+    kept_bytes: usize,
     records: VecDeque<Record>,
-    /// The newest attempt of each key.
-    attempts: HashMap<String, u64>,
+    /// The attempts of each key that no other one follows yet, oldest first.
+    attempts: HashMap<String, VecDeque<u64>>,
 }
 
 /// One request.
 struct Record {
     id: u64,
     /// Seconds since 1970.
-    started: f64,
+    time: f64,
+    started: Instant,
+    ended: Option<Instant>,
     path: String,
     headers: HeaderMap,
     model: Option<String>,
     stream: bool,
     body_bytes: u64,
     digest: Option<String>,
-    body: Option<Value>,
+    /// As it came.
+    body: Option<Vec<u8>>,
     key: Option<String>,
     attempt: u32,
-    /// From the end of the attempt before, in seconds.
-    gap: Option<f64>,
+    /// From the end of the attempt before; `None` when that went on.
+    gap: Option<Duration>,
     status: Option<u16>,
-    seconds_to_headers: Option<f64>,
-    seconds: Option<f64>,
+    grpc_status: Option<u16>,
+    to_headers: Option<Duration>,
     outcome: Outcome,
     usage: Arc<TokenUsage>,
 }
@@ -132,41 +144,27 @@ impl RequestHistory {
         request.method() == Method::POST && !path.starts_with("/admin/") && path != "/fake_metrics"
     }
 
-    /// Records a request that arrives.
+    /// The same for a gRPC call.
+    pub(crate) fn concerns_call(request: &Request<Body>) -> bool {
+        GRPC_CALLS.contains(&request.uri().path())
+    }
+
+    /// Records a request that arrives; `time`: seconds since 1970.
     pub(crate) fn begin(
         self: &Arc<Self>,
         mut request: Request<Body>,
-        started: f64,
+        time: f64,
     ) -> (Recording, Request<Body>) {
         let usage = Arc::new(TokenUsage::default());
         request.extensions_mut().insert(usage.clone());
         let id = {
             let mut state = self.state.lock();
             state.next_id += 1;
-            let id = state.next_id;
-            state.records.push_back(Record {
-                id,
-                started,
-                path: request.uri().path().to_owned(),
-                headers: request.headers().clone(),
-                model: None,
-                stream: false,
-                body_bytes: 0,
-                digest: None,
-                body: None,
-                key: None,
-                attempt: 1,
-                gap: None,
-                status: None,
-                seconds_to_headers: None,
-                seconds: None,
-                outcome: Outcome::Running,
-                usage,
-            });
-            while state.records.len() > self.keep {
-                state.drop_oldest();
-            }
-            id
+            let record = Record::new(state.next_id, &request, time, usage);
+            state.kept_bytes += record.kept_bytes();
+            state.records.push_back(record);
+            state.keep(self.keep);
+            state.next_id
         };
         let history = self.clone();
         let request = request.map(|body| {
@@ -186,10 +184,8 @@ impl RequestHistory {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex(&Sha256::digest(&tapped.head)));
         let members: Members = serde_json::from_slice(&tapped.head).unwrap_or_default();
-        let body = self.bodies.then(|| {
-            let text = || String::from_utf8_lossy(&tapped.head).into_owned();
-            serde_json::from_slice(&tapped.head).unwrap_or_else(|_| text().into())
-        });
+        let body = self.bodies.then(|| tapped.head.clone());
+        let kept = body.as_ref().map_or(0, Vec::len);
         let mut state = self.state.lock();
         let Some(record) = state.record(id) else {
             return;
@@ -199,22 +195,18 @@ impl RequestHistory {
         record.body_bytes = tapped.length;
         record.digest = digest;
         record.body = body;
-        if self.bodies {
-            state.body_bytes += tapped.head.len();
-        }
+        state.kept_bytes += kept;
         state.count_attempt(id);
-        while state.body_bytes > MAX_BODY_BYTES && state.records.len() > 1 {
-            state.drop_oldest();
-        }
+        state.keep(self.keep);
     }
 
     fn end(&self, id: u64, whole: bool) {
         let mut state = self.state.lock();
         if let Some(record) = state.record(id) {
-            record.seconds = Some(unix_now() - record.started);
-            record.outcome = match record.status {
+            record.ended = Some(now());
+            record.outcome = match (record.status, record.grpc_status) {
                 _ if !whole => Outcome::Cut,
-                Some(400..) => Outcome::Refused,
+                (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
                 _ => Outcome::Finished,
             };
         }
@@ -263,16 +255,19 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// The newest `most` requests that are asked for, oldest first, and how many there are.
-    pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> Value {
+    /// The newest `most` requests that are asked for, oldest first, and how many there are, as JSON.
+    pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
         let found: Vec<&Record> = state.records.iter().filter(|r| filter.holds(r)).collect();
         let newest = &found[found.len().saturating_sub(most)..];
-        json!({
-            "count": found.len(),
-            "dropped": state.dropped,
-            "requests": newest.iter().map(|record| record.to_json()).collect::<Vec<_>>(),
-        })
+        let (count, dropped) = (found.len(), state.dropped);
+        let mut shown = format!("{{\"count\":{count},\"dropped\":{dropped},\"requests\":[");
+        for (at, record) in newest.iter().enumerate() {
+            shown.push_str(if at > 0 { "," } else { "" });
+            record.write_json(&mut shown);
+        }
+        shown.push_str("]}");
+        shown
     }
 }
 
@@ -283,52 +278,134 @@ impl State {
         self.records.get_mut(index)
     }
 
+    /// Lets the oldest go that are too many, or too large together.
+    fn keep(&mut self, most: usize) {
+        while self.records.len() > most || (self.kept_bytes > MAX_BYTES && self.records.len() > 1) {
+            self.drop_oldest();
+        }
+    }
+
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.records.pop_front() else {
             return;
         };
         self.dropped += 1;
-        if oldest.body.is_some() {
-            let bytes = usize::try_from(oldest.body_bytes).unwrap_or(usize::MAX);
-            self.body_bytes = self.body_bytes.saturating_sub(bytes);
-        }
+        self.kept_bytes -= oldest.kept_bytes();
         if let Some(key) = oldest.key
-            && self.attempts.get(&key) == Some(&oldest.id)
+            && let Some(attempts) = self.attempts.get_mut(&key)
         {
-            self.attempts.remove(&key);
+            match attempts.front() {
+                Some(first) if *first == oldest.id => drop(attempts.pop_front()),
+                _ => attempts.retain(|id| *id != oldest.id),
+            }
+            if attempts.is_empty() {
+                self.attempts.remove(&key);
+            }
         }
     }
 
-    /// Finds the attempt before this one: that of the same key.
+    /// Finds the attempt before this one: of the same key, and, where the client counts, one that failed and
+    /// has the number before.
     fn count_attempt(&mut self, id: u64) {
-        let Some(key) = self.record(id).and_then(|record| record.find_key()) else {
+        let Some((key, retries)) = self.record(id).and_then(|record| record.find_key()) else {
             return;
         };
-        let before = self.attempts.insert(key.clone(), id);
+        let mut open = self.attempts.remove(&key).unwrap_or_default();
+        let failed_before = |state: &mut Self, before: u64, retries: u32| {
+            let before = state.record(before);
+            before.is_some_and(|b| b.attempt == retries && b.outcome != Outcome::Finished)
+        };
+        let found = match retries {
+            Some(0) => None,
+            Some(retries) => (0..open.len())
+                .rev()
+                .find(|at| failed_before(self, open[*at], retries)),
+            None => open.len().checked_sub(1),
+        };
+        let before = found.and_then(|at| open.remove(at));
         let before = before.and_then(|before| self.record(before));
-        let before = before.map(|b| (b.attempt, b.started + b.seconds.unwrap_or(0.0)));
+        let before = before.map(|before| (before.attempt, before.ended));
         if let Some(record) = self.record(id) {
             if let Some((attempt, ended)) = before {
                 record.attempt = attempt + 1;
-                record.gap = Some(record.started - ended);
+                record.gap = ended.and_then(|ended| record.started.checked_duration_since(ended));
+            } else if let Some(retries) = retries {
+                record.attempt = retries.saturating_add(1);
             }
-            record.key = Some(key);
+            record.key = Some(key.clone());
         }
+        open.push_back(id);
+        self.attempts.insert(key, open);
     }
 }
 
 impl Record {
-    /// What attempts at the same thing have in common: the idempotency key, the request's id, or, from
-    /// clients that count their attempts, path and body.
-    fn find_key(&self) -> Option<String> {
+    fn new(id: u64, request: &Request<Body>, time: f64, usage: Arc<TokenUsage>) -> Self {
+        Self {
+            id,
+            time,
+            started: now(),
+            ended: None,
+            path: request.uri().path().to_owned(),
+            headers: request.headers().clone(),
+            model: None,
+            stream: false,
+            body_bytes: 0,
+            digest: None,
+            body: None,
+            key: None,
+            attempt: 1,
+            gap: None,
+            status: None,
+            grpc_status: None,
+            to_headers: None,
+            outcome: Outcome::Running,
+            usage,
+        }
+    }
+
+    /// What is kept of it.
+    fn kept_bytes(&self) -> usize {
+        let headers = self.headers.iter();
+        let headers: usize = headers
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum();
+        self.path.len() + headers + self.body.as_ref().map_or(0, Vec::len)
+    }
+
+    /// What attempts at the same thing have in common (the idempotency key, the request's id, or, from
+    /// clients that count their attempts, path and body), and how many came before by that count.
+    fn find_key(&self) -> Option<(String, Option<u32>)> {
         let text = |name: &HeaderName| self.headers.get(name)?.to_str().ok().map(str::to_owned);
+        let retries = text(&RETRY_COUNT).and_then(|count| count.parse().ok());
         let same_body = || {
-            self.headers.get(&RETRY_COUNT)?;
+            retries?;
             Some(format!("{} {}", self.path, self.digest.as_ref()?))
         };
-        text(&IDEMPOTENCY_KEY)
+        let key = text(&IDEMPOTENCY_KEY)
             .or_else(|| text(&names::REQUEST_ID))
-            .or_else(same_body)
+            .or_else(same_body)?;
+        Some((key, retries))
+    }
+
+    fn write_json(&self, out: &mut String) {
+        let mut shown = self.to_json();
+        if let (Some(status), Some(shown)) = (self.grpc_status, shown.as_object_mut()) {
+            shown.insert("grpc_status".to_owned(), status.into());
+        }
+        let Some(body) = &self.body else {
+            out.push_str(&shown.to_string());
+            return;
+        };
+        let shown = shown.to_string();
+        out.push_str(shown.strip_suffix('}').unwrap_or(&shown));
+        out.push_str(",\"body\":");
+        // What is JSON stands as it came: no tree of values is built of it.
+        match std::str::from_utf8(body) {
+            Ok(text) if serde_json::from_str::<IgnoredAny>(text).is_ok() => out.push_str(text),
+            _ => out.push_str(&Value::from(String::from_utf8_lossy(body)).to_string()),
+        }
+        out.push('}');
     }
 
     fn to_json(&self) -> Value {
@@ -338,9 +415,10 @@ impl Record {
             .map(|(name, value)| (name.to_string(), shown_header(name, value).into()))
             .collect();
         let (prompt_tokens, completion_tokens) = self.usage.tokens();
-        let mut shown = json!({
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        json!({
             "id": self.id,
-            "time": self.started,
+            "time": self.time,
             "path": self.path,
             "model": self.model,
             "stream": self.stream,
@@ -351,21 +429,17 @@ impl Record {
                 Outcome::Refused => "refused",
                 Outcome::Cut => "cut",
             },
-            "seconds_to_headers": self.seconds_to_headers,
-            "seconds": self.seconds,
+            "seconds_to_headers": seconds(self.to_headers),
+            "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "key": self.key,
             "attempt": self.attempt,
-            "gap_seconds": self.gap,
+            "gap_seconds": seconds(self.gap),
             "headers": headers,
             "body_bytes": self.body_bytes,
             "body_sha256": self.digest,
-        });
-        if let (Some(body), Some(shown)) = (&self.body, shown.as_object_mut()) {
-            shown.insert("body".to_owned(), body.clone());
-        }
-        shown
+        })
     }
 }
 
@@ -383,9 +457,11 @@ impl Recording {
     /// The answer begins; it is followed to its end.
     pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
         let status = response.status().as_u16();
+        let early = grpc_status(response.headers());
         if let Some(record) = self.history.state.lock().record(self.id) {
             record.status = Some(status);
-            record.seconds_to_headers = Some(unix_now() - record.started);
+            record.grpc_status = early;
+            record.to_headers = Some(now().duration_since(record.started));
         }
         response.map(|body| {
             Body::new(RecordedBody {
@@ -426,6 +502,16 @@ impl http_body::Body for RecordedBody {
         };
         let polled = Pin::new(&mut *body).poll_frame(cx);
         let ends = body.is_end_stream();
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(status) = frame.trailers_ref().and_then(grpc_status)
+        {
+            let recording = &self.recording;
+            if let Some(record) = recording.history.state.lock().record(recording.id) {
+                record.grpc_status = Some(status);
+            }
+            // Nothing comes behind trailers.
+            self.whole = true;
+        }
         self.whole |= match &polled {
             Poll::Ready(None) => true,
             Poll::Ready(Some(Ok(_))) => ends,
@@ -455,6 +541,16 @@ impl Drop for RecordedBody {
         self.recording.ended = true;
         self.recording.history.end(self.recording.id, self.whole);
     }
+}
+
+/// The status of a gRPC call.
+fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+    headers.get(&GRPC_STATUS)?.to_str().ok()?.parse().ok()
+}
+
+#[expect(clippy::disallowed_methods, reason = "clients wait in real time")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn hex(digest: &[u8]) -> String {

@@ -66,7 +66,8 @@ impl RequestLog {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
-        if self.log.access && !self.log.access_excluded.iter().any(|p| p == path) {
+        // Where uvicorn's lines are on, they say it.
+        if !self.log.access && !self.log.access_excluded.iter().any(|p| p == path) {
             let ms = (seconds * 1e6).round() / 1e3;
             tracing::debug!(method, path, status, ms, "request");
         }

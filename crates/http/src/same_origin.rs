@@ -1,4 +1,5 @@
-//! Keeps pages of other origins from changing a server that runs on the reader's own machine.
+//! Keeps pages of other origins from changing a server that runs on the reader's own machine, and from
+//! reading what its operator may: settings, and the requests of others.
 //!
 //! A browser sends a form or a `text/plain` body anywhere without asking, and the preflight of
 //! anything else succeeds under vLLM's default CORS (`--allowed-origins ["*"]`). What is no browser
@@ -12,14 +13,18 @@ use axum::response::Response;
 use super::error;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Answers a request, unless it would change something and comes from a page of another origin.
+/// What only an operator reads; other routes may be read, as vLLM's CORS has it.
+const OPERATORS: &str = "/admin/";
+
+/// Answers a request, unless it is the operator's and comes from a page of another origin.
 pub(super) async fn guard(trusted: &[String], request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    let reads = reads && !request.uri().path().starts_with(OPERATORS);
     let host = request.uri().authority().map(|host| host.as_str());
     if reads || is_own(trusted, request.headers(), host) {
         return next.run(request).await;
     }
-    let message = "This route changes the server and takes no requests from pages of another \
+    let message = "This route is the operator's and takes no requests from pages of another \
                    origin. Send it without an Origin header, or name the origin in \
                    --allowed-origins.";
     error::response(&Fault::new(403, ErrorType::PermissionDenied, message))

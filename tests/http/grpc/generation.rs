@@ -255,3 +255,84 @@ async fn an_embedding_is_a_function_of_the_tokens() {
     assert_eq!(status.code(), Code::InvalidArgument);
     sim.server.shutdown().await;
 }
+
+/// A whole exchange over HTTP/1 with the server of a gRPC test.
+async fn ask(sim: &Running, request: &[u8]) -> serde_json::Value {
+    let stream = TcpStream::connect(sim.server.address.unwrap()).await;
+    let mut wire = crate::wire::Wire::new(stream.unwrap());
+    wire.send(request).await;
+    wire.answer().await.json()
+}
+
+fn retry_after(status: &tonic::Status) -> &str {
+    status
+        .metadata()
+        .get("retry-after")
+        .unwrap()
+        .to_str()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_script_speaks_and_fails_over_grpc_and_the_calls_are_recorded() {
+    let mut sim = start(&["--request-history", "10", "--retry-after", "9"]).await;
+    let rule = b"- {when: {contains: weather}, say: It is warm., fail: {times: 1, error: rate_limit, retry_after: 3}}";
+    ask(&sim, &crate::sim::post("/admin/replies", &[], rule)).await;
+    let asked = |text: &str| {
+        let mut request = tonic::Request::new(GenerateRequest {
+            input: Some(Input::Text(text.to_owned())),
+            ..GenerateRequest::default()
+        });
+        request
+            .metadata_mut()
+            .insert("x-request-id", "a".parse().unwrap());
+        request
+    };
+    let weather = "How is the weather?";
+    let refused = sim.client.generate(asked(weather)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(retry_after(&refused), "3");
+    let whole = complete(&mut sim.client, asked(weather).into_inner()).await;
+    let mut echo = start(&["--mode", "echo"]).await;
+    let said = complete(&mut echo.client, asked("It is warm.").into_inner()).await;
+    assert_eq!(whole.output_ids, said.output_ids);
+    let mut stream = sim
+        .client
+        .generate(asked(weather))
+        .await
+        .unwrap()
+        .into_inner();
+    while stream.next().await.is_some() {}
+    let shown = ask(
+        &sim,
+        b"GET /admin/requests?wait=3 HTTP/1.1\r\nhost: x\r\n\r\n",
+    )
+    .await;
+    let requests = shown["requests"].as_array().unwrap();
+    let column = |name: &str| -> Vec<_> { requests.iter().map(|r| r[name].clone()).collect() };
+    assert_eq!(
+        column("outcome"),
+        ["refused", "finished", "finished"],
+        "{shown}"
+    );
+    assert_eq!(column("grpc_status"), [8, 0, 0]);
+    assert_eq!(column("path")[0], "/vllm.grpc.engine.VllmEngine/Generate");
+    assert_eq!(requests[2]["attempt"], 2);
+    assert_eq!(requests[1]["completion_tokens"], whole.completion_tokens);
+    echo.server.shutdown().await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_injected_failure_says_when_to_retry_over_grpc() {
+    let flags = [
+        "--failure-injection-rate",
+        "100",
+        "--failure-types",
+        "rate_limit",
+    ];
+    let mut sim = start(&[&flags[..], &["--retry-after", "9"]].concat()).await;
+    let refused = sim.client.generate(request(4, false)).await.unwrap_err();
+    assert_eq!(retry_after(&refused), "9");
+    sim.server.shutdown().await;
+}

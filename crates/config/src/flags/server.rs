@@ -14,6 +14,8 @@ flags! {
     PORT: u16 = Flag::new("port", Server, "Port of the first rank; 0: any free one, which the log and --ready-file name.")
         .or("8000").range(0, 65_535, "invalid port: 0 to 65535 are allowed");
     READY_FILE: Option<PathBuf> = Flag::new("ready-file", Server, "A file that is written once the server listens, with the URL of each server, and removed when it ends.");
+    EXIT_ON_STDIN_EOF: bool = Flag::new("exit-on-stdin-eof", Server, "End when standard input is closed, so that no server outlives the program that started it.")
+        .or("false");
     UDS: Option<PathBuf> = Flag::new("uds", Server, "Listen on this Unix socket instead of host and port.");
     ROOT_PATH: Option<String> = Flag::new("root-path", Server, "Prefix under which every route exists too.");
     API_KEY: Vec<String> = Flag::new("api-key", Server, "Bearer keys; without any, nobody is asked for one.")
