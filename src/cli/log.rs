@@ -16,6 +16,8 @@ pub(super) fn start_log(config: &Config) {
         LogLevel::Trace => "trace",
     };
     let builder = builder(&format!("warn,vllm_sim={level}"));
+    // Which module said it is for who looks for a fault.
+    let builder = builder.with_target(matches!(log.level, LogLevel::Debug | LogLevel::Trace));
     // A second start in one process (tests) keeps the first log.
     let _ = match log.format {
         LogFormat::Text => builder.try_init(),
@@ -25,7 +27,7 @@ pub(super) fn start_log(config: &Config) {
 
 /// The log of a command that has no flags for it.
 pub(super) fn start_plain_log() {
-    let _ = builder("warn,vllm_sim=info").try_init();
+    let _ = builder("warn,vllm_sim=info").with_target(false).try_init();
 }
 
 /// Whether a person looks on, who has not asked for plain text (<https://no-color.org>).

@@ -10,6 +10,7 @@ mod tool;
 use std::process::ExitCode;
 
 use crate::server::{Fleet, Headless, StartError};
+use crate::tools::progress;
 use crate::tools::usage::{Unmet, UsageError};
 use log::start_log;
 use signals::Signals;
@@ -28,6 +29,10 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Ok(Command::Config(loaded)) => print(&loaded.to_yaml()),
         Ok(Command::Version(text) | Command::Help(text)) => print(&text),
         Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
+            Ok(text) if progress::is_stopped() => {
+                print(&text);
+                complain(&"interrupted: this is what there was", signals::INTERRUPTED)
+            }
             Ok(text) => print(&text),
             Err(error) => {
                 if let Some(unmet) = error.downcast_ref::<Unmet>() {
@@ -131,6 +136,9 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
         ReadyFile::clear(path);
     }
     let mut signals = Signals::new();
+    if loaded.config.server.exit_on_stdin_eof {
+        signals = signals.with_end_of_input();
+    }
     if loaded.config.server.headless || loaded.config.engine.parallel.api_servers == 0 {
         return engines_alone(loaded, signals).await;
     }

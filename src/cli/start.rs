@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::server::{Fleet, Server};
+use crate::tools::usage::quoted;
 use vllm_sim_config::{CliMode, Loaded};
 
 /// One line: what is imitated, and what somebody chose. Everything else is for `debug`, or `config`.
@@ -16,16 +17,39 @@ pub(super) fn log_start(loaded: &Loaded) {
         CliMode::Vllm => "vllm serve",
     };
     // Not `Debug` of it, which shows keys.
-    let arguments = Value::Object(loaded.to_json_chosen());
+    let chosen = words(&loaded.to_json_chosen());
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        vllm = model.vllm_version,
-        command_line,
-        %arguments,
-        "starting"
+        "vllm-sim {} imitates vLLM {}, flags as of {command_line}:{chosen}",
+        env!("CARGO_PKG_VERSION"),
+        model.vllm_version,
     );
     let configuration = Value::Object(loaded.to_json());
     tracing::debug!(%configuration, "all arguments");
+}
+
+/// Flags as they can be typed.
+fn words(chosen: &Map<String, Value>) -> String {
+    let mut line = String::new();
+    for (name, value) in chosen {
+        let values = match value {
+            Value::Bool(true) => Vec::new(),
+            Value::Array(items) => items.iter().map(text).collect(),
+            value => vec![text(value)],
+        };
+        line.push_str(&format!(" --{name}"));
+        for value in values {
+            line.push(' ');
+            line.push_str(&quoted(&value));
+        }
+    }
+    line
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// One line: where the servers are, and what is there.
@@ -39,23 +63,22 @@ pub(super) fn log_listening(fleet: &Fleet) {
     let servers = fleet.servers().len();
     let seed = first.app().service().settings().seed;
     let docs = match config.server.disable_fastapi_docs {
-        true => "off",
-        false => "/docs",
+        true => "",
+        false => ", docs /docs",
     };
-    match url(first) {
-        Some(url) => tracing::info!(
-            url,
-            model,
-            servers,
-            seed,
-            api = "/v1",
-            docs,
-            dashboard = "/dashboard",
-            metrics = "/metrics",
-            "listening"
-        ),
-        None => tracing::info!(model, servers, seed, "listening on the Unix socket"),
-    }
+    let place = match (url(first), &config.server.uds) {
+        (Some(url), _) => url,
+        (None, Some(path)) => format!("unix:{}", path.display()),
+        (None, None) => "a socket".to_owned(),
+    };
+    let more = match servers {
+        1 => String::new(),
+        _ => format!(" and {} more", servers - 1),
+    };
+    tracing::info!(
+        "listening on {place}{more}: model {model}, API /v1{docs}, dashboard /dashboard, \
+         metrics /metrics, seed {seed}"
+    );
 }
 
 /// Where a client on this machine finds a server; `None` on a Unix socket.

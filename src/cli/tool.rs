@@ -33,6 +33,11 @@ pub(super) fn run(
     if plain && words.iter().any(asks) {
         return Ok(shell::help(name));
     }
+    // What plays in virtual time ends with what it has.
+    let online = words.iter().any(|word| word.starts_with("--target"));
+    if ["replay", "sweep", "plan", "validate"].contains(&name) && !online {
+        super::signals::stop_jobs_on_interrupt();
+    }
     match name {
         #[cfg(feature = "sqlite")]
         "dataset" => dataset::run(words, env),

@@ -8,6 +8,7 @@ pub mod explain;
 pub mod gateway;
 mod grid;
 pub mod plan;
+pub mod progress;
 #[cfg(feature = "sqlite")]
 pub mod record;
 pub mod replay;

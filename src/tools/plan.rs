@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
 
 use super::grid::{self, GridAxis, label};
+use super::progress::{Progress, is_stopped};
 use super::replay::{Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, open, pools};
 use super::usage::{command_line, refuse};
 use prices::Prices;
@@ -95,9 +96,17 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
         max_gpus: base.max_gpus,
         fixed_workers: base.fixed_workers,
     };
+    let told = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
     let answers = grid::in_parallel(&candidates, base.threads, |candidate| {
-        search::answer(candidate, &question)
+        let answer = search::answer(candidate, &question);
+        told.add(1);
+        // What was cut short says nothing.
+        match is_stopped() {
+            true => Ok(search::nothing("stopped".to_owned())),
+            false => answer,
+        }
     });
+    drop(told);
     let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
     let names = axes.into_iter().map(|axis| axis.name).collect();
     let command = command_line("plan", args);

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use vllm_sim_replay::report::Report;
 
 use super::grid::{self, label};
+use super::progress::{Progress, is_stopped};
 use super::replay::{
     Deploy, PoolArgs, Pools, ReportArgs, Sort, WorkloadArgs, limit, open, play, pools,
 };
@@ -131,7 +132,16 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
 
 /// Plays all points, several at a time; the results are in the order of the points.
 fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
-    let results = grid::in_parallel(points, threads, play_one);
+    let told = Progress::begin("sweep", "points", Some(points.len() as u64));
+    let results = grid::in_parallel(points, threads, |point| {
+        let played = play_one(point);
+        told.add(1);
+        // What was cut short would be compared with whole runs.
+        match is_stopped() {
+            true => Ok(Err("not played to its end: stopped".to_owned())),
+            false => played,
+        }
+    });
     let pairs = points.iter().zip(results);
     pairs
         .map(|(point, result)| {
@@ -149,6 +159,9 @@ fn play_all(points: &[GridPoint], threads: usize) -> Result<Vec<PointResult>> {
 }
 
 fn play_one(point: &GridPoint) -> Result<PlayedReport> {
+    if is_stopped() {
+        return Ok(Err("not played: stopped".to_owned()));
+    }
     let args = &point.args;
     let pools = match &point.pools {
         Ok(pools) => pools,

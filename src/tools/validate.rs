@@ -17,6 +17,7 @@ use serde_json::Value;
 use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline};
 use vllm_sim_engine::sched::vllm::Vllm;
 
+use super::progress::{Progress, is_stopped};
 pub(in crate::tools) use client::Client;
 use client::ClientTiming;
 pub use error::ValidateError;
@@ -46,7 +47,11 @@ pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, 
         return Err(ValidateError::Empty(runs.to_owned()));
     }
     let mut validated = Vec::new();
+    let told = Progress::begin("validate", "runs", Some(files.len() as u64));
     for path in files {
+        if is_stopped() && !validated.is_empty() {
+            break;
+        }
         let text = std::fs::read_to_string(&path).map_err(io(&path))?;
         let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
             path: path.clone(),
@@ -54,6 +59,7 @@ pub fn validate(runs: &Path, coefficients: &Coefficients) -> Result<Validation, 
         })?;
         let (run, done) = play(&json, coefficients)?;
         validated.push(ValidatedRun::new(&json, &run, &done));
+        told.add(1);
     }
     Ok(Validation { runs: validated })
 }

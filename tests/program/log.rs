@@ -6,7 +6,7 @@
 )]
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
@@ -90,6 +90,53 @@ fn a_server_without_a_log_serves_and_ends_well() {
         let killed = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
         assert!(killed.success());
         assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// uvicorn's lines, which scripts look for behind `serve`.
+#[test]
+fn serve_prints_a_line_for_each_request_and_the_plain_mode_none() {
+    let logged = |words: &[&str], line: &str| {
+        let mut command = vllm_sim(words);
+        command.args(["--host", "127.0.0.1", "--port", "0"]);
+        let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut log = BufReader::new(running.0.stderr.take().unwrap()).lines();
+        let mut find = |words: &str| log.find(|line| line.as_ref().unwrap().contains(words));
+        let listening = find("listening on").unwrap().unwrap();
+        let (_, rest) = listening.split_once("127.0.0.1:").unwrap();
+        let port = rest.split(':').next().unwrap().parse().unwrap();
+        for path in ["/health", "/v1/models?x=1"] {
+            assert_eq!(status(&mut running, port, path), "HTTP/1.1 200 OK");
+        }
+        let found = (!line.is_empty()).then(|| find(line).unwrap().unwrap());
+        let pid = running.0.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        assert!(running.0.wait().unwrap().success());
+        let rest = log
+            .map(Result::unwrap)
+            .filter(|line| line.contains("\"GET "));
+        (found, rest.count())
+    };
+    let path = "/v1/models?x=1 HTTP/1.1";
+    let (line, _) = logged(&["serve", "m"], path);
+    let line = line.unwrap();
+    let port = line.strip_prefix("INFO:     127.0.0.1:").unwrap();
+    let (port, rest) = port.split_once(' ').unwrap();
+    assert!(port.parse::<u16>().is_ok(), "{line}");
+    assert_eq!(rest, format!("- \"GET {path}\" 200 OK"));
+    for quiet in [
+        &["--model", "m"][..],
+        &["serve", "m", "--disable-uvicorn-access-log"],
+        &[
+            "serve",
+            "m",
+            "--uvicorn-log-level",
+            "warning",
+            "--log-level",
+            "info",
+        ],
+    ] {
+        assert_eq!(logged(quiet, "").1, 0, "{quiet:?}");
     }
 }
 

@@ -5,8 +5,9 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -47,6 +48,37 @@ fn two_runs_are_equal_byte_by_byte() {
         assert_eq!(a, b);
         let report: Value = serde_json::from_str(&a).unwrap();
         assert_eq!(report["summary"]["rejected_requests"], 0);
+    }
+}
+
+/// Who waits is told how far it is, and who has waited enough gets what there is.
+#[test]
+fn a_long_job_tells_how_far_it_is_and_leaves_its_table_when_it_is_interrupted() {
+    for (tool, told, left) in [
+        ("replay", "of 100000000 requests", "Request Latency (ms)"),
+        (
+            "sweep --grid request-count=5,100000000",
+            "sweep: 1 of 2 points",
+            "request-count=100000000: not played to its end: stopped",
+        ),
+    ] {
+        let words =
+            "--input-tokens 200 --output-tokens 8 --request-count 100000000 --request-rate 40";
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+        command.args(tool.split(' ')).args(words.split(' '));
+        command.arg("--no-per-request");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = command.spawn().unwrap();
+        let mut errors = BufReader::new(running.stderr.take().unwrap()).lines();
+        let first = errors.next().unwrap().unwrap();
+        assert!(first.contains(told), "{first}");
+        let pid = running.id().to_string();
+        Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130));
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert!(table.contains(left), "{table}");
+        assert!(errors.any(|line| line.unwrap().contains("interrupted")));
     }
 }
 

@@ -56,7 +56,10 @@ fn any_free_port_is_named_in_the_log_and_in_the_ready_file() {
         let (mut running, log) = start(&[first, &["--port", "0", "--ready-file", file]].concat());
         let url = url(&ready);
         let last = log.last().unwrap();
-        assert!(last.contains(&format!("url=\"{url}\"")), "{last}");
+        assert!(
+            last.contains(&format!("listening on {url}: model demo, ")),
+            "{last}"
+        );
         TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
         let pid = running.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -83,15 +86,32 @@ fn a_ready_file_that_cannot_be_written_ends_the_start() {
 fn the_log_begins_with_three_lines_and_what_was_chosen() {
     let (_running, log) = start(&["--model", "demo", "--port", "0", "--api-key", "sesame"]);
     assert_eq!(log.len(), 3, "{log:#?}");
-    let chosen = r#"arguments={"model":"demo","host":"127.0.0.1","port":0}"#;
-    assert!(log[0].contains(chosen), "{}", log[0]);
-    assert!(log[2].contains("dashboard=\"/dashboard\""), "{}", log[2]);
-    assert!(
-        log.iter()
-            .all(|line| line.len() < 260 && !line.contains("sesame"))
-    );
+    let chosen = "flags as of llm-d-inference-sim: --model demo --host 127.0.0.1 --port 0";
+    assert!(log[0].ends_with(chosen), "{}", log[0]);
+    let places = "API /v1, docs /docs, dashboard /dashboard, metrics /metrics";
+    assert!(log[2].contains(places), "{}", log[2]);
+    let own = log.iter().map(|line| line.split_once(" INFO ").unwrap().1);
+    for line in own {
+        assert!(line.len() < 160 && !line.contains("sesame"), "{line}");
+        assert!(
+            !line.contains('=') && !line.contains("vllm_sim::"),
+            "{line}"
+        );
+    }
     let (_running, log) = start(&["--model", "demo", "--port", "0", "--log-level", "debug"]);
     assert!(log.iter().any(|line| line.contains("\"max-num-seqs\":5")));
+}
+
+#[test]
+fn a_server_ends_with_its_standard_input_if_it_is_told_to() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.args(["--model", "demo", "--host", "127.0.0.1", "--port", "0"]);
+    command.arg("--exit-on-stdin-eof").stdin(Stdio::piped());
+    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut log = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("listening on")));
+    drop(running.0.stdin.take());
+    assert!(running.0.wait().unwrap().success());
 }
 
 #[test]

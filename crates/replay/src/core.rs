@@ -205,6 +205,9 @@ impl<'a> Core<'a> {
             while let Some(due) = self.sessions.pop_due(now)? {
                 self.send(due)?;
             }
+            if self.sink.stops() {
+                break;
+            }
         }
         Ok(())
     }

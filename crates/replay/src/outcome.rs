@@ -165,6 +165,10 @@ pub trait Sink {
     fn wants_tokens(&self) -> bool {
         false
     }
+    /// Whether nobody wants any more: the run ends with what there is.
+    fn stops(&self) -> bool {
+        false
+    }
     /// A worker changed.
     fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
         let _ = (at, worker, prefill_pool, change);

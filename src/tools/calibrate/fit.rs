@@ -7,6 +7,7 @@ use super::machine::{CaseRunner, FitColumn, PlayedPart};
 use super::parameters::Parameter;
 use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, Options};
+use crate::tools::progress::Progress;
 
 /// Most steps of one descent.
 const STEPS: usize = 12;
@@ -100,6 +101,7 @@ pub(super) fn fit(
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
+        told: Progress::begin("calibrate", "runs played", None),
     };
     let (lines, plan) = descend(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();

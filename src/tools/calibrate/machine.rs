@@ -7,6 +7,7 @@ use super::CalibrateError;
 use super::case::CalibrationCase;
 use super::linear::LinearFit;
 use super::parameters::Parameter;
+use crate::tools::progress::Progress;
 use crate::tools::validate::Prediction;
 
 /// Half the distance of finite differences, in scales of the prior.
@@ -29,6 +30,8 @@ pub(super) struct CaseRunner<'a> {
     pub(super) deployments: Vec<usize>,
     pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
+    /// Whom every run that was played is told to.
+    pub(super) told: Progress,
 }
 
 /// How much of a run is played.
@@ -100,6 +103,7 @@ impl CaseRunner<'_> {
                             PlayedPart::Whole => self.cases[c].play(&values),
                             PlayedPart::Start => self.cases[c].play_start(&values),
                         };
+                        self.told.add(1);
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
                         }

@@ -1,6 +1,7 @@
 use anyhow::Result;
 use serde_json::{Map, Value};
 
+use crate::tools::progress::is_stopped;
 use crate::tools::replay::{Pools, ReportArgs, WorkloadArgs, limit, open, play};
 
 /// What is asked of every combination.
@@ -61,6 +62,9 @@ pub(super) struct Answer {
 /// # Errors
 /// Of a run.
 pub(super) fn answer(candidate: &Candidate, question: &Question) -> Result<Answer> {
+    if is_stopped() {
+        return Ok(nothing("stopped".to_owned()));
+    }
     let mut player = match Player::new(candidate, question) {
         Ok(player) => player,
         Err(why) => return Ok(nothing(why.clone())),
@@ -110,7 +114,8 @@ pub(super) fn most_traffic(
     }
 }
 
-fn nothing(why: String) -> Answer {
+/// Nothing was found, and why.
+pub(super) fn nothing(why: String) -> Answer {
     Answer {
         found: None,
         trials: Vec::new(),

@@ -22,6 +22,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{Pace, Settings};
 
 use super::dynamo_run;
+use super::progress::{Progress, is_stopped};
 use super::usage::{command_line, refuse};
 pub use deploy::{Deploy, Deployment, Sort};
 pub(super) use options::{ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
@@ -82,7 +83,15 @@ pub fn run(args: &[String], sort: Sort<'_>, deploy: Deploy<'_>) -> Result<String
     let limit = limit(&args.workload)?;
     let about = pools.about.clone();
     let started = wall_clock();
-    let report = play(&pools, source.as_mut(), pace, limit, &args.report)?;
+    let told = Progress::begin("replay", "requests", source.requests());
+    let report = play_telling(
+        &pools,
+        source.as_mut(),
+        pace,
+        limit,
+        &args.report,
+        Some(told),
+    )?;
     let wall = wall_clock().duration_since(started);
     write_report(&report, &args.report, Some(wall), &about, &typed)
 }
@@ -103,6 +112,17 @@ pub(super) fn play(
     limit: Option<SimTime>,
     args: &ReportArgs,
 ) -> Result<Report> {
+    play_telling(pools, source, pace, limit, args, None)
+}
+
+fn play_telling(
+    pools: &Pools,
+    source: &mut dyn WorkloadSource,
+    pace: Pace,
+    limit: Option<SimTime>,
+    args: &ReportArgs,
+    progress: Option<Progress>,
+) -> Result<Report> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
         refuse!("--sample-interval-ms is {interval}, must be a number above 0");
@@ -115,9 +135,11 @@ pub(super) fn play(
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
     };
-    let mut sink = sink(args, args.report_json.is_some())?;
+    let mut sink = sink(args, args.report_json.is_some())?.telling(progress);
     let totals = vllm_sim_replay::run(&settings, source, &mut sink)?;
-    if let Some(first) = totals.stuck.first() {
+    if let Some(first) = totals.stuck.first()
+        && !is_stopped()
+    {
         bail!(
             "{} sessions wait for one that never comes to its end, the first is {first}",
             totals.stuck.len()

@@ -410,6 +410,9 @@ pub(in crate::tools) fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> 
             continue;
         };
         ours.push(match joined {
+            // A switch that is typed with a value, as scripts do.
+            Some("false") if !known.get_action().takes_values() => continue,
+            Some("true") if !known.get_action().takes_values() => format!("--{name}"),
             Some(value) => format!("--{name}={value}"),
             None => format!("--{name}"),
         });

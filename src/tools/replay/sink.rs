@@ -8,6 +8,7 @@ use vllm_sim_replay::report::{self, Collector, Report, RowForm, Rows, RunFacts};
 use vllm_sim_replay::{Settings, Totals};
 
 use super::options::ReportArgs;
+use crate::tools::progress::{self, Progress};
 use crate::tools::usage::UsageError;
 
 /// Who listens; `keep` records of requests, unless the arguments say no.
@@ -19,6 +20,7 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     Ok(ReportAndRows {
         collector: Collector::new(options),
         rows: args.per_request.as_deref().map(rows).transpose()?,
+        progress: None,
     })
 }
 
@@ -52,9 +54,15 @@ fn rows(path: &Path) -> Result<Rows> {
 pub(super) struct ReportAndRows {
     collector: Collector,
     rows: Option<Rows>,
+    progress: Option<Progress>,
 }
 
 impl ReportAndRows {
+    /// The same, telling how many requests are over.
+    pub(super) fn telling(self, progress: Option<Progress>) -> Self {
+        Self { progress, ..self }
+    }
+
     pub(super) fn finish(self, facts: &RunFacts) -> Result<Report> {
         if let Some(rows) = self.rows {
             rows.finish().context("--per-request")?;
@@ -66,9 +74,16 @@ impl ReportAndRows {
 impl Sink for ReportAndRows {
     fn request(&mut self, outcome: &Outcome<'_>) {
         self.collector.request(outcome);
+        if let Some(progress) = &self.progress {
+            progress.add(1);
+        }
         if let Some(rows) = &mut self.rows {
             rows.request(outcome);
         }
+    }
+
+    fn stops(&self) -> bool {
+        progress::is_stopped()
     }
 
     fn gaps(&mut self, nanos: u64, times: u64) {

@@ -1,0 +1,117 @@
+//! How far a long job is, on standard error, and whether somebody has had enough of it.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Somebody has had enough.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// A job that is over by then says nothing.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often a bar moves.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// Lets jobs end with what they have.
+pub fn stop() {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// Whether jobs are to end with what they have.
+pub fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
+
+/// Tells how far a job is while it lives: on a terminal a bar, elsewhere a line after 2, 4, 8, … seconds.
+pub struct Progress {
+    shared: Arc<Shared>,
+    teller: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    done: AtomicU64,
+    ended: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Progress {
+    /// Of a `job` that is made of so many of `units`, where that is known.
+    pub fn begin(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let told = shared.clone();
+        let thread = std::thread::Builder::new().name("progress".to_owned());
+        Self {
+            shared,
+            // Without a thread nothing is told.
+            teller: thread.spawn(move || told.tell(job, units, total)).ok(),
+        }
+    }
+
+    /// So many more are done.
+    pub fn add(&self, more: u64) {
+        self.shared.done.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        *self
+            .shared
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.wake.notify_all();
+        if let Some(teller) = self.teller.take() {
+            let _ = teller.join();
+        }
+    }
+}
+
+impl Shared {
+    fn tell(&self, job: &str, units: &str, total: Option<u64>) {
+        let bar = std::io::stderr()
+            .is_terminal()
+            .then(|| bar(job, units, total));
+        let (mut pause, mut told) = (QUIET, Duration::ZERO);
+        while !self.ends_within(pause) {
+            let done = self.done.load(Ordering::Relaxed);
+            if let Some(bar) = &bar {
+                bar.set_position(done);
+                pause = FRAME;
+                continue;
+            }
+            let of = total
+                .map(|total| format!(" of {total}"))
+                .unwrap_or_default();
+            // Who does not read it misses nothing.
+            let _ = writeln!(std::io::stderr().lock(), "{job}: {done}{of} {units}");
+            told += pause;
+            pause = told;
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn ends_within(&self, time: Duration) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.wake.wait_timeout_while(ended, time, |ended| !*ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+fn bar(job: &str, units: &str, total: Option<u64>) -> ProgressBar {
+    let (bar, template) = match total {
+        Some(total) => (ProgressBar::new(total), "{wide_bar} {pos}/{len}"),
+        None => (ProgressBar::no_length(), "{spinner} {pos}"),
+    };
+    match ProgressStyle::with_template(&format!("{job} {template} {units} {{elapsed}}")) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
