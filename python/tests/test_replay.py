@@ -25,6 +25,12 @@ def test_a_trace_is_a_file(tmp_path: Path) -> None:
     assert report.per_request == []
 
 
+def test_switches_may_be_false() -> None:
+    report = vllm_sim.replay(no_per_request=False, enable_prefix_caching=False, **SMALL)
+    assert len(report.per_request) == 40
+    assert vllm_sim.replay(no_per_request=True, **SMALL).per_request == []
+
+
 def test_every_point_of_a_grid_is_played() -> None:
     found = vllm_sim.sweep(grid={"num_workers": [1, 2]}, slo_ttft_ms=1000, **SMALL)
     assert [point["flags"] for point in found.points] == [

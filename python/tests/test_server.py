@@ -5,6 +5,7 @@ import concurrent.futures
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,18 @@ def test_settings_change_and_come_back() -> None:
             server.configure(port=1)
 
 
+def test_what_had_no_value_and_what_a_change_within_set_come_back() -> None:
+    with Server() as server:
+        before = server.configuration()
+        with server.faults(100, ["rate_limit"], stream_rate=5, stream_faults=["cut_after=2"]):
+            with server.faults(50, ["server_error"]):
+                assert server.configuration()["failure-types"] == ["server_error"]
+            assert server.configuration()["failure-types"] == ["rate_limit"]
+            assert server.configuration()["stream-faults"] == ["cut_after=2"]
+            assert server.configuration()["failure-injection-rate"] == 100
+        assert server.configuration() == before
+
+
 @pytest.mark.parametrize("serve", [False, True], ids=["plain", "serve"])
 def test_a_share_of_all_requests_fails(serve: bool) -> None:
     with Server(serve=serve) as server:
@@ -149,3 +162,24 @@ def test_no_server_outlives_the_interpreter() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     with pytest.raises(ProcessLookupError):
         os.kill(int(printed), 0)
+
+
+def test_no_server_outlives_an_interpreter_that_is_killed() -> None:
+    code = (
+        "import os, vllm_sim; print(vllm_sim.Server().start().pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert ended.returncode == -9
+    deadline = time.monotonic() + 10
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(int(ended.stdout), 0)
+            time.sleep(0.01)
+
+
+def test_a_key_of_the_environment_is_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SIM_ADMIN_API_KEY", "sesame")
+    with Server() as server:
+        assert server.request("GET", "/admin/config").status == 401
+        with server.configure(time_to_first_token="2ms"):
+            assert server.configuration()["time-to-first-token"] == "2ms"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import anthropic as anthropic_sdk
     import openai as openai_sdk
 
+_ADMIN_KEY = "VLLM_SIM_ADMIN_API_KEY"
+
 _LOG_LINES = 10_000
 """Lines of a log that are kept."""
 
@@ -43,15 +45,16 @@ class StartError(RuntimeError):
 class Change:
     """Settings that were changed; as a context manager it puts the former ones back."""
 
-    def __init__(self, server: "Server", former: Mapping[str, Any]) -> None:
+    def __init__(self, server: "Server", names: Sequence[str], former: Mapping[str, Any]) -> None:
         self._server = server
+        self._names = list(names)
         self._former = dict(former)
 
     def undo(self) -> None:
-        """Puts the former settings back, once."""
-        former, self._former = self._former, {}
-        if former:
-            self._server.configure(former)
+        """Puts the former settings back, once: those of an earlier change, or of the start."""
+        names, self._names = self._names, []
+        if names:
+            self._server._admin("POST", "/admin/config", {"reset": names, **self._former})
 
     def __enter__(self) -> "Change":
         return self
@@ -106,7 +109,11 @@ class Server:
         self._binary = binary
         self._start_timeout = start_timeout
         # Without a key, `serve` has no /admin routes.
-        self._key = _flag(self._args, "--admin-api-key") or (secrets.token_urlsafe() if serve else "")
+        self._key = (
+            _flag(self._args, "--admin-api-key")
+            or {**os.environ, **self._env}.get(_ADMIN_KEY)
+            or (secrets.token_urlsafe() if serve else "")
+        )
         self._process: subprocess.Popen[str] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reader: threading.Thread | None = None
@@ -131,7 +138,8 @@ class Server:
         try:
             self._process = subprocess.Popen(
                 [binary, *self._words(ready)],
-                stdin=subprocess.DEVNULL,
+                # Its end, which comes with that of this process, is the server's.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **self._env, **self._keys()},
@@ -156,8 +164,9 @@ class Server:
         if self._reader is not None:
             self._reader.join()
             self._reader = None
-        if process is not None and process.stderr is not None:
-            process.stderr.close()
+        for pipe in (process.stdin, process.stderr) if process is not None else ():
+            if pipe is not None:
+                pipe.close()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -270,11 +279,10 @@ class Server:
         """
         named = {**(settings or {}), **more}
         update = {name.replace("_", "-"): value for name, value in named.items()}
-        before = self.configuration()
+        changed = self._admin("GET", "/admin/config?changed=true")
         self._admin("POST", "/admin/config", update)
-        # What has no value yet (`null`) cannot be put back.
-        former = {name: before[name] for name in update if before.get(name) is not None}
-        return Change(self, former)
+        former = {name: changed[name] for name in update if name in changed}
+        return Change(self, list(update), former)
 
     def faults(
         self,
@@ -380,10 +388,10 @@ class Server:
             words += ["--scenario", self._file("scenario.yaml", self._scenario)]
         if self._replies is not None:
             words += ["--replies", self._file("replies.yaml", self._replies)]
-        return [*words, "--ready-file", str(ready)]
+        return [*words, "--ready-file", str(ready), "--exit-on-stdin-eof"]
 
     def _keys(self) -> dict[str, str]:
-        return {"VLLM_SIM_ADMIN_API_KEY": self._key} if self._key else {}
+        return {_ADMIN_KEY: self._key} if self._key else {}
 
     def _file(self, name: str, given: Script | Mapping[str, Any]) -> str:
         """The path of a file that is given as such, or by what stands in it."""
