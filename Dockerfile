@@ -8,18 +8,33 @@
 #
 # tests/ship/image_root.py runs these steps without Docker.
 
-FROM rust:1.95-bookworm AS build
+# Compiled on the machine that builds, for the one that is meant: nothing is emulated.
+FROM --platform=$BUILDPLATFORM rust:1.95-bookworm AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /src
+ARG TARGETARCH
+ARG TARGETPLATFORM
 
 # Kernels with pages of 64 KiB exist on arm64; jemalloc must know the largest page.
 ENV JEMALLOC_SYS_WITH_LG_PAGE=16
+ENV CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc
+# hadolint ignore=DL3008
+RUN own=$(dpkg --print-architecture) && arch=${TARGETARCH:-$own} \
+    && case "$arch" in amd64) machine=x86_64 gcc=x86-64 ;; arm64) machine=aarch64 gcc=aarch64 ;; *) exit 1 ;; esac \
+    && echo "$machine-unknown-linux-gnu" > /triple \
+    && rustup target add "$machine-unknown-linux-gnu" \
+    && if [ "$arch" != "$own" ]; then \
+        apt-get update && apt-get install -y --no-install-recommends "g++-$gcc-linux-gnu" \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY . .
 # Linked statically: glibc's resolver and the C++ library go into the binary. The caches outlive the
 # layer, so that a change compiles no dependency again; the binary must leave them.
-RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
-    cargo rustc --profile dist --locked --bin vllm-sim --features jemalloc -- -C target-feature=+crt-static -C strip=symbols \
-    && cp target/dist/vllm-sim /src/vllm-sim
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,id=target-$TARGETPLATFORM,target=/src/target \
+    triple=$(cat /triple) \
+    && cargo rustc --profile dist --locked --target "$triple" --bin vllm-sim --features jemalloc -- -C target-feature=+crt-static -C strip=symbols \
+    && cp "target/$triple/dist/vllm-sim" /src/vllm-sim
 # The names under which manifests call the programs that this one stands for.
 RUN mkdir -p /out/usr/local/bin /out/app \
     && cp /src/vllm-sim /out/usr/local/bin/vllm-sim \

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel python examples site picture wire vllm-flags
+.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python examples site picture wire vllm-flags
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -57,6 +57,15 @@ ifeq ($(origin BINARY),file)
 else
 	python3 python/pack_wheel.py $(BINARY) python/dist
 endif
+
+wheels: ## wheels, tarballs and checksums of both machines in python/dist, by zig
+	.ci/wheels python/dist
+
+dist: ## a tarball and a wheel of BINARY in python/dist, with checksums
+	.ci/dist $(BINARY) python/dist
+
+clients: ## client libraries of Python against BINARY
+	tests/ship/clients.sh $(BINARY)
 
 python: ## types and tests of the Python package around BINARY
 	tests/ship/python_package.sh $(BINARY)

@@ -92,7 +92,8 @@ def build(work, binary):
             if binary:
                 # The finished program stands in for what cargo would make.
                 command = re.sub(r"cargo (build|rustc) .*?(?=&&|$)", "true ", command)
-                made = root / folder.lstrip("/") / "target/dist/vllm-sim"
+                triple = f"{os.uname().machine}-unknown-linux-gnu"
+                made = root / folder.lstrip("/") / f"target/{triple}/dist/vllm-sim"
                 made.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(binary, made)
             environment.pop("CARGO_TARGET_DIR", None)

@@ -16,4 +16,7 @@ trap 'rm -rf "$work"' EXIT
 wheel=$(python3 pack_wheel.py "$binary" "$work")
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$work/site" "$wheel"
 "$venv/bin/mypy"
-PYTHONPATH=$work/site "$venv/bin/python" -m pytest -q -p no:cacheprovider tests ../examples/pytest "${@:2}"
+export PYTHONPATH=$work/site
+"$venv/bin/python" -m pytest -q -p no:cacheprovider tests ../examples/pytest "${@:2}"
+# Installed with --target, the plugin is found by its metadata.
+"$venv/bin/python" ../tests/ship/server_per_test.py
