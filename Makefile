@@ -77,11 +77,12 @@ site: ## the pages as one searchable site in target/site, by MkDocs
 	python3 -m venv target/site-venv
 	target/site-venv/bin/pip install -q mkdocs-material==9.8.1
 	rm -rf target/site-pages && mkdir -p target/site-pages
-	git ls-files -z '*.md' 'docs/pictures/*.svg' | xargs -0 cp --parents -t target/site-pages
+	git ls-files -z '*.md' 'docs/pictures/*.svg' 'docs/pictures/*.png' | xargs -0 cp --parents -t target/site-pages
 	NO_MKDOCS_2_WARNING=1 target/site-venv/bin/mkdocs build -q
 
-picture: ## the picture of README.md, from a run of BINARY
+picture: ## the pictures of README.md, from runs of BINARY; the second needs Chromium
 	python3 docs/pictures/terminal.py $(BINARY)
+	python3 docs/pictures/dashboard.py $(BINARY)
 
 wire: ## the Responses schema anew, from the openai SDK of crates/wire/generate/requirements.txt
 	python3 -m venv target/wire-venv

@@ -44,7 +44,7 @@ def run(binary):
             yield "ask", START
             # What the picture's own arguments add is left out.
             for line in log.read_text().replace(folder, "~").splitlines():
-                yield "log", re.sub(r',"(ready-file|host|seed)":("[^"]*"|\d+)', "", line)
+                yield "log", re.sub(r" --(ready-file|host|seed) \S+", "", line)
             for command in ASK:
                 yield "ask", command
                 answer = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
