@@ -48,4 +48,4 @@ def test_options_of_a_project_and_the_log_of_a_failure(pytester: pytest.Pytester
     )
     result = pytester.runpytest("--strict-markers")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*vllm-sim log*", "*starting*", "*listening*"])
+    result.stdout.fnmatch_lines(["*vllm-sim log*", "*imitates vLLM*", "*listening on*"])

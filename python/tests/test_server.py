@@ -27,6 +27,7 @@ def test_it_answers_within_its_block_and_is_gone_after_it(serve: bool) -> None:
         answer = server.request("POST", "/v1/chat/completions", CHAT)
         assert answer.status == 200
         assert answer.json()["model"] == "demo"
+        assert answer.headers["x-request-id"]
         assert server.configuration()["model"] == "demo"
         assert server.metrics()["vllm:generation_tokens_total"] == 4
     with pytest.raises(OSError):

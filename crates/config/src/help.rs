@@ -15,7 +15,7 @@ const USAGE: &str = "\
 vllm-sim --model MODEL [FLAGS]      serve, with llm-d-inference-sim's flags and defaults
        vllm-sim serve MODEL [FLAGS]        serve, with vLLM's command line and defaults
        vllm-sim config [serve] [FLAGS]     print the configuration and where it comes from
-       vllm-sim replay|bench|sweep|plan|calibrate|validate|explain|dataset|record|completions|man …";
+       vllm-sim replay|bench|sweep|plan|gateway|calibrate|validate|explain|dataset|record|completions|man …";
 
 /// What `vllm-sim launch --help` says.
 pub(super) const LAUNCH: &str = "\

@@ -190,15 +190,16 @@ impl HttpService {
         request_log.response(&path, response).await
     }
 
+    /// The id that the answer carries, the client's or a new one; `None`: it carries none.
+    fn request_id(&self, request: &Request<Body>) -> Option<HeaderValue> {
+        let given = || request.headers().get(REQUEST_ID).cloned();
+        let wanted = self.app.config.server.request_id_headers;
+        wanted.then(|| given().unwrap_or_else(fresh_id))
+    }
+
     /// Answers a request that is not gRPC's.
     async fn respond(&self, request: Request<Body>, started: f64) -> Response<Body> {
-        let id = self.app.config.server.request_id_headers.then(|| {
-            request
-                .headers()
-                .get(REQUEST_ID)
-                .cloned()
-                .unwrap_or_else(fresh_id)
-        });
+        let id = self.request_id(&request);
         let metrics = RequestMetrics::of(&self.app, &request);
         let mut response = if self.lacks_key(&request) {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
@@ -286,11 +287,12 @@ impl HttpService {
         }
     }
 
-    /// A gRPC call: nothing of HTTP's middleware but where it was answered.
+    /// A gRPC call: nothing of HTTP's middleware but its id and where it was answered.
     async fn call_grpc(&self, router: Router, mut request: Request<Body>) -> Response<Body> {
         if let Some(connection) = &self.connection {
             request.extensions_mut().insert(connection.clone());
         }
+        let id = self.request_id(&request);
         let mut response = match router.oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -301,6 +303,9 @@ impl HttpService {
             .filter(|(name, _)| name != header::SERVER)
         {
             response.headers_mut().insert(name.clone(), value.clone());
+        }
+        if let Some(id) = id {
+            response.headers_mut().insert(REQUEST_ID, id);
         }
         response
     }

@@ -383,7 +383,8 @@ class Server:
     def _words(self, ready: Path) -> list[str]:
         words = ["serve", self.model] if self._serve else ["--model", self.model]
         words += ["--host", "127.0.0.1", "--port", "0"]
-        words += ["--request-history", "10000", "--request-history-bodies", *self._args]
+        words += ["--request-history", "10000", "--request-history-bodies"]
+        words += ["--enable-request-id-headers", *self._args]
         if self._scenario is not None:
             words += ["--scenario", self._file("scenario.yaml", self._scenario)]
         if self._replies is not None:

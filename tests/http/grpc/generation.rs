@@ -275,7 +275,8 @@ fn retry_after(status: &tonic::Status) -> &str {
 
 #[tokio::test]
 async fn a_script_speaks_and_fails_over_grpc_and_the_calls_are_recorded() {
-    let mut sim = start(&["--request-history", "10", "--retry-after", "9"]).await;
+    let flags = ["--request-history", "10", "--retry-after", "9"];
+    let mut sim = start(&[&flags[..], &["--enable-request-id-headers"]].concat()).await;
     let rule = b"- {when: {contains: weather}, say: It is warm., fail: {times: 1, error: rate_limit, retry_after: 3}}";
     ask(&sim, &crate::sim::post("/admin/replies", &[], rule)).await;
     let asked = |text: &str| {
@@ -292,6 +293,7 @@ async fn a_script_speaks_and_fails_over_grpc_and_the_calls_are_recorded() {
     let refused = sim.client.generate(asked(weather)).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(retry_after(&refused), "3");
+    assert_eq!(refused.metadata().get("x-request-id").unwrap(), "a");
     let whole = complete(&mut sim.client, asked(weather).into_inner()).await;
     let mut echo = start(&["--mode", "echo"]).await;
     let said = complete(&mut echo.client, asked("It is warm.").into_inner()).await;
