@@ -544,3 +544,39 @@ async fn replies_name_the_weights_that_made_them() {
     }
     sim.server.shutdown().await;
 }
+
+/// What docs/metrics.md says of the names that llm-d's autoscaler asks for.
+#[tokio::test]
+async fn names_that_no_vllm_has_are_not_shown() {
+    let none = [
+        "vllm:time_per_output_token_seconds_sum",
+        "vllm:time_per_output_token_seconds_count",
+        "vllm:prefix_cache_hits",
+        "vllm:prefix_cache_queries",
+    ];
+    let has = |page: &str, name: &str| {
+        let mut lines = page.lines();
+        lines.any(|line| line.starts_with(&format!("{name}{{")))
+    };
+    let sim = Sim::serve(&[]).await;
+    let page = sim.get("/metrics").await.text();
+    for name in none {
+        assert!(!has(&page, name), "{name}");
+    }
+    for name in [
+        "vllm:request_time_per_output_token_seconds_sum",
+        "vllm:prefix_cache_hits_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:cache_config_info",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+    ] {
+        assert!(has(&page, name), "{name}");
+    }
+    let sim = Sim::serve(&["--legacy-metrics"]).await;
+    let page = sim.get("/metrics").await.text();
+    assert_eq!(
+        none.map(|name| has(&page, name)),
+        [true, true, false, false]
+    );
+}

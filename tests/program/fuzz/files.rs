@@ -3,15 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
 use vllm_sim_config::{CliMode, Loaded, load_engine};
 use vllm_sim_dataset::{Dataset, TABLE, hash_text};
-use vllm_sim_engine::latency::{Batch, Grid};
+use vllm_sim_engine::latency::{Aic, AicSetup, Batch, Grid, MixedStep, ModelShape, Overhead};
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_replay::load::{self, Format, LoadOptions};
 use vllm_sim_service::scenario::Scenario;
+use vllm_sim_service::scripted::{ReplyRules, ScriptedReplies};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -183,6 +185,108 @@ fn scenarios() {
     };
     fuzz("scenarios", 1, corpus, |input| {
         let _ = Scenario::from_yaml(&String::from_utf8_lossy(input));
+    });
+}
+
+#[test]
+fn scripted_replies() {
+    let page = fs::read_to_string(root("docs/replies.md")).unwrap();
+    let mut blocks = page.split("```yaml\n").skip(1);
+    let example = blocks.next().unwrap().split("```").next().unwrap();
+    ReplyRules::from_yaml(example).unwrap();
+    let json =
+        r#"[{"when": {"model": "m", "contains": "x"}, "call": [{"name": "f", "arguments": "{"}]}]"#;
+    let corpus = Corpus {
+        seeds: vec![example.into(), json.into()],
+        tokens: &[
+            "- ",
+            "when: ",
+            "contains: ",
+            "matches: ",
+            "model: ",
+            "say: ",
+            "call: ",
+            "arguments: ",
+            "reasoning: ",
+            "pace: ",
+            "first_token: ",
+            "times: ",
+            "fail: ",
+            "error: ",
+            "retry_after: ",
+            "(a+)+$",
+            "[[:alpha:]{1,1000}",
+            "{999999}",
+            "1h",
+            "-1",
+            "18446744073709551616",
+            "&a ",
+            "*a",
+            "{",
+            "}",
+            "~",
+        ],
+    };
+    fuzz("scripted replies", 1, corpus, |input| {
+        let Ok(rules) = ReplyRules::from_yaml(&String::from_utf8_lossy(input)) else {
+            return;
+        };
+        let replies = ScriptedReplies::default();
+        replies.set(Some(Arc::new(rules)));
+        for text in ["How is the weather?", "21 degrees", "retry"] {
+            let _ = replies.choose(text, "m");
+        }
+        let _ = replies.rules().map(|rules| rules.to_json().to_string());
+    });
+}
+
+/// Kernel tables in Parquet, beside others that are whole.
+#[test]
+fn kernel_tables() {
+    let fixture = root("crates/engine/tests/fixtures/aic");
+    let copy = tempfile::tempdir().unwrap();
+    let own = "systems/data/h100_sxm/gemm/vllm/0.2.0/gemm_perf.parquet";
+    for path in files_below("crates/engine/tests/fixtures/aic", "") {
+        let to = copy.path().join(path.strip_prefix(&fixture).unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(&path, to).unwrap();
+    }
+    let config = serde_json::json!({"hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "intermediate_size": 128, "vocab_size": 128});
+    let setup = AicSetup {
+        shape: ModelShape::from_config(&config).unwrap(),
+        system: "h100_sxm".to_owned(),
+        backend: "vllm".to_owned(),
+        version: None,
+        tp: 1,
+        moe_ep: 1,
+        kv_bytes: 2,
+        qk_norm: false,
+        mixed: MixedStep::Sum,
+        overhead: Overhead::default(),
+    };
+    assert!(Aic::open(copy.path(), &setup).is_ok());
+    let corpus = Corpus {
+        seeds: contents("crates/engine/tests/fixtures/aic", ".parquet"),
+        tokens: &[
+            "PAR1",
+            "gemm_dtype",
+            "latency",
+            "\x15\x00",
+            "\x19\x2c",
+            "\x1c",
+            "\x7f",
+            "\x7f\x7f\x7f\x7f\x0f",
+            "\0\0\0\0",
+            "\x01\x01\x01\x01",
+        ],
+    };
+    fuzz("kernel tables", 1, corpus, move |input| {
+        fs::write(copy.path().join(own), input).unwrap();
+        if let Ok(aic) = Aic::open(copy.path(), &setup) {
+            let _ = aic.decode(2, 2, 10);
+        }
     });
 }
 

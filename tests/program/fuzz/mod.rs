@@ -6,7 +6,7 @@
 //!
 //! - `bodies`: JSON as Python reads it, request classes, the chats and completions that are read straight
 //! - `constraints`: schemas, patterns, grammars, structural tags
-//! - `files`: YAML, traces, results, tables of a profiler, recordings
+//! - `files`: YAML, traces, results, tables of a profiler and of kernels, recordings, scripted replies
 //! - `served`: forms and media, through a server
 //! - `texts`: chat templates, tokenizers and their files
 

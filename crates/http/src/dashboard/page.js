@@ -268,7 +268,9 @@ function note(families) {
     running: sum("vllm:num_requests_running"), waiting: sum("vllm:num_requests_waiting"),
     output: rate("vllm:generation_tokens_total", {}), prompt: rate("vllm:prompt_tokens_total", {}),
     cache: usage.length ? Math.max(...usage) : null, ended: rate("vllm:request_success_total", {}),
-    ttft: percentiles("ttft", buckets("vllm:time_to_first_token_seconds")).p[0], errors: all ? bad / all : null,
+    // Nothing where nothing was answered: the newest ones may be old.
+    ttft: rate("vllm:time_to_first_token_seconds_count", {}) ? percentiles("ttft", buckets("vllm:time_to_first_token_seconds")).p[0] : null,
+    errors: all ? bad / all : null,
   };
   for (const [key, list] of Object.entries(history)) {
     list.push(now[key]);

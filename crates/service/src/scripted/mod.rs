@@ -109,7 +109,7 @@ impl ScriptedReplies {
     ///
     /// # Errors
     /// The failure that the script has in store for it, and its name among faults.
-    pub(crate) fn choose(
+    pub fn choose(
         &self,
         text: &str,
         model: &str,
