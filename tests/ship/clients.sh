@@ -47,4 +47,4 @@ tiny=(serve "$model" --served-model-name tiny-llama --enable-auto-tool-choice --
 with "${tiny[@]}" -- openai_sdk anthropic_sdk agent_loops
 with serve demo --task transcription -- openai_audio
 with --model demo -- fault_errors fault_stream
-with --model demo --admin-api-key k --enable-auto-tool-choice --tool-call-parser hermes -- langgraph_agent
+with --model demo --enable-auto-tool-choice --tool-call-parser hermes -- langgraph_agent
