@@ -24,6 +24,9 @@ pub(super) type Problem = &'static str;
 const CUT: Problem = "is cut off";
 const ODD: Problem = "uses a form of Parquet that is not read here";
 
+/// No table has more: a few bytes can stand for any number of equal values.
+const MOST_ROWS: usize = 1 << 22;
+
 impl Table {
     pub(super) fn read(file: &[u8]) -> Result<Self, Problem> {
         let end = file.len().checked_sub(8).ok_or(CUT)?;
@@ -155,6 +158,9 @@ fn data_page(
     values: &mut Column,
 ) -> Result<(), Problem> {
     let count = usize::try_from(header.whole(1)?).map_err(|_| ODD)?;
+    if count > MOST_ROWS.saturating_sub(values.len()) {
+        return Err(ODD);
+    }
     let mut page = page;
     let mut present = vec![1; count];
     if optional {
@@ -288,7 +294,7 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
             let taken = reader.take(size.min(reader.bytes.len()))?;
             let bit =
                 |at: usize| u32::from(taken.get(at / 8).is_some_and(|b| b >> (at % 8) & 1 == 1));
-            for n in 0..(groups * 8).min(left) {
+            for n in 0..groups.saturating_mul(8).min(left) {
                 let start = n * width as usize;
                 values.push((0..width).map(|i| bit(start + i as usize) << i).sum());
             }
@@ -378,13 +384,19 @@ impl<'a> Thrift<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    fn structure(&mut self) -> Result<Structure, Problem> {
+    /// Goes into a structure or a list.
+    fn deeper(&mut self) -> Result<(), Problem> {
         /// What describes a table is not deep.
         const DEEPEST: u32 = 16;
         self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err(ODD);
+        match self.depth > DEEPEST {
+            true => Err(ODD),
+            false => Ok(()),
         }
+    }
+
+    fn structure(&mut self) -> Result<Structure, Problem> {
+        self.deeper()?;
         let mut fields = BTreeMap::new();
         let mut id = 0;
         loop {
@@ -394,7 +406,7 @@ impl<'a> Thrift<'a> {
             }
             id = match head >> 4 {
                 0 => self.zigzag()?,
-                more => id + i64::from(more),
+                more => id.wrapping_add(i64::from(more)),
             };
             let field = self.field(head & 0x0f, false)?;
             fields.insert(id, field);
@@ -429,8 +441,11 @@ impl<'a> Thrift<'a> {
                 if count > self.bytes.len() {
                     return Err(CUT);
                 }
+                self.deeper()?;
                 let items = (0..count).map(|_| self.field(head & 0x0f, true));
-                Field::List(items.collect::<Result<_, _>>()?)
+                let items = items.collect::<Result<_, _>>()?;
+                self.depth -= 1;
+                Field::List(items)
             }
             12 => Field::Structure(self.structure()?),
             _ => return Err(ODD),
