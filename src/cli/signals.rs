@@ -48,7 +48,9 @@ impl Signals {
         };
         let ended = async {
             match input {
-                Some(input) => drop(input.await),
+                Some(input) => {
+                    let _ = input.await;
+                }
                 None => std::future::pending().await,
             }
         };

@@ -294,9 +294,10 @@ impl State {
         if let Some(key) = oldest.key
             && let Some(attempts) = self.attempts.get_mut(&key)
         {
-            match attempts.front() {
-                Some(first) if *first == oldest.id => drop(attempts.pop_front()),
-                _ => attempts.retain(|id| *id != oldest.id),
+            if attempts.front() == Some(&oldest.id) {
+                attempts.pop_front();
+            } else {
+                attempts.retain(|id| *id != oldest.id);
             }
             if attempts.is_empty() {
                 self.attempts.remove(&key);
