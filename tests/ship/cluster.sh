@@ -90,6 +90,13 @@ for file in "$work/pool.yaml" "$work/models.yaml" examples/kubernetes/*.yaml; do
   echo "ok   $(basename "$file"): $(grep -c created "$work/set.out") objects"
 done
 
+for folder in manifests/deployment.yaml manifests/{disaggregation,kv-cache,failure-drill,data-parallel,fleet} manifests/overlays/*; do
+  how=-f
+  [ ! -e "$folder/kustomization.yaml" ] || how=-k
+  kubectl apply --dry-run=server --validate=strict $how "$folder" >"$work/set.out" 2>&1 || { cat "$work/set.out"; exit 1; }
+  echo "ok   $folder: $(grep -c created "$work/set.out") objects"
+done
+
 step "install, three pods"
 # As `vllm serve`, which cuts its requests on SIGTERM: the chart's pods must not.
 set=(--set config.model=demo --set config.cliMode=vllm,config.enable-prompt-tokens-details=true --set config.inter-token-latency=60ms --set replicaCount=3)
