@@ -24,7 +24,16 @@ if [ -z "${OWN_NETWORK:-}" ]; then
 fi
 work=$WORK
 chmod 755 "$work"
-trap 'code=$?; [ $code = 0 ] || tail -n 20 "$work"/*.log; rm -rf "$work"; exit $code' EXIT
+# The first process of its namespace: what else runs there is this script's.
+finish() {
+  code=$?
+  [ $code = 0 ] || tail -n 20 "$work"/*.log
+  [ $$ != 1 ] || kill -KILL -1 2>/dev/null || true
+  wait 2>/dev/null || true
+  rm -rf "$work"
+  exit $code
+}
+trap finish EXIT
 ip link set lo up
 kubectl() { "$programs/kubectl" "$@"; }
 
