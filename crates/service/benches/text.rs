@@ -37,6 +37,7 @@ fn generate_request(key: u64, limit: u32, stops: Arc<Stops>) -> GenerateRequest 
         bias: Default::default(),
         form: Default::default(),
         reasoning: None,
+        thought_start: Arc::default(),
         thinking_budget: None,
         skip_special_tokens: true,
         arrived: SimTime::default(),

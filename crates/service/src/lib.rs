@@ -486,6 +486,7 @@ impl Service {
             bias: job.bias.clone(),
             form,
             reasoning: job.reasoning,
+            thought_start: prompt.thought_start.clone(),
             thinking_budget: job.thinking_budget,
             skip_special_tokens: job.skip_special_tokens,
             arrived: job.arrived,

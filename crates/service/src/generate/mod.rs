@@ -52,7 +52,10 @@ pub struct Generator {
     seed: u64,
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
-    think_end: Option<u32>,
+    /// Tokens that end a thought.
+    thought_end: Vec<u32>,
+    /// Whether a recorded thought is given them too: the client parses tokens.
+    marks_recorded: bool,
     /// Whether an echo may be longer than its limit.
     whole_echo: bool,
     /// Whether tokens have no text.
@@ -98,13 +101,14 @@ impl Generator {
     /// A generator of `mode` text in the tokens of `tokenizer`.
     pub fn new(mode: Mode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
-        let think_end = tokenizer.id_of("</think>");
+        let thought_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
         Self {
             mode,
             seed,
             tokenizer,
             corpus,
-            think_end,
+            thought_end,
+            marks_recorded: false,
             recordings: None,
             whole_echo: false,
             mute: false,
@@ -123,6 +127,14 @@ impl Generator {
     #[must_use]
     pub fn with_whole_echo(mut self, whole: bool) -> Self {
         self.whole_echo = whole;
+        self
+    }
+
+    /// Ends thoughts by these tokens, recorded ones too, for a client that parses tokens.
+    #[must_use]
+    pub fn with_thought_end(mut self, ids: Vec<u32>) -> Self {
+        self.thought_end = ids;
+        self.marks_recorded = true;
         self
     }
 
@@ -389,7 +401,7 @@ impl Generator {
         self.reason(thought, draft, rng, request);
     }
 
-    /// A thought of `tokens`, the one that ends it included, unless the limit or the client's
+    /// A thought of `tokens`, those that open and end it included, unless the limit or the client's
     /// budget cuts it; the budget counts the words alone.
     fn reason(
         &self,
@@ -401,15 +413,22 @@ impl Generator {
         if tokens == 0 {
             return;
         }
-        let cut = tokens >= request.limit;
-        let words = if cut { tokens } else { tokens.max(2) - 1 };
+        let (start, end) = (&request.thought_start, &self.thought_end);
+        let opening = start.len() as u32;
+        let marks = opening + end.len() as u32;
+        let least = tokens.max(marks + 1);
+        let cut = tokens >= request.limit || least > request.limit;
+        let words = match cut {
+            true => least.min(request.limit).saturating_sub(opening),
+            false => least - marks,
+        };
         let budget = request.thinking_budget.unwrap_or(u32::MAX);
         let whole = !cut || budget < words;
-        let words = words.min(budget);
-        self.sentences(words, draft, rng, Channel::Reasoning, request);
+        push_marks(start, request, draft);
+        let until = draft.len + words.min(budget);
+        self.sentences(until, draft, rng, Channel::Reasoning, request);
         if whole {
-            let end = self.think_end.unwrap_or_default();
-            draft.push(TokenSource::Silent(end), 0, 1, Channel::Marker);
+            push_marks(end, request, draft);
         }
     }
 
@@ -513,6 +532,14 @@ impl Generator {
     fn visible(&self, ids: &[u32], skip_special: bool) -> Fragments {
         let mut detokenizer = self.tokenizer.detokenizer(skip_special);
         fragments(ids, |text, id| text.push_str(&detokenizer.push(id)))
+    }
+}
+
+/// Tokens of the model's format, as many as there is room for.
+fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut Draft) {
+    let room = request.limit.saturating_sub(draft.len) as usize;
+    for id in ids.iter().take(room) {
+        draft.push(TokenSource::Silent(*id), 0, 1, Channel::Marker);
     }
 }
 

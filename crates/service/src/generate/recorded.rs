@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 
 use super::script::{Channel, Reason, TokenSource};
-use super::{Draft, Generator};
+use super::{Draft, Generator, push_marks};
 use crate::generate::request::{GenerateRequest, Prompt};
 use vllm_sim_dataset::{
     Dataset, Generation, RecordedReply, hash_conversation, hash_text, hash_tokens,
@@ -180,7 +180,18 @@ impl Generator {
             (thought..content, Channel::Marker),
             (content..tokens.len(), Channel::Content),
         ];
+        if thought > 0 {
+            push_marks(&request.thought_start, request, draft);
+        }
         for (part, channel) in parts {
+            // One that its recording does not end.
+            if channel == Channel::Content
+                && thought > 0
+                && content == thought
+                && self.marks_recorded
+            {
+                push_marks(&self.thought_end, request, draft);
+            }
             let room = request.limit.saturating_sub(draft.len);
             let fragments = fragments(&tokens[part.clone()], &texts[part]);
             draft.push_own(fragments, room, channel);

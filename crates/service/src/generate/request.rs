@@ -31,6 +31,8 @@ pub struct Prompt {
     pub echo: Arc<str>,
     /// The tokens that it answers with, where they are not those of the text.
     pub echo_ids: Option<Arc<[u32]>>,
+    /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
+    pub thought_start: Arc<[u32]>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<MediaFeature>,
     /// The name of a conversation in a dataset that hashes texts; `None`: `echo` is all there is,
@@ -112,6 +114,8 @@ pub struct GenerateRequest {
     pub form: OutputForm,
     /// Tokens of reasoning before the content, as a share of the output; `None`: no reasoning.
     pub reasoning: Option<f64>,
+    /// Tokens that open a thought, where the client parses tokens and the prompt opens none.
+    pub thought_start: Arc<[u32]>,
     /// Most tokens of reasoning before the one that ends it.
     pub thinking_budget: Option<u32>,
     /// Whether special tokens show no text.

@@ -1,7 +1,7 @@
 //! Replies that a script gives word by word.
 
-use super::script::{Channel, Reason, TokenSource};
-use super::{Draft, Generator};
+use super::script::{Channel, Reason};
+use super::{Draft, Generator, push_marks};
 use crate::generate::request::GenerateRequest;
 use crate::scripted::ScriptedReply;
 
@@ -17,11 +17,11 @@ impl Generator {
         let mut whole = 0;
         let thought = reply.reasoning.as_deref();
         if let Some(thought) = thought.filter(|_| request.reasoning.is_some()) {
-            whole += self.pieces(&[(thought, Channel::Reasoning)], request.limit, draft) + 1;
-            if room(draft) > 0 {
-                let end = self.think_end.unwrap_or_default();
-                draft.push(TokenSource::Silent(end), 0, 1, Channel::Marker);
-            }
+            let (start, end) = (&request.thought_start, &self.thought_end);
+            push_marks(start, request, draft);
+            whole += self.pieces(&[(thought, Channel::Reasoning)], room(draft), draft);
+            whole += (start.len() + end.len()) as u32;
+            push_marks(end, request, draft);
         }
         let text = [(reply.text.as_str(), Channel::Content)];
         whole += self.pieces(&text, room(draft), draft);
